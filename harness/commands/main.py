@@ -13,6 +13,7 @@ from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module
 from harness.commands.run.command_line import START, USAGE, Command, read, version_line
 
 COMMANDS = {
+    "advise": "harness.commands.advise.command",
     "fit": "harness.commands.fit.command",
     "cost": "harness.commands.cost.command",
     "profile": "harness.commands.profile",

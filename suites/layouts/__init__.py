@@ -1,4 +1,4 @@
-"""The layouts suite: which layouts of a pretraining step fit its GPUs, and what decides.
+"""The layouts suite: which layouts of a pretraining step fit its GPUs, and which is the fastest.
 
 Nothing is allocated or run: a closed account of what the training program keeps answers
 (suites/training/layouts).
@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.records import Json, Note, Origin, Reading
 from suites.layouts.changes import changes
+from suites.layouts.seconds import of_seconds
 from suites.layouts.subject import Subject, Workload, subject_of
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.host import host_B
@@ -57,7 +58,9 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak of the layout, or every layout that fits."""
     yield Reading("parameters", "1", subject.shape.parameters, Origin.CALCULATED)
     yield Reading("usable_memory", "B", subject.cluster.usable_B, Origin.CALCULATED, METHOD)
-    if subject.workload.search:
+    if subject.workload.seconds:
+        yield from of_seconds(subject)
+    elif subject.workload.search:
         yield from searched(subject)
     else:
         yield from of_layout(subject)

@@ -32,6 +32,10 @@ class Workload:
     offload: Literal["none", "optimizer", "parameters"] = "none"
     fused_loss: bool = False
     search: bool = False  # every layout; else the one below
+    seconds: bool = False  # predict them, and rank layouts by them
+    device: str = "h100_80gb"  # a name of conf/hardware, whose rates decide the seconds
+    network_B_per_s: Bytes = 50e9  # between nodes, per GPU and direction
+    network: Literal["infiniband", "efa"] = "infiniband"
     tp: PositiveInt = 1
     pp: PositiveInt = 1
     cp: PositiveInt = 1

@@ -99,6 +99,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield from by_default(subject)
     if subject.step.context_ranks < (cp_size := subject.step.workload.cp_size):
         yield Note(f"cp_size={cp_size} changes nothing: this variant has no context_parallel")
+    if subject.step.expert_ranks < (ep_size := subject.step.workload.ep_size):
+        yield Note(f"ep_size={ep_size} changes nothing: this variant has no expert_parallel")
     if subject.step.pipeline_ranks < (pp_size := subject.step.workload.pp_size):
         yield Note(f"pp_size={pp_size} changes nothing: this variant has no pipeline")
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)

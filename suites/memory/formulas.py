@@ -32,13 +32,11 @@ STAGES = {
     "zero2": 2,
     "zero3": 3,
     "tensor": 0,
-    "zero3, tensor": 3,
+    "expert": 0,
     "context": 0,
-    "zero3, context": 3,
     "pipeline": 0,
-    "zero3, pipeline": 3,
 }
-"""ZeRO's stage over the ranks that can spread states, by `Features.sharding`; 0 spreads nothing."""
+"""ZeRO's stage over the ranks that can spread states, by a part of `Features.sharding`; 0 spreads nothing."""
 
 NOT_ADAM = "the formula counts Adam's states; this step trains with {optimizer}"
 
@@ -87,6 +85,8 @@ def broken_assumptions(method: str, step: TrainingStep, counts: ModelCounts) -> 
         yield f"the formula counts {HELD[method]} B/param of states and copies; this step holds {held}"
     if method in ("korthikanti", "megatron"):
         yield from step.features.activations_unlike
+        if step.workload.num_experts is not None:
+            yield "the formula has a dense MLP; this model has a mixture of experts"
         if step.features.precision == "autocast":
             yield "the formula has activations of 2 bytes; autocast keeps the residual stream in fp32"
     if method in ("deepspeed_zero2", "deepspeed_zero3"):
@@ -120,18 +120,18 @@ def _needs_adam(step: TrainingStep) -> None:
 
 def _stage(step: TrainingStep) -> int:
     sharding = step.features.sharding
-    if sharding not in STAGES:
+    if unknown := set(sharding.split(", ")) - set(STAGES):
         raise NotDefinedError(
-            f"the formula does not know how {sharding!r} shards; it knows {', '.join(STAGES)}"
+            f"the formula does not know how {min(unknown)!r} shards; it knows {', '.join(STAGES)}"
         )
-    return STAGES[sharding]
+    return max(STAGES[part] for part in sharding.split(", "))
 
 
 def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
     """Apply the rule to the paper's nominal size ("7B") where there is one, spread evenly as in Table I."""
     step = subject.step
     _needs_adam(step)
-    if step.features.sharding in ("zero1", "zero2", "context") or step.shard_within is not None:
+    if step.features.sharding in ("zero1", "zero2", "context", "expert") or step.shard_within is not None:
         raise NotDefinedError(
             "the rule gives a total and does not say which part of it is replicated on each rank"
         )
@@ -140,7 +140,11 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
 
 
 def _parameters_of_rank(step: TrainingStep, counts: ModelCounts) -> float:
-    return first_stage_parameters(counts, step.pipeline_ranks) / step.tensor_ranks
+    """Return the parameters that one rank has, or shards over the ranks that have the same."""
+    parameters = first_stage_parameters(counts, step.pipeline_ranks) / step.tensor_ranks
+    if step.features.sharding != "expert":
+        return parameters
+    return parameters - step.workload.shape.expert_parameters * (1 - 1 / step.expert_ranks)
 
 
 def _states_16(subject: Subject, counts: ModelCounts) -> float:

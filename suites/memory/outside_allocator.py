@@ -16,13 +16,17 @@ def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
     """Return the bytes of one of the step's ranks outside torch's allocator on CUDA, by what takes them.
 
     Ranks that shard states have one communicator. Ranks with the same shard of copies of the states have
-    another, and so have tensor-parallel ones, those of a pipeline, and context-parallel ones where they are
-    not all ranks.
+    another, and so have tensor-parallel ones, those of a pipeline, and context-parallel and expert-parallel
+    ones where they are not all ranks, and those that shard the same experts.
     """
     outside_B = {"cuda_context": CUDA_CONTEXT_B}
-    context_ranks = 1 if step.features.sharding == "context" else step.context_ranks
-    copies = step.ranks // (step.tensor_ranks * step.pipeline_ranks * step.shard_ranks)
-    sizes = (step.shard_ranks, copies, step.tensor_ranks, step.pipeline_ranks, context_ranks)
+    alone = step.features.sharding in ("context", "expert")  # then these ranks are all ranks
+    same_part = step.ranks // (step.tensor_ranks * step.pipeline_ranks)
+    sizes = [step.shard_ranks, same_part // step.shard_ranks, step.tensor_ranks, step.pipeline_ranks]
+    if not alone:
+        sizes += [step.context_ranks, step.expert_ranks]
+        if step.expert_ranks > 1:
+            sizes.append(same_part // step.expert_ranks)
     groups = [ranks for ranks in sizes if ranks > 1]
     if groups:
         outside_B["nccl_buffers"] = sum(NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B for ranks in groups)

@@ -99,12 +99,14 @@ def ranks_that_suffice(
         step, alone = subject.step, subject.step.features.sharding
         tensor_ranks = ranks if alone == "tensor" else step.tensor_ranks
         context_ranks = ranks if alone == "context" else step.context_ranks
+        expert_ranks = ranks if alone == "expert" else step.expert_ranks
         pipeline_ranks = ranks if alone == "pipeline" else step.pipeline_ranks
         changed = replace(
             step,
             ranks=ranks,
             tensor_ranks=tensor_ranks,
             context_ranks=context_ranks,
+            expert_ranks=expert_ranks,
             pipeline_ranks=pipeline_ranks,
         )
         return replace(subject, step=changed)
@@ -134,6 +136,11 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
         count = workload.gradient_accumulation_steps
         enough = range(1, min(most, count) + 1)
         return [n for n in enough if most % n == 0 and (step.stages_per_rank == 1 or count % n == 0)]
+    if "," in step.features.sharding and "zero3" not in step.features.sharding:
+        return [step.ranks]  # a mesh without data-parallel ranks
+    if step.features.sharding == "expert":
+        experts = workload.num_experts or 1
+        return [ranks for ranks in range(1, experts + 1) if experts % ranks == 0]
     if step.features.sharding not in ("tensor", "context"):
         neighbours = lcm(step.same_data_ranks, step.ranks_multiple_of)
         return range(neighbours, MOST_RANKS + 1, neighbours)

@@ -78,6 +78,7 @@ def check(step: TrainingStep) -> None:
             ranks=1,
             tensor_ranks=1,
             context_ranks=1,
+            expert_ranks=1,
             pipeline_ranks=1,
             make_model=None,
         )
@@ -113,7 +114,7 @@ def changed_by_techniques(step: TrainingStep) -> dict[str, Any]:
 def small(workload: Workload, changes: Mapping[str, Any], times: int = 1) -> Workload:
     """Return the same architecture and set-up at a size that trains in milliseconds, without dropout.
 
-    Grouped queries stay grouped, and an update has `times` as many sequences.
+    Grouped queries stay grouped, a mixture of experts stays one, and an update has `times` as many sequences.
     """
     queries = min(4, workload.num_attention_heads // workload.num_key_value_heads)
     kv_heads = 4 if queries == 1 else 2
@@ -125,6 +126,10 @@ def small(workload: Workload, changes: Mapping[str, Any], times: int = 1) -> Wor
         num_key_value_heads=kv_heads,
         hidden_size=8 * kv_heads * queries,
         intermediate_size=16 * kv_heads * queries,
+        num_experts=None if workload.num_experts is None else min(4, workload.num_experts),
+        num_experts_per_tok=min(2, workload.num_experts_per_tok),
+        moe_intermediate_size=None,
+        shared_expert_intermediate_size=None if workload.shared_expert_intermediate_size is None else 24,
         vocab_size=128,
         max_position_embeddings=32,
         seq_len=24,
@@ -134,6 +139,7 @@ def small(workload: Workload, changes: Mapping[str, Any], times: int = 1) -> Wor
         tp_size=1,
         cp_size=1,
         pp_size=1,
+        ep_size=1,
         hf_config=None,
         model=None,
         **(changes if workload.optimizer == "adamw" else {}),

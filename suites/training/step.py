@@ -29,11 +29,12 @@ class Level(IntEnum):
     ACTIVATIONS = 2  # what happens to activations between forward and backward pass
     COMPILER = 3
     TENSOR_PARALLELISM = 4  # how ranks share each layer
-    CONTEXT_PARALLELISM = 5  # how ranks share each sequence
-    PIPELINE_PARALLELISM = 6  # how ranks share the layers among them
-    PARALLELISM = 7  # how ranks share the model
-    COMMUNICATION = 8  # how the parallelism's messages are changed
-    UPDATE = 9  # when parameters are updated
+    EXPERT_PARALLELISM = 5  # how ranks share each layer's experts
+    CONTEXT_PARALLELISM = 6  # how ranks share each sequence
+    PIPELINE_PARALLELISM = 7  # how ranks share the layers among them
+    PARALLELISM = 8  # how ranks share the model
+    COMMUNICATION = 9  # how the parallelism's messages are changed
+    UPDATE = 10  # when parameters are updated
 
 
 class Role(StrEnum):
@@ -41,6 +42,7 @@ class Role(StrEnum):
 
     ACTIVATIONS = "what becomes of activations"
     TENSOR_PARALLELISM = "how ranks share each layer"
+    EXPERT_PARALLELISM = "how ranks share each layer's experts"
     CONTEXT_PARALLELISM = "how ranks share each sequence"
     PIPELINE_PARALLELISM = "how ranks share the layers among them"
     PARALLELISM = "how ranks share the model"
@@ -53,7 +55,8 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    # none | ddp | zero1 | zero2 | zero3 | tensor | context | pipeline, or "zero3, " before one of these three
+    # none | ddp | zero1 | zero2 | zero3, or any of tensor, expert, context and pipeline, joined by ", ",
+    # after zero3 where states are sharded too
     sharding: str = "none"
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
@@ -92,6 +95,7 @@ class TrainingStep:
     - `ranks`: over how many ranks it runs; one process is one of them.
     - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
+    - `expert_ranks`: how many ranks share each layer's experts; they take different data.
     - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
       None: all ranks that have the same layers, or the same part of each.
     - `ranks_multiple_of`: what divides `ranks`, whatever their number.
@@ -125,6 +129,7 @@ class TrainingStep:
     ranks: int = 1
     tensor_ranks: int = 1
     context_ranks: int = 1
+    expert_ranks: int = 1
     shard_within: int | None = None
     ranks_multiple_of: int = 1
     pipeline_ranks: int = 1

@@ -15,6 +15,7 @@ from suites.training import data
 from suites.training.models.model import Transformer
 from suites.training.offload.host_memory import HostMemory
 from suites.training.optimizers.optimizers import RankOptimizer, torch_optimizer
+from suites.training.ranks.mesh import meshes_of
 from suites.training.step import TrainingStep
 from suites.training.workload import Resources
 
@@ -45,7 +46,7 @@ class Trainer:
         self.step, self.device = step, device
         self.host = host or HostMemory(device, folder)
         self.mark: Callable[[str], None] = lambda phase: None
-        resources = Resources(device, self.host, folder)
+        resources = Resources(device, self.host, folder, meshes_of(step, device.type))
         with torch.device(device):
             self.plain = build_model(step, num_hidden_layers)
         model = self.plain

@@ -54,6 +54,12 @@ class Workload(StepWorkload):
     tie_word_embeddings: bool = False  # the output layer shares the embedding
     bias: bool = False
     dropout: Annotated[float, Bounds(at_least=0, at_most=0.99)] = 0.0
+    num_experts: PositiveInt | None = None  # of each layer's mixture, see mixture.py; None: one MLP
+    num_experts_per_tok: Annotated[int, Bounds(at_least=1, not_above="num_experts")] = 1
+    moe_intermediate_size: PositiveInt | None = None  # of one expert; None: intermediate_size
+    shared_expert_intermediate_size: PositiveInt | None = (
+        None  # of the expert of all tokens; None: there is none
+    )
     # A Hugging Face config.json, whose model of transformers takes the place of the shape above.
     hf_config: dict[str, Any] | None = field(default=None, hash=False)
     model: str | None = None  # "package.module:function", the user's own code: see user_model.py
@@ -64,6 +70,7 @@ class Workload(StepWorkload):
     cp_size: PositiveInt = 1  # ranks that context parallelism spreads over
     # Ranks that share the layers under the technique pipeline; a step on one rank ignores it.
     pp_size: Annotated[int, Bounds(at_least=1, not_above="num_hidden_layers")] = 1
+    ep_size: PositiveInt = 1  # of dp_size * cp_size ranks, neighbours that share each layer's experts
     optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
     optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
     weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD
@@ -97,3 +104,4 @@ class Resources(NamedTuple):
     device: torch.device
     host: HostMemory
     folder: str = ""  # for files; "": the system's for temporary ones
+    meshes: Any = None  # `ranks.mesh.Meshes` of the step's ranks

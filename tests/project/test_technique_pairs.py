@@ -29,8 +29,13 @@ SUITES = suites_with_techniques(names("suite")) if ALL else ["memory"]
 
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}
-FIELDS = {"pipeline": "pp_size", "context_parallel": "cp_size", "tensor_parallel": "tp_size"}
-"""The workload's field that says how many ranks a technique takes; 2 here."""
+FIELDS = {
+    "pipeline": {"pp_size": 2, "tie_word_embeddings": False},
+    "context_parallel": {"cp_size": 2},
+    "tensor_parallel": {"tp_size": 2},
+    "expert_parallel": {"ep_size": 2, "num_experts": 4, "mlp": "swiglu", "bias": False},
+}
+"""The workload's fields that say how many ranks a technique takes, and what they share."""
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -65,7 +70,8 @@ def tried(suite: str, fields: dict[str, object], pair: tuple[str, str]) -> str:
     """Build, check and measure; return "" or why it is unavailable."""
     module = import_module(f"suites.{suite}")
     variant = Variant("pair", "", {}, tuple(techniques.named(recipe(pair))))
-    sizes = {FIELDS[name]: 2 for name in pair if FIELDS.get(name) in fields}
+    known = {field: value for name in pair for field, value in FIELDS.get(name, {}).items()}
+    sizes = {field: value for field, value in known.items() if field in fields}
     with ExitStack() as stack:
         try:
             session = prepared(module, applied(suite, variant, module.build(fields | sizes, 1)))

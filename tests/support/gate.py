@@ -8,8 +8,8 @@ import pytest
 STARTS = {
     "ranks, engines and networks": """
         test_context_parallel test_dataloader_loader test_dataloader_other_peers test_dataloader_peers
-        test_dataloader_suite test_drain_gloo test_every_optimization test_fabric test_fsdp1
-        test_fsdp2 test_fsdp2_resharding
+        test_dataloader_suite test_drain_gloo test_every_optimization test_expert_parallel test_fabric
+        test_fsdp1 test_fsdp2 test_fsdp2_resharding test_further_meshes
         test_interconnect test_launcher test_memory_order
         test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
@@ -25,10 +25,13 @@ STARTS = {
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
-        test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer test_huggingface
-        test_layer_repetition test_leaf_spine_max_min test_leaf_spine_simulator test_llama_adapter
+        test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
+        test_huggingface
+        test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
+        test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
-        test_losses_in_chunks test_memory_published test_pipeline_mesh test_real_configs test_reserved_memory
+        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_real_configs
+        test_reserved_memory test_room
         test_stack test_techniques test_offload_dry_run test_offload_memory_estimates
         test_optimizations test_optimizer_states test_precision_and_losses test_search test_simulated_cuda
         test_user_model
@@ -127,7 +130,11 @@ SAMPLED = {
         test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
         test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_dry_run_offload.py::test_the_dry_run_equals_what_the_allocator_sees
+        test_expert_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
+        test_expert_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_fabric.py::test_packets_go_where_the_kernel_says
+        test_further_meshes.py::test_real_ranks_of_a_mesh_see_the_losses_and_gradients_of_one_device
+        test_further_meshes.py::test_the_dry_run_of_a_rank_of_each_stage_equals_what_real_tensors_*
         test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
         test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
         test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take

@@ -42,6 +42,7 @@ IN_LISTS: Mapping[str, str] = {
     "tp": "tensor_parallel",
     "pp": "pipeline",
     "cp": "context_parallel",
+    "ep": "expert_parallel",
     "diloco": "local_sgd",
 }
 """A word -> the entry of `techniques=[...]` that means it."""

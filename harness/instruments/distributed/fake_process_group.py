@@ -47,7 +47,7 @@ def rank_mesh(device_type: str) -> DeviceMesh:
     May be called under FakeTensorMode: the mesh's own table of ranks consists of real tensors nonetheless.
     Raises RuntimeError where there is no process group.
     """
-    return _mesh(device_type, (_ranks(),))
+    return _mesh(device_type, (world_size(),))
 
 
 def mesh_of_rows(device_type: str, width: int, names: tuple[str, str]) -> DeviceMesh:
@@ -55,11 +55,17 @@ def mesh_of_rows(device_type: str, width: int, names: tuple[str, str]) -> Device
 
     `names`: of the two dimensions.
     """
-    width = min(width, _ranks())
-    return _mesh(device_type, (_ranks() // width, width), names)
+    width = min(width, world_size())
+    return _mesh(device_type, (world_size() // width, width), names)
 
 
-def _ranks() -> int:
+def mesh_of_sizes(device_type: str, sizes: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+    """Return all ranks as `rank_mesh` does, in dimensions of these sizes and names, the outermost first."""
+    return _mesh(device_type, sizes, names)
+
+
+def world_size() -> int:
+    """Return the ranks of the current process group; raises RuntimeError where there is none."""
     if not dist.is_initialized():
         raise RuntimeError(
             "no process group: enter fake_process_group, or start real ranks, before sharding a model"

@@ -150,10 +150,11 @@ def ranks_to_run(step: TrainingStep) -> tuple[int, ...]:
     """Return the ranks of which one takes the most.
 
     It is rank 0 but in a pipeline, where the first rank has the embedding and the last one the logits. Those
-    between differ in the micro-batches that they keep, of which rank 1 has the most.
+    between differ in the micro-batches that they keep, of which the second has the most. Ranks that share
+    each layer are neighbours and take the same.
     """
     last = step.pipeline_ranks - 1
-    return tuple(sorted({0, min(1, last), last}))
+    return tuple(step.tensor_ranks * stage for stage in sorted({0, min(1, last), last}))
 
 
 def timeline_of_step(

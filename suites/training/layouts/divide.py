@@ -110,8 +110,12 @@ def rules_of_pipelines(
 
 
 def equal_stages(layers: int, stages: Ints) -> Bools:
-    """Return whether layers divide into equal stages, where embedding and output layer may be one each."""
-    whole: Bools = (layers % stages == 0) | ((layers + 2) % stages == 0)
+    """Return whether layers divide into equal stages, where embedding and output layer may be one each.
+
+    Of an odd number of layers nobody makes equal stages; those differ by a layer
+    (--pipeline-model-parallel-layout).
+    """
+    whole: Bools = (layers % stages == 0) | ((layers + 2) % stages == 0) | (layers % 2 == 1)
     return whole
 
 

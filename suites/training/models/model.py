@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.models.head_loss import HeadLoss
+from suites.training.models.mixture import Experts, MixtureMLP
 
 EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
@@ -49,6 +50,20 @@ class ModelShape:
     tie_word_embeddings: bool  # the head uses the token embedding's weight
     bias: bool  # biases of linear layers and layer norms
     dropout: float = 0.0
+    num_experts: int | None = None  # None: one MLP; else a mixture, see `mixture.py`
+    num_experts_per_tok: int = 1
+    moe_intermediate_size: int | None = None  # of one expert; None: intermediate_size
+    shared_expert_intermediate_size: int | None = None  # of an MLP that every token passes, too; None: none
+
+    @property
+    def expert_width(self) -> int:
+        """Return the inner size of one expert."""
+        return self.moe_intermediate_size or self.intermediate_size
+
+    @property
+    def expert_parameters(self) -> int:
+        """Calculate the parameters of all experts of all layers, without routers and shared experts."""
+        return 3 * self.num_hidden_layers * (self.num_experts or 0) * self.hidden_size * self.expert_width
 
     @property
     def head_size(self) -> int:
@@ -60,14 +75,17 @@ class ModelShape:
         """Calculate the parameters of `Transformer(self)`; the head has no bias, tied weights count once."""
         kv = self.num_key_value_heads * self.head_size
         matrices = [(self.hidden_size, self.hidden_size)] * 2 + [(self.hidden_size, kv)] * 2
-        matrices += [(self.hidden_size, self.intermediate_size)] * (2 if self.mlp == "swiglu" else 1) + [
-            (self.intermediate_size, self.hidden_size)
-        ]
+        width = self.intermediate_size if self.num_experts is None else self.shared_expert_intermediate_size
+        if width is not None:
+            matrices += [(self.hidden_size, width)] * (2 if self.mlp == "swiglu" else 1)
+            matrices += [(width, self.hidden_size)]
+        router = self.hidden_size * (self.num_experts or 0)
         norm = self.hidden_size * (2 if self.norm == "layer" and self.bias else 1)
-        layer = sum(rows * columns + (columns if self.bias else 0) for rows, columns in matrices) + 2 * norm
+        layer = sum(rows * columns + (columns if self.bias else 0) for rows, columns in matrices)
+        layer += 2 * norm + router
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         learned = self.max_position_embeddings * self.hidden_size if self.position == "learned" else 0
-        return self.num_hidden_layers * layer + norm + embeddings + learned
+        return self.num_hidden_layers * layer + self.expert_parameters + norm + embeddings + learned
 
 
 def llama(sizes: Any) -> ModelShape:
@@ -235,12 +253,13 @@ def explicit_attention(
 class SwiGLUMLP(nn.Module):
     """Llama's gated feed-forward layer: three matrices."""
 
-    def __init__(self, shape: ModelShape, functions: Functions = NONE):
+    def __init__(self, shape: ModelShape, functions: Functions = NONE, width: int | None = None):
         super().__init__()
+        width = shape.intermediate_size if width is None else width
         self.gated = functions.get("swiglu")
-        self.gate = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=shape.bias)
-        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=shape.bias)
-        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
+        self.gate = nn.Linear(shape.hidden_size, width, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden_size, width, bias=shape.bias)
+        self.down = nn.Linear(width, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -263,6 +282,18 @@ class GELUMLP(nn.Module):
         return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))  # type: ignore[no-any-return]
 
 
+def make_mlp(shape: ModelShape, functions: Functions = NONE) -> nn.Module:
+    """Return the feed-forward layer: one MLP, or a mixture of experts, which are SwiGLU without biases."""
+    if shape.num_experts is None:
+        return SwiGLUMLP(shape, functions) if shape.mlp == "swiglu" else GELUMLP(shape)
+    if shape.mlp != "swiglu" or shape.bias:
+        raise ValueError("experts are SwiGLU MLPs without biases; set mlp=swiglu and bias=false")
+    width = shape.shared_expert_intermediate_size
+    shared = None if width is None else SwiGLUMLP(shape, functions, width)
+    sizes = (shape.hidden_size, shape.expert_width, shape.num_experts, shape.num_experts_per_tok)
+    return MixtureMLP(*sizes, shared)
+
+
 class TransformerBlock(nn.Module):
     """One layer: norm, attention, norm, feed-forward, each with its residual."""
 
@@ -271,7 +302,7 @@ class TransformerBlock(nn.Module):
         self.attention_norm = make_norm(shape, functions)
         self.attention = Attention(shape, attention, functions)
         self.mlp_norm = make_norm(shape, functions)
-        self.mlp = SwiGLUMLP(shape, functions) if shape.mlp == "swiglu" else GELUMLP(shape)
+        self.mlp = make_mlp(shape, functions)
         self.dropout = shape.dropout
 
     def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
@@ -303,6 +334,7 @@ class Transformer(nn.Module):
         self.attention = attention
         self.functions = dict(functions)
         self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
+        self.around_loss: Callable[[Callable[[], Any]], Tensor] = called
         self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.position_embedding = (
             nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
@@ -325,7 +357,7 @@ class Transformer(nn.Module):
 
         `shard`: which tokens of each sequence these are; None: all.
         """
-        positions = self.positions(tokens_BT, shard)
+        positions = self.positions(tokens_BT.shape[1], tokens_BT.device, shard)
         x_BTD = self.embed(tokens_BT, shard)
         for block in self.blocks:
             x_BTD = block(x_BTD, positions)
@@ -345,6 +377,9 @@ class Transformer(nn.Module):
 
     def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `targets_BT` from the last norm's result."""
+        return self.around_loss(lambda: self._loss(x_BTD, targets_BT))
+
+    def _loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         if self.head_loss is not None:
             return self.head_loss.run(lambda: self.head(x_BTD), targets_BT)
         if "linear_cross_entropy" in self.functions:
@@ -361,16 +396,20 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def positions(self, input_BT: Tensor, shard: SequenceShard | None = None) -> PositionTensors:
-        """Return the positions of a batch of tokens (B, T), or of a layer's input (B, T, D)."""
-        length, masked_TS = input_BT.shape[1] if shard is None else shard.length, None
+    def positions(
+        self, length: int, device: torch.device, shard: SequenceShard | None = None
+    ) -> PositionTensors:
+        """Return the positions of sequences of so many tokens, or of this rank's part of each."""
+        masked_TS = None
+        if shard is not None:
+            length = shard.length
         if length > self.shape.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
                 f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
-            masked_TS = causal_mask(length, input_BT.device, shard)
+            masked_TS = causal_mask(length, device, shard)
         if self.shape.position == "learned":
             return PositionTensors(None, None, masked_TS)
         which = slice(length) if shard is None else shard.positions_T
@@ -383,6 +422,11 @@ class Transformer(nn.Module):
         self.sin_TK: Tensor
         self.register_buffer("cos_TK", cos_TK.to(dtype), persistent=False)
         self.register_buffer("sin_TK", sin_TK.to(dtype), persistent=False)
+
+
+def called(loss: Callable[[], Any]) -> Tensor:
+    """Return the loss that a function computes; techniques replace it where logits are sharded."""
+    return loss()  # type: ignore[no-any-return]
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
@@ -398,3 +442,6 @@ def initialise(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+    if isinstance(module, Experts):
+        for weight in module.parameters():
+            nn.init.normal_(weight, std=INITIAL_DEVIATION)

@@ -97,7 +97,45 @@ def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.op
     rate = workload.learning_rate
     rate = LEARNING_RATE[workload.optimizer] if rate is None else rate
     make = OPTIMIZERS[workload.optimizer]
-    return make(parameters, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
+    groups: Any = by_mesh(list(parameters))
+    return make(groups, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
+
+
+def by_mesh(parameters: list[nn.Parameter]) -> list[nn.Parameter] | list[dict[str, Any]]:
+    """Return the parameters; in groups, where they are sharded over different meshes.
+
+    An operation takes the tensors of one mesh alone, and an optimizer's operations those of one group.
+    """
+    groups = on_meshes(parameters)
+    return parameters if len(groups) < 2 else [{"params": group} for group in groups]
+
+
+def on_meshes(tensors: Iterable[Any]) -> list[list[Any]]:
+    """Return the tensors of each mesh; plain ones are of none."""
+    groups: dict[Any, list[Any]] = {}
+    for one in tensors:
+        groups.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
+    return list(groups.values())
+
+
+def total_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, a plain tensor, where they are sharded over any meshes."""
+    norms = [full(torch.nn.utils.get_total_norm(group)) for group in on_meshes(gradients)]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
+    """Clip the norm of all `.grad` together, as torch's `clip_grad_norm_` does on one mesh."""
+    parameters = list(parameters)
+    groups = on_meshes(parameters)
+    if len(groups) < 2:
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return
+    norm = total_norm(one.grad for one in parameters if one.grad is not None)
+    scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for one in parameters:
+        if one.grad is not None:
+            one.grad.mul_(scale)
 
 
 def not_for_shards(workload: Workload) -> str | None:
@@ -181,7 +219,7 @@ class TorchOptimizer(RankOptimizer):
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of all `.grad` together."""
-        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        clip_grad_norm(self.parameters, max_norm)
 
     def state_tensors(self) -> list[Tensor]:
         """Return what torch's optimizer keeps."""

@@ -18,8 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
 from harness.instruments import torch_internals
-from suites.training.models.model import Transformer
-from suites.training.optimizers.optimizers import RankOptimizer, full
+from suites.training.models.model import SequenceShard, Transformer
+from suites.training.optimizers.optimizers import RankOptimizer, total_norm
+from suites.training.ranks.context_group import ContextGroup
 from suites.training.step import MakeOptimizer, no_context
 from suites.training.trainer import Batch, live_gradients
 from suites.training.workload import Resources, Workload
@@ -44,13 +45,15 @@ class StageModule(nn.Module):
         names = (EMBEDDINGS if self.is_first else ()) + (OUTPUT if self.is_last else ())
         self.outside_blocks = nn.ModuleList(filter(None, (getattr(model, name) for name in names)))
         self.around: Callable[[], AbstractContextManager[Any]] = partial(no_context, "")
+        self.length = 0  # tokens of each sequence here
+        self.shard: SequenceShard | None = None  # and which, where ranks share sequences
 
     def forward(self, given: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """Map tokens (B, T) or a layer's input (B, T, D) to a layer's output, or to the mean loss."""
         (model,) = self.full
         with self.around():
-            positions = model.positions(given)
-            x_BTD = model.embed(given) if self.is_first else given
+            positions = model.positions(self.length, given.device, self.shard)
+            x_BTD = model.embed(given, self.shard) if self.is_first else given
             for block in self.blocks:
                 x_BTD = block(x_BTD, positions)
             if not self.is_last:
@@ -94,12 +97,21 @@ class Pipeline(nn.Module):
     """What this rank has of a model: every so many-th stage, from its own number on.
 
     The parameters keep their names. Gradients are summed over micro-batches and divided by their number.
+    `parts`: into how many parts ranks that share each layer cut a sequence between layers. `context`: the
+    ranks that share each sequence.
     """
 
     def __init__(
-        self, model: Transformer, stages_per_rank: int, mesh: DeviceMesh, dtype: torch.dtype
+        self,
+        model: Transformer,
+        stages_per_rank: int,
+        mesh: DeviceMesh,
+        dtype: torch.dtype,
+        parts: int = 1,
+        context: ContextGroup | None = None,
     ) -> None:
         super().__init__()
+        self.parts, self.context = parts, context
         self.mesh, self.group = mesh, mesh.get_group()
         rank, self.ranks = mesh.get_local_rank(), mesh.size()
         count = self.ranks * stages_per_rank
@@ -118,10 +130,12 @@ class Pipeline(nn.Module):
         mark: Callable[[str], None],
     ) -> Tensor:
         """Run the passes of all micro-batches; return their mean loss, the same on each of its ranks."""
+        shard, batches = (None, batches) if self.context is None else self.context.own_part(batches)
         like_BT = batches[0][0]
         stages, schedule = self.scheduled(len(batches), like_BT.shape, like_BT.device)
         for stage, marked in zip(self.stages, stages, strict=True):
             stage.around, marked.mark = around, mark
+            stage.length, stage.shard = like_BT.shape[1], shard
         tokens = [torch.cat([one for one, _ in batches])] if self.is_first else []
         targets = torch.cat([one for _, one in batches]) if self.is_last else None
         named = {} if targets is None else {"target": targets, "targets_BT": targets}
@@ -130,6 +144,8 @@ class Pipeline(nn.Module):
         loss = torch.zeros((), device=like_BT.device)
         for one in losses:
             loss += one.detach()
+        if self.context is not None:
+            self.context.average(loss)
         dist.broadcast(loss, group=self.group, group_src=self.ranks - 1)
         return loss
 
@@ -147,7 +163,9 @@ class Pipeline(nn.Module):
     ) -> tuple[list[MarkedStage], Any]:
         like = partial(torch.empty, device="meta", requires_grad=True)
         tokens_BT = torch.empty(*size, dtype=torch.int64, device="meta")
-        inner_BTD, loss = like(*size, self.model.shape.hidden_size, dtype=self.dtype), like(())
+        batch, length = size
+        inner_BTD = like(batch, length // self.parts, self.model.shape.hidden_size, dtype=self.dtype)
+        loss = like(())
         stages = [
             MarkedStage(
                 stage,
@@ -228,7 +246,7 @@ class StagesOptimizer(RankOptimizer):
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the gradients of all ranks together, as torch's `clip_grad_norm_` does on one."""
         gradients = live_gradients(self.model)
-        squared = full(torch.nn.utils.get_total_norm(gradients)).float().square()
+        squared = total_norm(gradients).float().square()
         dist.all_reduce(squared, group=self.model.group)
         scale = torch.clamp(max_norm / (squared.sqrt() + 1e-6), max=1.0)
         for gradient in gradients:

@@ -15,7 +15,7 @@ from torch import nn
 from suites.training.contract import Contract, Within
 from suites.training.models.model import blocks_of
 from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources
+from suites.training.workload import Resources, Workload
 
 LEVEL = Level.COMPILER
 
@@ -47,6 +47,13 @@ class Settings:
 def contract(settings: Settings) -> Contract:
     """Return the tolerance of fp32 sums in another order."""
     return Within(TOLERANCE)
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why one graph cannot have all of the model; None where it can."""
+    if workload.num_experts is not None:
+        return "a mixture of experts (num_experts) reads how many tokens each expert has, which ends a graph"
+    return None
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:

@@ -20,7 +20,7 @@ part, C of one chunk, E from the first to the last of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,16 +28,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.attention.bias import causal_lower_right
 
-from harness.instruments import torch_internals
-from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.models.model import SequenceShard, Transformer
+from suites.training.models.model import Transformer
+from suites.training.ranks.context_group import ContextGroup
+from suites.training.ranks.mesh import joined, refuse_without_fsdp2
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Resources, Workload
@@ -45,13 +42,11 @@ from suites.training.workload import Resources, Workload
 LEVEL = Level.CONTEXT_PARALLELISM
 ROLE = Role.CONTEXT_PARALLELISM
 EXCLUDES = {
-    "tensor_parallel": "ranks that share each sequence form a mesh with fsdp2 alone",
     "ddp": "ranks that share each sequence form a mesh with fsdp2 alone",
     "fsdp1": "ranks that share each sequence form a mesh with fsdp2 alone",
     "zero": "ranks that share each sequence form a mesh with fsdp2 alone",
     "host_update": "ranks that share each sequence form a mesh with fsdp2 alone",
     "local_sgd": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "pipeline": "ranks that share each sequence form a mesh with fsdp2 alone",
     "compile": "attention has collectives that torch.compile would have to break its graph for",
 }
 
@@ -100,13 +95,15 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "context_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
             "them before; list fsdp2 too"
         )
+    refuse_without_fsdp2(step, "context_parallel")
     unlike = (*step.features.activations_unlike, UNLIKE)
+    sharding = joined(step.features.sharding, "context")
     changed = replace(
         step,
         ranks=cp_size,
         context_ranks=cp_size,
-        features=replace(step.features, sharding="context", activations_unlike=unlike),
-        wraps=(*step.wraps, partial(parallelize, cp_size if with_fsdp2 else None)),
+        features=replace(step.features, sharding=sharding, activations_unlike=unlike),
+        wraps=(*step.wraps, parallelize),
         notes=(*step.notes, NOTE),
     )
     if with_fsdp2:
@@ -114,74 +111,16 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(changed, reducing=average_with_the_last, notes=(*changed.notes, REPLICATED))
 
 
-def parallelize(row_ranks: int | None, model: nn.Module, resources: Resources) -> nn.Module:
-    """Return the model with each sequence shared by all ranks, or by rows of `row_ranks` neighbours.
-
-    Its forward takes full sequences and returns their loss.
-    """
+def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model with each sequence shared by ranks; it takes full sequences and returns their loss."""
     assert isinstance(model, Transformer)
     if "attention" in model.functions:
         raise Unavailable("context_parallel does not know the causal mask of an attention of another kind")
-    group = ContextGroup(mesh_of(row_ranks, next(model.parameters()).device.type))
+    group = ContextGroup(resources.meshes.of("cp"))
     for block in model.blocks:
         attention: Any = block.attention
         attention.gather, attention.sdpa = partial(GatherSequence.apply, group), group.sdpa
     return ContextParallelModel(model, group)
-
-
-def mesh_of(row_ranks: int | None, device_type: str) -> DeviceMesh:
-    """Return the ranks that share each sequence: all, or one row of the mesh that `fsdp2` shards over."""
-    if row_ranks is None:
-        return rank_mesh(device_type)
-    return mesh_of_rows(device_type, row_ranks, ("dp", "cp"))["cp"]
-
-
-class ContextGroup:
-    """The ranks that share each sequence, and which of its chunks each takes."""
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.processes, self.ranks = mesh.get_group(), mesh.size()
-        self.by_rank = [chunk for rank in range(self.ranks) for chunk in (rank, 2 * self.ranks - 1 - rank)]
-        self.own = self.by_rank[2 * mesh.get_local_rank() :][:2]
-
-    def chunks(self, sequence: Tensor, chosen: Sequence[int], dim: int = 0) -> Tensor:
-        """Return some of a sequence's chunks."""
-        chunks = sequence.chunk(2 * self.ranks, dim)
-        return torch.cat([chunks[chunk] for chunk in chosen], dim)
-
-    def gather(self, own_TBGK: Tensor) -> Tensor:
-        """Return (S, B, G, K), full sequences of which each rank has its chunks (T, B, G, K)."""
-        by_rank_SBGK = own_TBGK.new_empty((self.ranks * own_TBGK.shape[0], *own_TBGK.shape[1:]))
-        dist.all_gather_into_tensor(by_rank_SBGK, own_TBGK, self.processes)
-        places = sorted(range(2 * self.ranks), key=self.by_rank.__getitem__)
-        return self.chunks(by_rank_SBGK, places)
-
-    def reduce_scatter(self, all_SBGK: Tensor) -> Tensor:
-        """Return (T, B, G, K), this rank's chunks of the sum over ranks of (S, B, G, K)."""
-        by_rank_SBGK = self.chunks(all_SBGK, self.by_rank)
-        own_TBGK = all_SBGK.new_empty((all_SBGK.shape[0] // self.ranks, *all_SBGK.shape[1:]))
-        dist.reduce_scatter_tensor(own_TBGK, by_rank_SBGK, group=self.processes)
-        return own_TBGK
-
-    def average(self, tensor: Tensor) -> None:
-        """Take the mean over ranks, in place."""
-        tensor.div_(self.ranks)
-        dist.all_reduce(tensor, group=self.processes)
-
-    def sdpa(self, q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, dropout: float) -> Tensor:
-        """Attend from each of this rank's chunks to all tokens up to its end. (B, H, T, K).
-
-        CUDA's kernels make no mask for it; torch makes one for the CPU's.
-        """
-        attended = []
-        for chunk, q_BHCK in zip(self.own, q_BHTK.chunk(2, dim=2), strict=True):
-            size = q_BHCK.shape[2]
-            end = (chunk + 1) * size
-            with torch_internals.no_modes():  # it is a tensor, though without elements
-                mask = causal_lower_right(size, end)
-            k_BHEK, v_BHEK = k_BHSK[:, :, :end], v_BHSK[:, :, :end]
-            attended.append(F.scaled_dot_product_attention(q_BHCK, k_BHEK, v_BHEK, mask, dropout))
-        return torch.cat(attended, dim=2)
 
 
 class GatherSequence(torch.autograd.Function):
@@ -213,12 +152,8 @@ class ContextParallelModel(nn.Module):
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy over full sequences, the same on every rank that shares them."""
-        length = tokens_BT.shape[1]
-        own_T = self.group.chunks(torch.arange(length, device=tokens_BT.device), self.group.own)
-        own_BT, own_targets_BT = (
-            self.group.chunks(one, self.group.own, 1) for one in (tokens_BT, targets_BT)
-        )
-        own_loss = self.model(own_BT, own_targets_BT, SequenceShard(own_T, length))
+        shard, [(own_BT, own_targets_BT)] = self.group.own_part([(tokens_BT, targets_BT)])
+        own_loss = self.model(own_BT, own_targets_BT, shard)
         return MeanOfLosses.apply(self.group, own_loss)  # type: ignore[no-any-return,no-untyped-call]
 
 

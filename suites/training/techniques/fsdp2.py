@@ -27,13 +27,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from harness.bounds import Bounds
-from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
+from suites.training.models.mixture import Experts, own
 from suites.training.models.model import blocks_of
 from suites.training.offload.host_memory import on_host, states_on_host
 from suites.training.optimizers.optimizers import (
@@ -42,6 +42,7 @@ from suites.training.optimizers.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
+from suites.training.ranks.mesh import Meshes, joined
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.techniques import mixed_precision
 from suites.training.workload import Resources, Workload
@@ -135,7 +136,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
     refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
-    for other in ("tensor_parallel", "pipeline"):
+    for other in ("tensor_parallel", "pipeline", "expert_parallel"):
         if step.settings_of(other) is not None:
             refuse_on_a_mesh(settings, other)
     unlike, sharding = step.features.states_unlike, shard
@@ -151,7 +152,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     others = step.features.sharding
     features = replace(
         step.features,
-        sharding="zero3" if others == "none" else f"zero3, {others}",
+        sharding="zero3" if others == "none" else joined("zero3", others),
         optimizer_on=place,
         parameters_on=place,
         states_unlike=unlike,
@@ -162,7 +163,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         ranks=step.workload.dp_size * step.same_data_ranks,
         shard_within=settings.shard_within,
-        ranks_multiple_of=lcm(settings.shard_within or 1, int(settings.reshard_after_forward or 1)),
+        ranks_multiple_of=lcm(
+            settings.shard_within or 1,
+            int(settings.reshard_after_forward or 1),
+            lcm(step.expert_ranks, step.context_ranks) * step.tensor_ranks * step.pipeline_ranks,
+        ),
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(sharding, settings, policy)),
@@ -209,8 +214,7 @@ def shard(
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    mesh = mesh_of(settings, next(model.parameters()))
-    sharded = shard_over(mesh, settings, policy, offload, model)
+    sharded = shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, offload, model)
     if settings.cpu_offload and real:
         for parameter in sharded.parameters():
             resources.host.note(parameter.to_local())
@@ -223,20 +227,23 @@ def shard_stages(
     settings: Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
 ) -> nn.Module:
     """Shard each of a pipeline's stages on this rank over the column of its mesh."""
-    mesh = torch_internals.root_mesh(model.mesh)["dp"]
     for stage in model.stages:
-        shard_over(mesh, settings, policy, OffloadPolicy(), stage)
+        shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, OffloadPolicy(), stage)
     return model  # type: ignore[no-any-return]
 
 
 def shard_over(
+    meshes: Meshes,
     mesh: DeviceMesh,
     settings: Settings,
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     model: nn.Module,
 ) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it."""
+    """Shard each block of a model, or of a stage, then the rest of it; return it.
+
+    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
+    """
     with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
     of_blocks, of_rest = resharding(settings)
     blocks = blocks_of(model)
@@ -248,7 +255,10 @@ def shard_over(
             with_all([norm, head], reshard_after_forward=bool(of_rest))
     for block in blocks:
         kept = settings.keep_last_block and block is blocks[-1]
-        with_all(block, reshard_after_forward=False if kept else of_blocks)
+        after_forward = False if kept else of_blocks
+        for experts in shared_experts(block):
+            shard_experts(experts, meshes.of("edp"), with_all, after_forward)
+        with_all(block, reshard_after_forward=after_forward)
     sharded = with_all(model, reshard_after_forward=of_rest)
     if settings.forward_prefetch:
         sharded._set_unshard_async_op(True)
@@ -280,14 +290,33 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
     return find()  # type: ignore[no-any-return]
 
 
-def mesh_of(settings: Settings, parameter: nn.Parameter) -> DeviceMesh:
-    """Return the ranks to shard over: all, or those of one column of tensor parallelism's mesh.
+def shard_experts(
+    experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None
+) -> None:
+    """Shard a rank's experts over the ranks with the same ones.
+
+    As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
+    """
+    ranks, parameters = mesh.size(), list(experts.parameters())
+    few = len(own(experts.gate)) < ranks
+    by_rows = few and all(one.shape[1] % ranks == 0 for one in parameters)  # torch shards rows evenly alone
+    place = (lambda parameter: Shard(1)) if by_rows else None
+    with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)
+
+
+def shared_experts(block: nn.Module) -> list[Experts]:
+    """Return the experts of a block that ranks share."""
+    return [one for one in block.modules() if isinstance(one, Experts) and one.exchange is not None]
+
+
+def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:
+    """Return the ranks to shard over: all, or those with the same layers and the same part of each.
 
     With `shard_within` its rows have that many neighbouring ranks.
     """
-    device_type = parameter.device.type
-    if isinstance(parameter, DTensor):
-        return torch_internals.root_mesh(parameter.device_mesh)["dp"]  # type: ignore[no-any-return]
+    device_type = resources.device.type
+    if {"tp", "pp"} & set(resources.meshes.names):
+        return resources.meshes.shards()  # type: ignore[no-any-return]
     if settings.shard_within is None:
         return rank_mesh(device_type)
     return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))

@@ -21,6 +21,7 @@ from suites.training.contract import Contract, Within
 from suites.training.optimizers.optimizers import (
     RankOptimizer,
     TorchOptimizer,
+    clip_grad_norm,
     give_zeros,
     make_torch_optimizer,
 )
@@ -139,7 +140,7 @@ class NarrowGradients(Masters):
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the bf16 gradients."""
-        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        clip_grad_norm(self.parameters, max_norm)
 
     def state_tensors(self) -> list[Tensor]:
         """Return the masters and the optimizers' states."""

@@ -25,22 +25,22 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from harness.bounds import Bounds
 from harness.instruments import torch_internals
-from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import torch_optimizer
+from suites.training.ranks.context_group import ContextGroup
+from suites.training.ranks.mesh import joined
 from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
 from suites.training.step import Level, Role, TrainingStep
+from suites.training.techniques.context_parallel import ContextParallelModel
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PIPELINE_PARALLELISM
 ROLE = Role.PIPELINE_PARALLELISM
 EXCLUDES = {
-    "tensor_parallel": "the mesh of ranks would have a further dimension, which is not built",
     "ddp": "ranks form a mesh with fsdp2 alone",
     "fsdp1": "ranks form a mesh with fsdp2 alone",
     "zero": "ranks form a mesh with fsdp2 alone",
@@ -104,11 +104,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     dtype = torch.bfloat16 if in_bf16 else step.model_dtype
     return replace(
         step,
-        ranks=pp_size,
+        ranks=pp_size * step.tensor_ranks,
         pipeline_ranks=pp_size,
         stages_per_rank=settings.stages_per_rank,
-        features=replace(step.features, sharding="pipeline"),
-        wraps=(*step.wraps, partial(split, settings, pp_size if with_fsdp2 else None, dtype)),
+        features=replace(step.features, sharding=joined(step.features.sharding, "pipeline")),
+        wraps=(*step.wraps, partial(split, settings, dtype, step.features.sequence_parallel)),
         passes=run_passes,
         make_optimizer=partial(StagesOptimizer, step.make_optimizer or torch_optimizer),
         notes=(*step.notes, NOTE),
@@ -116,19 +116,15 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def split(
-    settings: Settings, row_ranks: int | None, dtype: torch.dtype, model: nn.Module, resources: Resources
+    settings: Settings, dtype: torch.dtype, by_sequence: bool, model: nn.Module, resources: Resources
 ) -> nn.Module:
-    """Return this rank's stages in the pipeline of all ranks, or of a row of `row_ranks` neighbours.
+    """Return this rank's stages of its pipeline.
 
-    `dtype`: of what stages send each other.
+    `dtype`: of what stages send each other; `by_sequence`: ranks that share each layer have parts of it.
     """
+    context: ContextGroup | None = None
+    if isinstance(model, ContextParallelModel):
+        context, model = model.group, model.model
     assert isinstance(model, Transformer)
-    mesh = mesh_of(row_ranks, next(model.parameters()).device.type)
-    return Pipeline(model, settings.stages_per_rank, mesh, dtype)
-
-
-def mesh_of(row_ranks: int | None, device_type: str) -> DeviceMesh:
-    """Return the ranks of this pipeline: all, or one row of the mesh whose columns `fsdp2` takes."""
-    if row_ranks is None:
-        return rank_mesh(device_type)
-    return mesh_of_rows(device_type, row_ranks, ("dp", "pp"))["pp"]
+    parts = resources.meshes.of("tp").size() if by_sequence else 1
+    return Pipeline(model, settings.stages_per_rank, resources.meshes.of("pp"), dtype, parts, context)

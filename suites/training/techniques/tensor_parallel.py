@@ -14,6 +14,7 @@ and `apply` refuse. It works on `suites.training.models.model` alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +36,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.placement_types import Placement
 
-from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
+from suites.training.ranks.mesh import joined
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -82,6 +83,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the model cannot be sharded so; None where it can."""
     if workload.other_code:
         return "it shards the layers of suites.training.models.model alone, not another model's"
+    if workload.num_experts is not None:
+        return "it does not shard a mixture of experts (num_experts); ranks share experts by expert_parallel"
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(workload, name)
         if size % workload.tp_size:
@@ -99,39 +102,35 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         raise Unavailable(
             "tensor_parallel with fsdp2 needs several ranks per layer, and this step has tp_size=1"
         )
+    shared = 1 if step.settings_of("context_parallel") is None else step.workload.cp_size
+    if settings.sequence_parallel and step.workload.seq_len % (tp_size * shared):
+        raise Unavailable(
+            f"sequence_parallel: tp_size={tp_size} does not divide the {step.workload.seq_len // shared} "
+            f"tokens of a sequence that each of cp_size={shared} ranks takes"
+        )
+    sharding = joined(step.features.sharding, "tensor")
     return replace(
         step,
         ranks=tp_size,
         tensor_ranks=tp_size,
-        features=replace(step.features, sharding="tensor", sequence_parallel=settings.sequence_parallel),
-        wraps=(*step.wraps, partial(parallelize, settings, tp_size if in_rows else None)),
+        features=replace(step.features, sharding=sharding, sequence_parallel=settings.sequence_parallel),
+        wraps=(*step.wraps, partial(parallelize, settings)),
         notes=(*step.notes, NOTE),
     )
 
 
-def parallelize(
-    settings: Settings, neighbours: int | None, model: nn.Module, resources: Resources
-) -> nn.Module:
-    """Return the model sharded over all ranks, or over so many `neighbours`.
-
-    Its forward takes full batches and returns the full loss.
-    """
+def parallelize(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model sharded over the ranks that share each layer; it returns the full loss."""
     assert isinstance(model, Transformer)
-    mesh = mesh_of(neighbours, next(model.parameters()).device.type)
+    mesh = resources.meshes.of("tp")
     ends, of_block = plan_of_ends(model, settings), plan_of_block(model, settings)
     parallelize_module(model, mesh, ends, src_data_rank=None)
     for block in model.blocks:  # one after the other, so that fsdp2 releases what it shards in this order
         parallelize_module(block, mesh, of_block, src_data_rank=None)
     if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
-    return VocabularyParallelLoss(model)
-
-
-def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
-    """Return the ranks that share each layer: all, or one row of the mesh whose columns `fsdp2` takes."""
-    if neighbours is None:
-        return rank_mesh(device_type)
-    return mesh_of_rows(device_type, neighbours, ("dp", "tp"))["tp"]
+    model.around_loss = loss_by_vocabulary
+    return model
 
 
 def plan_of_ends(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
@@ -203,22 +202,11 @@ class Whole(ParallelStyle):
         return distribute_module(module, device_mesh, None, distribute, keep)
 
 
-class VocabularyParallelLoss(nn.Module):
-    """Compute the model's loss from logits that stay sharded by vocabulary, in both passes."""
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-
-    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the model's ends."""
-        return self.model.ends()
-
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the mean cross-entropy as a plain scalar tensor, the same on every rank."""
-        with loss_parallel():
-            loss: Any = self.model(tokens_BT, targets_BT)
-        return LossParallelBackward.apply(loss.to_local())  # type: ignore[no-any-return,no-untyped-call]
+def loss_by_vocabulary(loss: Callable[[], Any]) -> Tensor:
+    """Return the loss of logits that stay sharded by vocabulary in both passes, the same on every rank."""
+    with loss_parallel():
+        found = loss()
+    return LossParallelBackward.apply(found.to_local())  # type: ignore[no-any-return,no-untyped-call]
 
 
 class LossParallelBackward(torch.autograd.Function):

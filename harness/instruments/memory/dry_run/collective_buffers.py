@@ -24,6 +24,7 @@ BUFFERS: dict[tuple[str, str], int] = {
     ("c10d", "allreduce_"): 0,
     ("c10d", "reduce_"): 0,
     ("c10d", "broadcast_"): 0,
+    ("c10d", "alltoall_base_"): 0,
     ("c10d", "recv_"): 0,
 }
 """Index of the buffer argument, keywords last: gathered or received into, or reduced from.

@@ -237,9 +237,7 @@ def test_the_search_varies_the_rows():
     assert list(allowed_ranks(alone)) == [1, 2, 3, 4, 6, 12]
 
 
-@pytest.mark.parametrize(
-    "other", ["ddp", "fsdp1", "zero", "local_sgd", "host_update", "tensor_parallel", "compile"]
-)
+@pytest.mark.parametrize("other", ["ddp", "fsdp1", "zero", "local_sgd", "host_update", "compile"])
 def test_what_it_excludes_is_refused(other):
     with pytest.raises(Unavailable, match=f"context_parallel does not combine with {other}"):
         sharded(["context_parallel", other], EVEN)

@@ -183,8 +183,6 @@ def test_another_strategy_is_refused(other):
         ),
         ([{"fsdp2": {"shard_within": 1}}], {}, "fsdp2 with shard_within=1 does not combine with pipeline"),
         ([{"fsdp2": {"reshard_after_forward": 2}}], {"dp_size": 4}, "to some ranks is not built for a mesh"),
-        (["fsdp2", "tensor_parallel"], {}, "pipeline does not combine with tensor_parallel"),
-        (["fsdp2", "context_parallel"], {}, "context_parallel does not combine with pipeline"),
     ],
     ids=str,
 )

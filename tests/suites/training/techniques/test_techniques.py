@@ -29,7 +29,8 @@ TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2, cp_s
 COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}], "pipeline": ["gradient_accumulation"]}
 """What a technique needs next to it."""
 
-CHANGES = {"pipeline": {"pp_size": 2}}
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "ep_size": 2}
+CHANGES = {"pipeline": {"pp_size": 2}, "expert_parallel": MIXTURE}
 """What a technique needs of its workload."""
 
 
@@ -118,6 +119,7 @@ COMBINED = {
     "adapters under ZeRO-2": [{"zero": {"stage": 2}}, "lora"],
     "tensor parallel": ["tensor_parallel", "mixed_precision", "activation_checkpointing", "attention"],
     "shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
+    "a mesh of three": ["tensor_parallel", "context_parallel", "fsdp2", "attention"],
     "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
     "adafactor, in bf16": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }

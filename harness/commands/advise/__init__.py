@@ -1,0 +1,1 @@
+"""`python -m harness.advise`: the fastest layouts of a training step on a cluster, with intervals."""

@@ -1,0 +1,171 @@
+"""What `harness.advise` was asked: words of the command to a run of suite layouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.commands.fit.layouts import PASSED_ON, parts_of, shown
+from harness.commands.fit.question import (
+    DEFAULT_DEVICE,
+    hardware_words,
+    loaded,
+    model_name,
+    question_id,
+    quoted,
+)
+from harness.commands.grammar import CommandWords, RequestedDevice, device_of, read
+from harness.config.validation import ConfigError
+
+if TYPE_CHECKING:
+    from harness.config.run import Run
+
+OWN = ("model", "gpus", "device", "link", "layout", "tokens_per_batch", "mine", "price", "out")
+KEYS = (*OWN, *PASSED_ON)
+
+COUNTS = {"k": 1e3, "M": 1e6, "B": 1e9}
+COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMB]?)")
+RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|gbit/s|gbps|tbit|tbit/s|gb/s|gbyte/s)(/node)?", re.IGNORECASE)
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
+
+NETWORKS = ("infiniband", "efa")
+
+LINKS_IN_USE_B_PER_S = (1e8, 2e11)
+"""Rates per GPU of networks that anybody has: 0.8 Gbit/s to 1.6 Tbit/s."""
+
+
+class AdviseQuestion(NamedTuple):
+    """What is asked, checked; `run` has one cell."""
+
+    run: Run
+    model: str  # the file, without its folder
+    device: RequestedDevice
+    gpus: int
+    link: str  # in words
+    search: bool
+    mine_s: float | None  # seconds of the user's own step
+    price: float | None  # dollars per GPU and hour
+
+    @property
+    def workload(self) -> Mapping[str, object]:
+        """Return the fields of the cell's workload."""
+        (fields,) = self.run.workloads.values()
+        return fields
+
+
+def question_of(argv: Sequence[str]) -> AdviseQuestion:
+    """Return what the words ask; raises ConfigError."""
+    words = read(argv, KEYS)
+    if words.paths:
+        raise ConfigError(f"{words.paths[0]}: expected KEY=VALUE; keys: {', '.join(KEYS)}")
+    given = words.values
+    if "model" not in given:
+        raise ConfigError("model: missing; give model=PATH, a Hugging Face config.json or its folder")
+    if "gpus" not in given:
+        raise ConfigError("gpus: missing; give the number of GPUs, as gpus=128")
+    gpus = words.whole("gpus", 1)
+    device = device_of(words.text("device", DEFAULT_DEVICE))
+    if not device.option:
+        text = given["device"]
+        raise ConfigError(f"device={text}: seconds need a GPU's rates; give a name of conf/hardware")
+    link_B_per_s, network, link = link_of(words)
+    parts = parts_of(words, gpus) if given.get("layout", "search") != "search" else None
+    fields: dict[str, object] = {
+        "gpus": gpus,
+        "seconds": True,
+        "search": parts is None,
+        "device": device.option,
+        "network_B_per_s": link_B_per_s,
+        "network": network,
+        **(parts or {}),
+    }
+    fields |= {key: given[key] for key in PASSED_ON if key in given}
+    if fields.get("program") == "torchtitan":
+        fields.setdefault("zero", 3)
+    run = loaded_with(device, given["model"], fields)
+    if "tokens_per_batch" in given:
+        sequences = sequences_of(words, run)
+        run = loaded_with(device, given["model"], {**fields, "global_batch_size": sequences})
+    out = Path(given.get("out", "results/advise"))
+    run = replace(run, out=out / question_id(run, ()))
+    mine = duration_s(words) if "mine" in given else None
+    if mine is not None and parts is None:
+        raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4")
+    price = words.number("price") if "price" in given else None
+    return AdviseQuestion(run, model_name(given["model"]), device, gpus, link, parts is None, mine, price)
+
+
+def loaded_with(device: RequestedDevice, model: str, fields: Mapping[str, object]) -> Run:
+    """Return the run of a cell with these fields; raises ConfigError."""
+    words = [f"suite.hf_defaults.{key}={shown(value)}" for key, value in fields.items()]
+    return loaded(["suite=layouts", *hardware_words(device), f"suite.workload_from={quoted(model)}", *words])
+
+
+def sequences_of(words: CommandWords, run: Run) -> int:
+    """Return how many sequences have `tokens_per_batch` tokens; raises ConfigError."""
+    typed = words.typed["tokens_per_batch"]
+    if "global_batch_size" in words:
+        raise ConfigError(f"{typed}: global_batch_size is given, too; give one of the two")
+    match = COUNT.fullmatch(words.values["tokens_per_batch"])
+    if match is None:
+        raise ConfigError(f"{typed}: expected a number of tokens, as 4M, 512k or 4194304")
+    (fields,) = run.workloads.values()
+    seq_len = int(fields["seq_len"])
+    sequences = float(match[1]) * COUNTS.get(match[2], 1.0) / seq_len
+    # 4M is 4,194,304 tokens of 8,192 as often as 4,000,000: the nearest power of two of sequences
+    if match[2] and sequences >= 1:
+        sequences = 2.0 ** round_log2(sequences)
+    if sequences < 1 or sequences != int(sequences):
+        raise ConfigError(f"{typed}: no whole number of sequences of seq_len={seq_len} tokens")
+    return int(sequences)
+
+
+def round_log2(value: float) -> int:
+    """Return the logarithm to base 2, rounded."""
+    from math import log2
+
+    return round(log2(value))
+
+
+def link_of(words: CommandWords) -> tuple[float, str, str]:
+    """Return a GPU's share of the network in B/s, its kind, and both in words; raises ConfigError.
+
+    `400gbit` is a port of each GPU, `3.2tbit/node` that of a node; `,efa` names AWS's network.
+    """
+    text = words.text("link", "400gbit")
+    rate, _, kind = text.partition(",")
+    network = kind or "infiniband"
+    if network not in NETWORKS:
+        raise ConfigError(f"link={text}: expected {' or '.join(NETWORKS)} after the comma")
+    match = RATE.fullmatch(rate.strip())
+    if match is None:
+        raise ConfigError(
+            f"link={text}: expected a rate per GPU as 400gbit, or of a node as 3200gbit/node; ,efa after it "
+            "is AWS's network"
+        )
+    value, unit = float(match[1]), match[2].lower()
+    if unit in ("gb/s", "gbyte/s"):
+        raise ConfigError(
+            f"link={text}: did you mean {match[1]}gbit or {value * 8:g}gbit? Give the rate in bits"
+        )
+    bits = value * (1e12 if unit.startswith("t") else 1e9)
+    if match[3]:
+        bits /= words.whole("gpus_per_node", 8)
+    low, high = LINKS_IN_USE_B_PER_S
+    if not low <= bits / 8 <= high:
+        raise ConfigError(
+            f"link={text}: {bits / 1e9:g} Gbit/s per GPU; expected {low * 8 / 1e9:g} to {high * 8 / 1e9:g}"
+        )
+    words_of = f"{bits / 1e9:g} Gbit/s per GPU" + (", EFA" if network == "efa" else "")
+    return bits / 8, network, words_of
+
+
+def duration_s(words: CommandWords) -> float:
+    """Return `mine` in seconds; raises ConfigError."""
+    match = DURATION.fullmatch(words.values["mine"])
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"{words.typed['mine']}: expected the seconds of your step, as 4.1s or 850ms")
+    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]

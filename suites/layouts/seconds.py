@@ -1,0 +1,277 @@
+"""Predicted seconds of layouts, with 90 % intervals, and what a step's seconds are in the field's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.records import Note, Origin, Reading, Unavailable
+from suites.layouts.subject import Subject
+from suites.training.layouts.divide import divides
+from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts
+from suites.training.layouts.search import candidates, fits, title
+from suites.training.step_time.questions.answers import PredictedSteps, predicted
+from suites.training.step_time.questions.intervals import interval_of
+from suites.training.step_time.questions.reader import AskedStep
+from suites.training.step_time.rates.constants import GpuCluster, StepConstants
+from suites.training.step_time.rates.gpu import gpu_of
+from suites.training.step_time.whole_step.setting import StepSetting
+
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+"""Sequences per micro-batch that are tried."""
+
+LISTED = 40
+"""Layouts that are returned, the fastest first."""
+
+METHOD = "step_time"
+
+COMPARED = {"ampere": "A100", "hopper": "H100", "blackwell": "B200, GB200 and GB300"}
+"""Architectures on which predicted steps were compared with published ones."""
+
+
+class RankedLayout(NamedTuple):
+    """A layout that fits, with its predicted seconds."""
+
+    layout: Layouts  # one
+    seconds: float
+    low: float
+    high: float
+    kind: str  # of steps, whose residuals the interval rests on
+
+
+def setting_of(subject: Subject) -> StepSetting:
+    """Return the model's setting; raises `Unavailable` for a device whose rates are not known."""
+    workload = subject.workload
+    gpu = gpu_of(workload.device)
+    if gpu is None or not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+        raise Unavailable(
+            f"device={workload.device}: seconds need its rates of bf16 matmuls, memory and links, which "
+            "conf/hardware does not have"
+        )
+    if gpu.architecture not in COMPARED:
+        raise Unavailable(
+            f"device={workload.device}: seconds are not known; the model was compared with steps on "
+            f"{', '.join(COMPARED.values())} alone"
+        )
+    gpu = replace(gpu, usable_memory_B=workload.usable_memory_B)
+    cluster = GpuCluster(gpu, workload.gpus_per_node, workload.network_B_per_s, workload.network)
+    return StepSetting(subject.shape, subject.training, cluster, StepConstants.read())
+
+
+def asked_of(setting: StepSetting, layouts: Layouts, batch: int | None) -> AskedStep:
+    """Return layouts as the model's questions have them; a batch may take several steps."""
+    held = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
+    batches = np.ones(len(held)) if batch is None else batch / held
+    return AskedStep(setting, layouts, batches, True, setting.cluster.node_size)
+
+
+def with_micro_batches(layouts: Layouts, batch: int | None) -> Layouts:
+    """Return every layout with every micro-batch that divides its part of the batch."""
+    parts = []
+    for size in MICRO_BATCHES:
+        of_rank = layouts.micro_batches if batch is None else batch // layouts.dp
+        divides = np.ones_like(of_rank, dtype=bool) if batch is None else of_rank % size == 0
+        count = of_rank if batch is None else of_rank // size
+        interleaved = (layouts.virtual_stages == 1) | (count % layouts.pp == 0)
+        sized = layouts._replace(micro_batch_size=np.full_like(of_rank, size), micro_batches=count)
+        parts.append(sized.only(divides & (count > 0) & interleaved))
+    return Layouts(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def ranked(subject: Subject) -> tuple[list[RankedLayout], int]:
+    """Return the layouts that fit, the fastest first, each with its fastest micro-batch and recompute.
+
+    And how many were tried. Their memory has room for the allocator's fragmentation, see `search.fits`.
+    """
+    batch = subject.workload.global_batch_size
+    setting = setting_of(subject)
+    plain = candidates(subject.shape, subject.training, subject.cluster, batch)
+    if not len(plain.tp):
+        return [], 0
+    every = with_micro_batches(plain, batch)
+    good = every.only(fits(subject.shape, every, subject.training, subject.cluster).fits)
+    if not len(good.tp):
+        return [], len(every.tp)
+    asked = asked_of(setting, good, batch)
+    steps = predicted(asked)
+    per_token = steps.seconds / tokens_of(subject, good)
+    chosen: dict[tuple[int, ...], RankedLayout] = {}
+    for index in np.argsort(per_token):
+        own = tuple(int(each[index]) for each in (good.tp, good.pp, good.cp, good.ep, good.dp))
+        if own not in chosen and len(chosen) < LISTED:
+            chosen[own] = one_of(asked, steps, int(index))
+    return list(chosen.values()), len(every.tp)
+
+
+def one_of(asked: AskedStep, steps: PredictedSteps, index: int) -> RankedLayout:
+    """Return one of the layouts that were asked for."""
+    filled = float(steps.memory_B[index]) / asked.setting.gpu.usable_memory_B
+    interval = interval_of(asked, filled, index)
+    seconds = float(steps.seconds[index])
+    layout = asked.layouts.only(np.array([index]))
+    return RankedLayout(layout, seconds, seconds * interval.low, seconds * interval.high, interval.kind)
+
+
+def tokens_of(subject: Subject, layouts: Layouts) -> Floats:
+    """Return the tokens of the seconds that are predicted: of the batch, or of one step."""
+    batch = subject.workload.global_batch_size
+    sequences = layouts.dp * layouts.micro_batch_size * layouts.micro_batches if batch is None else batch
+    return np.asarray(sequences * subject.workload.seq_len * np.ones(len(layouts.dp)), dtype=float)
+
+
+def model_FLOP(subject: Subject, tokens: float) -> float:
+    """Return a step's model FLOP: 6 per matmul parameter and token, and 12 Lsh of attention, without a mask.
+
+    arXiv 2205.05198, appendix A, without the factor of recompute: the convention of Megatron-LM, PaLM and
+    torchtitan, in which a causal mask saves nothing.
+    """
+    shape = subject.shape
+    matmuls = shape.active_parameters - shape.vocab_size * shape.hidden_size * (
+        0 if shape.tie_word_embeddings else 1
+    )
+    attention = 6 * shape.num_hidden_layers * (shape.query_size + shape.attention_size)
+    return tokens * (6.0 * matmuls + attention * subject.workload.seq_len)
+
+
+def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
+    """Return the fastest layouts with their seconds, what switches are worth, and causes of a slower step."""
+    if subject.workload.search:
+        found, tried = ranked(subject)
+        yield Reading("layouts_tried", "1", tried, Origin.CALCULATED, METHOD)
+        yield Reading("layouts_that_fit", "1", len(found), Origin.CALCULATED, METHOD)
+    else:
+        asked = asked_of(setting_of(subject), subject.layout, subject.workload.global_batch_size)
+        found = [one_of(asked, predicted(asked), 0)]
+    for one in found:
+        yield from of_one(subject, one, words_of(one.layout))
+    if found:
+        yield from parts_of(subject, found[0])
+        yield from switches(subject, found[0])
+        yield from causes(subject, found[0])
+        yield Note(f"interval: {found[0].kind}")
+
+
+def words_of(layout: Layouts) -> str:
+    """Return a layout in words, with its micro-batch."""
+    size, count = int(layout.micro_batch_size[0]), int(layout.micro_batches[0])
+    return f"{title(layout)}, micro-batch {size} × {count}"
+
+
+def of_one(subject: Subject, one: RankedLayout, name: str) -> Iterator[Reading]:
+    """Return one layout's seconds, what they are in tokens and FLOP, and its memory."""
+    gpus, tokens = int(one.layout.gpus[0]), float(tokens_of(subject, one.layout)[0])
+    rate = model_FLOP(subject, tokens) / one.seconds / gpus
+    gpu = gpu_of(subject.workload.device)
+    assert gpu is not None
+    of = fits(subject.shape, one.layout, subject.training, subject.cluster)
+    values: list[tuple[str, str, float]] = [
+        ("step_time", "s", one.seconds),
+        ("step_time/low", "s", one.low),
+        ("step_time/high", "s", one.high),
+        ("tokens_per_s_per_device", "token/s", tokens / one.seconds / gpus),
+        ("model_flop_rate", "FLOP/s", rate),
+        ("mfu", "1", rate / gpu.peak_FLOP_per_s("bf16")),
+        ("needed_memory", "B", float(of.needed[0])),
+        ("room_for_allocator", "B", float(of.room[0])),
+        ("retries", "1", int(of.retries[0])),
+    ]
+    for metric, unit, value in values:
+        yield Reading(metric, unit, value, Origin.CALCULATED, name)
+
+
+def parts_of(subject: Subject, one: RankedLayout) -> Iterator[Reading]:
+    """Return the fastest layout's seconds by part."""
+    asked = asked_of(setting_of(subject), one.layout, subject.workload.global_batch_size)
+    parts = predicted(asked).parts
+    for name, value in parts.layers._asdict().items():
+        yield Reading(f"part/{name}", "s", float(value[0]), Origin.CALCULATED, METHOD)
+    for name in ("head", "bubble", "reduction", "update", "rest"):
+        yield Reading(f"part/{name}", "s", float(getattr(parts, name)[0]), Origin.CALCULATED, METHOD)
+
+
+def switches(subject: Subject, one: RankedLayout) -> Iterator[Reading | Note]:
+    """Return the seconds per token with one switch changed, over the layout's own: above 1 it costs.
+
+    A switch that does not divide is left out, and one whose layout does not fit is named.
+    """
+    setting, batch = setting_of(subject), subject.workload.global_batch_size
+    for name, row in neighbours(subject, one.layout):
+        layout = Layouts.of([row])
+        if not fits(subject.shape, layout, subject.training, subject.cluster).fits[0]:
+            yield Note(f"does not fit: {name}")
+            continue
+        asked = asked_of(setting, layout, batch)
+        own = float(predicted(asked).seconds[0]) / float(tokens_of(subject, layout)[0])
+        base = one.seconds / float(tokens_of(subject, one.layout)[0])
+        yield Reading("switch", "1", own / base, Origin.CALCULATED, name)
+
+
+def causes(subject: Subject, one: RankedLayout) -> Iterator[Reading]:
+    """Return the seconds of the layout if something were otherwise than was asked, by what it is."""
+    setting, batch = setting_of(subject), subject.workload.global_batch_size
+    cluster = setting.cluster
+    own = setting.constants.program(setting.training.program)
+    launch = f"{setting.training.program}.layer_launch_s"
+    changed = [
+        (f"a network {share:g} times slower", replace_network(setting, share)) for share in (4.0, 10.0)
+    ]
+    changed.append(("a host that launches kernels three times as slowly", replace(
+        setting, constants=StepConstants.read(**{launch: 3 * own.layer_launch_s}))))  # fmt: skip
+    if cluster.gpu.power_share == 1.0:
+        slow = replace(cluster.gpu, power_share=0.7)
+        changed.append(("GPUs at 70 % of their power", replace(setting, cluster=cluster._replace(gpu=slow))))
+    for name, other in changed:
+        seconds = float(predicted(asked_of(other, one.layout, batch)).seconds[0])
+        yield Reading("cause", "s", seconds, Origin.CALCULATED, name)
+    for index, recompute in enumerate(RECOMPUTES):
+        if index > int(one.layout.recompute[0]):
+            layout = one.layout._replace(recompute=np.array([index]))
+            seconds = float(predicted(asked_of(setting, layout, batch)).seconds[0])
+            yield Reading("cause", "s", seconds, Origin.CALCULATED, f"{recompute} recompute")
+
+
+def replace_network(setting: StepSetting, slower: float) -> StepSetting:
+    """Return the setting with a network that is so many times slower."""
+    network_B_per_s = setting.cluster.network_B_per_s / slower
+    return replace(setting, cluster=setting.cluster._replace(network_B_per_s=network_B_per_s))
+
+
+def neighbours(subject: Subject, layout: Layouts) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield layouts that differ by one switch and divide, each with the switch in words."""
+    now = {name: int(getattr(layout, name)[0]) for name in Layouts._fields}
+    batch = subject.workload.global_batch_size or now["dp"] * now["micro_batch_size"] * now["micro_batches"]
+    changes: list[tuple[str, dict[str, int]]] = []
+    for name in ("tp", "pp", "cp"):
+        for size in (now[name] * 2, now[name] // 2):
+            if size >= 1 and size != now[name]:
+                changes.append((f"{name} {now[name]} → {size}", {name: size}))
+    for size in (now["micro_batch_size"] * 2, now["micro_batch_size"] // 2):
+        if size >= 1:
+            changes.append((f"micro-batch {now['micro_batch_size']} → {size}", {"micro_batch_size": size}))
+    for index, recompute in enumerate(RECOMPUTES):
+        if index != now["recompute"]:
+            changes.append((f"{RECOMPUTES[now['recompute']]} → {recompute} recompute", {"recompute": index}))
+    if subject.training.program in ("megatron", "nanotron"):
+        changes.append((f"ZeRO-{now['zero']} → ZeRO-{1 - now['zero']}", {"zero": 1 - now["zero"]}))
+    if now["pp"] > 1:
+        for size in (now["virtual_stages"] * 2, now["virtual_stages"] // 2):
+            if size >= 1:
+                words = f"stages per rank {now['virtual_stages']} → {size}"
+                changes.append((words, {"virtual_stages": size}))
+    gpus = int(layout.gpus[0])
+    for words, fields in changes:
+        row = {**now, **fields}
+        ranks = row["tp"] * row["pp"] * row["cp"]
+        if gpus % ranks or row["tp"] > subject.cluster.gpus_per_node:
+            continue
+        row["dp"] = gpus // ranks
+        row["shard_size"] = 0
+        row["sequence_parallel"] = -1
+        if batch % (row["dp"] * row["micro_batch_size"]):
+            continue
+        row["micro_batches"] = batch // (row["dp"] * row["micro_batch_size"])
+        if divides(subject.shape, Layouts.of([row]), subject.training)[0]:
+            yield words, row

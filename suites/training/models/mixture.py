@@ -1,0 +1,162 @@
+"""A mixture of experts in place of a transformer's feed-forward layer, as in Mixtral (arXiv 2401.04088).
+
+A router chooses `num_experts_per_tok` of `num_experts` MLPs for each token, by the largest of its logits'
+softmax, and weights their results by these probabilities, scaled to sum to 1. A shared expert, where there is
+one, takes every token. There is no loss that balances the experts, no capacity, and no token is dropped.
+
+Shape suffixes, besides those of `model.py`: N tokens of a batch, M of their choices (tokens x experts per
+token), E experts, F width of an expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.instruments import torch_internals
+from suites.training.models.fake_routing import shares
+
+Compute = Callable[[Tensor, Sequence[int]], Tensor]
+"""Maps rows in the order of the experts, and how many each has, to results."""
+
+ExpertExchange = Callable[[Compute, Tensor, Tensor], Tensor]
+"""Runs `Compute` where the experts are, on rows (M, D) and the number of rows of each expert (E)."""
+
+
+class MixtureMLP(nn.Module):
+    """A router and its experts; `shared`: an MLP that takes every token, or None."""
+
+    def __init__(
+        self, hidden_size: int, width: int, experts: int, per_token: int, shared: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.per_token, self.count = per_token, experts
+        self.router = nn.Linear(hidden_size, experts, bias=False)
+        self.experts = Experts(hidden_size, width, experts)
+        self.shared = shared
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        x_ND = x_BTD.flatten(0, -2)
+        weights_NK, chosen_NK = self.choose(F.softmax(self.router(x_ND).float(), dim=-1))
+        chosen_M = chosen_NK.flatten()
+        order_M = chosen_M.argsort(stable=True)
+        tokens_M = order_M // self.per_token
+        counts_E = torch.zeros(self.count, dtype=torch.int64, device=x_ND.device)
+        counts_E.scatter_add_(0, chosen_M, torch.ones_like(chosen_M))
+        results_MD = self.experts(x_ND.index_select(0, tokens_M), counts_E)
+        weights_M1 = weights_NK.flatten().index_select(0, order_M).unsqueeze(1)
+        weighted_MD = results_MD * weights_M1.to(results_MD.dtype)
+        places_MD = tokens_M.unsqueeze(1).expand_as(weighted_MD)  # index_add would keep what it adds
+        mixed_ND = torch.zeros_like(x_ND, dtype=weighted_MD.dtype).scatter_add(0, places_MD, weighted_MD)
+        if self.shared is not None:
+            mixed_ND = mixed_ND + self.shared(x_ND)
+        return mixed_ND.view_as(x_BTD)
+
+    def choose(self, probabilities_NE: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's experts with their weights, which sum to 1."""
+        weights_NK, chosen_NK = probabilities_NE.topk(self.per_token)
+        return weights_NK / weights_NK.sum(dim=-1, keepdim=True), chosen_NK
+
+
+class Experts(nn.Module):
+    """SwiGLU MLPs with stacked weights: `gate` and `up` (E, F, D), `down` (E, D, F).
+
+    `exchange` runs them where ranks share them, see `techniques/expert_parallel.py`; gradients of weights are
+    multiplied by `gradient_scale`.
+    """
+
+    def __init__(self, hidden_size: int, width: int, experts: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.empty(experts, width, hidden_size))
+        self.up = nn.Parameter(torch.empty(experts, width, hidden_size))
+        self.down = nn.Parameter(torch.empty(experts, hidden_size, width))
+        self.exchange: ExpertExchange | None = None
+        self.gradient_scale = 1.0
+
+    def forward(self, x_MD: Tensor, counts_E: Tensor) -> Tensor:
+        """Map rows in the order of the experts, and how many each has, to results (M, D)."""
+        if self.exchange is not None:
+            return self.exchange(self.compute, x_MD, counts_E)
+        return self.compute(x_MD, numbers(counts_E, len(x_MD)))
+
+    def compute(self, x_MD: Tensor, counts: Sequence[int]) -> Tensor:
+        """Run the experts that this rank has."""
+        inner_MF = F.silu(self.product(x_MD, self.gate, counts)) * self.product(x_MD, self.up, counts)
+        return self.product(inner_MF, self.down, counts)
+
+    def product(self, x_MD: Tensor, weight_EFD: Tensor, counts: Sequence[int]) -> Tensor:
+        """Multiply each expert's rows by its matrix, in autocast's type where that is on."""
+        weight_EFD = own(weight_EFD)
+        device = x_MD.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            x_MD, weight_EFD = x_MD.to(dtype), weight_EFD.to(dtype)
+        return GroupedProduct.apply(x_MD, weight_EFD, counts, self.gradient_scale)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class GroupedProduct(torch.autograd.Function):
+    """Multiply each group of rows by a matrix of its own, into one result.
+
+    It allocates what torch's grouped product allocates, its result and in the backward pass the gradients;
+    that one takes no fp32 on fake tensors, and rows of multiples of 16 bytes alone. On fake tensors the
+    products of the single experts, which allocate nothing, are left out: a dry run is several times faster.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, x_MD: Tensor, weight_EFD: Tensor, counts: Sequence[int], scale: float
+    ) -> Tensor:
+        """Return (M, F)."""
+        context.save_for_backward(x_MD, weight_EFD)
+        context.counts, context.scale = counts, scale
+        result_MF = x_MD.new_empty(len(x_MD), weight_EFD.shape[1])
+        for expert, rows in enumerate(computed(counts)):
+            torch.mm(x_MD[rows], weight_EFD[expert].T, out=result_MF[rows])
+        return result_MF
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the gradients of rows and weights."""
+        (gradient_MF,) = gradients
+        x_MD, weight_EFD = context.saved_tensors
+        of_x_MD, of_weight_EFD = torch.empty_like(x_MD), torch.empty_like(weight_EFD)
+        for expert, rows in enumerate(computed(context.counts)):
+            torch.mm(gradient_MF[rows], weight_EFD[expert], out=of_x_MD[rows])
+            torch.mm(gradient_MF[rows].T, x_MD[rows], out=of_weight_EFD[expert])
+        if context.scale != 1.0:
+            of_weight_EFD.mul_(context.scale)
+        return of_x_MD, of_weight_EFD, None, None
+
+
+def own(weight: Tensor) -> Tensor:
+    """Return the experts of a weight that this rank has."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def computed(counts: Sequence[int]) -> list[slice]:
+    """Return the rows of each group whose product is computed: none on fake tensors."""
+    if torch_internals.active_fake_mode() is not None:
+        return []
+    return [slice(start, end) for start, end in pairwise(accumulate(counts, initial=0))]
+
+
+def numbers(counts_E: Tensor, total: int) -> list[int]:
+    """Return how many of `total` rows each expert has: equal shares where the values are not known."""
+    if values_are_known():
+        return counts_E.tolist()
+    return shares(total, len(counts_E))
+
+
+def values_are_known() -> bool:
+    """Return False on fake tensors, and on the rank of a fake process group, which receives no values."""
+    if torch_internals.active_fake_mode() is not None:
+        return False
+    return not (dist.is_initialized() and dist.get_backend() == "fake")

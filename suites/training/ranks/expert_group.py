@@ -1,0 +1,76 @@
+"""The ranks that share each layer's experts, for `techniques/expert_parallel.py`.
+
+Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's experts take, from all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.nn.functional import all_to_all_single
+
+from suites.training.models.fake_routing import shares
+from suites.training.models.mixture import Compute, values_are_known
+
+
+class Rows(NamedTuple):
+    """How many rows are sent to each expert, and received from each rank for each expert of this one."""
+
+    sent_E: list[int]
+    received: list[list[int]]
+
+
+class ExpertGroup:
+    """The ranks that share each layer's experts; each has as many, in the order of the ranks."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.processes, self.ranks, self.rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+
+    def exchange(self, compute: Compute, x_MD: Tensor, counts_E: Tensor) -> Tensor:
+        """Return the experts' results (M, D) for rows in the order of the experts.
+
+        Each rank sends every row to the rank that has its expert, runs its own experts on all rows that it
+        received, and returns the results.
+        """
+        rows = self.rows(counts_E, len(x_MD))
+        to_each = [sum(part) for part in self.parts(rows.sent_E)]
+        from_each = [sum(part) for part in rows.received]
+        by_rank_RD = self.all_to_all(x_MD, to_each, from_each)
+        by_expert = list(zip(*rows.received, strict=True))
+        by_expert_RD = reordered(by_rank_RD, rows.received)
+        results_RD = compute(by_expert_RD, [sum(part) for part in by_expert])
+        return self.all_to_all(reordered(results_RD, by_expert), from_each, to_each)
+
+    def rows(self, counts_E: Tensor, total: int) -> Rows:
+        """Tell the other ranks how many rows each of their experts gets.
+
+        Where values are not known, each rank sends equal shares to all experts.
+        """
+        if not values_are_known():
+            sent_E = shares(total, len(counts_E))
+            return Rows(sent_E, [self.parts(sent_E)[self.rank]] * self.ranks)
+        received_E = torch.empty_like(counts_E)
+        dist.all_to_all_single(received_E, counts_E, group=self.processes)
+        return Rows(counts_E.tolist(), self.parts(received_E.tolist()))
+
+    def parts(self, by_expert: Sequence[int]) -> list[list[int]]:
+        """Return what the experts of each rank have, of a list with an entry for every expert."""
+        each = len(by_expert) // self.ranks
+        return [list(by_expert[rank * each : (rank + 1) * each]) for rank in range(self.ranks)]
+
+    def all_to_all(self, rows: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
+        """Send so many rows to each rank and return those received, in the order of the ranks."""
+        received = rows.new_empty(sum(from_each), rows.shape[1])
+        return all_to_all_single(received, rows, from_each, to_each, self.processes)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def reordered(rows: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
+    """Return rows, in blocks of `sizes` in a grid, with the grid's columns as rows: a copy."""
+    flat = [size for line in sizes for size in line]
+    blocks, columns = torch.split(rows, flat), len(sizes[0])
+    return torch.cat([blocks[at] for column in range(columns) for at in range(column, len(flat), columns)])
