@@ -26,8 +26,15 @@ FILE: Fields = {
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},
+    "tables": {"type": "list"},
     "claims": {"type": "list"},
     "statements": {"type": "list"},
+}
+TABLE: Fields = {
+    "title": _TEXT,
+    "by": _TEXT,
+    "named_by": {"type": "int", "default": 1, "at_least": 1},
+    "rows": {"type": "dict"},
 }
 CLAIM: Fields = {
     "id": _TEXT,
@@ -171,6 +178,21 @@ class Statement(NamedTuple):
     why: str
 
 
+class PaperRow(NamedTuple):
+    """A row of a table of the paper: the cells that name it, those that claim something, and its claims."""
+
+    name: str
+    claimed: str
+    claims: Sequence[str]
+
+
+class PaperTable(NamedTuple):
+    """A table of the paper or the article, row by row."""
+
+    title: str
+    rows: Sequence[PaperRow]
+
+
 @dataclass(frozen=True, slots=True)
 class PaperClaims:
     """conf/answers.yaml: what is claimed, in the order of the paper, and by what it is answered."""
@@ -180,6 +202,7 @@ class PaperClaims:
     methods: tuple[Method, ...]
     sentences: tuple[Sentence, ...]
     statements: tuple[Statement, ...]
+    tables: tuple[PaperTable, ...] = ()
 
 
 def load_answers(conf: Path = CONF) -> PaperClaims:
@@ -207,7 +230,25 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     for sentence in sentences:
         if unknown := set(sentence.answers) - known:
             raise ConfigError(f"{path.name}.sentences: {', '.join(unknown)} is no claim of the file")
-    return PaperClaims(data["parts"], claims, methods, sentences, statements)
+    tables = tuple(
+        _table(f"{path.name}.tables ({fields['title']})", fields, known, quotations)
+        for fields in _all(f"{path.name}.tables", data["tables"], TABLE)
+    )
+    return PaperClaims(data["parts"], claims, methods, sentences, statements, tables)
+
+
+def _table(where: str, data: Mapping[str, Any], known: set[str], quotations: Mapping[str, Any]) -> PaperTable:
+    """Return a table; raises ConfigError for words that are nowhere in it, and for a claim that is none."""
+    rows = []
+    for words, ids in data["rows"].items():
+        if not is_quoted(words, quotations.get(data["by"], [])):
+            raise ConfigError(f"{where}.rows: {words!r} is nowhere in conf/quotations.yaml")
+        if unknown := set(ids) - known:
+            raise ConfigError(f"{where}.rows: {', '.join(sorted(unknown))} is no claim of the file")
+        cells = [one.strip() for one in words.split(" | ")]
+        named = data["named_by"]
+        rows.append(PaperRow(": ".join(cells[:named]), "; ".join(cells[named:]), tuple(ids)))
+    return PaperTable(data["title"], rows)
 
 
 def _all(where: str, entries: Sequence[Any], fields: Fields) -> list[dict[str, Any]]:

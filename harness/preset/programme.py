@@ -13,9 +13,17 @@ from harness.config.run import Run, automatic, load
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import BASELINES
 from harness.preset.claim_coverage import ClaimTarget, Coverage, GpuHost, coverage, gpus_of
-from harness.preset.request import Preset, PresetRequest, SuitePreset, load_preset
+from harness.preset.request import ANY, Preset, PresetRequest, SuitePreset, load_preset
 from harness.preset.visible_gpus import visible_gpus
-from harness.preset.work_order import Task, TimeBudget, WorkStep, ordered, steps_of, within
+from harness.preset.work_order import (
+    Task,
+    TimeBudget,
+    WorkStep,
+    ordered,
+    steps_of,
+    with_short_works_early,
+    within,
+)
 from harness.records import Cell
 from harness.sweep.environment import describe
 from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis
@@ -82,14 +90,30 @@ def planned_programme(request: PresetRequest) -> Programme:
         coverages[suite] = coverage(load_claims(suite), full, given, preset.device, host)
         if not coverages[suite].targets:
             continue
-        runs[suite] = claimed(full, coverages[suite].targets)
+        runs[suite] = claimed(full, coverages[suite].targets, given.first)
         own, first_s[suite] = estimated(runs[suite], given)
         works += own
     if not works:
         raise ConfigError(f"preset={preset.name}: no claim can be settled on {host.name}")
+    return scheduled(request, preset, host, runs, coverages, works, first_s)
+
+
+def scheduled(
+    request: PresetRequest,
+    preset: Preset,
+    host: GpuHost,
+    runs: Mapping[str, Run],
+    coverages: Mapping[str, Coverage],
+    works: Sequence[Task],
+    first_s: Mapping[str, float],
+) -> Programme:
+    """Return the works in order, what the preset puts first before all; raises ConfigError if none fits."""
     targets = [target for one in coverages.values() for target in one.targets]
     fixed_s = {suite: preset.report_s + seconds for suite, seconds in first_s.items()}
     order = ordered(works, targets, fixed_s, 60 * request.budget_min)
+    if preset.device == ANY:
+        order = with_short_works_early(order)
+    order.sort(key=lambda work: work.workload not in preset.suites[work.suite].first)
     budget = TimeBudget(60 * request.budget_min, first_s, preset.report_s)
     fit, late, seconds_of_fit = within(order, budget)
     if not fit:
@@ -104,9 +128,12 @@ def planned_programme(request: PresetRequest) -> Programme:
     )
 
 
-def claimed(run: Run, targets: Sequence[ClaimTarget]) -> Run:
-    """Return the run with the workloads and variants of the targets, and its reference workloads."""
-    pairs: dict[str, frozenset[str]] = {}
+def claimed(run: Run, targets: Sequence[ClaimTarget], first: Sequence[str] = ()) -> Run:
+    """Return the run with the workloads and variants of the targets, and its reference workloads.
+
+    The workloads in `first` have every variant.
+    """
+    pairs = {name: frozenset(one.name for one in run.variants) for name in first}
     for target in targets:
         for workload, variants in target.workloads.items():
             pairs[workload] = pairs.get(workload, frozenset()) | variants

@@ -10,7 +10,8 @@ from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
 from harness.preset.claim_coverage import Hindrance, Lack, claims_about
 from harness.preset.programme import Programme
-from harness.preset.work_order import Task, TimeBudget, WorkStep, done_by, settled
+from harness.preset.request import ANY
+from harness.preset.work_order import Task, TimeBudget, WorkStep, as_one, done_by, settled, together
 from harness.sweep.estimate.estimate import as_time
 from harness.units import counted
 
@@ -21,20 +22,25 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     """Yield what is run, in order, with the minutes and the claims that each work settles; then the rest."""
     steps, host = programme.steps, programme.host
     about = _claims_about(programme)
+    machine = f"{host.gpus} × {host.name}" if host.gpus else f"no GPU, {host.name}"
     yield (
-        f"preset={programme.preset.name}: {host.gpus} × {host.name} ({host.memory_B / 2**30:.0f} GiB), "
-        f"budget {programme.request.budget_min:g} min, into {programme.request.out}"
+        f"preset={programme.preset.name}: {machine} ({host.memory_B / 2**30:.0f} GiB), "
+        f"budget {programme.request.budget_min:.3g} min, into {programme.request.out}"
     )
     yield ""
-    yield from _table(steps)
+    yield from _table(_joined(steps) if programme.preset.device == ANY else steps)
     yield ""
     ends = settled(programme.targets, done_by(programme.fit))
     assumed = " (* assumed: no run on such a GPU is known)" if any(s.work.assumed for s in steps) else ""
     yield f"together about {as_time(programme.seconds)} with reports{assumed}"
-    yield (
-        f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "
-        f"{sum(map(len, about.values()))} are about such a device"
-    )
+    if programme.preset.device == ANY:
+        claims = counted(len(ends), "claim")
+        yield f"gives values to {sum(ends.values())} of the {claims} that can have one here"
+    else:
+        yield (
+            f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "
+            f"{sum(map(len, about.values()))} are about such a device"
+        )
     yield from _few_values(programme)
     yield from _late(
         programme, [f"{suite}/{claim}" for (suite, claim), is_settled in ends.items() if not is_settled]
@@ -80,6 +86,20 @@ def _table(steps: Sequence[WorkStep]) -> Iterator[str]:
         lines = wrap("; ".join(parts), WIDTH - len(start) - 2)
         yield f"{start}  {lines[0]}"
         yield from (f"{'':{len(start)}}  {line}" for line in lines[1:])
+
+
+def _joined(steps: Sequence[WorkStep]) -> list[WorkStep]:
+    """Return one step for those that one sweep runs, named by its first workload."""
+    by_work = {step.work: step for step in steps}
+    joined = []
+    for works in together([step.work for step in steps]):
+        own = [by_work[work] for work in works]
+        more = f" and {len(works) - 1} more" if len(works) > 1 else ""
+        work = as_one(works)._replace(workload=f"{works[0].workload}{more}")
+        settles = tuple(dict.fromkeys(claim for one in own for claim in one.settles))
+        adds_to = dict.fromkeys(claim for one in own for claim in one.adds_to if claim not in settles)
+        joined.append(WorkStep(work, settles, tuple(adds_to)))
+    return joined
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """`preset=NAME` and its other words, and conf/preset/<name>.yaml: what a preset may run, as checked data.
 
+`preset=host`, or `suite=all` with a budget, asks for what answers most claims here, with or without a GPU.
 A preset is no group of Hydra's: it composes no configuration, but chooses suites, which Hydra composes. What
 they run follows from the claims: see `harness.preset.claim_coverage`.
 """
@@ -18,10 +19,14 @@ from harness.config.validation import ConfigError, Fields, as_mapping, check_fie
 from harness.config.variants.optimizations import CONF, read_yaml
 from harness.config.words import parts
 
+ANY = "any"
+"""The device of a preset whose values are worth having on any machine."""
+
 FILE: Fields = {
     "device": {"type": "str"},
     "report_s": {"type": "float", "at_least": 0},
-    "suites": {"type": "dict"},
+    "suites": {"type": "dict", "default": {}},
+    "other_suites": {"type": "dict", "default": {}},
     "unavailable_suites": {"type": "dict", "default": {}},
 }
 _NAMES: Mapping[str, Any] = {"type": "list", "default": []}
@@ -36,6 +41,7 @@ SUITE: Fields = {
     "least_device_memory_B": _BY_NAME,
     "least_host_memory_B": _BY_NAME,
     "unavailable_variants": _BY_NAME,
+    "first": _NAMES,
     "overrides": _NAMES,
 }
 WORDS: Fields = {
@@ -71,6 +77,7 @@ class SuitePreset:
     least_host_memory_B: Mapping[str, float]
     unavailable_variants: Mapping[str, str]  # and why
     overrides: Sequence[str]  # KEY=VALUE, as on the command line
+    first: Sequence[str] = ()  # workloads that are run before all others, with every variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class Preset:
     name: str
     device: str  # the condition `device` of its claims
     report_s: float
-    suites: Mapping[str, SuitePreset]
+    suites: Mapping[str, SuitePreset]  # with `other_suites` those that it names, and every other one
     unavailable_suites: Mapping[str, str]  # and why
 
 
@@ -112,8 +119,11 @@ def load_preset(name: str, conf: Path = CONF) -> Preset:
     for suite in (*data["suites"], *data["unavailable_suites"]):
         if suite not in every:
             raise unknown(f"{where}: {suite}", str(suite), every)
-    suites = {}
-    for suite, given in data["suites"].items():
+    suites, given_suites = {}, dict(data["suites"])
+    if data["other_suites"]:
+        others = [suite for suite in every if suite not in data["unavailable_suites"]]
+        given_suites = {suite: given_suites.get(suite, data["other_suites"]) for suite in others}
+    for suite, given in given_suites.items():
         place = f"{where}.suites.{suite}"
         suites[suite] = SuitePreset(**check_fields(place, as_mapping(place, given), SUITE))
     return Preset(name, data["device"], data["report_s"], suites, data["unavailable_suites"])

@@ -20,7 +20,7 @@ from harness.config.validation import ConfigError
 from harness.preset.claim_coverage import Lack
 from harness.preset.programme import Programme
 from harness.preset.programme_view import left_out_line, time_is_up
-from harness.preset.work_order import TimeBudget
+from harness.preset.work_order import TimeBudget, as_one, together
 from harness.sweep.plan import read_plan, write_cells
 from harness.sweep.progress import announce
 from harness.sweep.runner import TIME_IS_UP, Interrupted
@@ -46,16 +46,16 @@ def run_programme(
     ran: dict[str, list[str]] = {}
     entries: list[dict[str, object]] = []
     try:
-        for work in programme.order:
-            elapsed_s = clock() - began_s
+        for works in together(programme.order):
+            work, elapsed_s = as_one(works), clock() - began_s
             estimated_s = round(budget.expected_s(work), 1)
             entry = {**work._asdict(), "seconds": estimated_s}
             if not budget.fits(work, elapsed_s):
-                if work in programme.fit:
+                if any(one in programme.fit for one in works):
                     announce([left_out_line(work, budget, elapsed_s)])
                 entries.append({**entry, "ended": "left out: no time"})
                 continue
-            names = [*ran.get(work.suite, []), work.workload]
+            names = [*ran.get(work.suite, []), *(one.workload for one in works)]
             run = part_of(programme.runs[work.suite], names)
             in_time = ended_within(budget.left_s(work, elapsed_s), sweep_run, run)
             ran[work.suite] = names

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from harness.preset.claim_coverage import ClaimTarget
 
+SHORT_S = 5.0
+"""Seconds below which a work takes no longer than the start of its sweep."""
+
 
 class Task(NamedTuple):
     """One workload of a suite with the variants that claims compare on it, and how long that takes."""
@@ -49,6 +52,45 @@ def ordered(
     while left := [work for work in works if work not in order]:
         order.append(max(left, key=lambda work: _worth(work, targets, order)))
     return order
+
+
+def with_short_works_early(order: Sequence[Task]) -> list[Task]:
+    """Return the order with the short works of each suite right after its first one: they cost little.
+
+    What runs in a row in one suite is one sweep, which starts once; see `together`.
+    """
+    moved: list[Task] = []
+    for work in order:
+        if work in moved:
+            continue
+        first = all(one.suite != work.suite for one in moved)
+        moved.append(work)
+        if first:
+            short = (one for one in order if one.suite == work.suite and one.seconds < SHORT_S)
+            moved += [one for one in short if one != work]
+    return moved
+
+
+def together(order: Sequence[Task]) -> list[list[Task]]:
+    """Return the works in the lists that are run by one sweep each: short ones of one suite in a row."""
+    lists: list[list[Task]] = []
+    for work in order:
+        alike = lists and lists[-1][-1].suite == work.suite and lists[-1][-1].seconds < SHORT_S
+        if alike and work.seconds < SHORT_S:
+            lists[-1].append(work)
+        else:
+            lists.append([work])
+    return lists
+
+
+def as_one(works: Sequence[Task]) -> Task:
+    """Return the works of one list as one."""
+    first = works[0]
+    if len(works) == 1:
+        return first
+    names = ", ".join(one.workload for one in works)
+    seconds, assumed = sum(one.seconds for one in works), any(one.assumed for one in works)
+    return Task(first.suite, names, seconds, assumed, max(one.gpus for one in works))
 
 
 def _best(

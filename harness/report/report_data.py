@@ -18,6 +18,7 @@ from harness.report.tables import effect_tables, pivot, tables
 from harness.report.tables.errors import errors
 from harness.report.tables.isolated_vs_end_to_end import isolated_vs_end_to_end
 from harness.report.tables.roofline import rates, roofline
+from harness.report.tables.stack_tables import stack_pairs, stack_values, stack_whole
 from harness.report.tables.tables import Table
 from harness.report.tables.verdicts import verdict_table
 from harness.report.tables.what_if import what_if
@@ -31,6 +32,9 @@ TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
     "roofline": roofline,
     "failures": tables.failures,
     "what_if": what_if,
+    "stack_values": stack_values,
+    "stack_whole": stack_whole,
+    "stack_pairs": stack_pairs,
 }
 
 

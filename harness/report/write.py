@@ -47,13 +47,14 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 def write_index(
     folder: Path, asked: PaperClaims, rows: Sequence[AnsweredClaim], folders: Sequence[tuple[ReportData, str]]
 ) -> Path:
-    """Write index.html, index.md, answers.csv and figures/answers.svg; return the page's path.
+    """Write index.html, index.md, tables.*, answers.csv and figures/answers.svg; return the page's path.
 
     `folders`: results folders, given by name. Without `rows` there is the list of these alone.
     """
     from harness.report.index.answers_csv import answers_csv
     from harness.report.index.answers_page import Answers, index_markdown, index_page
     from harness.report.index.forest import forest
+    from harness.report.index.paper_tables import paper_tables, tables_markdown, tables_page
     from harness.report.index.suite_index import index_rows
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,9 @@ def write_index(
     answers = Answers(asked, rows, figure, index_rows(folders))
     _write(folder / "index.md", index_markdown(answers))
     _write(folder / "index.html", index_page(answers))
+    tables = paper_tables(asked, rows) if rows else []
+    _write_or_remove(folder / "tables.md", tables_markdown(tables) if tables else "")
+    _write_or_remove(folder / "tables.html", tables_page(tables) if tables else "")
     _write_or_remove(folder / "answers.csv", answers_csv(rows) if rows else "")
     _write_or_remove(folder / "figures/answers.svg", figure.file() if figure else "")
     return folder / "index.html"

@@ -70,6 +70,10 @@ def test_each_command_of_a_page_is_accepted(page, command, monkeypatch):
     asked = read(words)
     if asked.shown:
         assert list(shown(asked))
+    elif any(word.startswith("budget_min=") for word in asked.words):
+        words = [word for word in asked.words if word != "suite=all"]
+        preset = [] if any(word.startswith("preset=") for word in words) else ["preset=host"]
+        assert load_preset(requested([*preset, *words]).preset).suites
     elif any(word.startswith("preset=") for word in asked.words):
         assert load_preset(requested(asked.words).preset).suites
     elif asked.words and not any(word.startswith("from_results=") for word in asked.words):

@@ -32,7 +32,7 @@ STARTS = {
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
         test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_real_configs
         test_reserved_memory test_room
-        test_techniques test_offload_dry_run test_offload_memory_estimates
+        test_stack test_techniques test_offload_dry_run test_offload_memory_estimates
         test_optimizations test_optimizer_states test_precision_and_losses test_search test_simulated_cuda
         test_user_model
     """,
@@ -80,6 +80,7 @@ LONG = """
     test_every_optimization.py::*softmax_small-torch_compile]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
+    test_every_optimization.py::*-factorial.*_*_*]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
     test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more

@@ -26,6 +26,7 @@ python -m harness from_results=FOLDER     judge and report again; of several:
                                           from_results=[A,B] out=FOLDER
 python -m harness preset=gpu              on a GPU: what settles most claims in
                                           budget_min=60 minutes
+python -m harness suite=all budget_min=60 the paper's tables, on any machine
 python -m harness list [WHAT]             suites, workloads, variants, ...;
                                           suite=NAME: those of one suite
 python -m harness.fit model=PATH          does a step of your model fit?

@@ -96,7 +96,8 @@ def index(folders: Sequence[Path], out: Path, without_answers: bool = False) -> 
 
     results = [(judged(folder), Path(os.path.relpath(folder, out)).as_posix()) for folder in folders]
     try:
-        return [f"Answers on the paper's claims: {write_index(out, results)}"]
+        page = write_index(out, results)
+        return [f"Answers on the paper's claims: {page}", f"Its tables: {page.with_name('tables.html')}"]
     except ConfigError as conflict:
         if not without_answers:
             raise

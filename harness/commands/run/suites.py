@@ -21,6 +21,8 @@ def run_command(words: Sequence[str]) -> int:
     given = by_key(words)
     if "preset" in given:
         return run_preset(words)
+    if given.get("suite") == "all" and "budget_min" in given:
+        return run_preset(["preset=host", *(word for word in words if word != "suite=all")])
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):
@@ -52,6 +54,7 @@ def run_command(words: Sequence[str]) -> int:
     if given.get("suite") == "all":
         out = Path(given.get("out", "results"))
         print_all(index([run.out for run in runs], out, without_answers=True))
+        print_all([every_sample([run.out for run in runs], out)])
     return ended([run.out for run in runs])
 
 
@@ -60,6 +63,7 @@ def run_preset(words: Sequence[str]) -> int:
 
     Raises ConfigError.
     """
+    from harness.preset.host_programme import HOST, planned_for_host
     from harness.preset.programme import planned_programme
     from harness.preset.programme_view import programme_lines
     from harness.preset.request import requested
@@ -68,7 +72,7 @@ def run_preset(words: Sequence[str]) -> int:
     from harness.sweep.turn import turn
 
     request = requested(words)
-    programme = planned_programme(request)
+    programme = planned_for_host(request) if request.preset == HOST else planned_programme(request)
     if request.plan_only:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
         return DONE
@@ -78,7 +82,16 @@ def run_preset(words: Sequence[str]) -> int:
         for folder in folders:
             report(folder, folder)
         print_all(index(folders, request.out, without_answers=True))
+        print_all([every_sample(folders, request.out)])
     return ended(folders)
+
+
+def every_sample(folders: Sequence[Path], out: Path) -> str:
+    """Write all samples of these folders into one table in `out`; return where it is."""
+    from harness.report.data.export_parquet import write_measurements
+
+    runs = [load_run(folder) for folder in folders]
+    return write_measurements(out, {plan.suite: records for plan, records in runs})
 
 
 def ended(folders: Sequence[Path]) -> int:

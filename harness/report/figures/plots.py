@@ -16,6 +16,7 @@ from harness.report.figures.scatter_plot import scatter
 from harness.report.figures.series_over_steps import line_over_steps
 from harness.report.figures.spans_plot import spans
 from harness.report.figures.stacked_timeline import stacked_timeline
+from harness.report.figures.waterfall import waterfall
 from harness.report.language.spec import ReportBlock, Spec
 
 FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {
@@ -29,4 +30,5 @@ FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]]
     "scatter": scatter,
     "spans": spans,
     "stacked_timeline": stacked_timeline,
+    "waterfall": waterfall,
 }

@@ -92,6 +92,14 @@ _EFFECTS: _Fields = {
         "doc": "which values of the metric are better",
     },
 }
+_FACTORIAL: _Fields = {
+    "where": _WHERE,
+    "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
+    "method": _METHOD,
+    "baseline": _BASELINE,
+    "optimization": _must("the optimization whose variants are the combinations, named by factors and `_`"),
+    "factors": {"type": "dict", "doc": "factor to its title, in the order in which variants name them"},
+}
 ANSWER: _Fields = {
     "finding": {
         "type": "list",
@@ -201,6 +209,16 @@ KIND_DOCS: Mapping[str, str] = {
     "stacked_timeline": "Metrics over one run of a variant, stacked, with its phases and its peak.",
     "line_over_steps": "A metric over the training steps, a line per variant.",
     "spans": "When each lane of a run was busy: a row per lane, a panel per variant, on one axis of time.",
+    "stack_values": (
+        "What each factor of a full factorial gains: in the mean over all orders (its Shapley value), alone, "
+        "added last."
+    ),
+    "stack_whole": (
+        "What all factors gain together over each named baseline, the product of their single gains, and the "
+        "order in which each next one gains most."
+    ),
+    "stack_pairs": "What two factors gain together over the product of what each gains alone.",
+    "waterfall": "The Shapley values of a full factorial, each bar from where the last one ended.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
 }
 _KINDS: Mapping[str, _Fields] = {
@@ -260,6 +278,15 @@ _KINDS: Mapping[str, _Fields] = {
         "metric": _must("a relative error"),
         "x_title": _text("the title of the axis"),
     },
+    "stack_values": {**_FACTORIAL, "workload": _WORKLOAD, "terminal": _TERMINAL},
+    "stack_whole": {
+        **_FACTORIAL,
+        "heading": _text("the heading of the first column"),
+        "baselines": {"type": "dict", "doc": "variant to its name: what all together is compared with"},
+        "terminal": _TERMINAL,
+    },
+    "stack_pairs": {**_FACTORIAL, "workload": _WORKLOAD, "terminal": _TERMINAL},
+    "waterfall": {**_FACTORIAL, "workload": _WORKLOAD},
     "failures": {},
     "bars": {
         "where": _WHERE,
@@ -342,6 +369,7 @@ _FIGURES = (
     "lines",
     "scatter",
     "line_over_steps",
+    "waterfall",
     "spans",
 )
 KINDS: Mapping[str, _Fields] = {

@@ -22,6 +22,7 @@ from suites.training import trainer
 from suites.training.contract import Contract, Within, loosest
 from suites.training.models.model import llama
 from suites.training.optimizers.optimizers import RankOptimizer
+from suites.training.optimizers.shared_states import SharedTensors, share_states
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step, combined
 
@@ -89,25 +90,9 @@ class FixedBatchTrainer:
         """Return the gradients by name, between a backward pass and the update."""
         return self._trainer.gradients()
 
-    def share_states(self, shared: dict[tuple[str, str], Tensor]) -> None:
-        """Let weights and AdamW's moments be those in `shared`, to which the first trainer gives its own.
-
-        Variants of one process are timed in turn, and their speed does not depend on the values.
-        """
-        optimizer = getattr(self.optimizer, "inner", None)
-        states = optimizer.state if isinstance(optimizer, torch.optim.Optimizer) else {}
-        for name, parameter in self.model.named_parameters():
-            parameter.data = fitting(shared, (name, "weight"), parameter.data)
-            own = states.get(parameter, {})
-            for key in ("exp_avg", "exp_avg_sq"):
-                if key in own:
-                    own[key] = fitting(shared, (name, key), own[key])
-
-
-def fitting(shared: dict[tuple[str, str], Tensor], key: tuple[str, str], own: Tensor) -> Tensor:
-    """Return the shared tensor where it has the shape and type of one's `own`, which else is kept."""
-    one = shared.setdefault(key, own)
-    return one if (one.shape, one.dtype) == (own.shape, own.dtype) else own
+    def share_states(self, shared: SharedTensors) -> None:
+        """Share weights and AdamW's moments with the other variants of this process."""
+        share_states(self.model, self.optimizer, shared)
 
 
 def step_of(subject: Subject) -> TrainingStep:

@@ -91,7 +91,7 @@ def test_the_committed_report_comes_out_of_the_committed_records(folder, made):
 
 
 def test_the_committed_answers_and_index_come_out_of_the_committed_results(made):
-    for name in ("index.md", "answers.csv", "figures/answers.svg"):
+    for name in ("index.md", "tables.md", "answers.csv", "figures/answers.svg"):
         assert (REFERENCE / name).read_text() == (made / name).read_text(), (
             "python -m harness from_results=results/reference"
         )
@@ -180,7 +180,7 @@ def test_the_figure_has_each_claim_with_a_band_and_values(answered: list[Answere
 @needs_a_browser
 def test_pages_of_committed_results_fit_every_window(made, tmp_path):
     pages = {str(path.relative_to(made)).replace("/", "_"): path for path in made.rglob("*.html")}
-    assert len(pages) == len(FOLDERS) + 1
+    assert len(pages) == len(FOLDERS) + 2  # the answers, and the paper's tables
     assert list(complaints(opened(tmp_path, {name: path.read_text() for name, path in pages.items()}))) == []
 
 

@@ -1,0 +1,211 @@
+"""One variant's trainer: its micro-batch is chosen, its losses are compared, its updates are timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.instruments.memory.allocator import watch
+from harness.instruments.timing.stopwatch import Stopwatch
+from harness.instruments.torch_internals import compilations_from_cache
+from harness.records import Unavailable, WrongResult
+from suites.stack.loading import Batch, LoadedAhead, LoadedInStep, UpdateLoader
+from suites.stack.subject import Subject
+from suites.training.contract import Contract, Within, loosest
+from suites.training.correctness import GRADIENT_FACTOR, compare, require_learning
+from suites.training.correctness import UPDATES as LEARNING_UPDATES
+from suites.training.correctness import check as check_small
+from suites.training.optimizers.shared_states import share_states
+from suites.training.trainer import Trainer
+
+UPDATES = 3
+"""Updates whose losses are compared: the first shows the gradients, the others the optimizer."""
+
+
+class StackTrainer:
+    """A trainer of the training layer with the loader of its batches; `step()` is the work that is timed."""
+
+    def __init__(self, subject: Subject, times: int) -> None:
+        self.step_description = subject.step_of(times)
+        self.trainer = Trainer(self.step_description, subject.device)
+        self.count = self.step_description.workload.gradient_accumulation_steps
+        make = LoadedAhead if subject.loads_ahead else LoadedInStep
+        self.loader: UpdateLoader = make(subject.workload, subject.seed, subject.device)
+        self._whole = subject.whole
+
+    def accumulate(self, batch: Batch) -> Tensor:
+        """Run the passes of all micro-batches of a batch; return their mean loss, a scalar tensor."""
+        micro_batches = zip(*(one.chunk(self.count) for one in batch), strict=True)
+        with self._whole():
+            return self.trainer.accumulate(((a, b) for a, b in micro_batches), self.count)
+
+    def step(self) -> Tensor:
+        """Load a batch, train on it, and return its loss, a scalar tensor."""
+        loss = self.accumulate(self.loader.take())
+        self.trainer.update()
+        self.loader.finish()
+        return loss
+
+
+@dataclass(slots=True)
+class Session:
+    """The state of one variant; `prepare_trainer` fills it."""
+
+    subject: Subject
+    times: int = 1  # by how much the micro-batch has grown
+    peak_B: float = 0.0  # live bytes of an update beyond those before it
+    first_call_s: float = 0.0
+    compiled_from_cache: bool = False
+    max_error: float = 0.0
+    tried: dict[int, float] = field(default_factory=dict)  # growth -> peak_B
+    stopwatch: Stopwatch | None = None
+    _trainer: StackTrainer | None = None
+
+    @property
+    def trainer(self) -> StackTrainer:
+        """Return the trainer, built at first use."""
+        if self._trainer is None:
+            self._trainer = StackTrainer(self.subject, self.times)
+        return self._trainer
+
+    def release(self) -> None:
+        """Let the tensors go."""
+        if self._trainer is not None:
+            self._trainer.trainer.close()
+        self._trainer = self.stopwatch = None
+
+
+class BaselineUpdates(NamedTuple):
+    """Plain PyTorch's losses, the gradients of its first update, and its peak of live bytes."""
+
+    losses: tuple[float, ...]
+    gradients: dict[str, Tensor]
+    peak_B: float
+
+
+def check_losses(session: Session) -> None:
+    """Compare the first updates with the baseline's, each variant from the same weights and on the same text.
+
+    Raises `WrongResult` where a loss, or all gradients of the first update together, are off by more than the
+    contract of the step allows; a step that changes the mathematics must learn. Before that, a variant that
+    fills memory has its micro-batch chosen.
+    """
+    subject = session.subject
+    expected = baseline_updates(baseline_of(subject))
+    if subject.fills_memory:
+        session.times = largest_that_fits(session, expected.peak_B)
+    contract, trainer = contract_of(subject), session.trainer
+    hits = compilations_from_cache()
+    begin_s = time.perf_counter()
+    batch = trainer.loader.take()
+    losses = [trainer.accumulate(batch).item()]
+    session.first_call_s = time.perf_counter() - begin_s
+    session.compiled_from_cache = compilations_from_cache() > hits
+    trainer.loader.finish()
+    if contract.compared:
+        off = compared_gradients(trainer, expected.gradients, contract.relative)
+        trainer.trainer.update()
+        losses += [trainer.step().item() for _ in range(1, UPDATES)]
+        session.max_error = max(off, compare(losses, expected.losses, contract.relative))
+    else:
+        for _ in range(1, LEARNING_UPDATES):
+            trainer.trainer.update()
+            losses.append(trainer.accumulate(batch).item())
+        trainer.trainer.update()
+        require_learning(losses)
+    session.peak_B = session.tried.get(session.times) or peak_of(trainer, subject)
+    share_states(trainer.trainer.plain, trainer.trainer.optimizer, shared_tensors(baseline_of(subject)))
+
+
+def compared_gradients(trainer: StackTrainer, expected: Mapping[str, Tensor], relative: float) -> float:
+    """Return how far all gradients are off; raises `WrongResult` where that is too far.
+
+    If the step releases its gradients, its techniques are checked by the losses of a small model.
+    """
+    try:
+        gradients = trainer.trainer.gradients()
+    except Unavailable:
+        check_small(trainer.step_description)
+        return 0.0
+    off = gradient_error(gradients, expected)
+    if not off <= GRADIENT_FACTOR * relative:
+        allowed = f"allowed {GRADIENT_FACTOR * relative:.0e}"
+        raise WrongResult(f"the first gradients are off by {off:.1e} of their norm, {allowed}")
+    return off
+
+
+def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> float:
+    """Return |ours - plain| / |plain| of all parameters' gradients together."""
+    off = math.hypot(*(float((ours[name].float() - one).norm()) for name, one in plain.items()))
+    return off / math.hypot(*(float(one.norm()) for one in plain.values()))
+
+
+def contract_of(subject: Subject) -> Contract:
+    """Return how closely the losses follow plain PyTorch's in fp32."""
+    return loosest([subject.step_of(1).contract, Within(subject.tolerance)])
+
+
+def baseline_of(subject: Subject) -> Subject:
+    """Return the baseline of the same workload."""
+    return Subject(subject.workload, subject.seed, subject.device)
+
+
+def largest_that_fits(session: Session, room_B: float) -> int:
+    """Return the most by which the micro-batch grows with a peak within `room_B`, by doubling.
+
+    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit: so none is
+    tried that takes far more memory than there is. 1 where no larger one fits: then nothing was saved.
+    """
+    subject, best = session.subject, 1
+    for times in subject.sizes:
+        if times > 1 and 2 * session.tried[best] - gradients_B(subject) > room_B:
+            break
+        trial = StackTrainer(replace(subject, loads_ahead=False), times)
+        session.tried[times] = peak_of(trial, subject)
+        trial.trainer.close()
+        del trial
+        if session.tried[times] > room_B:
+            break
+        best = times
+    return best
+
+
+def gradients_B(subject: Subject) -> float:
+    """Return the bytes of the gradients, which any micro-batch has."""
+    return 4.0 * subject.workload.shape.parameters
+
+
+def peak_of(trainer: StackTrainer, subject: Subject) -> float:
+    """Return the most live bytes of an update beyond those before it, once all states exist."""
+    trainer.step()
+    before_B = torch.cuda.memory_allocated(subject.device) if subject.device.type == "cuda" else 0
+    with watch(subject.device) as watched:
+        watched.mark("update")
+        trainer.step()
+    return float(max(watched.peaks[0].live_B - before_B, 0))
+
+
+@lru_cache(maxsize=1)
+def baseline_updates(subject: Subject) -> BaselineUpdates:
+    """Return the baseline's first updates, taken once for all variants of one process."""
+    trainer = StackTrainer(subject, 1)
+    losses = [trainer.accumulate(trainer.loader.take()).item()]
+    gradients = {name: one.clone() for name, one in trainer.trainer.gradients().items()}
+    trainer.trainer.update()
+    losses += [trainer.step().item() for _ in range(1, UPDATES)]
+    peak_B = peak_of(trainer, subject)
+    trainer.trainer.close()
+    return BaselineUpdates(tuple(losses), gradients, peak_B)
+
+
+@lru_cache(maxsize=1)
+def shared_tensors(subject: Subject) -> dict[tuple[str, str], Tensor]:
+    """Return the states that the variants of one process share once they were checked; at first none."""
+    return {}

@@ -1,0 +1,149 @@
+"""`suite=all budget_min=60`: what it plans on a machine without a GPU, and what it runs in one sweep."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.claims.paper import load_answers
+from harness.commands.main import main
+from harness.config.run import Run, load
+from harness.config.validation import ConfigError
+from harness.preset.claim_coverage import Lack
+from harness.preset.host_programme import asked_claims, host_coverage, planned_for_host
+from harness.preset.programme import Programme
+from harness.preset.programme_view import programme_lines
+from harness.preset.request import PresetRequest, load_preset
+from harness.preset.run import PROGRAMME, run_programme
+from harness.preset.work_order import Task, as_one, together, with_short_works_early
+from harness.records import Cell, Limits, Record
+from harness.sweep.environment import describe
+from harness.sweep.plan import write_plan
+from harness.sweep.store import Store
+
+CLAIMS = {"stack_published": {"layered", "no_order_of_magnitude"}, "stack": {"layered"}}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return a function that plans for two suites on this machine without its GPUs, with no earlier run."""
+    here = describe()._replace(gpus=())
+    monkeypatch.setattr("harness.preset.host_programme.describe", lambda: here)
+    monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
+    monkeypatch.setattr("harness.sweep.sweep.probe", lambda *_: None)
+    monkeypatch.setattr("harness.sweep.estimate.history.RESULTS", tmp_path / "none")
+    monkeypatch.setattr("harness.preset.host_programme.asked_claims", lambda: CLAIMS)
+
+    def planned(budget_min: float = 60.0) -> Programme:
+        return planned_for_host(PresetRequest("host", budget_min, tmp_path / "host", False))
+
+    return planned
+
+
+def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
+    named = {name for claim in load_answers().claims for name in claim.judged}
+    assert {f"{suite}/{one}" for suite, own in asked_claims().items() for one in own} == named
+    assert set(asked_claims()) <= set(load_preset("host").suites)
+
+
+def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: Any) -> None:
+    programme = few()
+    assert programme.order[0].suite == "stack_published"  # two claims in a second
+    assert not [work for work in programme.order if work.workload.endswith("_gpu")]
+    lines = "\n".join(programme_lines(programme))
+    assert "no GPU, " in lines
+    assert re.search(r"1 +stack_published +\w+ and 8 more +1 +0.\d\*? +layered, no_order_of_magnitude", lines)
+    assert "gives values to 3 of the 3 claims that can have one here" in lines
+    assert "needs a GPU: stack step_200m_1k_gpu (layered)" in " ".join(lines.split())
+
+
+def test_a_workload_has_the_variants_that_claims_compare_in_one_process(few: Any) -> None:
+    run = few().runs["stack"]
+    assert run.repeats == 1
+    assert run.variants_by_workload["step_1m_1k"] == {
+        "baseline",
+        "factorial.bf16",
+        "factorial.bf16_compile_flash_fused_ahead_batch",
+    }
+
+
+def test_planning_is_part_of_the_budget(few: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 90.0])
+    monkeypatch.setattr("harness.preset.host_programme.time.monotonic", lambda: next(clock))
+    assert few(10).request.budget_min == 8.5
+    clock = iter([0.0, 90.0])
+    with pytest.raises(ConfigError, match=r"^budget_min=1: planning alone took 1\.5 min"):
+        few(1)
+
+
+def test_a_claim_without_a_gpu_here_says_so() -> None:
+    from harness.claims.load import load_claims
+
+    run = load(["suite=stack"])[0]
+    claims = [one for one in load_claims("stack") if one.id == "layered"]
+    without, with_gpu = (host_coverage(claims, run, gpu) for gpu in (False, True))
+    assert {one.reason for one in without.hindrances} == {"needs a GPU"}
+    assert {one.lack for one in without.hindrances} == {Lack.HARDWARE}
+    assert not with_gpu.hindrances
+    assert sum(len(one.workloads) for one in with_gpu.targets) > sum(
+        len(one.workloads) for one in without.targets
+    )
+
+
+SHORT, LONG = 0.5, 60.0
+
+
+def task(suite: str, workload: str, seconds: float) -> Task:
+    return Task(suite, workload, seconds, False)
+
+
+def test_short_works_of_a_suite_run_in_one_sweep() -> None:
+    order = [
+        task("a", "1", SHORT),
+        task("b", "1", LONG),
+        task("a", "2", SHORT),
+        task("b", "2", SHORT),
+        task("a", "3", LONG),
+    ]
+    early = with_short_works_early(order)
+    assert [(one.suite, one.workload) for one in early] == [
+        ("a", "1"),
+        ("a", "2"),
+        ("b", "1"),
+        ("b", "2"),
+        ("a", "3"),
+    ]
+    lists = together(early)
+    assert [[one.workload for one in works] for works in lists] == [["1", "2"], ["1"], ["2"], ["3"]]
+    assert as_one(lists[0]) == Task("a", "1, 2", 2 * SHORT, False)
+
+
+def test_a_list_is_swept_once_and_stated(few: Any) -> None:
+    programme, swept = few(), list[Run]()
+
+    def sweep_run(run: Run) -> None:
+        swept.append(run)
+        cell = Cell("one", run.suite, next(iter(run.workloads)), "baseline", "baseline", 0, 0, {})
+        run.out.mkdir(parents=True, exist_ok=True)
+        write_plan(run.out, run.suite, [])
+        with Store(run.out) as store:
+            store.append(Record(cell, "ok", "", (), (), {}, "", Limits(1.0), "", 0.0))
+
+    run_programme(programme, sweep_run)
+    published = [run for run in swept if run.suite == "stack_published"]
+    assert len(published) == 1
+    assert len(published[0].workloads) == 9
+    content = json.loads((programme.request.out / PROGRAMME).read_text())
+    assert content["works"][0]["suite"] == "stack_published"
+    assert content["works"][0]["ended"] == "done"
+
+
+def test_only_words_of_a_budget_go_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite=all", "budget_min=10", "only=[baseline]"]) == 2
+    error = capsys.readouterr().err
+    assert "only=[baseline]" in error
+    assert "budget_min" in error

@@ -1,0 +1,159 @@
+"""The stack suite: its combinations, equal work, loading ahead, and the micro-batch that memory allows."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from variants import applied, tiny_run
+
+from harness.config.run import load
+from harness.records import Reading, Unavailable, WrongResult
+from suites import stack
+from suites.stack.loading import LoadedAhead, LoadedInStep, stop_worker
+from suites.stack.session import Session, baseline_of, baseline_updates, gradients_B
+from suites.stack.subject import Subject
+from suites.training.models import head_loss
+from suites.training.techniques import named
+
+RUN = load(["suite=stack"])[0]
+VARIANTS = {variant.name: variant for variant in RUN.variants}
+TINY = tiny_run("stack").workloads["step_1m_1k"]
+LONG = {"seq_len": 512, "gradient_accumulation_steps": 2}
+"""Long enough for the scores to be most of the memory."""
+
+FACTORS = ("bf16", "compile", "flash", "fused", "ahead", "batch")
+TECHNIQUES = {
+    "bf16": {"mixed_precision"},
+    "compile": {"compile"},
+    "flash": {"attention"},
+    "fused": {"loss", "optimizer"},
+}
+
+
+def subject_of(variant: str, **changes: Any) -> Subject:
+    subject: Subject = applied("stack", VARIANTS[variant], stack.build({**TINY, **changes}, 1))
+    return subject
+
+
+def checked(subject: Subject) -> Session:
+    session = stack.prepare(subject)
+    stack.check(session)
+    return session
+
+
+def test_the_variants_are_all_combinations_with_what_their_names_say() -> None:
+    every = ["_".join(one) for size in range(1, 7) for one in combinations(FACTORS, size)]
+    own = {name.partition(".")[2]: one for name, one in VARIANTS.items() if name.startswith("factorial.")}
+    assert sorted(own) == sorted(every)
+    for name, variant in own.items():
+        chosen = name.split("_")
+        wanted = set().union(*(TECHNIQUES.get(one, set()) for one in chosen))
+        assert {technique for technique, _ in named(variant.techniques)} == wanted, name
+        assert variant.settings == {"loads_ahead": "ahead" in chosen, "fills_memory": "batch" in chosen}
+        assert variant.title == " + ".join(chosen)
+
+
+def test_an_update_has_the_same_tokens_whatever_the_micro_batch() -> None:
+    for name, workload in RUN.workloads.items():
+        if workload["device"] == "any":
+            subject = stack.build(workload, 1)
+            for times in subject.sizes:
+                step = subject.step_of(times)
+                assert step.workload.sequences * step.workload.seq_len == subject.workload.tokens, name
+
+
+@pytest.mark.parametrize("variant", ["baseline", "factorial.flash_fused_ahead", "factorial.bf16_flash"])
+def test_losses_are_compared_with_the_baselines_before_a_step_is_timed(variant: str) -> None:
+    session = checked(subject_of(variant))
+    readings = [one for one in stack.read_once(session) if isinstance(one, Reading)]
+    by_metric = {one.metric: one.value for one in readings}
+    assert by_metric["max_error"] <= (5e-2 if "bf16" in variant else 1e-4)
+    assert by_metric["tokens_per_step"] == 2 * TINY["seq_len"]
+    assert any(one.metric == "time" for one in stack.sample(session) if isinstance(one, Reading))
+    stack.close(session)
+
+
+def test_a_wrong_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = head_loss.fused_linear_cross_entropy
+    monkeypatch.setattr(head_loss, "fused_linear_cross_entropy", lambda *a: 1.01 * fused(*a))
+    with pytest.raises(WrongResult, match="gradients"):
+        checked(subject_of("factorial.fused"))
+
+
+@pytest.mark.parametrize(
+    ("techniques", "noticed"),
+    [
+        ([("optimizer_in_backward", {})], ""),
+        ([("optimizer", {"name": "adafactor"})], ""),
+        ([("optimizer", {"name": "sgd_momentum", "learning_rate": 1e-9})], "does not learn"),
+        ([("fsdp2", {})], "one process"),
+    ],
+)
+def test_other_techniques_are_held_to_their_contracts_too(techniques: Any, noticed: str) -> None:
+    subject = subject_of("baseline", learning_rate=1e-3, micro_batch_size=2, gradient_accumulation_steps=1)
+    if not noticed:
+        checked(stack.apply_techniques(subject, techniques))
+        return
+    with pytest.raises((WrongResult, Unavailable), match=noticed):
+        checked(stack.apply_techniques(subject, techniques))
+
+
+def test_batches_that_are_loaded_ahead_are_the_same_and_ready_when_a_step_ends() -> None:
+    workload = subject_of("baseline").workload
+    ours, theirs = (
+        LoadedAhead(workload, 3, torch.device("cpu")),
+        LoadedInStep(workload, 3, torch.device("cpu")),
+    )
+    for _ in range(3):
+        for one, other in zip(ours.take(), theirs.take(), strict=True):
+            assert torch.equal(one, other)
+        ours.finish()
+    stop_worker()
+    assert not psutil.Process().children()
+
+
+def test_memory_that_is_saved_becomes_a_larger_micro_batch_and_no_more() -> None:
+    alone = checked(subject_of("factorial.batch", **LONG))
+    assert alone.times == 1
+    assert list(alone.tried) == [1]  # twice the sequences would take more, which is not tried
+    assert (
+        2 * alone.tried[1] - gradients_B(alone.subject) > baseline_updates(baseline_of(alone.subject)).peak_B
+    )
+    grown = checked(subject_of("factorial.flash_batch", **LONG))
+    assert grown.times > 1
+    assert grown.peak_B == grown.tried[grown.times] <= alone.peak_B
+    in_proportion_B = grown.times * (grown.tried[1] - gradients_B(grown.subject)) + gradients_B(grown.subject)
+    assert grown.peak_B == pytest.approx(in_proportion_B, rel=0.05)
+    assert stack.conditions(grown)["micro_batch_size"] == str(grown.times)
+    stack.close(grown)
+
+
+def test_the_flop_are_those_of_the_products() -> None:
+    workload = subject_of("baseline").workload
+    h, f, v = workload.hidden_size, workload.intermediate_size, workload.vocab_size
+    matrices = workload.num_hidden_layers * (4 * h * h + 3 * h * f) + v * h
+    scores = 6 * workload.num_hidden_layers * h * workload.seq_len**2
+    assert workload.flop == 6 * matrices * workload.tokens + scores * workload.sequences
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "cuda"}, "no GPU|chosen for a GPU"),
+        ({"hidden_size": 6, "num_attention_heads": 2}, "even head size"),
+    ],
+)
+def test_what_cannot_run_here_says_why(changes: dict[str, Any], reason: str) -> None:
+    if torch.cuda.is_available() and "device" in changes:
+        pytest.skip("there is a GPU")
+    with pytest.raises(Unavailable, match=reason):
+        stack.build({**TINY, **changes}, 1)
+
+
+def test_a_micro_batch_does_not_grow_beyond_the_update() -> None:
+    with pytest.raises(ValueError, match="no multiple of 4"):
+        subject_of("baseline").step_of(4)

@@ -1,0 +1,86 @@
+"""Published ladders: gains of their steps, and what the answers' file says of them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from harness.claims.paper import load_answers
+from harness.config.run import load
+from harness.records import Origin, Unavailable, WrongResult
+from suites import stack_published
+from suites.stack_published.subject import Subject, Workload
+
+RUN = load(["suite=stack_published"])[0]
+LADDERS = [name for name, one in RUN.workloads.items() if one["kind"] == "ladder"]
+
+
+def values_of(workload: str, **changes: Any) -> dict[tuple[str, str], float]:
+    subject = stack_published.build({**RUN.workloads[workload], **changes}, 0)
+    stack_published.check(subject)
+    readings = list(stack_published.sample(subject))
+    assert {one.origin for one in readings} == {Origin.PUBLISHED}
+    return {(one.metric, one.method): one.value for one in readings}
+
+
+def test_there_are_ten_ladders_at_least_each_with_its_source() -> None:
+    assert len(LADDERS) >= 10
+    assert all(RUN.workloads[name]["source"] for name in LADDERS)
+    assert {RUN.workloads[name]["provenance"] for name in LADDERS} == {"stated", "secondary"}
+
+
+def test_a_rate_gains_where_it_rises_and_a_time_where_it_falls() -> None:
+    rates = values_of("rasbt_gpt2")
+    assert rates["gain", "Tensor cores (TF32)"] == pytest.approx(27648 / 12526)
+    assert rates["whole_gain", ""] == pytest.approx(142156 / 12525)
+    times = values_of("pytorch_nanogpt")
+    assert times["gain", "SDPA with FlashAttention"] == pytest.approx(143 / 113)
+    assert times["whole_gain", ""] == pytest.approx(143 / 87)
+
+
+def test_the_best_state_may_come_before_the_last() -> None:
+    values = values_of("torchtune_llama_3b")
+    assert values["best_gain", ""] == pytest.approx(9174 / 2091)
+    assert values["whole_gain", ""] == pytest.approx(6960 / 2091)
+    assert values["share_slower", ""] == pytest.approx(3 / 7)
+
+
+def test_all_ladders_together_have_the_steps_of_each() -> None:
+    for every, work in (("all_same_work", "same"), ("all_to_a_result", "to a result")):
+        own = {name for name in LADDERS if RUN.workloads[name]["work"] == work}
+        assert set(RUN.workloads[every]["ladders"]) == own
+        assert values_of(every)["steps", ""] == sum(values_of(name)["steps", ""] for name in own)
+
+
+def test_the_answers_quote_what_is_computed_here() -> None:
+    """conf/answers.yaml has the distribution of the steps as a public record."""
+    claim = next(one for one in load_answers().claims if one.id == "per_layer")
+    record = next(one for one in claim.public if "ladders" in one.of)
+    gains = list(Subject(Workload(**RUN.workloads["all_same_work"])).gains.values())
+    low, high = claim.band or (0, 0)
+    assert (low, high) == stack_published.COMMON
+    assert record.n == len(gains)
+    assert record.inside == round(sum(low <= one <= high for one in gains) / len(gains), 2)
+    assert record.below == round(sum(one < low for one in gains) / len(gains), 2)
+    assert record.above == round(sum(one > high for one in gains) / len(gains), 2)
+    assert record.median == round(statistics.median(gains), 2)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "reason"),
+    [({"Start": 1.0}, "a step at least"), ({"Start": 1.0, "Next": 0.0}, "positive and finite")],
+)
+def test_a_ladder_without_a_step_or_with_nothing_measured_is_refused(
+    rungs: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(Unavailable, match=reason):
+        stack_published.build({**RUN.workloads["rasbt_gpt2"], "rungs": rungs}, 0)
+
+
+def test_steps_that_do_not_multiply_to_the_ends_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = stack_published.build(RUN.workloads["rasbt_gpt2"], 0)
+    monkeypatch.setattr(Subject, "gains", {"Tensor cores (TF32)": 2.0})
+    with pytest.raises(WrongResult, match="multiply"):
+        stack_published.check(subject)
