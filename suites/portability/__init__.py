@@ -91,7 +91,8 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
 
 def timed(session: Session) -> bool:
     """Return whether the variant is timed: what compiled for a device that is here."""
-    return session.runs
+    engine = session.subject.engine
+    return session.runs and (engine is None or engine.timed)
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:

@@ -18,6 +18,8 @@ def coverage(session: Session) -> Iterator[Reading | Note]:
     combination of types.
     """
     engine, nodes = session.subject.engine, session.capture.nodes
+    if engine is not None and not engine.takes_graph:
+        return
     if engine is None or session.compiled is not None:
         yield Reading("coverage", "1", 1.0, Origin.MEASURED, "operators")
         yield Reading("coverage", "1", 1.0, Origin.MEASURED, "flops")

@@ -16,6 +16,11 @@ def text_of(exported: torch.export.ExportedProgram) -> str:
     return str(fx.export_and_import(exported, output_type="stablehlo", func_name="main"))
 
 
+def without_other_dialects(text: str) -> str:
+    """Return the module with torch-mlir's `arith.constant` as StableHLO's, which XLA's plugins take alone."""
+    return text.replace("arith.constant dense", "stablehlo.constant dense")
+
+
 def unavailable() -> str | None:
     """Return why no StableHLO can be made here."""
     return missing("torch_mlir")

@@ -75,8 +75,9 @@ class Engine:
 
     `compile(capture)` returns a `Compiled`; it raises `Unavailable` where the engine is missing or another
     version, and whatever the compiler raises where it has no code for the graph. `rewritten`: operators whose
-    backward pass is written differently for this engine, see `capture.rewrites`. `package`, `version`: what is
-    imported, and as installed.
+    backward pass is written differently for this engine, see `capture.rewrites`. `version`: of its package, as
+    installed. `takes_graph`: False where it replaces operators of the eager step. `timed`: False where what runs
+    here says nothing about speed.
     """
 
     name: str
@@ -84,6 +85,8 @@ class Engine:
     target: str = "host"
     rewritten: tuple[str, ...] = ()
     version: str = ""
+    takes_graph: bool = True
+    timed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

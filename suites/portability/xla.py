@@ -33,15 +33,11 @@ def compiled(capture: Capture) -> Compiled:
     text = capture.stablehlo
     with as_tried("jaxlib", TRIED), only_threads(torch.get_num_threads()):
         import jax
-        from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
-        from jax._src.lib.mlir import ir
 
         (device,) = jax.devices("cpu")[:1]
         client: Any = device.client
-        with mlir.make_ir_context():
-            module = ir.Module.parse(text)
-        devices = xla_client.DeviceList((device,))
+        module, devices = parsed(text), xla_client.DeviceList((device,))
         executable = client.compile_and_load(module, devices, xla_client.CompileOptions())
         with jax.enable_x64(True):  # else JAX makes int32 of tokens
             inputs = [jax.device_put(array_of(one), device) for one in capture.inputs]
@@ -50,6 +46,15 @@ def compiled(capture: Capture) -> Compiled:
         return jax.block_until_ready(executable.execute(inputs))
 
     return Compiled(call, tensors_of, _size_B(executable))
+
+
+def parsed(text: str) -> Any:
+    """Return StableHLO's text as a module of JAX's package."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        return ir.Module.parse(text)
 
 
 def _size_B(executable: Any) -> int | None:

@@ -74,6 +74,12 @@ def assembly(compilation: Compilation, target: str) -> str:
     return text
 
 
+def triton_ir(compilation: Compilation) -> str:
+    """Return the kernel in Triton's own IR, before any GPU's; raises what `usage` raises."""
+    text: str = _compile(compilation, next(iter(NVIDIA))).asm["ttir"]
+    return text
+
+
 def _compile(compilation: Compilation, target: str) -> Any:
     try:
         import triton

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+
 if TYPE_CHECKING:
     from suites.portability.capture.problem import Forward, Problem
-
-LEARNING_RATE = 1e-3
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
-WEIGHT_DECAY = 0.01
-"""Settings: torch.optim.AdamW's defaults."""
 
 STEP = 10
 """Number of the update, counted from 1."""

@@ -14,7 +14,7 @@ from harness.records import Unavailable
 from suites.portability.subject import Workload
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.fake_transformers import READ_VALUES
-from suites.training.models.model import ModelShape, Transformer, initialise, linear_cross_entropy, llama
+from suites.training.models.model import Functions, ModelShape, Transformer, initialise, linear_cross_entropy, llama
 from suites.training.models.quantization import refuse_quantized
 from suites.training.workload import Workload as TrainingWorkload
 
@@ -61,14 +61,13 @@ def adopted(workload: Workload) -> Workload:
     return replace(workload, **{name: getattr(complete, name) for name in common})
 
 
-def model_of(workload: Workload, generator: torch.Generator) -> nn.Module:
+def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
     """Return the model with its loss, in the workload's type; its forward maps tokens and targets to the loss."""
     with initialised_from(generator):
         if workload.hf_config is not None:
             model: nn.Module = _of_config(workload.hf_config)
         else:
-            functions = {"linear_cross_entropy": loss_of_head}
-            model = Transformer(shape_of(workload), "explicit", functions)
+            model = Transformer(shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions})
     return model.to(workload.torch_dtype).eval()
 
 

@@ -15,6 +15,8 @@ from suites.portability.capture import adamw, models
 from suites.portability.subject import Workload
 from suites.training.models.model import (
     EPSILON,
+    NONE,
+    Functions,
     PositionTensors,
     TransformerBlock,
     causal_mask,
@@ -48,10 +50,13 @@ class Forward(NamedTuple):
     names: tuple[str, ...]
 
 
-def problem_of(workload: Workload, seed: int) -> Problem:
-    """Return what the workload computes, with inputs drawn from `seed`."""
+def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
+    """Return what the workload computes, with inputs drawn from `seed`.
+
+    `functions` replace operators, alone and in the project's transformer, by name: see `models.model.Functions`.
+    """
     generator = torch.Generator().manual_seed(seed)
-    forward = FORWARDS[workload.operation](workload, generator)
+    forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
         return _without_gradients(forward)
     differentiable = with_backward(forward, generator)
@@ -100,62 +105,67 @@ def draw(
     return (torch.randn(*size, generator=generator) * scale).to(dtype)
 
 
-def softmax(workload: Workload, generator: torch.Generator) -> Forward:
+def softmax(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return the softmax of rows."""
     x_ND = draw(generator, (rows(workload), workload.hidden_size), workload.torch_dtype)
-    return Forward(lambda x_ND: F.softmax(x_ND, dim=-1), (x_ND,), ("x",))
+    return Forward(functions.get("softmax", lambda x_ND: F.softmax(x_ND, dim=-1)), (x_ND,), ("x",))
 
 
-def rms_norm(workload: Workload, generator: torch.Generator) -> Forward:
+def rms_norm(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return RMSNorm (arXiv 1910.07467) of rows."""
     size = (rows(workload), workload.hidden_size)
     x_ND, weight_D = (draw(generator, one, workload.torch_dtype) for one in (size, size[1:]))
-    return Forward(
-        lambda x_ND, weight_D: F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON), (x_ND, weight_D), ("x", "weight")
-    )
+
+    def plain(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+        return F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON)
+
+    return Forward(functions.get("rms_norm", plain), (x_ND, weight_D), ("x", "weight"))
 
 
-def matmul(workload: Workload, generator: torch.Generator) -> Forward:
+def matmul(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return a product of (N, D) and (D, F)."""
     sizes = ((rows(workload), workload.hidden_size), (workload.hidden_size, workload.intermediate_size))
     x_ND, weight_DF = (draw(generator, one, workload.torch_dtype) for one in sizes)
     return Forward(lambda x_ND, weight_DF: x_ND @ weight_DF, (x_ND, weight_DF), ("x", "weight"))
 
 
-def attention(workload: Workload, generator: torch.Generator) -> Forward:
+def attention(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return causal attention as it is written down, of (B, H, T, K)."""
     heads = workload.num_attention_heads
     size = (workload.micro_batch_size, heads, workload.seq_len, workload.hidden_size // heads)
     qkv = tuple(draw(generator, size, workload.torch_dtype) for _ in range(3))
 
     def function(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        if "attention" in functions:
+            return functions["attention"](q_BHTK, k_BHTK, v_BHTK, True)  # type: ignore[no-any-return]
         masked_TS = causal_mask(q_BHTK.shape[2], q_BHTK.device)
         return explicit_attention(q_BHTK, k_BHTK, v_BHTK, masked_TS, 0.0)
 
     return Forward(function, qkv, ("q", "k", "v"))
 
 
-def cross_entropy(workload: Workload, generator: torch.Generator) -> Forward:
+def cross_entropy(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return the output layer's product and the mean cross-entropy of its logits."""
     x_ND = draw(generator, (rows(workload), workload.hidden_size), workload.torch_dtype)
     size = (workload.vocab_size, workload.hidden_size)
     weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
     targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
-    return Forward(models.loss_of_head, (x_ND, weight_VD, targets_N), ("x", "weight"))
+    return Forward(functions.get("linear_cross_entropy", models.loss_of_head), (x_ND, weight_VD, targets_N), ("x", "weight"))
 
 
-def swiglu(workload: Workload, generator: torch.Generator) -> Forward:
+def swiglu(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return SwiGLU's product (arXiv 2002.05202) of gate and up."""
     size = (rows(workload), workload.hidden_size)
     gate_ND, up_ND = (draw(generator, size, workload.torch_dtype) for _ in range(2))
-    return Forward(lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND, (gate_ND, up_ND), ("gate", "up"))
+    function = functions.get("swiglu", lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND)
+    return Forward(function, (gate_ND, up_ND), ("gate", "up"))
 
 
-def block(workload: Workload, generator: torch.Generator) -> Forward:
+def block(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return one layer of the transformer: its input and every weight get gradients."""
     shape = replace(models.shape_of(workload), num_hidden_layers=1)
     with models.initialised_from(generator):
-        layer = TransformerBlock(shape, "explicit").apply(models.initialise).to(workload.torch_dtype)
+        layer = TransformerBlock(shape, "explicit", functions).apply(models.initialise).to(workload.torch_dtype)
     cos_TK, sin_TK = (one.to(workload.torch_dtype) for one in rotary_tables(workload.seq_len, shape.head_size))
     size = (workload.micro_batch_size, workload.seq_len, workload.hidden_size)
     x_BTD = draw(generator, size, workload.torch_dtype)
@@ -169,9 +179,9 @@ def block(workload: Workload, generator: torch.Generator) -> Forward:
     return of_module(layer, (x_BTD,), (cos_TK, sin_TK), ("x",), arguments)
 
 
-def training_step(workload: Workload, generator: torch.Generator) -> Forward:
+def training_step(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return the model's loss: every parameter gets a gradient."""
-    model = models.model_of(workload, generator)
+    model = models.model_of(workload, generator, functions)
     size = (workload.micro_batch_size, workload.seq_len + 1)
     drawn_BT = torch.randint(workload.vocab_size, size, generator=generator)
     tokens_BT, targets_BT = drawn_BT[:, :-1].contiguous(), drawn_BT[:, 1:].contiguous()
@@ -209,7 +219,7 @@ def rows(workload: Workload) -> int:
     return workload.micro_batch_size * workload.seq_len
 
 
-FORWARDS: dict[str, Callable[[Workload, torch.Generator], Forward]] = {
+FORWARDS: dict[str, Callable[[Workload, torch.Generator, Functions], Forward]] = {
     "softmax": softmax,
     "rms_norm": rms_norm,
     "matmul": matmul,
