@@ -59,7 +59,10 @@ def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Pr
     forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
         return _without_gradients(forward)
-    differentiable = with_backward(forward, generator)
+    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
+    with torch.no_grad():
+        output = plain.function(*(one.to("meta") for one in plain.inputs))
+    differentiable = with_backward(forward, output, generator)
     if workload.passes == "backward":
         return differentiable
     return adamw.with_update(differentiable, forward, generator)
@@ -79,11 +82,12 @@ def _without_gradients(forward: Forward) -> Problem:
     return Problem(function, forward.inputs, ("output",), 0, plain)
 
 
-def with_backward(forward: Forward, generator: torch.Generator) -> Problem:
-    """Return the output and the gradients of the named inputs; a loss's upstream gradient is 1, another's normal."""
+def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:
+    """Return the output and the gradients of the named inputs; a loss's upstream gradient is 1, another's normal.
+
+    `output`: a tensor of the output's shape and type, without values.
+    """
     count = len(forward.names)
-    with torch.no_grad():
-        output = forward.function(*(one.to("meta") for one in forward.inputs))
     upstream = () if output.dim() == 0 else (draw(generator, output.shape, output.dtype),)
     inputs = (*forward.inputs, *upstream)
 
