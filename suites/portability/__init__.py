@@ -15,11 +15,10 @@ from suites.portability import session as sessions
 from suites.portability.capture import models
 from suites.portability.coverage import coverage
 from suites.portability.divergence import source_lines
+from suites.portability.eager_readings import eager_readings
 from suites.portability.session import Session
 from suites.portability.subject import Subject, Workload
 from suites.training.models import huggingface
-
-BATCHES = {"softmax", "rms_norm", "matmul", "attention", "cross_entropy", "swiglu"}
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -50,7 +49,9 @@ def conditions(session: Session) -> Mapping[str, str]:
         "passes": workload.passes,
         "dtype": workload.dtype,
         "target": engine.target if engine is not None else "host",
-        "engine": f"{engine.name} {engine.version}".strip() if engine is not None else f"torch {torch.__version__}",
+        "engine": f"{engine.name} {engine.version}".strip()
+        if engine is not None
+        else f"torch {torch.__version__}",
         "message": session.failure,
         "threads": str(torch.get_num_threads()),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
@@ -64,14 +65,10 @@ def class_of(workload: Workload) -> str:
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:
-    """Yield whether it compiled, coverage, errors, seconds and bytes of the program, and its lines of code."""
-    subject, capture = session.subject, session.capture
-    compiled = session.compiled
+    """Yield whether it compiled, coverage, errors, seconds and bytes of the program, and lines of code."""
+    subject, compiled = session.subject, session.compiled
     if subject.engine is None:
-        yield Reading("capture_time", "s", capture.capture_s, Origin.MEASURED)
-        yield Reading("operators", "1", len(capture.nodes), Origin.CALCULATED, "nodes")
-        yield Reading("operators", "1", len({str(one.target) for one in capture.nodes}), Origin.CALCULATED, "kinds")
-        yield Reading("flops", "1", capture.flops, Origin.CALCULATED)
+        yield from eager_readings(session)
     yield Reading("compiles", "1", float(compiled is not None), Origin.MEASURED)
     if session.failure:
         yield Note(f"compiler: {session.failure}")
@@ -83,7 +80,7 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
         yield Reading("max_error", "1", session.errors.largest, Origin.MEASURED, "float64")
         yield Note(f"largest error: {session.errors.tensor}")
     if session.compile_s is not None:
-        yield Reading("compile_time", "s", session.compile_s, Origin.MEASURED)
+        yield Reading("compile_time", "s", session.compile_s, Origin.MEASURED, compiled.compile_method)
     if compiled.size_B is not None:
         yield Reading("program_size", "B", compiled.size_B, Origin.MEASURED)
     yield from compiled.readings

@@ -1,7 +1,8 @@
 """Compare an engine's outputs and gradients with float64's.
 
-An error is |ours - float64| over the largest |float64| of the same tensor; of parameters after an update, over
-the largest change. What a rounding of the largest gradient, or of the largest parameter, explains is no error.
+An error is |ours - float64| over the largest |float64| of the same tensor; of parameters after an update,
+over the largest change. What a rounding of the largest gradient, or of the largest parameter, explains is no
+error.
 """
 
 from __future__ import annotations
@@ -48,15 +49,22 @@ def compare(
     worst = Errors(0.0, "")
     for name, dtype, one, other in zip(names, dtypes, ours, expected, strict=True):
         if one.dtype != dtype:
-            raise WrongResult(f"{name} is {_plain(one.dtype)}, not {_plain(dtype)}: computed in another precision")
+            raise WrongResult(
+                f"{name} is {_plain(one.dtype)}, not {_plain(dtype)}: computed in another precision"
+            )
         if one.shape != other.shape:
             raise WrongResult(f"{name} has shape {tuple(one.shape)}, not {tuple(other.shape)}")
         change = before.get(name)
         scale = _scale(name, other, change, names, expected, ROUNDING[precision] / tolerance)
-        error = float((one.double() - other).abs().nan_to_num(nan=torch.inf).max()) / scale if one.numel() else 0.0
+        error = (
+            float((one.double() - other).abs().nan_to_num(nan=torch.inf).max()) / scale
+            if one.numel()
+            else 0.0
+        )
         if not error <= tolerance:
             raise WrongResult(
-                f"{name} is off by {error:.1e} of its largest value, allowed for {_plain(precision)}: {tolerance:.0e}"
+                f"{name} is off by {error:.1e} of its largest value, allowed for {_plain(precision)}: "
+                f"{tolerance:.0e}"
             )
         worst = max(worst, Errors(error, name))
     return worst
@@ -80,7 +88,9 @@ def _scale(
         change = float((expected - before.double()).abs().max())
         return max(change, ROUNDINGS_OF_UPDATE * rounding * float(before.abs().max())) or 1.0
     kind = name.split(" ")[0]
-    alike = [float(one.abs().max()) for other, one in zip(names, every, strict=True) if other.split(" ")[0] == kind]
+    alike = [
+        float(one.abs().max()) for other, one in zip(names, every, strict=True) if other.split(" ")[0] == kind
+    ]
     return max(float(expected.abs().max()), rounding * max(alike)) or 1.0
 
 

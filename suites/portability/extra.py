@@ -1,4 +1,4 @@
-"""The extra `portability`: whether an engine's packages are installed, and in a version whose interface is known."""
+"""The extra `portability`: whether an engine's packages are here, in a version whose interface is known."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def as_tried(package: str, tried: str) -> Iterator[None]:
     except (ImportError, AttributeError, TypeError) as error:
         message = " ".join(str(error).split())[:160]
         raise Unavailable(
-            f"{package} {installed(package)}: its interface is not that of {tried}, which was tried: {message}"
+            f"{package} {installed(package)}: its interface is not that of {tried}, the one tried: {message}"
         ) from error

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from harness.instruments.torch_internals import compilations_from_cache
 from suites.portability.capture.graph import Capture
 from suites.portability.subject import Compiled, Engine, Subject
 
@@ -18,6 +19,7 @@ def apply(subject: Subject) -> Subject:
 def compiled(capture: Capture) -> Compiled:
     """Return the graph compiled for its shapes."""
     torch.compiler.reset()
+    hits = compilations_from_cache()
     function = torch.compile(capture.graph, dynamic=False, fullgraph=True)
 
     def call() -> object:
@@ -25,4 +27,4 @@ def compiled(capture: Capture) -> Compiled:
             return function(*capture.inputs)
 
     call()
-    return Compiled(call)
+    return Compiled(call, compile_method="cached" if compilations_from_cache() > hits else "cold")

@@ -41,7 +41,8 @@ def compiled(capture: Capture) -> Compiled:
     model = exported_model(capture)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
-    feed = {name: _value(onnxruntime, one) for name, one in zip(names, capture.inputs, strict=True)}
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(one)) for one in capture.inputs]
+    feed = dict(zip(names, values, strict=True))
     outputs = [one.name for one in session.get_outputs()]
 
     def call() -> Any:
@@ -58,9 +59,3 @@ def exported_model(capture: Capture) -> bytes:
     if program is None:
         raise Unavailable(f"torch {torch.__version__}: torch.onnx.export returned no program")
     return bytes(program.model_proto.SerializeToString())
-
-
-def _value(onnxruntime: Any, tensor: torch.Tensor) -> Any:
-    if tensor.dtype == torch.bfloat16:
-        raise Unavailable("bf16: ONNX Runtime's CPU provider takes bf16 tensors from Python in no version tried")
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from harness.records import HostInfo
-from suites.portability.arrays import array_of, tensors_of
+from suites.portability.arrays import array_of, tensor_of
 from suites.portability.capture.graph import Capture
 from suites.portability.extra import as_tried, installed, missing
 from suites.portability.subject import Compiled, Engine, Subject
@@ -47,9 +47,18 @@ def compiled(capture: Capture) -> Compiled:
         return request.infer(inputs, share_inputs=True, share_outputs=True)
 
     def tensors(result: Any) -> list[torch.Tensor]:
-        return tensors_of([result[output] for output in model.outputs])
+        return [
+            _tensor(result[output], output.element_type == openvino.Type.bf16) for output in model.outputs
+        ]
 
     return Compiled(call, tensors)
+
+
+def _tensor(value: Any, is_bf16: bool) -> torch.Tensor:
+    """Return a result as a tensor; OpenVINO gives the bits of bf16 as NumPy's float16."""
+    if not is_bf16:
+        return tensor_of(value)
+    return torch.from_numpy(value.view("int16").copy()).view(torch.bfloat16)
 
 
 def _on_device(openvino: Any, tensor: torch.Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,8 +23,8 @@ from suites.portability.subject import Compiled, Subject, Workload
 class Session:
     """The state of one variant.
 
-    `failure`: the compiler's message in one line, where it has no code for the graph. `compile_s`: seconds from
-    the captured graph to the first result, less those of a second call.
+    `failure`: the compiler's message in one line, where it has no code for the graph. `compile_s`: seconds
+    from the captured graph to the first result, less those of a second call.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -95,7 +96,7 @@ class Session:
 def message_of(error: Exception) -> str:
     """Return a compiler's message in one line: the first that names an error, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "error:" in line.lower()]
+    named = [line for line in lines if re.search(r"(^|\s)error: ", line)]
     return one_line(named[0] if named else f"{type(error).__name__}: {one_line(error)}", 240)
 
 

@@ -1,7 +1,7 @@
 """The portability suite's types: a workload, an engine, and how a variant compiles the captured graph.
 
-Shape suffixes: B batch, T tokens, N rows, D hidden size, H heads, K size of a head, F width of the feed-forward
-layer, V vocabulary, E experts.
+Shape suffixes: B batch, T tokens, N rows, D hidden size, H heads, K size of a head, F width of the
+feed-forward layer, V vocabulary, E experts.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ class Workload:
     num_attention_heads: Annotated[AttentionHeads, OF_HEADS] = 1
     num_key_value_heads: Annotated[PositiveInt, OF_HEADS] = 1
     intermediate_size: Annotated[PositiveInt, OF_WIDTHS] = 1  # of matmul the columns of the result
-    vocab_size: Annotated[int, Bounds(at_least=2), OnlyWith("operation", ("cross_entropy", "training_step"))] = 2
+    vocab_size: Annotated[
+        int, Bounds(at_least=2), OnlyWith("operation", ("cross_entropy", "training_step"))
+    ] = 2
     num_hidden_layers: Annotated[PositiveInt, OF_STEPS] = 1
     dtype: Literal["fp32", "bf16"] = "fp32"  # of weights, activations and moments
     # A Hugging Face config.json, whose model of transformers takes the place of these sizes.
     hf_config: Annotated[dict[str, Any] | None, OF_STEPS] = field(default=None, hash=False)
-    max_position_embeddings: Annotated[PositiveInt | None, OF_STEPS] = None  # of hf_config: the longest sequence
+    max_position_embeddings: Annotated[PositiveInt | None, OF_STEPS] = (
+        None  # of hf_config: the longest sequence
+    )
     source: str = ""
 
     @property
@@ -58,15 +62,17 @@ class Workload:
 class Compiled(NamedTuple):
     """What an engine made of a graph.
 
-    `call` computes once, with inputs that are on the device already, and waits; None where the target's device
-    is not here. `tensors` converts what `call` returns. `size_B`: of the compiled program, None where the
-    engine does not give it. `readings`: further ones, such as registers.
+    `call` computes once, with inputs that are on the device already, and waits; None where the target's
+    device is not here. `tensors` converts what `call` returns. `size_B`: of the compiled program, None where
+    the engine does not give it. `readings`: further ones, such as registers. `compile_method`: "cached"
+    where the engine found its code on disk, "cold" where it could have.
     """
 
     call: Callable[[], Any] | None
     tensors: Callable[[Any], Sequence[Tensor]] = list
     size_B: int | None = None
     readings: tuple[Reading | Note, ...] = ()
+    compile_method: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +81,9 @@ class Engine:
 
     `compile(capture)` returns a `Compiled`; it raises `Unavailable` where the engine is missing or another
     version, and whatever the compiler raises where it has no code for the graph. `rewritten`: operators whose
-    backward pass is written differently for this engine, see `capture.rewrites`. `version`: of its package, as
-    installed. `takes_graph`: False where it replaces operators of the eager step. `timed`: False where what runs
-    here says nothing about speed.
+    backward pass is written differently for this engine, see `capture.rewrites`. `version`: of its package,
+    as installed. `takes_graph`: False where it replaces operators of the eager step. `timed`: False where
+    what runs here says nothing about speed.
     """
 
     name: str

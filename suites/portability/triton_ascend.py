@@ -1,4 +1,4 @@
-"""Triton's IR lowered towards Huawei's Ascend by triton-ascend's tool: every kernel of the workload to linalg.
+"""Triton's IR lowered towards Huawei's Ascend by triton-ascend's tool: every kernel to linalg.
 
 What follows, from linalg to the NPU's code, is Huawei's compiler, which no package has.
 """
@@ -26,7 +26,9 @@ def apply(subject: Subject) -> Subject:
     if subject.workload.hf_config is not None:
         raise Unavailable("our kernels replace operators of this project's model, and this is transformers'")
     kernels_of(subject.workload)
-    engine = Engine("triton_ascend", partial(compiled, workload=subject.workload), "ascend", takes_graph=False)
+    engine = Engine(
+        "triton_ascend", partial(compiled, workload=subject.workload), "ascend", takes_graph=False
+    )
     return replace(subject, engine=engine)
 
 

@@ -1,7 +1,7 @@
 """Our own Triton kernels compiled for this CPU: the text that runs on GPUs, from packages alone.
 
-Triton's IR becomes linalg by triton-ascend's tool and machine code by torch-mlir's MLIR and LLVM. Kernels take
-the place of their operators in eager PyTorch, which computes the rest.
+Triton's IR becomes linalg by triton-ascend's tool and machine code by torch-mlir's MLIR and LLVM. Kernels
+take the place of their operators in eager PyTorch, which computes the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Triton's compiler for GPUs that need not be here: every kernel of the workload, with what it needs of a GPU."""
+"""Triton's compiler for GPUs that need not be here: what every kernel of the workload needs of one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def apply(subject: Subject, settings: Settings) -> Subject:
         raise Unavailable("our kernels replace operators of this project's model, and this is transformers'")
     kernels_of(subject.workload)
     compile_for = partial(compiled, workload=subject.workload, target=settings.target)
-    engine = Engine("triton", compile_for, settings.target, version=str(triton.__version__), takes_graph=False)
+    engine = Engine(
+        "triton", compile_for, settings.target, version=str(triton.__version__), takes_graph=False
+    )
     return replace(subject, engine=engine)
 
 

@@ -20,7 +20,7 @@ def unavailable(host: HostInfo) -> str | None:
 
 
 def apply(subject: Subject) -> Subject:
-    """Return the subject compiled by TVM; it has no scatter that adds, so an embedding's gradient is a product."""
+    """Return the subject compiled by TVM, for which an embedding's gradient is written as a product."""
     engine = Engine("tvm", compiled, rewritten=("embedding_backward",), version=installed("apache-tvm"))
     return replace(subject, engine=engine)
 

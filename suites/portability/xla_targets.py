@@ -1,4 +1,4 @@
-"""XLA's compiler for TPUs that need not be here: libtpu compiles StableHLO for a topology that is described."""
+"""XLA's compiler for TPUs that need not be here: libtpu compiles for a topology that it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower Triton's IR to linalg by triton-ascend's tool, which no NPU and no compiler of Huawei's is needed for.
+"""Lower Triton's IR to linalg by triton-ascend's tool; it needs no NPU and no compiler of Huawei's.
 
 triton-ascend is a package `triton` of its own, so it lies in another environment and its tool alone is run.
 """
@@ -38,8 +38,8 @@ def unavailable() -> str | None:
     if tool() is not None:
         return None
     return (
-        f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, installed in an environment of "
-        "its own, has it in triton/backends/ascend"
+        f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its own, "
+        "has it in triton/backends/ascend"
     )
 
 

@@ -37,13 +37,15 @@ class Program:
     """A kernel's machine code."""
 
     def __init__(self, name: str, linalg: str) -> None:
-        """Compile; raises `Unavailable` without torch-mlir, `CompilationFailed` with the message of its passes."""
+        """Compile; raises `Unavailable` without torch-mlir, `CompilationFailed` with its message."""
         try:
             from torch_mlir import ir
             from torch_mlir.execution_engine import ExecutionEngine
             from torch_mlir.passmanager import PassManager
         except ImportError as error:
-            raise Unavailable(f"torch_mlir cannot be imported; the extra `portability` brings it: {error}") from error
+            raise Unavailable(
+                f"torch_mlir cannot be imported; the extra `portability` brings it: {error}"
+            ) from error
         context = ir.Context()
         context.allow_unregistered_dialects = True
         try:
@@ -55,13 +57,17 @@ class Program:
                 self._engine = ExecutionEngine(module, opt_level=3)
                 self._entry: Any = self._engine.lookup("over_a_range")
         except Exception as error:  # MLIR's Python package raises kinds of its own
-            raise CompilationFailed(f"kernel {name} does not compile for the CPU: {_first_error(error)}") from error
+            raise CompilationFailed(
+                f"kernel {name} does not compile for the CPU: {_first_error(error)}"
+            ) from error
 
-    def run(self, arguments: Sequence[Tensor | int | float], grid: tuple[int, int, int], first: int, last: int) -> None:
+    def run(
+        self, arguments: Sequence[Tensor | int | float], grid: tuple[int, int, int], first: int, last: int
+    ) -> None:
         """Run the programs with numbers from `first` to before `last`, counted along the first axis first."""
         nothing = [_descriptor(0) for _ in range(UNUSED)]
         values: list[Any] = [*nothing, *map(_argument, arguments), *map(ctypes.c_int32, (*grid, first, last))]
-        # A buffer's descriptor is passed by a pointer to it, and every argument by a pointer to what is passed.
+        # A buffer's descriptor is passed by a pointer to it, each argument by a pointer to what is passed.
         passed = [ctypes.pointer(one) if isinstance(one, _Buffer) else one for one in values]
         addresses = [ctypes.cast(ctypes.pointer(one), ctypes.c_void_p) for one in passed]
         self._entry((ctypes.c_void_p * len(addresses))(*addresses))

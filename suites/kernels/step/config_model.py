@@ -7,7 +7,7 @@ weights, on the meta device.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""AdamW's update (arXiv 1711.05101) as a part of the captured step, and by torch.optim.AdamW in plain PyTorch.
+"""AdamW's update (arXiv 1711.05101) as a part of the captured step, and by torch.optim.AdamW.
 
 The step that is captured is the tenth: its first moments are zero, so that a tenth of each gradient can be
 read from the new ones, and its second moments are small positive numbers.
@@ -32,7 +32,11 @@ def updated(
     exp_avg_sq = exp_avg_sq * BETAS[1] + gradient * gradient * (1 - BETAS[1])
     denominator = exp_avg_sq.sqrt() / (1 - BETAS[1] ** STEP) ** 0.5 + EPSILON
     size = LEARNING_RATE / (1 - BETAS[0] ** STEP)
-    return parameter * (1 - LEARNING_RATE * WEIGHT_DECAY) - size * (exp_avg / denominator), exp_avg, exp_avg_sq
+    return (
+        parameter * (1 - LEARNING_RATE * WEIGHT_DECAY) - size * (exp_avg / denominator),
+        exp_avg,
+        exp_avg_sq,
+    )
 
 
 def with_update(differentiable: Problem, forward: Forward, generator: torch.Generator) -> Problem:
@@ -43,7 +47,8 @@ def with_update(differentiable: Problem, forward: Forward, generator: torch.Gene
     parameters = forward.inputs[:count]
     exp_avgs = tuple(torch.zeros_like(one) for one in parameters)
     exp_avg_sqs = tuple(
-        ((torch.rand(one.shape, generator=generator) + 0.5) * SECOND_MOMENT).to(one.dtype) for one in parameters
+        ((torch.rand(one.shape, generator=generator) + 0.5) * SECOND_MOMENT).to(one.dtype)
+        for one in parameters
     )
 
     def function(*arguments: Tensor) -> tuple[Tensor, ...]:
@@ -56,7 +61,11 @@ def with_update(differentiable: Problem, forward: Forward, generator: torch.Gene
     kinds = ("parameter", "first_moment", "second_moment")
     names = ("output", *(f"{kind} {name}" for kind in kinds for name in forward.names))
     inputs = (*differentiable.inputs, *exp_avgs, *exp_avg_sqs)
-    return Problem(function, inputs, names, count, lambda: plain_step(forward, count, exp_avgs, exp_avg_sqs))
+
+    def plain() -> Callable[[], Sequence[Tensor]]:
+        return plain_step(forward, count, exp_avgs, exp_avg_sqs)
+
+    return Problem(function, inputs, names, count, plain, forward)
 
 
 def plain_step(
@@ -75,7 +84,7 @@ def plain_step(
 
     def call() -> Sequence[Tensor]:
         loss = forward.function(*parameters, *forward.inputs[count:])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         moments = [one[key] for key in ("exp_avg", "exp_avg_sq") for one in states]

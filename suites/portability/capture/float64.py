@@ -28,7 +28,7 @@ class InFloat64(fx.Interpreter):
         wide = [_wide(one) for one in args]
         return super().call_function(target, tuple(wide), {key: _wide(one) for key, one in kwargs.items()})
 
-    def get_attr(self, target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return a constant, wide where it is floating-point."""
         return _wide(super().get_attr(target, args, dict(kwargs)))
 

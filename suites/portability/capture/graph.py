@@ -28,7 +28,11 @@ class Capture:
     """A captured graph. `inputs`: tensors in the order of its placeholders; `seconds`: of capturing it."""
 
     def __init__(
-        self, graph: fx.GraphModule, inputs: Sequence[Tensor], output_names: Sequence[str], capture_s: float = 0.0
+        self,
+        graph: fx.GraphModule,
+        inputs: Sequence[Tensor],
+        output_names: Sequence[str],
+        capture_s: float = 0.0,
     ) -> None:
         self.graph = graph
         self.inputs = tuple(inputs)
@@ -81,7 +85,9 @@ def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
     begin_s = time.perf_counter()
     table = {**core_aten_decompositions(), **rewrites.decompositions(rewritten)}
     try:
-        first = make_fx(problem.function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
+        first = make_fx(problem.function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
+            *problem.inputs
+        )
         pure = torch.func.functionalize(first, remove="mutations")
         graph = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
     except errors_for_want_of_values() as error:
@@ -107,7 +113,7 @@ def is_operator(node: fx.Node) -> bool:
 
 
 def flops_of(node: fx.Node) -> float:
-    """Return the FLOP of a matrix product, by torch's own formulas (torch.utils.flop_counter); 0 of others."""
+    """Return a matrix product's FLOP, by torch's own formulas (torch.utils.flop_counter); 0 of others."""
     packet = getattr(node.target, "overloadpacket", None)
     if packet not in flop_registry:
         return 0.0

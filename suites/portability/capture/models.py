@@ -1,4 +1,4 @@
-"""The models of blocks and training steps: this project's transformer, or transformers' from a config.json."""
+"""The models of layers and training steps: this project's transformer, or a config.json's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from harness.records import Unavailable
 from suites.portability.subject import Workload
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.fake_transformers import READ_VALUES
-from suites.training.models.model import Functions, ModelShape, Transformer, initialise, linear_cross_entropy, llama
+from suites.training.models.model import (
+    Functions,
+    ModelShape,
+    Transformer,
+    initialise,
+    linear_cross_entropy,
+    llama,
+)
 from suites.training.models.quantization import refuse_quantized
 from suites.training.workload import Workload as TrainingWorkload
 
@@ -23,7 +30,7 @@ __all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_o
 loss_of_head = linear_cross_entropy
 
 EXPERTS = "batched_mm"
-"""How transformers computes experts in a captured step: each token's experts' weights are gathered, so that no
+"""How transformers computes experts in a captured step: it gathers each token's experts' weights, so that no
 size depends on the routing (transformers.integrations.moe, batched_mm_experts_forward)."""
 
 
@@ -40,7 +47,9 @@ def shape_of(workload: Workload) -> ModelShape:
     """Return the shape of the project's transformer; raises `Unavailable` for an odd head size."""
     size = workload.hidden_size // workload.num_attention_heads
     if size % 2:
-        raise Unavailable(f"rotary positions halve a head: hidden_size / num_attention_heads must be even, not {size}")
+        raise Unavailable(
+            f"rotary positions halve a head: hidden_size / num_attention_heads must be even, not {size}"
+        )
     return llama(workload)
 
 
@@ -52,8 +61,8 @@ def adopted(workload: Workload) -> Workload:
     refuse_quantized(config)
     if config.get("model_type") in READ_VALUES:
         raise Unavailable(
-            f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to compute, "
-            "so no graph of fixed operations can be captured"
+            f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to "
+            "compute, so no graph of fixed operations can be captured"
         )
     given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
     complete = huggingface.complete(TrainingWorkload.of(given))
@@ -62,12 +71,14 @@ def adopted(workload: Workload) -> Workload:
 
 
 def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
-    """Return the model with its loss, in the workload's type; its forward maps tokens and targets to the loss."""
+    """Return the model in the workload's type; its forward maps tokens and targets to the loss."""
     with initialised_from(generator):
         if workload.hf_config is not None:
             model: nn.Module = _of_config(workload.hf_config)
         else:
-            model = Transformer(shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions})
+            model = Transformer(
+                shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions}
+            )
     return model.to(workload.torch_dtype).eval()
 
 

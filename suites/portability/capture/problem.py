@@ -27,6 +27,14 @@ from suites.training.models.model import (
 Function = Callable[..., tuple[Tensor, ...]]
 
 
+class Forward(NamedTuple):
+    """The forward pass alone: `function` maps the inputs to one; the first `names` of them get gradients."""
+
+    function: Callable[..., Tensor]
+    inputs: tuple[Tensor, ...]
+    names: tuple[str, ...]
+
+
 class Problem(NamedTuple):
     """A pure function, its inputs, and the names of its outputs.
 
@@ -40,29 +48,20 @@ class Problem(NamedTuple):
     output_names: tuple[str, ...]
     differentiated: int
     plain: Callable[[], Callable[[], Sequence[Tensor]]]
-
-
-class Forward(NamedTuple):
-    """The forward pass alone: `function` maps the inputs, of which the first `names` get gradients, to one."""
-
-    function: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
-    names: tuple[str, ...]
+    forward: Forward
 
 
 def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
     """Return what the workload computes, with inputs drawn from `seed`.
 
-    `functions` replace operators, alone and in the project's transformer, by name: see `models.model.Functions`.
+    `functions` replace operators, alone and in the project's transformer, by name: see
+    `models.model.Functions`.
     """
     generator = torch.Generator().manual_seed(seed)
     forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
         return _without_gradients(forward)
-    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
-    with torch.no_grad():
-        output = plain.function(*(one.to("meta") for one in plain.inputs))
-    differentiable = with_backward(forward, output, generator)
+    differentiable = with_backward(forward, output_like(workload, seed), generator)
     if workload.passes == "backward":
         return differentiable
     return adamw.with_update(differentiable, forward, generator)
@@ -79,13 +78,23 @@ def _without_gradients(forward: Forward) -> Problem:
 
         return call
 
-    return Problem(function, forward.inputs, ("output",), 0, plain)
+    return Problem(function, forward.inputs, ("output",), 0, plain, forward)
+
+
+def output_like(workload: Workload, seed: int) -> Tensor:
+    """Return a tensor of the output's shape and type, without values; a step's is a scalar, its loss."""
+    if workload.operation == "training_step":
+        return torch.empty((), device="meta")
+    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
+    with torch.no_grad():
+        return plain.function(*(one.to("meta") for one in plain.inputs))
 
 
 def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:
-    """Return the output and the gradients of the named inputs; a loss's upstream gradient is 1, another's normal.
+    """Return the output and the gradients of the named inputs.
 
-    `output`: a tensor of the output's shape and type, without values.
+    The upstream gradient of a loss is 1, any other is normal. `output`: a tensor of the output's shape and
+    type, without values.
     """
     count = len(forward.names)
     upstream = () if output.dim() == 0 else (draw(generator, output.shape, output.dtype),)
@@ -99,7 +108,7 @@ def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) 
         return (result.detach(), *gradients)
 
     names = ("output", *(f"gradient {name}" for name in forward.names))
-    return Problem(function, inputs, names, count, lambda: lambda: function(*inputs))
+    return Problem(function, inputs, names, count, lambda: lambda: function(*inputs), forward)
 
 
 def draw(
@@ -154,7 +163,11 @@ def cross_entropy(workload: Workload, generator: torch.Generator, functions: Fun
     size = (workload.vocab_size, workload.hidden_size)
     weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
     targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
-    return Forward(functions.get("linear_cross_entropy", models.loss_of_head), (x_ND, weight_VD, targets_N), ("x", "weight"))
+    return Forward(
+        functions.get("linear_cross_entropy", models.loss_of_head),
+        (x_ND, weight_VD, targets_N),
+        ("x", "weight"),
+    )
 
 
 def swiglu(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
@@ -169,8 +182,12 @@ def block(workload: Workload, generator: torch.Generator, functions: Functions) 
     """Return one layer of the transformer: its input and every weight get gradients."""
     shape = replace(models.shape_of(workload), num_hidden_layers=1)
     with models.initialised_from(generator):
-        layer = TransformerBlock(shape, "explicit", functions).apply(models.initialise).to(workload.torch_dtype)
-    cos_TK, sin_TK = (one.to(workload.torch_dtype) for one in rotary_tables(workload.seq_len, shape.head_size))
+        layer = (
+            TransformerBlock(shape, "explicit", functions).apply(models.initialise).to(workload.torch_dtype)
+        )
+    cos_TK, sin_TK = (
+        one.to(workload.torch_dtype) for one in rotary_tables(workload.seq_len, shape.head_size)
+    )
     size = (workload.micro_batch_size, workload.seq_len, workload.hidden_size)
     x_BTD = draw(generator, size, workload.torch_dtype)
 

@@ -27,7 +27,8 @@ def single(node: fx.Node) -> tuple[str, Capture]:
 
     args = fx.map_arg(node.args, placed)
     kwargs = fx.map_arg(node.kwargs, placed)
-    call = graph.call_function(node.target, args, kwargs)
+    target: Any = node.target
+    call = graph.call_function(target, args, kwargs)
     call.meta["val"] = node.meta["val"]
     output = graph.output((call,))
     output.meta = {}
