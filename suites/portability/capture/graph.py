@@ -16,12 +16,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils.flop_counter import flop_registry
 
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
 from suites.portability.capture import rewrites
 from suites.portability.capture.problem import Problem
+
+DEPENDS = "what is computed depends on the values of a tensor, so no graph of fixed operations can be captured"
 
 
 class Capture:
@@ -90,14 +93,23 @@ def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
         )
         pure = torch.func.functionalize(first, remove="mutations")
         graph = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
-    except errors_for_want_of_values() as error:
-        raise Unavailable(
-            f"what is computed depends on the values of a tensor, so no graph of fixed operations can be "
-            f"captured: {one_line(error)}"
-        ) from error
+    except (*errors_for_want_of_values(), GuardOnDataDependentSymNode) as error:
+        raise Unavailable(f"{DEPENDS}: {one_line(error)}") from error
     graph.graph.eliminate_dead_code()
     graph.recompile()
+    if (node := _first_of_unknown_size(graph)) is not None:
+        raise Unavailable(f"{DEPENDS}: {node.target} has a result of unknown size")
     return Capture(graph, problem.inputs, problem.output_names, time.perf_counter() - begin_s)
+
+
+def _first_of_unknown_size(graph: fx.GraphModule) -> fx.Node | None:
+    """Return the first node whose result is a number or has a size that only its values determine."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, Tensor) else (value,)
+        if any(isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool) for one in sizes):
+            return node
+    return None
 
 
 def one_line(error: BaseException | str, length: int = 160) -> str:
