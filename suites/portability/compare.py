@@ -27,7 +27,7 @@ ROUNDINGS_OF_UPDATE = 4
 """Roundings of a parameter's own size in AdamW: weight decay, its difference, and their order."""
 
 
-class Errors(NamedTuple):
+class LargestError(NamedTuple):
     """The largest error of all tensors, and the name of the tensor that has it."""
 
     largest: float
@@ -36,7 +36,7 @@ class Errors(NamedTuple):
 
 def compare(
     capture: Capture, before: dict[str, Tensor], expected: Sequence[Tensor], ours: Sequence[Tensor]
-) -> Errors:
+) -> LargestError:
     """Return the largest error; raises `WrongResult`, one line, for another number, type, shape or value.
 
     `before`: parameters before the update by the name of their output.
@@ -46,7 +46,7 @@ def compare(
         raise WrongResult(f"{len(ours)} outputs, not {len(expected)}")
     precision = floating_type(capture)
     tolerance = TOLERANCES[precision]
-    worst = Errors(0.0, "")
+    worst = LargestError(0.0, "")
     for name, dtype, one, other in zip(names, dtypes, ours, expected, strict=True):
         if one.dtype != dtype:
             raise WrongResult(
@@ -66,7 +66,7 @@ def compare(
                 f"{name} is off by {error:.1e} of its largest value, allowed for {_plain(precision)}: "
                 f"{tolerance:.0e}"
             )
-        worst = max(worst, Errors(error, name))
+        worst = max(worst, LargestError(error, name))
     return worst
 
 

@@ -53,7 +53,7 @@ def coverage(session: Session) -> Iterator[Reading | Note]:
 def fault_of(engine: Engine, capture: object) -> str | None:
     """Return why an engine does not compile one operator; None where it does."""
     try:
-        engine.compile(capture)  # type: ignore[arg-type]
+        engine.compile(capture)
     except Exception as error:  # each compiler raises its own kinds
         return message_of(error)
     return None

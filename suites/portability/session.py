@@ -15,8 +15,9 @@ from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Unavailable
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import Capture, captured, one_line
-from suites.portability.capture.problem import Problem, problem_of
-from suites.portability.compare import Errors, compare
+from suites.portability.capture.problem import problem_of
+from suites.portability.capture.step_function import Problem
+from suites.portability.compare import LargestError, compare
 from suites.portability.subject import Compiled, Subject, Workload
 
 
@@ -35,7 +36,7 @@ class Session:
         self.compiled: Compiled | None = None
         self.failure = ""
         self.compile_s: float | None = None
-        self.errors = Errors(0.0, "")
+        self.errors = LargestError(0.0, "")
         self.watch: Stopwatch | None = None
 
     def compile(self) -> None:

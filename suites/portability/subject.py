@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torch import Tensor
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Note, Reading
 from suites.training.workload import AttentionHeads, HiddenSize
-
-if TYPE_CHECKING:
-    from suites.portability.capture.graph import Capture
 
 OF_STEPS = OnlyWith("operation", ("training_step",))
 OF_HEADS = OnlyWith("operation", ("attention", "block", "training_step"))
@@ -79,15 +76,16 @@ class Compiled(NamedTuple):
 class Engine:
     """One compiler with one target.
 
-    `compile(capture)` returns a `Compiled`; it raises `Unavailable` where the engine is missing or another
-    version, and whatever the compiler raises where it has no code for the graph. `rewritten`: operators whose
-    backward pass is written differently for this engine, see `capture.rewrites`. `version`: of its package,
-    as installed. `takes_graph`: False where it replaces operators of the eager step. `timed`: False where
-    what runs here says nothing about speed.
+    - `compile(capture)`: takes a `capture.graph.Capture`. It raises `Unavailable` where the engine is missing
+      or another version, and whatever the compiler raises where it has no code for the graph.
+    - `rewritten`: operators that are written differently for this engine, see `capture.rewrites`.
+    - `version`: of its package, as installed.
+    - `takes_graph`: False where it replaces operators of the eager step.
+    - `timed`: False where what runs here says nothing about speed.
     """
 
     name: str
-    compile: Callable[[Capture], Compiled]
+    compile: Callable[[Any], Compiled]
     target: str = "host"
     rewritten: tuple[str, ...] = ()
     version: str = ""

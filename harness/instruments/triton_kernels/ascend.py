@@ -38,8 +38,8 @@ def unavailable() -> str | None:
     if tool() is not None:
         return None
     return (
-        f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its own, "
-        "has it in triton/backends/ascend"
+        f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its "
+        "own, has it in triton/backends/ascend"
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.instruments.triton_kernels import ascend
-from harness.instruments.triton_kernels.linalg_on_cpu import Program
+from harness.instruments.triton_kernels.linalg_on_cpu import MachineCode
 from harness.instruments.triton_kernels.targets import Compilation, triton_ir
 
 TYPES = {
@@ -50,7 +50,7 @@ def compiled_on_cpu() -> Iterator[None]:
 def run(function: Any, grid: Any, arguments: Sequence[Any], constexprs: Mapping[str, Any]) -> None:
     """Run a `@triton.jit` function once per point of `grid`, by as many threads as torch has.
 
-    Raises what `ascend.lowered` and `Program` raise, and TypeError for an argument of another kind.
+    Raises what `ascend.lowered` and `MachineCode` raise, and TypeError for an argument of another kind.
     """
     names = function.arg_names
     constants = {names[i] for i in function.constexprs}
@@ -92,9 +92,9 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 @lru_cache(maxsize=256)
 def _program(
     function: Any, signature: tuple[tuple[str, str], ...], constexprs: tuple[tuple[str, Any], ...]
-) -> Program:
+) -> MachineCode:
     """Return the machine code for these types and constants. Integers may have any value."""
     integers = tuple(name for name, kind in signature if kind == "i32")
     name = function.fn.__name__
     compilation = Compilation(name, function, dict(signature), dict(constexprs), odd=integers)
-    return Program(name, ascend.lowered(name, triton_ir(compilation)))
+    return MachineCode(name, ascend.lowered(name, triton_ir(compilation)))

@@ -18,9 +18,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from harness.instruments.triton_kernels import compiled_on_cpu
-
-OPTIONS = {"enable_fp_fusion": True}
-"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
+from harness.instruments.triton_kernels.options import OPTIONS
 
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 

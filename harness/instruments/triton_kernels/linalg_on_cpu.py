@@ -33,7 +33,7 @@ GRID = 6
 """Arguments that it puts behind: the numbers of programs along three axes, and the program's own place."""
 
 
-class Program:
+class MachineCode:
     """A kernel's machine code."""
 
     def __init__(self, name: str, linalg: str) -> None:

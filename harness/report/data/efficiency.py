@@ -1,9 +1,9 @@
 """Efficiencies of variants over platforms, and their harmonic mean: performance portability.
 
-Pennycook, Sewall and Lee, arXiv 1611.07409, define it as |H| / sum(1 / e_i) over the platforms i of a set H,
-and as 0 where one is not supported. Application efficiency e_i is the best observed time on i over this one's;
-architectural efficiency is the achieved rate over the platform's peak. Here a platform is this device with one
-workload.
+Pennycook, Sewall and Lee, arXiv 1611.07409, define it as |H| / sum(1 / e_i) over the platforms i of a set
+H, and as 0 where one is not supported. Application efficiency e_i is the best observed time on i over this
+one's; architectural efficiency is the achieved rate over the platform's peak. Here a platform is this device
+with one workload.
 """
 
 from __future__ import annotations

@@ -7,15 +7,12 @@ read from the new ones, and its second moments are small positive numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from suites.portability.capture.step_function import Forward, Problem
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
-
-if TYPE_CHECKING:
-    from suites.portability.capture.problem import Forward, Problem
 
 STEP = 10
 """Number of the update, counted from 1."""
@@ -41,8 +38,6 @@ def updated(
 
 def with_update(differentiable: Problem, forward: Forward, generator: torch.Generator) -> Problem:
     """Return the step with its update: its outputs are the loss, then each parameter and its two moments."""
-    from suites.portability.capture.problem import Problem
-
     count = differentiable.differentiated
     parameters = forward.inputs[:count]
     exp_avgs = tuple(torch.zeros_like(one) for one in parameters)

@@ -22,9 +22,11 @@ from torch.utils.flop_counter import flop_registry
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
 from suites.portability.capture import rewrites
-from suites.portability.capture.problem import Problem
+from suites.portability.capture.step_function import Problem
 
-DEPENDS = "what is computed depends on the values of a tensor, so no graph of fixed operations can be captured"
+DEPENDS = (
+    "what is computed depends on the values of a tensor, so no graph of fixed operations can be captured"
+)
 
 
 class Capture:
@@ -45,7 +47,7 @@ class Capture:
     @cached_property
     def exported(self) -> torch.export.ExportedProgram:
         """Return the graph as torch.export's program, which engines import."""
-        return torch.export.export(Whole(copy.deepcopy(self.graph)), self.inputs)
+        return torch.export.export(GraphAsModule(copy.deepcopy(self.graph)), self.inputs)
 
     @cached_property
     def stablehlo(self) -> str:
@@ -71,7 +73,7 @@ class Capture:
         return sum(flops_of(node) for node in self.nodes)
 
 
-class Whole(nn.Module):
+class GraphAsModule(nn.Module):
     """A graph as the submodule of a module, as torch.export takes it."""
 
     def __init__(self, graph: nn.Module) -> None:
@@ -87,13 +89,14 @@ def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
     """Return the problem's graph; raises `Unavailable` where it depends on the values of a tensor."""
     begin_s = time.perf_counter()
     table = {**core_aten_decompositions(), **rewrites.decompositions(rewritten)}
+    errors: tuple[type[Exception], ...] = (*errors_for_want_of_values(), GuardOnDataDependentSymNode)
     try:
         first = make_fx(problem.function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
             *problem.inputs
         )
         pure = torch.func.functionalize(first, remove="mutations")
         graph = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
-    except (*errors_for_want_of_values(), GuardOnDataDependentSymNode) as error:
+    except errors as error:
         raise Unavailable(f"{DEPENDS}: {one_line(error)}") from error
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -108,7 +111,7 @@ def _first_of_unknown_size(graph: fx.GraphModule) -> fx.Node | None:
         value = node.meta.get("val")
         sizes = value.shape if isinstance(value, Tensor) else (value,)
         if any(isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool) for one in sizes):
-            return node
+            return node  # type: ignore[no-any-return]
     return None
 
 

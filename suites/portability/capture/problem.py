@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suites.portability.capture import adamw, models
+from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.subject import Workload
 from suites.training.models.model import (
     EPSILON,
@@ -23,32 +23,6 @@ from suites.training.models.model import (
     explicit_attention,
     rotary_tables,
 )
-
-Function = Callable[..., tuple[Tensor, ...]]
-
-
-class Forward(NamedTuple):
-    """The forward pass alone: `function` maps the inputs to one; the first `names` of them get gradients."""
-
-    function: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
-    names: tuple[str, ...]
-
-
-class Problem(NamedTuple):
-    """A pure function, its inputs, and the names of its outputs.
-
-    Outputs are named by their kind and a name: `output`, `gradient head.weight`, `parameter ...`. The first
-    `differentiated` inputs are those that get gradients. `plain()` returns the call that a user of eager
-    PyTorch would make, which may update its own copies in place; it returns the same outputs.
-    """
-
-    function: Function
-    inputs: tuple[Tensor, ...]
-    output_names: tuple[str, ...]
-    differentiated: int
-    plain: Callable[[], Callable[[], Sequence[Tensor]]]
-    forward: Forward
 
 
 def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:

@@ -14,7 +14,8 @@ from suites.portability import build, check, conditions, prepare, read_once, tim
 from suites.portability.capture import rewrites
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import captured, flops_of
-from suites.portability.capture.problem import FORWARDS, Forward, Problem, problem_of, with_backward
+from suites.portability.capture.problem import FORWARDS, problem_of, with_backward
+from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.compare import compare
 from suites.portability.session import Session, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject, Workload

@@ -18,8 +18,8 @@ from suites.portability.stablehlo import without_other_dialects
 
 ENGINES = ("inductor", "xla", "iree", "openvino", "onnx_runtime", "tvm", "triton_cpu")
 TINY = {
-    "operation": "training_step", "passes": "update", "seq_len": 16, "hidden_size": 64,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 128, "num_hidden_layers": 1,
+    "operation": "training_step", "passes": "update", "seq_len": 16, "hidden_size": 64, "vocab_size": 128,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 96, "num_hidden_layers": 1,
 }  # fmt: skip
 
 
@@ -124,7 +124,8 @@ def test_a_failing_tool_is_one_line(monkeypatch, tmp_path):
 def test_the_tools_text_is_made_that_of_a_newer_mlir():
     old = (
         '#loc = loc("k.py":1:0)\nfunc.func @k(%arg0: memref<?xf32> {tt.divisibility = 16 : i32}, %arg1: i32) '
-        "attributes {a = 1} {\n  %1 = bufferization.to_tensor %0 restrict writable : memref<4xf32> loc(#loc2)\n"
+        "attributes {a = 1} {\n  %1 = bufferization.to_tensor %0 restrict writable : memref<4xf32> "
+        "loc(#loc2)\n"
         "  memref.copy %2, %3 : memref<4xf32, strided<[1], offset: ?>> to memref<4xf32>\n}\n"
     )
     new = with_linalg_copies(upgraded(old))
