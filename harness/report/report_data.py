@@ -17,6 +17,7 @@ from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables import effect_tables, pivot, tables
 from harness.report.tables.errors import errors
 from harness.report.tables.isolated_vs_end_to_end import isolated_vs_end_to_end
+from harness.report.tables.performance_portability import portability_table
 from harness.report.tables.roofline import rates, roofline
 from harness.report.tables.stack_tables import stack_pairs, stack_values, stack_whole
 from harness.report.tables.tables import Table
@@ -29,6 +30,7 @@ TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
     "errors": errors,
     "speedups": effect_tables.speedups,
     "isolated_vs_e2e": isolated_vs_end_to_end,
+    "performance_portability": portability_table,
     "roofline": roofline,
     "failures": tables.failures,
     "what_if": what_if,

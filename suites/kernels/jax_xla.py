@@ -6,15 +6,14 @@ torch.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from harness.instruments.timing.threads import only_threads
 from harness.records import HostInfo, Unavailable
 from suites.kernels.op_replacement import STEP, missing
 from suites.kernels.subject import Inputs, Result, Subject
@@ -47,17 +46,6 @@ def apply(subject: Subject) -> Subject:
         compiles=True,
         notes=(*subject.notes, "peak memory is not read: torch's allocator does not see XLA's"),
     )
-
-
-@contextmanager
-def only_threads(number: int) -> Iterator[None]:
-    """Limit XLA's threads inside the block: it starts one per core that it may use."""
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, sorted(allowed)[:number])
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Callable[[], Any]:

@@ -13,7 +13,7 @@ from harness.instruments.triton_kernels.targets import TARGETS, CompilationFaile
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.subject import Subject
-from suites.kernels.triton_kernels import (
+from suites.training.triton_kernels import (
     adamw,
     attention,
     gelu_bias,

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
-OPTIONS = {"enable_fp_fusion": True}
-"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
+from harness.instruments.triton_kernels import compiled_on_cpu
+from harness.instruments.triton_kernels.options import OPTIONS
 
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 
@@ -28,7 +28,7 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
 
     A grid that depends on tuned values is a function of the chosen constexprs. `options` are its constexprs,
     and num_warps or num_stages where it is not tuned. The interpreter takes the first configuration of a
-    tuned kernel: it checks correctness, never speed.
+    tuned kernel: it checks correctness, never speed. In the context `compiled_on_cpu` it is compiled instead.
     """
     if not callable(grid) and 0 in grid:
         return
@@ -38,6 +38,9 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
     if hasattr(kernel, "configs"):
         options = {**options, **kernel.configs[0].kwargs}
         kernel = kernel.fn
+    if compiled_on_cpu.active():
+        compiled_on_cpu.run(kernel, grid, arguments, options)
+        return
     quiet = numpy.errstate(all="ignore")  # infinities are ordinary on a GPU
     with _callable_device_functions(), _products_of_values(), _rounding_to_nearest(), quiet:
         _interpreted(kernel)[grid](*arguments, **options)

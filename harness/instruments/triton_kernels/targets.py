@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from harness.instruments.triton_kernels.options import OPTIONS
 from harness.records import Unavailable
 
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
@@ -74,6 +75,12 @@ def assembly(compilation: Compilation, target: str) -> str:
     return text
 
 
+def triton_ir(compilation: Compilation) -> str:
+    """Return the kernel in Triton's own IR, before any GPU's; raises what `usage` raises."""
+    text: str = _compile(compilation, next(iter(NVIDIA))).asm["ttir"]
+    return text
+
+
 def _compile(compilation: Compilation, target: str) -> Any:
     try:
         import triton
@@ -81,8 +88,6 @@ def _compile(compilation: Compilation, target: str) -> Any:
         from triton.compiler import ASTSource
     except ImportError as error:
         raise Unavailable(f"Triton cannot be imported: {error}") from error
-    from harness.instruments.triton_kernels.launch import OPTIONS
-
     function = _jit_function(compilation)
     signature = {name: compilation.signature.get(name, COMPILE_TIME) for name in function.arg_names}
     missing = {name for name, kind in signature.items() if kind == COMPILE_TIME} ^ set(compilation.constexprs)

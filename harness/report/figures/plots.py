@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from harness.report.data.result_index import ResultIndex
 from harness.report.figures.bar_plots import bars
+from harness.report.figures.cascade_plot import cascade
 from harness.report.figures.curves_plot import curves
 from harness.report.figures.effect_plot import effect_plot
 from harness.report.figures.error_strip import error_strip
@@ -21,6 +22,7 @@ from harness.report.language.spec import ReportBlock, Spec
 
 FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {
     "bars": bars,
+    "cascade": cascade,
     "curves": curves,
     "effect_plot": effect_plot,
     "error_strip": error_strip,

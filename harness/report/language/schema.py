@@ -189,6 +189,11 @@ KIND_DOCS: Mapping[str, str] = {
     ),
     "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
     "speedups": "The speed-up of each variant, in a column each, on each workload, in a row each.",
+    "performance_portability": (
+        "Each variant's efficiency on every platform, which is the device with one workload, and their "
+        "harmonic mean, 0 where one fails: performance portability after Pennycook, Sewall and Lee."
+    ),
+    "cascade": "The same efficiencies drawn, a line per variant, from its best platform to its worst.",
     "isolated_vs_e2e": "Each variant's speed-up on one workload next to that on another.",
     "roofline": "Each time next to its bound: bytes / bandwidth or FLOPs / rate, whichever is longer.",
     "roofline_plot": "FLOP/s over FLOPs per byte, a point per workload and variant, under the roofs.",
@@ -249,6 +254,14 @@ _KINDS: Mapping[str, _Fields] = {
         "heading": _text("the heading of the first column"),
         "terminal": _TERMINAL,
     },
+    "performance_portability": {
+        **_PAIRED,
+        "where": _WHERE,
+        "work": _text("a metric of the baseline: the FLOP of one call, for architectural efficiency"),
+        "peak": _text("a metric of the baseline: the rate that this device reaches, in FLOP/s"),
+        "terminal": _TERMINAL,
+    },
+    "cascade": {**_PAIRED, "where": _WHERE, "top": _TOP},
     "isolated_vs_e2e": {
         **_PAIRED,
         "where": _WHERE,

@@ -15,13 +15,8 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
+from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.training.optimizers.optimizers import ADAMW_FLOPS
-
-LEARNING_RATE = 1e-3
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
-WEIGHT_DECAY = 0.01
-"""Settings: torch.optim.AdamW's defaults."""
 
 STEP = 10.0
 """Number of the update that `inputs` describes: states are neither zero nor settled."""

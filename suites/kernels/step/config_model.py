@@ -7,7 +7,7 @@ weights, on the meta device.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -43,17 +43,10 @@ def adopted(workload: Workload) -> Workload:
     if workload.operation != "training_step" or workload.part != "all":
         raise Unavailable("a config.json describes a model: operation=training_step part=all trains it")
     refuse_quantized(config)
-    given = {**asdict(workload), "hf_config": without_dropout(config)}
+    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
     complete = huggingface.complete(TrainingWorkload.of(given))
     common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
     return replace(workload, **{name: getattr(complete, name) for name in common})
-
-
-def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config with every probability of dropout 0, those of its class's defaults too."""
-    parsed = huggingface_config.parse(config)
-    rates = [name for name, value in vars(parsed).items() if "drop" in name and isinstance(value, float)]
-    return {**config, **dict.fromkeys(rates, 0.0)}
 
 
 def counts(workload: Workload) -> Counts:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.kernels.operations import adamw
 from suites.kernels.step import config_model
 from suites.kernels.subject import Inputs, Operation, Subject, Workload
 from suites.training import trainer
 from suites.training.contract import Contract, Within, loosest
 from suites.training.models.model import llama
+from suites.training.optimizers import adamw_settings
 from suites.training.optimizers.optimizers import RankOptimizer
 from suites.training.optimizers.shared_states import SharedTensors, share_states
 from suites.training.step import TrainingStep
@@ -98,9 +98,9 @@ class FixedBatchTrainer:
 def step_of(subject: Subject) -> TrainingStep:
     """Return the subject's step: its techniques, and its functions in the place of the model's own."""
     own = {
-        "learning_rate": adamw.LEARNING_RATE,
-        "weight_decay": adamw.WEIGHT_DECAY,
-        "adam_epsilon": adamw.EPSILON,
+        "learning_rate": adamw_settings.LEARNING_RATE,
+        "weight_decay": adamw_settings.WEIGHT_DECAY,
+        "adam_epsilon": adamw_settings.EPSILON,
     }
     step = build_step({**asdict(subject.workload), **own}, subject.techniques, subject.seed)
     functions = {name: one for name, one in subject.replace.items() if name != "adamw"}

@@ -67,6 +67,13 @@ def parse(config: Mapping[str, Any]) -> Any:
     return parsed
 
 
+def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config with every probability of dropout 0, those of its class's defaults too."""
+    parsed = parse(config)
+    rates = [name for name, value in vars(parsed).items() if "drop" in name and isinstance(value, float)]
+    return {**config, **dict.fromkeys(rates, 0.0)}
+
+
 def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, Any]:
     """Return `config` with its first `layers` layers only; lists with an entry per layer are shortened.
 

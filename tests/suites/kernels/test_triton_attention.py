@@ -11,8 +11,8 @@ from torch import Tensor
 from harness.instruments.memory.allocator import watch
 from harness.instruments.triton_kernels.targets import TARGETS, usage
 from suites.kernels.operations.attention import eager
-from suites.kernels.triton_kernels import attention as module
-from suites.kernels.triton_kernels.attention import HEAD_SIZES, attention, kernels
+from suites.training.triton_kernels import attention as module
+from suites.training.triton_kernels.attention import HEAD_SIZES, attention, kernels
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 """Relative to the largest value: some roundings of fp32's 6e-8; a few of the type's own, 5e-4 and 4e-3."""

@@ -25,8 +25,8 @@ from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, CompilationFailed, usage
 from harness.records import Unavailable
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.triton_kernels import layer_norm, rms_norm, softmax, swiglu
-from suites.kernels.triton_kernels.tiles import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, tile
+from suites.training.triton_kernels import layer_norm, rms_norm, softmax, swiglu
+from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, tile
 
 NAMES = ("softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "pointwise")
 TOLERANCE = {
@@ -39,7 +39,7 @@ EPSILON = 1e-5
 
 
 def module(name: str) -> Any:
-    return importlib.import_module(f"suites.kernels.triton_kernels.{name}")
+    return importlib.import_module(f"suites.training.triton_kernels.{name}")
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:

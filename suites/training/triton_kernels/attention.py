@@ -29,8 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.triton_kernels.attention_backward import DELTA_ROWS, backward_kv, backward_q, delta_of
-from suites.kernels.triton_kernels.attention_forward import LARGEST_BLOCK, forward
+from suites.training.triton_kernels.attention_backward import DELTA_ROWS, backward_kv, backward_q, delta_of
+from suites.training.triton_kernels.attention_forward import LARGEST_BLOCK, forward
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
 TYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.triton_kernels.tiles import TYPICAL_COLUMNS, WARPS, tile
+from suites.training.triton_kernels.tiles import TYPICAL_COLUMNS, WARPS, tile
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite, so that a block of -inf leaves no NaN
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.triton_kernels.tiles import WARPS
+from suites.training.triton_kernels.tiles import WARPS
 
 HEADS = 8  # heads of a program, one after the other, with the tables in registers
 TILE_PAIRS = 1024  # pairs rotated at once: 8 per thread at 4 warps, one wide load of bf16

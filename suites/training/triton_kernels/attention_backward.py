@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from suites.kernels.triton_kernels.attention_forward import configurations, head_offset, load, tuned
+from suites.training.triton_kernels.attention_forward import configurations, head_offset, load, tuned
 
 DELTA_ROWS = 64
 """Rows per program of `delta_of`."""

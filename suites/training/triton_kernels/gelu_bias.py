@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.triton_kernels.tiles import TILE_ELEMENTS, TYPICAL_COLUMNS, WARPS, programs
+from suites.training.triton_kernels.tiles import TILE_ELEMENTS, TYPICAL_COLUMNS, WARPS, programs
 
 WIDTH = 512  # columns of a tile at most: long enough for full cache lines
 SLOPE = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi), arXiv 1606.08415

@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.operations.layer_norm import EPSILON
-from suites.kernels.triton_kernels.tiles import (
+from suites.training.models.model import EPSILON
+from suites.training.triton_kernels.tiles import (
     STAGED_WARPS,
     TYPICAL_COLUMNS,
     WARPS,

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.kernels.triton_kernels.tiles import TILE_ELEMENTS, WARPS, cover
+from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WARPS, cover
 
 
 @triton.autotune(WARPS, key=["elements"])

@@ -1,0 +1,142 @@
+"""Capture a problem as one graph of core aten operators, with its operators and their FLOP.
+
+make_fx traces forward, backward and update on fake tensors; a second trace removes writes in place. What
+depends on the values of a tensor cannot be captured and is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import core_aten_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils.flop_counter import flop_registry
+
+from harness.instruments.torch_internals import errors_for_want_of_values
+from harness.records import Unavailable
+from suites.portability.capture import rewrites
+from suites.portability.capture.step_function import Problem
+
+DEPENDS = (
+    "what is computed depends on the values of a tensor, so no graph of fixed operations can be captured"
+)
+
+
+class Capture:
+    """A captured graph. `inputs`: tensors in the order of its placeholders; `seconds`: of capturing it."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        inputs: Sequence[Tensor],
+        output_names: Sequence[str],
+        capture_s: float = 0.0,
+    ) -> None:
+        self.graph = graph
+        self.inputs = tuple(inputs)
+        self.output_names = tuple(output_names)
+        self.capture_s = capture_s
+
+    @cached_property
+    def exported(self) -> torch.export.ExportedProgram:
+        """Return the graph as torch.export's program, which engines import."""
+        return torch.export.export(GraphAsModule(copy.deepcopy(self.graph)), self.inputs)
+
+    @cached_property
+    def stablehlo(self) -> str:
+        """Return the graph in StableHLO's text by torch-mlir; raises `Unavailable` without it."""
+        from suites.portability.stablehlo import text_of
+
+        return text_of(self.exported)
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """Return the nodes that call an operator."""
+        return [node for node in self.graph.graph.nodes if is_operator(node)]
+
+    @property
+    def output_dtypes(self) -> list[torch.dtype]:
+        """Return the type of each output."""
+        (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
+        return [one.meta["val"].dtype for one in output.args[0]]
+
+    @property
+    def flops(self) -> float:
+        """Return the FLOP of the graph's matrix products."""
+        return sum(flops_of(node) for node in self.nodes)
+
+
+class GraphAsModule(nn.Module):
+    """A graph as the submodule of a module, as torch.export takes it."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *arguments: Tensor) -> Any:
+        """Call the graph."""
+        return self.graph(*arguments)
+
+
+def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
+    """Return the problem's graph; raises `Unavailable` where it depends on the values of a tensor."""
+    begin_s = time.perf_counter()
+    table = {**core_aten_decompositions(), **rewrites.decompositions(rewritten)}
+    errors: tuple[type[Exception], ...] = (*errors_for_want_of_values(), GuardOnDataDependentSymNode)
+    try:
+        first = make_fx(problem.function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
+            *problem.inputs
+        )
+        pure = torch.func.functionalize(first, remove="mutations")
+        graph = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
+    except errors as error:
+        raise Unavailable(f"{DEPENDS}: {one_line(error)}") from error
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    if (node := _first_of_unknown_size(graph)) is not None:
+        raise Unavailable(f"{DEPENDS}: {node.target} has a result of unknown size")
+    return Capture(graph, problem.inputs, problem.output_names, time.perf_counter() - begin_s)
+
+
+def _first_of_unknown_size(graph: fx.GraphModule) -> fx.Node | None:
+    """Return the first node whose result is a number or has a size that only its values determine."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, Tensor) else (value,)
+        if any(isinstance(one, torch.SymInt | torch.SymFloat | torch.SymBool) for one in sizes):
+            return node  # type: ignore[no-any-return]
+    return None
+
+
+def one_line(error: BaseException | str, length: int = 160) -> str:
+    """Return a message's first line that says something, shortened."""
+    text = str(error) or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else "")[:length]
+
+
+def is_operator(node: fx.Node) -> bool:
+    """Return whether a node computes: not an input, an output or the choice of one of several results."""
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+
+
+def flops_of(node: fx.Node) -> float:
+    """Return a matrix product's FLOP, by torch's own formulas (torch.utils.flop_counter); 0 of others."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet not in flop_registry:
+        return 0.0
+    arguments = fx.map_arg(node.args, lambda one: one.meta["val"])
+    named = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
+    return float(flop_registry[packet](*arguments, **named, out_val=node.meta["val"]))
+
+
+def name_of(node: fx.Node) -> str:
+    """Return an operator's name as in torch: `aten.mm.default`."""
+    return str(node.target)

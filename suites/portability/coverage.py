@@ -1,0 +1,59 @@
+"""How much of a captured graph an engine covers: all of it, or the operators that it compiles alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from harness.records import Note, Origin, Reading
+from suites.portability.capture.graph import flops_of, name_of
+from suites.portability.capture.single import single
+from suites.portability.session import Session, message_of
+from suites.portability.subject import Engine
+
+BUDGET_S = 20.0
+"""Seconds after which no further operator is tried, since an engine may take seconds for each."""
+
+
+def coverage(session: Session) -> Iterator[Reading | Note]:
+    """Yield the shares of the graph's operators, and of its products' FLOP, that the engine has code for.
+
+    Where the full graph compiled, both are 1. Else every kind of operator is compiled alone, once for each
+    combination of types.
+    """
+    engine, nodes = session.subject.engine, session.capture.nodes
+    if engine is not None and not engine.takes_graph:
+        return
+    if engine is None or session.compiled is not None:
+        yield Reading("coverage", "1", 1.0, Origin.MEASURED, "operators")
+        yield Reading("coverage", "1", 1.0, Origin.MEASURED, "flops")
+        return
+    faults: dict[str, str] = {}
+    alone = {node: single(node) for node in nodes}
+    kinds = dict(alone.values())
+    begin_s = time.monotonic()
+    for done, (key, capture) in enumerate(kinds.items()):
+        if time.monotonic() - begin_s > BUDGET_S:
+            yield Note(
+                f"coverage: not known; {done} of {len(kinds)} kinds of operators were tried in "
+                f"{BUDGET_S:.0f} s"
+            )
+            return
+        if (fault := fault_of(engine, capture)) is not None:
+            faults[key] = fault
+    covered = [node for node, (key, _) in alone.items() if key not in faults]
+    flops = sum(map(flops_of, nodes))
+    yield Reading("coverage", "1", len(covered) / len(nodes), Origin.MEASURED, "operators")
+    if flops:
+        yield Reading("coverage", "1", sum(map(flops_of, covered)) / flops, Origin.MEASURED, "flops")
+    names = sorted({name_of(node) for node, (key, _) in alone.items() if key in faults})
+    yield Note(f"operators without code: {', '.join(names) or 'none alone; the graph fails as a whole'}")
+
+
+def fault_of(engine: Engine, capture: object) -> str | None:
+    """Return why an engine does not compile one operator; None where it does."""
+    try:
+        engine.compile(capture)
+    except Exception as error:  # each compiler raises its own kinds
+        return message_of(error)
+    return None

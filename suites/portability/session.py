@@ -1,0 +1,132 @@
+"""One variant in a process: the captured graph, what the engine made of it, and how far off it is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
+from harness.records import Unavailable
+from suites.portability.capture.float64 import evaluated
+from suites.portability.capture.graph import Capture, captured, one_line
+from suites.portability.capture.problem import problem_of
+from suites.portability.capture.step_function import Problem
+from suites.portability.compare import LargestError, compare
+from suites.portability.subject import Compiled, Subject, Workload
+
+
+class Session:
+    """The state of one variant.
+
+    `failure`: the compiler's message in one line, where it has no code for the graph. `compile_s`: seconds
+    from the captured graph to the first result, less those of a second call.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.problem = problem(subject.workload, subject.seed)
+        rewritten = subject.engine.rewritten if subject.engine is not None else ()
+        self.capture = capture_of(subject.workload, subject.seed, rewritten)
+        self.compiled: Compiled | None = None
+        self.failure = ""
+        self.compile_s: float | None = None
+        self.errors = LargestError(0.0, "")
+        self.watch: Stopwatch | None = None
+
+    def compile(self) -> None:
+        """Let the engine compile the graph; its own errors become `failure`."""
+        engine = self.subject.engine
+        if engine is None:
+            self.compiled = Compiled(self.problem.plain())
+            return
+        begin_s = time.perf_counter()
+        try:
+            self.compiled = engine.compile(self.capture)
+        except (Unavailable, MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # each compiler raises its own kinds
+            self.failure = message_of(error)
+        self.compile_s = time.perf_counter() - begin_s
+
+    @property
+    def runs(self) -> bool:
+        """Return whether there is something to run here."""
+        return self.compiled is not None and self.compiled.call is not None
+
+    def first_result(self) -> Sequence[Tensor]:
+        """Return the first call's tensors; its time counts as compiling, but for that of a second call."""
+        assert self.compiled is not None
+        assert self.compiled.call is not None
+        begin_s = time.perf_counter()
+        result = self.compiled.call()
+        first_s = time.perf_counter() - begin_s
+        tensors = [one.detach().clone() for one in self.compiled.tensors(result)]
+        begin_s = time.perf_counter()
+        self.compiled.call()
+        second_s = time.perf_counter() - begin_s
+        if self.compile_s is not None:
+            self.compile_s += max(first_s - second_s, 0.0)
+        return tensors
+
+    def check(self) -> None:
+        """Compare with float64; raises `WrongResult`."""
+        workload, seed = self.subject.workload, self.subject.seed
+        expected = reference(workload, seed)
+        before = parameters_before(self.problem)
+        self.errors = compare(self.capture, before, expected, self.first_result())
+
+    def stopwatch(self) -> Stopwatch:
+        """Return the stopwatch of the call."""
+        if self.watch is None:
+            assert self.compiled is not None
+            assert self.compiled.call is not None
+            self.watch = stopwatch(self.compiled.call, torch.device("cpu"))
+        return self.watch
+
+    def release(self) -> None:
+        """Let the engine and its tensors go."""
+        self.compiled = self.watch = None
+
+
+def message_of(error: Exception) -> str:
+    """Return a compiler's message in one line: the first that names an error, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.search(r"(^|\s)error: ", line)]
+    return one_line(named[0] if named else f"{type(error).__name__}: {one_line(error)}", 240)
+
+
+def parameters_before(given: Problem) -> dict[str, Tensor]:
+    """Return the parameters before an update, by the name of their output."""
+    parameters = [name for name in given.output_names if name.startswith("parameter ")]
+    return dict(zip(parameters, given.inputs, strict=False))
+
+
+@lru_cache(maxsize=1)
+def problem(workload: Workload, seed: int) -> Problem:
+    """Return the problem, the same tensors for every variant of a workload."""
+    return problem_of(workload, seed)
+
+
+@lru_cache(maxsize=2)
+def capture_of(workload: Workload, seed: int, rewritten: tuple[str, ...]) -> Capture:
+    """Return the captured graph, once for all engines that share it."""
+    return captured(problem(workload, seed), rewritten)
+
+
+@lru_cache(maxsize=1)
+def reference(workload: Workload, seed: int) -> list[Any]:
+    """Return the outputs in float64, of the graph that nothing is rewritten in."""
+    capture = capture_of(workload, seed, ())
+    return evaluated(capture.graph, capture.inputs)
+
+
+def clear() -> None:
+    """Forget inputs, graphs and references."""
+    for cached in (problem, capture_of, reference):
+        cached.cache_clear()
