@@ -10,11 +10,11 @@ from torch import Tensor
 from harness.instruments.memory.allocator import watch
 from harness.instruments.triton_kernels.targets import usage
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.training.models.model import linear_cross_entropy as eager
 from suites.training.triton_kernels import adamw as adamw_module
 from suites.training.triton_kernels import linear_cross_entropy as loss_module
 from suites.training.triton_kernels.adamw import BLOCK, adamw
 from suites.training.triton_kernels.linear_cross_entropy import chunk_rows, linear_cross_entropy
-from suites.training.models.model import linear_cross_entropy as eager
 
 LOSS_TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """Relative to the largest value, or to 1/N for gradients of a target foreseen: logits of about 3, rounded to
