@@ -108,8 +108,7 @@ def ranked(subject: Subject) -> tuple[list[RankedLayout], int]:
 
 def one_of(asked: AskedStep, steps: PredictedSteps, index: int) -> RankedLayout:
     """Return one of the layouts that were asked for."""
-    filled = float(steps.memory_B[index]) / asked.setting.gpu.usable_memory_B
-    interval = interval_of(asked, filled, index)
+    interval = interval_of(asked, float(steps.filled[index]), index)
     seconds = float(steps.seconds[index])
     layout = asked.layouts.only(np.array([index]))
     return RankedLayout(layout, seconds, seconds * interval.low, seconds * interval.high, interval.kind)

@@ -85,9 +85,14 @@ def parts_of_sequence(layouts: Layouts) -> Floats:
 
 
 def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision."""
-    each = 2 + matmul_input_B(training)
-    return shape.norms_per_layer * each * shape.hidden_size / parts_of_sequence(layouts)
+    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision.
+
+    nanotron's column-parallel layers keep the results as they gathered them, unless tp_recompute_allgather
+    (parallel/tensor_parallel/functional.py); that it was off is inferred from published memory.
+    """
+    spread = parts_of_sequence(layouts)
+    results = matmul_input_B(training) / (1.0 if training.program == "nanotron" else spread)
+    return shape.norms_per_layer * shape.hidden_size * (2 / spread + results)
 
 
 def matmul_input_B(training: Training) -> float:

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suites.training.layouts.account import worst_peak
-from suites.training.layouts.layout import Floats, Ints, Layouts
+from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.room import room_B
-from suites.training.layouts.stages import all_layers_of, passes_in_flight
 from suites.training.step_time.questions.intervals import interval_of
 from suites.training.step_time.questions.reader import AskedStep, asked_step
 from suites.training.step_time.questions.words import Json
 from suites.training.step_time.rates.constants import StepConstants
-from suites.training.step_time.whole_step.layer import ELEMENT_B
 from suites.training.step_time.whole_step.seconds import StepSeconds, step_s
 from suites.training.step_time.whole_step.setting import StepSetting
 
@@ -34,22 +32,8 @@ class PredictedSteps(NamedTuple):
 def memory_B(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the peak bytes per GPU, of the pipeline rank that needs the most."""
     architecture: Any = setting.gpu.architecture
-    peak = worst_peak(setting.shape, layouts, setting.training, architecture)
-    return peak.total_B + gathered_inputs_B(setting, layouts, peak.stage)
-
-
-def gathered_inputs_B(setting: StepSetting, layouts: Layouts, rank: Ints) -> Floats:
-    """Return what nanotron keeps of a layer's two gathered inputs, besides the parts that the account has.
-
-    Its column-parallel layers keep the gathered input unless tp_recompute_allgather
-    (parallel/tensor_parallel/functional.py); that it was off is fitted to whole steps: the playbook's memory.
-    """
-    if setting.training.program != "nanotron":
-        return np.zeros(len(layouts.tp))
-    layers = all_layers_of(setting.shape, layouts, setting.training, rank).all
-    kept = layers * np.minimum(passes_in_flight(layouts, rank), layouts.micro_batches)
-    each_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.hidden_size * (1 - 1 / layouts.tp)
-    return np.asarray(2 * each_B * kept, dtype=float)
+    peak: Floats = worst_peak(setting.shape, layouts, setting.training, architecture).total_B
+    return peak
 
 
 def predicted(asked: AskedStep) -> PredictedSteps:
