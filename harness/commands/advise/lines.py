@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.commands.advise.question import AdviseQuestion
 from harness.commands.fit.answer import GB, value
+from harness.commands.fit.layout_lines import PROGRAMS
 from harness.commands.fit.lines import parameters, table, wrapped
 from harness.records import Record
 
@@ -100,7 +101,7 @@ def what_was_asked(record: Record, question: AdviseQuestion) -> Iterator[str]:
     tokens = f"{int(str(batch)) * int(str(fields['seq_len'])):,} tokens per step" if batch else "any batch"
     yield from wrapped(
         f"{question.model}, {size}; {question.gpus:,} × {question.device.title}, {question.link}; "
-        f"{fields['seq_len']:,} tokens per sequence, {tokens}, {of['precision']}, as {of['program']} trains."
+        f"{fields['seq_len']:,} tokens per sequence, {tokens}, {of['precision']}, as {PROGRAMS[of['program']]} trains."
     )
 
 

@@ -18,6 +18,15 @@ PARTS = {
     "workspaces": "workspaces",
 }
 
+PROGRAMS = {
+    "megatron": "Megatron-LM",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "nanotron": "nanotron",
+    "composer": "Composer",
+}
+"""Whose code trains."""
+
 MOST = 16
 """Layouts that are listed; the others are in the records."""
 
@@ -75,7 +84,7 @@ def what_was_asked(record: Record, question: LayoutQuestion) -> Iterator[str]:
     size = parameters(number_of(record, "parameters"))
     yield from wrapped(
         f"{question.model}, {size}; {question.devices:,} × {question.device.title}, {fields['seq_len']:,} "
-        f"tokens per sequence, {of['optimizer']}, {of['precision']}, as {of['program']} trains."
+        f"tokens per sequence, {of['optimizer']}, {of['precision']}, as {PROGRAMS[of['program']]} trains."
     )
     yield from wrapped(f"Layout: {of['layout']}.")
 
