@@ -57,10 +57,10 @@ def stack_values(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
             name = TableCell(block.fields["factors"][factor], look="word")
             cells = [gain_cell(one(factor)) for one in (whole.shapley, whole.alone, whole.added_last)]
             rows.append((name, *cells))
-        rows.append((TableCell("all, or the product", look="word"), *_totals(whole)))
-        if whole.left_out:
-            lacking = ", ".join(block.fields["factors"][one] for one in whole.left_out)
-            notes.mark(f"not all combinations with {lacking} were timed here: they are left out")
+        lacking = ", ".join(block.fields["factors"][one] for one in whole.left_out)
+        left_out = f"not all combinations with {lacking} were timed here: they are left out"
+        mark = f" {notes.mark(left_out)}" if lacking else ""
+        rows.append((TableCell("all, or the product", look="word", note=mark), *_totals(whole)))
     header = ("Technique", "Mean over all orders", "Alone", "Added last")
     text = f"{block.text} {LEGEND}".strip()
     return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))

@@ -43,6 +43,7 @@ def test_what_was_not_timed_in_every_combination_is_named(tmp_path: Path) -> Non
     made = made_table(tmp_path, VALUES, without=["all.b_c"])
     assert len(made.rows) == 3
     assert made.notes == ("not all combinations with Third were timed here: they are left out",)
+    assert made.rows[-1][0].note == " [1]"
 
 
 def test_the_whole_is_compared_with_each_named_baseline(tmp_path: Path) -> None:
