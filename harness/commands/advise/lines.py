@@ -101,7 +101,8 @@ def what_was_asked(record: Record, question: AdviseQuestion) -> Iterator[str]:
     tokens = f"{int(str(batch)) * int(str(fields['seq_len'])):,} tokens per step" if batch else "any batch"
     yield from wrapped(
         f"{question.model}, {size}; {question.gpus:,} × {question.device.title}, {question.link}; "
-        f"{fields['seq_len']:,} tokens per sequence, {tokens}, {of['precision']}, as {PROGRAMS[of['program']]} trains."
+        f"{fields['seq_len']:,} tokens per sequence, {tokens}, {of['precision']}, "
+        f"as {PROGRAMS[of['program']]} trains."
     )
 
 
