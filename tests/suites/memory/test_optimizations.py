@@ -111,6 +111,8 @@ def test_the_step_of_a_subject_is_made_again_from_plain_data():
     for variant in RUN.variants:
         stages = 2 if "pipeline" in variant.name else 1
         changes = {"cp_size": 2, "pp_size": stages, "gradient_accumulation_steps": stages}
+        if "expert" in variant.name:
+            changes |= {"num_experts": 4, "ep_size": 2}
         step = a_subject(variant, "llama_12m", seq_len=16, **changes).step
         again = suite.techniques.build_step(**step.described)
         assert again.described == step.described

@@ -184,7 +184,6 @@ def test_each_rank_has_its_stages_parameters_and_a_buffer_for_each_micro_batch()
         ([], {"pp_size": 4}, "pp_size=4 needs as many micro-batches, and gradient_accumulation_steps=3"),
         ([INTERLEAVED], {}, "a multiple of pp_size=2 micro-batches, and there are 3"),
         ([], {"tie_word_embeddings": True}, "the shared weight would be on the first and on the last stage"),
-        (["tensor_parallel"], {}, "pipeline does not combine with tensor_parallel: the mesh of ranks"),
         (["optimizer_in_backward"], {}, "gradients cannot be accumulated"),
     ],
     ids=str,
