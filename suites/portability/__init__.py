@@ -16,9 +16,12 @@ from suites.portability.capture import models
 from suites.portability.coverage import coverage
 from suites.portability.divergence import source_lines
 from suites.portability.eager_readings import eager_readings
+from suites.portability.own_model import own_model
 from suites.portability.session import Session
 from suites.portability.subject import Subject, Workload
 from suites.training.models import huggingface
+
+__all__ = ["Workload", "own_model"]
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -25,7 +25,7 @@ TINY = {
 
 def available(name):
     module = import_module(f"suites.portability.{name}")
-    reason = module.unavailable(host()) if hasattr(module, "unavailable") else None
+    reason = module.unavailable(host(torch)) if hasattr(module, "unavailable") else None
     if reason is not None:
         pytest.skip(reason)
     return module
