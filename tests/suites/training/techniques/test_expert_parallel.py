@@ -184,14 +184,14 @@ def test_the_dry_run_equals_what_real_tensors_take(set_up):
 
 @pytest.mark.parametrize("techniques", [["expert_parallel"], MESH], ids=str)
 def test_the_dry_run_equals_what_real_ranks_take_whose_routing_is_even(techniques, pools):
-    step = sharded(techniques, replace(LARGE, dp_size=2, optimizer="sgd_momentum"))
+    step = sharded(techniques, replace(LARGE, num_experts=8, dp_size=2, optimizer="sgd_momentum"))
     call = on(pools, step)
 
     def measured_B(routing):
         return max(call("routed_on_rank:second_step_B", step=step.described, routing=routing))
 
     dry_B = dry_run(step, Device("host", measured=True, gloo=True), full=True).peak_B
-    assert dry_B == pytest.approx(measured_B("even"), rel=1e-3)
+    assert dry_B == pytest.approx(measured_B("even"), rel=1e-4)
     assert dry_B < measured_B("own") < measured_B("first")
 
 
