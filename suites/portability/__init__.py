@@ -29,6 +29,13 @@ def build(workload: Json, seed: int) -> Subject:
     return Subject(models.adopted(Workload(**workload)), seed)
 
 
+def bf16_FLOP(subject: Subject) -> float:
+    """Return the FLOP of one call's bf16 products, of the captured graph; 0 in fp32."""
+    if subject.workload.dtype != "bf16":
+        return 0.0
+    return sessions.capture_of(subject.workload, subject.seed, ()).flops
+
+
 def prepare(subject: Subject) -> Session:
     """Return the variant's session with the captured graph; raises `Unavailable` where there can be none."""
     return Session(subject)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from harness.instruments.triton_kernels.targets import Compilation
@@ -27,6 +28,11 @@ def names_of(workload: Workload) -> tuple[str, ...]:
     if workload.operation not in OF_OPERATION:
         raise Unavailable(f"there is no Triton kernel here for {workload.operation}")
     return (*OF_OPERATION[workload.operation], *(("adamw",) if workload.passes == "update" else ()))
+
+
+def modules_of(workload: Workload) -> list[ModuleType]:
+    """Return the modules of a workload's kernels."""
+    return [_module(name) for name in names_of(workload)]
 
 
 def functions_of(workload: Workload) -> dict[str, Callable[..., Any]]:

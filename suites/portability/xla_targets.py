@@ -17,6 +17,9 @@ from suites.portability.xla import TRIED, parsed
 TOPOLOGIES = {"tpu_v5e": "v5e:2x2", "tpu_v6e": "v6e:2x2"}
 """Targets: the topology that libtpu describes; one of its chips is compiled for."""
 
+SETTINGS = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+"""Variables that libtpu reads: it asks no cloud's server what machine this is, and takes no lock on a TPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -40,7 +43,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 def compiled(capture: Capture, target: str) -> Compiled:
     """Return the size of the target's program; raises the compiler's error."""
     text = stablehlo.without_other_dialects(capture.stablehlo)
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else libtpu asks a cloud's server what machine this is
+    os.environ.update(SETTINGS)
     with as_tried("jaxlib", TRIED):
         from jax._src.lib import xla_client
         from jax.experimental import topologies

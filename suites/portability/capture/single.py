@@ -13,7 +13,7 @@ from suites.portability.capture.graph import Capture
 def single(node: fx.Node) -> tuple[str, Capture]:
     """Return the operator alone, with inputs of the shapes that it has in the graph, and a key of its kind.
 
-    Nodes with the same operator and the same types and ranks have one key. Index inputs are zeros.
+    Nodes with the same operator and the same types have one key. Index inputs are zeros.
     """
     graph = fx.Graph()
     inputs: list[Tensor] = []
@@ -32,7 +32,7 @@ def single(node: fx.Node) -> tuple[str, Capture]:
     call.meta["val"] = node.meta["val"]
     output = graph.output((call,))
     output.meta = {}
-    kinds = ",".join(f"{one.dtype}{one.dim()}" for one in inputs)
+    kinds = ",".join(str(one.dtype) for one in inputs)
     module = fx.GraphModule(torch.nn.Module(), graph)
     return f"{node.target}({kinds})", Capture(module, inputs, ("output",))
 

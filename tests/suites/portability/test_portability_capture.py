@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from harness.records import Note, Reading, Unavailable, WrongResult
-from suites.portability import build, check, conditions, prepare, read_once, timed
+from suites.portability import build, check, conditions, prepare, read_once, timed, triton
 from suites.portability.capture import rewrites
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import captured, flops_of
 from suites.portability.capture.problem import FORWARDS, problem_of, with_backward
 from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.compare import compare
+from suites.portability.divergence import source_lines
 from suites.portability.session import Session, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject, Workload
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
@@ -271,3 +272,15 @@ def test_problems_are_the_same_for_the_same_seed_and_others_for_another():
 def test_a_subject_is_plain_and_the_problem_has_what_it_needs():
     assert build(STEP, 0) == Subject(Workload(**STEP), 0)
     assert isinstance(problem_of(Workload(**STEP), 0), Problem)
+
+
+def test_lines_of_our_kernels_are_an_engines_own_and_those_of_a_graph_are_shared():
+    subject = build({"operation": "softmax", **SIZES["softmax"]}, 0)
+    graph, kernels = (
+        {(one.metric, one.method): one.value for one in source_lines(given)}
+        for given in (with_engine(without("none")), triton.apply(subject))
+    )
+    assert (graph["source_lines", "own"], graph["code_divergence", ""]) == (0, 0)
+    own, shared = kernels["source_lines", "own"], kernels["source_lines", "shared"]
+    assert own > 40  # softmax.py has two kernels
+    assert kernels["code_divergence", ""] == pytest.approx(own / (own + shared))
