@@ -21,7 +21,19 @@ from suites.portability.session import Session
 from suites.portability.subject import Subject, Workload
 from suites.training.models import huggingface
 
-__all__ = ["Workload", "own_model"]
+__all__ = [
+    "Workload",
+    "bf16_FLOP",
+    "build",
+    "check",
+    "close",
+    "conditions",
+    "own_model",
+    "prepare",
+    "read_once",
+    "sample",
+    "timed",
+]
 
 
 def build(workload: Json, seed: int) -> Subject:
