@@ -37,12 +37,13 @@ PASSED_ON = (
     "offload",
     "global_batch_size",
     "gpus_per_node",
+    "fused_loss",
 )
 """Keys that are fields of a workload of suite layouts."""
 
 KEYS = ("model", "device", "devices", "layout", *PASSED_ON, "out")
 
-PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size")
+PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
 """Parts of a layout."""
 
 PART = re.compile(r"([a-z_]+)[:=]?(\d+)")

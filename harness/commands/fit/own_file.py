@@ -51,7 +51,9 @@ def own_question(argv: Sequence[str]) -> OwnQuestion | None:
     given = read(argv, (*KEYS, *OWN_KEYS))
     if "config" not in given:
         if "write" in given:
-            raise ConfigError("write: needs config=FILE, whose set-up it prints for another framework")
+            raise ConfigError(
+                "write: needs config=FILE or layout=, whose set-up it prints as a framework's file"
+            )
         return None
     path = Path(given.values["config"])
     devices = given.whole("devices", 0) if "devices" in given else None
