@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
 
 OURS = "nanotron"
-"""The framework whose formula is this command's: 6 per parameter of a matrix and token, 12 Lsh of attention."""
+"""The framework whose formula is this command's: 6 per matmul parameter and token, 12 Lsh of attention."""
 
 
 class OwnStep(NamedTuple):
@@ -57,12 +57,14 @@ def log_setup(fields: Mapping[str, object], setup: OwnSetup | None) -> OwnSetup:
     """Return the run that was asked about, as a log's reader has it."""
     from harness.commands.fit.own_layout import setup_of_workload
 
-    sizes = {name: int(str(fields[name])) for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}
     batch = fields["global_batch_size"]
     found = replace(
         setup_of_workload(fields, setup),
         dp=None,
-        **sizes,
+        tp=int(str(fields["tp"])),
+        pp=int(str(fields["pp"])),
+        cp=int(str(fields["cp"])),
+        micro_batch_size=int(str(fields["micro_batch_size"])),
         global_batch_size=int(str(batch)) if batch else None,
     )
     return found if batch is None else replace(found, gradient_accumulation_steps=None)
@@ -111,8 +113,8 @@ def said(path: Path, log: OwnLog, seconds: Steady, setup: OwnSetup) -> Iterator[
 
         ours = reconciled(flop, log.framework, OURS, sizes_of(setup.model), setup.seq_len or 0)
         yield from wrapped(
-            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention.formula}; by this answer's formula they are "
-            f"{ours / 1e12:.0f}."
+            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention.formula}; by this answer's formula they "
+            f"are {ours / 1e12:.0f}."
         )
     elif flop is not None:
         yield from wrapped(f"How {log.framework} counts its {flop / 1e12:.0f} TFLOP/s is not known here.")
