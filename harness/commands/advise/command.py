@@ -80,7 +80,7 @@ def answer(argv: Sequence[str]) -> int:
     from harness.commands.advise.lines import layouts_of, lines
     from harness.commands.advise.own_run import own_run
     from harness.commands.advise.question import question_of
-    from harness.commands.fit.own_layout import refuse_unknown_format
+    from harness.commands.fit.written_layout import refuse_unknown_format
 
     format_ = next((word.partition("=")[2] for word in argv if word.startswith("write=")), None)
     if format_ is not None:
@@ -135,7 +135,7 @@ def written(
     record: Record, question: AdviseQuestion, setup: OwnSetup | None, format_: str | None
 ) -> Iterator[str]:
     """Yield the fastest layout as a framework's file, where one is asked for; raises ConfigError."""
-    from harness.commands.fit.own_layout import answered_setup, written_layout
+    from harness.commands.fit.written_layout import answered_setup, written_layout
 
     if format_ is None:
         return

@@ -55,7 +55,7 @@ def own_step(words: CommandWords, fields: Mapping[str, object], setup: OwnSetup 
 
 def log_setup(fields: Mapping[str, object], setup: OwnSetup | None) -> OwnSetup:
     """Return the run that was asked about, as a log's reader has it."""
-    from harness.commands.fit.own_layout import setup_of_workload
+    from harness.commands.fit.written_layout import setup_of_workload
 
     batch = fields["global_batch_size"]
     found = replace(

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from harness.commands.entry import DONE, FAILED, MISTAKE, NO, complain, print_all, start
 from harness.commands.fit.own_file import oom_answer, own_question
-from harness.commands.fit.own_layout import own_layout, refuse_unknown_format
+from harness.commands.fit.own_layout import own_layout
 from harness.commands.fit.question import KEYS, Question, question_of
+from harness.commands.fit.written_layout import refuse_unknown_format
 from harness.commands.results import planned
 from harness.config.validation import ConfigError
 

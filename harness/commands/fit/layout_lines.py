@@ -180,7 +180,7 @@ def conditions(record: Record, question: LayoutQuestion) -> Iterator[str]:
 
 def written(record: Record, question: LayoutQuestion, setup: OwnSetup | None, format_: str) -> Iterator[str]:
     """Yield the layout at its largest micro-batch, or the first that fits, as a framework's file."""
-    from harness.commands.fit.own_layout import answered_setup, written_layout
+    from harness.commands.fit.written_layout import answered_setup, written_layout
 
     found = answered_setup(record, question.workload, setup)
     if found is None:
