@@ -125,8 +125,8 @@ def written_layout(setup: OwnSetup, format_: str) -> Iterator[str]:
     other = [f"{name} {said[name]} for {asked[name]}" for name in COMPARED if said[name] != asked[name]]
     if other:
         yield f"This file cannot say all of the answer: {', '.join(other)}."
-    if not setup.model_name:
-        yield "The model's name is not known: the file has its sizes where the format has keys for them."
+    if again.model is None:
+        yield f"This file does not say the model, {setup.model_name or 'which has no name here'}."
 
 
 def refuse_unknown_format(format_: str) -> None:
