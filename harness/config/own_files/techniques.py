@@ -34,7 +34,11 @@ def fit_question(setup: OwnSetup, devices: int | None = None) -> FitQuestion:
         raise ValueError(f"{setup.format}: {words} is a layout, not a list of techniques; ask with layout=")
     ranks = setup.dp_of(devices)
     left_out: list[str] = []
-    techniques = [*_sharing(setup, ranks, left_out), *_step(setup, left_out), *_micro_batches(setup, devices, left_out)]
+    techniques = [
+        *_sharing(setup, ranks, left_out),
+        *_step(setup, left_out),
+        *_micro_batches(setup, devices, left_out),
+    ]
     return FitQuestion(
         tuple(techniques), setup.optimizer, ranks, setup.seq_len, setup.micro_batch_size, tuple(left_out)
     )
@@ -129,8 +133,9 @@ def _lora(setup: OwnSetup, left_out: list[str]) -> dict[str, Any]:
 
 
 STEADY = 2
-"""Micro-batches of a step after which each further one takes what the last did: gradients exist, and are added
-to. A dry run of more takes longer and has the same peak (tests/suites/memory compare them)."""
+"""Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
+
+A dry run of more takes longer; tests/suites/training/test_steady_micro_batches.py compares them."""
 
 
 def _micro_batches(setup: OwnSetup, devices: int | None, left_out: list[str]) -> list[ListedTechnique]:

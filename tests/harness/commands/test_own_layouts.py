@@ -248,7 +248,9 @@ def test_the_answer_is_written_as_a_file_that_says_it_again(tmp_path, format_, s
 def test_what_a_format_cannot_say_is_a_line(tmp_path):
     own, question = asked(tmp_path, MEGATRON)
     found = answered_setup(FakeRecord(), question.workload, own.setup)
-    assert "This file cannot say all of the answer: zero 3 for 1." in list(written_layout(found, "torchtitan"))
+    assert "This file cannot say all of the answer: zero 3 for 1." in list(
+        written_layout(found, "torchtitan")
+    )
     with pytest.raises(ConfigError, match="write=llm_foundry"):
         list(written_layout(found, "llm_foundry"))
 
