@@ -58,7 +58,8 @@ def setting_of(subject: Subject) -> StepSetting:
         )
     gpu = replace(gpu, usable_memory_B=workload.usable_memory_B)
     cluster = GpuCluster(gpu, workload.gpus_per_node, workload.network_B_per_s, workload.network)
-    return StepSetting(subject.shape, subject.training, cluster, StepConstants.read())
+    constants = StepConstants.read()
+    return StepSetting(subject.shape, subject.training, cluster, constants, compiled=workload.compiled)
 
 
 def asked_of(setting: StepSetting, layouts: Layouts, batch: int | None) -> AskedStep:

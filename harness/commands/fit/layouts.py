@@ -38,6 +38,7 @@ PASSED_ON = (
     "global_batch_size",
     "gpus_per_node",
     "fused_loss",
+    "compiled",
 )
 """Keys that are fields of a workload of suite layouts."""
 

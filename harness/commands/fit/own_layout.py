@@ -205,6 +205,7 @@ def fields_of(setup: OwnSetup, left_out: list[str]) -> dict[str, str]:
         "micro_batch_size": str(setup.micro_batch_size),
         "offload": offload_of(setup),
         "fused_loss": str(setup.fused_loss or setup.loss_chunks > 1).lower(),
+        "compiled": str(setup.compile).lower(),
     }
     if setup.seq_len is not None:
         found["seq_len"] = str(setup.seq_len)
@@ -238,5 +239,7 @@ def unmodelled(setup: OwnSetup, program: str) -> Iterator[str]:
         yield "activations on the host"
     if any(":" in one for one in setup.offload):
         yield f"offload to {setup.offload[0].partition(':')[2]}, taken as the host's memory"
+    if setup.compile:
+        yield "what torch.compile saves of memory"
     if setup.optimizer_in_backward:
         yield "the optimizer in the backward pass"
