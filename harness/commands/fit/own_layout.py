@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.fit import layouts
-from harness.commands.fit.own_file import OWN_KEYS, model_file, read_lines, setup_of
+from harness.commands.fit.own_file import OWN_KEYS, model_path, read_lines, setup_of
 from harness.commands.grammar import CommandWords, read
 from harness.config.validation import ConfigError
 
@@ -121,9 +121,7 @@ def of_setup(
             if kept and (batch := batch_of(changed, count)):
                 layout["global_batch_size"] = str(batch)
         fields = {**fields_of(changed, left_out), **layout, devices_key: str(count)}
-        fields["model"] = given.values.get("model") or model_file(changed, out)
-        if Path(fields["model"]).suffix != ".json" and not Path(fields["model"]).exists():
-            fields["model"] = model_file(changed, out)
+        fields["model"] = model_path(given, changed, out)
     except ValueError as error:
         text = str(error).replace("devices=", f"{devices_key}=")
         raise ConfigError(text.replace("devices is missing", f"{devices_key} is missing")) from error

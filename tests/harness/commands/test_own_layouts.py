@@ -99,6 +99,15 @@ def layouts_title(fields):
     yield f"dp {fields['gpus'] // (fields['tp'] * fields['pp'] * fields['cp'])}"
 
 
+def test_a_compiled_step_is_asked_about_as_one_and_a_published_name_is_a_model(tmp_path):
+    own, question = asked(
+        tmp_path, TITAN + "[compile]\nenable = true\n", "devices=16", "model=Llama-3.2-1B", name="a.toml"
+    )
+    assert question.workload["compiled"] is True
+    assert question.workload["hf_config"]["hidden_size"] == 2048
+    assert own.left_out == ("what torch.compile saves of memory",)
+
+
 def test_nanotrons_batch_follows_from_its_steps(tmp_path):
     _, question = asked(tmp_path, NANOTRON, name="a.yaml")
     fields = question.workload
@@ -131,6 +140,11 @@ def test_a_file_without_such_a_layout_is_left_to_the_dry_run(tmp_path):
         (MEGATRON.replace("--global-batch-size 256", "--global-batch-size 255"), [], "no multiple of micro"),
         (MEGATRON, ["model=nobody/knows-7b"], "neither a config.json nor"),
         (MEGATRON, ["layout=qp:8"], "layout=qp:8: no such name"),
+        (
+            MEGATRON,
+            ["layout=tp:2,sequence_parallel:2"],
+            "expected sequence_parallel:0 or sequence_parallel:1",
+        ),
         (MEGATRON, ["techniques=[fsdp2]"], "techniques: no such name"),
         (MEGATRON, ["write=word"], "format 'word' is none of"),
     ],
