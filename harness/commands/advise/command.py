@@ -44,7 +44,7 @@ python -m harness.advise model=PATH gpus=N [KEY=VALUE ...]
   price=2.5           dollars per GPU-hour
   program=megatron    whose code trains: megatron, torchtitan, nanotron,
                       deepspeed, composer
-  precision=bf16      or fp8, mxfp8, nvfp4
+  precision=bf16      or fp8, mxfp8, nvfp4; also fused_loss=true, compiled=true
   out=results/advise  folder of the records
 
 python -m harness.advise questions=FILE out=FILE

@@ -85,7 +85,7 @@ def setup_of(path: Path, given: CommandWords) -> OwnSetup:
 
 
 def model_path(given: CommandWords, setup: OwnSetup, out: Path) -> str:
-    """Return the path of `model=`, or that of the file's model or of a published shape, written below `out`."""
+    """Return the path of `model=`, or of the file's model or a published shape, written below `out`."""
     path = given.values.get("model", "")
     return path if path and Path(path).exists() else model_file(setup, out)
 
