@@ -14,7 +14,7 @@ import numpy as np
 from harness.records import Json, Note, Origin, Reading
 from suites.layouts.changes import changes
 from suites.layouts.seconds import of_seconds
-from suites.layouts.subject import Subject, Workload, subject_of
+from suites.layouts.subject import Subject, Workload, parts_note, subject_of
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.host import host_B
 from suites.training.layouts.search import (
@@ -83,6 +83,7 @@ def of_layout(subject: Subject) -> Iterator[Reading | Note]:
             other = worst_peak(shape, layout, replace(training, imbalance=imbalance), architecture)
             yield calculated(f"{name}/peak_memory", float(other.total_B[0]))
     of = fits(shape, layout, training, subject.cluster)
+    yield parts_note(layout)
     yield calculated("needed_memory", float(of.needed[0]))
     yield calculated("room_for_allocator", float(of.room[0]))
     yield Reading("fits", "1", int(of.fits[0]), Origin.CALCULATED, METHOD)
@@ -137,6 +138,8 @@ def searched(subject: Subject) -> Iterator[Reading | Note]:
         yield Reading("margin", "1", float(margin[index]), Origin.CALCULATED, name)
         yield Reading("needed_memory", "B", float(of.needed[index]), Origin.CALCULATED, name)
         yield Reading("retries", "1", int(of.retries[index]), Origin.CALCULATED, name)
+    if order:
+        yield parts_note(best, int(order[0]))
 
 
 def calculated(metric: str, value_B: float) -> Reading:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.records import Note, Origin, Reading, Unavailable
-from suites.layouts.subject import Subject
+from suites.layouts.subject import Subject, parts_note
 from suites.training.layouts.divide import divides
 from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts
 from suites.training.layouts.search import candidates, fits, title
@@ -58,7 +58,8 @@ def setting_of(subject: Subject) -> StepSetting:
         )
     gpu = replace(gpu, usable_memory_B=workload.usable_memory_B)
     cluster = GpuCluster(gpu, workload.gpus_per_node, workload.network_B_per_s, workload.network)
-    return StepSetting(subject.shape, subject.training, cluster, StepConstants.read())
+    constants = StepConstants.read()
+    return StepSetting(subject.shape, subject.training, cluster, constants, compiled=workload.compiled)
 
 
 def asked_of(setting: StepSetting, layouts: Layouts, batch: int | None) -> AskedStep:
@@ -151,6 +152,7 @@ def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
         yield from switches(subject, found[0])
         yield from causes(subject, found[0])
         yield Note(f"interval: {found[0].kind}")
+        yield parts_note(found[0].layout)
 
 
 def words_of(layout: Layouts) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from harness.bounds import Bounds, PositiveInt
-from harness.records import Unavailable
+from harness.records import Note, Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
@@ -31,6 +31,7 @@ class Workload:
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     offload: Literal["none", "optimizer", "parameters"] = "none"
     fused_loss: bool = False
+    compiled: bool = False  # torch.compile, which changes the seconds alone
     search: bool = False  # every layout; else the one below
     seconds: bool = False  # predict them, and rank layouts by them
     device: str = "h100_80gb"  # a name of conf/hardware, whose rates decide the seconds
@@ -105,3 +106,10 @@ def layout_of(workload: Workload) -> Layouts:
     row["sequence_parallel"] = int(workload.sequence_parallel and workload.tp > 1)
     row["shard_size"] = workload.shard_size or 0
     return Layouts.of([row])
+
+
+def parts_note(layouts: Layouts, index: int = 0) -> Note:
+    """Return every part of the layout that an answer has first, as `layout=` has them."""
+    return Note(
+        "parts: " + ",".join(f"{name}:{int(getattr(layouts, name)[index])}" for name in Layouts._fields)
+    )

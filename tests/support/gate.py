@@ -33,8 +33,10 @@ STARTS = {
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
         test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_real_configs
         test_reserved_memory test_room
-        test_stack test_techniques test_offload_dry_run test_offload_memory_estimates
-        test_optimizations test_optimizer_states test_precision_and_losses test_search test_simulated_cuda
+        test_stack test_steady_micro_batches test_techniques test_offload_dry_run
+        test_offload_memory_estimates
+        test_optimizations test_optimizer_states test_own_layouts_answered test_precision_and_losses
+        test_search test_simulated_cuda
         test_user_model
     """,
     "whole sweeps": """

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.commands.advise.mine import own_step
 from harness.commands.fit.layouts import PASSED_ON, parts_of, shown
 from harness.commands.fit.question import (
     DEFAULT_DEVICE,
@@ -21,15 +22,16 @@ from harness.commands.grammar import CommandWords, RequestedDevice, device_of, r
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
+    from harness.config.own_files.setup import OwnSetup
     from harness.config.run import Run
 
 OWN = ("model", "gpus", "device", "link", "layout", "tokens_per_batch", "mine", "price", "out")
-KEYS = (*OWN, *PASSED_ON)
+OF_FILES = ("config", "write")
+KEYS = (*OWN, *PASSED_ON, *OF_FILES)
 
 COUNTS = {"k": 1e3, "M": 1e6, "B": 1e9}
 COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMB]?)")
 RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|gbit/s|gbps|tbit|tbit/s|gb/s|gbyte/s)(/node)?", re.IGNORECASE)
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
 
 NETWORKS = ("infiniband", "efa")
 
@@ -47,6 +49,7 @@ class AdviseQuestion(NamedTuple):
     link: str  # in words
     search: bool
     mine_s: float | None  # seconds of the user's own step
+    mine_said: tuple[str, ...]  # what their log says, in lines
     price: float | None  # dollars per GPU and hour
 
     @property
@@ -56,14 +59,16 @@ class AdviseQuestion(NamedTuple):
         return fields
 
 
-def question_of(argv: Sequence[str]) -> AdviseQuestion:
-    """Return what the words ask; raises ConfigError."""
+def question_of(argv: Sequence[str], setup: OwnSetup | None = None) -> AdviseQuestion:
+    """Return what the words ask; `setup`: of the framework's file that gave them. Raises ConfigError."""
     words = read(argv, KEYS)
     if words.paths:
         raise ConfigError(f"{words.paths[0]}: expected KEY=VALUE; keys: {', '.join(KEYS)}")
     given = words.values
     if "model" not in given:
-        raise ConfigError("model: missing; give model=PATH, a Hugging Face config.json or its folder")
+        raise ConfigError(
+            "model: missing; give model=PATH, a Hugging Face config.json or its folder; or config=FILE"
+        )
     if "gpus" not in given:
         raise ConfigError("gpus: missing; give the number of GPUs, as gpus=128")
     gpus = words.whole("gpus", 1)
@@ -91,11 +96,21 @@ def question_of(argv: Sequence[str]) -> AdviseQuestion:
         run = loaded_with(device, given["model"], {**fields, "global_batch_size": sequences})
     out = Path(given.get("out", "results/advise"))
     run = replace(run, out=out / question_id(run, ()))
-    mine = duration_s(words) if "mine" in given else None
-    if mine is not None and parts is None:
-        raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4")
-    price = words.number("price") if "price" in given else None
-    return AdviseQuestion(run, model_name(given["model"]), device, gpus, link, parts is None, mine, price)
+    if "mine" in given and parts is None:
+        raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4, or config=FILE")
+    (workload,) = run.workloads.values()
+    mine = own_step(words, workload, setup) if "mine" in given else None
+    return AdviseQuestion(
+        run=run,
+        model=model_name(given["model"]),
+        device=device,
+        gpus=gpus,
+        link=link,
+        search=parts is None,
+        mine_s=mine.seconds if mine else None,
+        mine_said=mine.said if mine else (),
+        price=words.number("price") if "price" in given else None,
+    )
 
 
 def loaded_with(device: RequestedDevice, model: str, fields: Mapping[str, object]) -> Run:
@@ -161,11 +176,3 @@ def link_of(words: CommandWords) -> tuple[float, str, str]:
         )
     words_of = f"{bits / 1e9:g} Gbit/s per GPU" + (", EFA" if network == "efa" else "")
     return bits / 8, network, words_of
-
-
-def duration_s(words: CommandWords) -> float:
-    """Return `mine` in seconds; raises ConfigError."""
-    match = DURATION.fullmatch(words.values["mine"])
-    if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"{words.typed['mine']}: expected the seconds of your step, as 4.1s or 850ms")
-    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]

@@ -1,7 +1,8 @@
 """`python -m harness.cost`: what do tokens and a training run cost, at the throughput of any results?
 
 A record of a GPU is priced by the lists of conf/prices.yaml that have its device, or by the user's own rate.
-One of a CPU or of an emulation is priced by the user's rate alone.
+One of a CPU or of an emulation is priced by the user's rate alone. A run that is not run yet is priced by the
+adviser's prediction.
 """
 
 from __future__ import annotations
@@ -32,9 +33,17 @@ python -m harness.cost FOLDER [KEY=VALUE ...]
   prices=NAME        one list of conf/prices.yaml, or a YAML file of your own
   tokens=1e12        tokens of the training run that is priced
 
+python -m harness.cost model=PATH gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE ...]
+python -m harness.cost config=FILE gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE ...]
+    what would a run cost, before it is run? At the predicted speed of the
+    fastest layout, or of a framework's own file. Other words are those of
+    python -m harness.advise: device, link, seq_len, tokens_per_batch, layout,
+    price (its name of rate), ...
+
 Exit status: 0, or 2 for a mistake in the command. docs/cost.md
 
 python -m harness.cost results/reference/cost rate=2.5 tokens=15e12
+python -m harness.cost model=llama-3.1-70b.json gpus=1024 tokens=15e12
 """
 
 
@@ -45,9 +54,22 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """Print the answer; raises ConfigError and StoreError."""
+    from harness.commands.cost.predicted import is_predicted
     from harness.commands.cost.question import asked
 
+    if is_predicted(argv):
+        return of_prediction(argv)
     print_all(answer(asked(argv)))
+    return DONE
+
+
+def of_prediction(argv: Sequence[str]) -> int:
+    """Print what a run would cost while the ranks of a launcher, if there is one, serve."""
+    from harness.commands.cost import predicted
+    from harness.sweep.executors.start import executor_context
+
+    with executor_context():
+        print_all(predicted.answer(argv))
     return DONE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.commands import prices
-from harness.commands.grammar import read
+from harness.commands.grammar import CommandWords, read
 from harness.commands.results import results_folder
 from harness.config.validation import ConfigError
 from harness.instruments.prices import PriceList
@@ -30,12 +30,18 @@ def asked(argv: Sequence[str]) -> CostQuestion:
     """Return what the words ask; raises ConfigError."""
     words = read(argv, KEYS)
     if len(words.paths) != 1:
-        raise ConfigError("expected one FOLDER of results")
+        raise ConfigError("expected one FOLDER of results, or model= or config= of a run that is predicted")
     folder = results_folder(words.paths[0])
+    tokens = run_tokens(words)
+    rate, lists = prices.prices_of(words)
+    return CostQuestion(folder, rate, lists, tokens)
+
+
+def run_tokens(words: CommandWords) -> float:
+    """Return the tokens of the training run that is priced; raises ConfigError."""
     tokens = words.number("tokens") if "tokens" in words else DEFAULT_TOKENS
     if tokens < LEAST_TOKENS:
         raise ConfigError(
             f"{words.typed['tokens']}: expected at least {LEAST_TOKENS:g}, as 15e12 for 15 trillion"
         )
-    rate, lists = prices.prices_of(words)
-    return CostQuestion(folder, rate, lists, tokens)
+    return tokens

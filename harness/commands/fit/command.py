@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 
 from harness.commands.entry import DONE, FAILED, MISTAKE, NO, complain, print_all, start
 from harness.commands.fit.own_file import oom_answer, own_question
-from harness.commands.fit.question import Question, question_of
+from harness.commands.fit.own_layout import own_layout
+from harness.commands.fit.question import KEYS, Question, question_of
+from harness.commands.fit.written_layout import refuse_unknown_format
 from harness.commands.results import planned
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
+    from harness.commands.fit.own_layout import OwnLayout
     from harness.records import Record
 
     Records = Mapping[tuple[str, str], Record]
@@ -35,7 +38,8 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
                       which replace what it says: torchtitan, axolotl,
                       LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
                       Megatron-LM, NeMo, LLM Foundry, torchtune, nanotron
-  write=FORMAT        also print the answer as that framework's file
+  write=FORMAT        also print the answer as that framework's file; with
+                      config= or layout=
   oom=FILE            explain an out-of-memory message instead; with config=
                       its tensor is named
   device=h100_80gb    a name of conf/hardware, or the memory that a process can
@@ -55,7 +59,8 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
                       fit. With it, in place of techniques and what_ifs:
                       program=megatron (or torchtitan, deepspeed, nanotron,
                       composer), recompute=none, precision=bf16 (fp8, mxfp8),
-                      global_batch_size, offload=none, gpus_per_node=8
+                      global_batch_size, offload=none, gpus_per_node=8,
+                      fused_loss=false
   out=results/fit     folder of the records, one folder below it per question;
                       the same question is answered from them
 
@@ -92,12 +97,13 @@ def run(argv: Sequence[str]) -> int:
 
 def answer(argv: Sequence[str]) -> int:
     """Run what is not on disk yet, print the answer, return the exit status; raises ConfigError."""
-    if any(word.startswith("layout=") for word in argv):
-        return answer_of_layouts(argv)
     from harness.commands.fit.answer import Answer, WhatIfResult
     from harness.commands.fit.lines import lines
     from harness.records import Status
 
+    divided = own_layout(argv, KEYS)
+    if divided is not None or any(word.startswith("layout=") for word in argv):
+        return answer_of_layouts(argv, divided)
     explained = oom_answer(argv)
     if explained is not None:
         print_all(explained)
@@ -119,22 +125,32 @@ def answer(argv: Sequence[str]) -> int:
     return DONE if found.fits else NO
 
 
-def answer_of_layouts(argv: Sequence[str]) -> int:
-    """Answer a question about layouts of parallelism; raises ConfigError."""
+def answer_of_layouts(argv: Sequence[str], own: OwnLayout | None) -> int:
+    """Answer a question about layouts of parallelism; `own`: that of a framework's file.
+
+    Raises ConfigError.
+    """
     from harness.commands.fit import layout_lines, layouts
     from harness.records import Status
     from harness.sweep.store import read_records
     from harness.sweep.sweep import sweep
     from harness.sweep.turn import turn
 
-    question = layouts.question_of(argv)
+    given = [word for word in argv if not word.startswith("write=")]
+    question = layouts.question_of(own.words if own else given)
+    format_ = next((word.partition("=")[2] for word in argv if word.startswith("write=")), None)
+    if format_ is not None:
+        refuse_unknown_format(format_)
     with turn(question.run.out):
         sweep(question.run)
         (record,) = planned(question.run.out, read_records(question.run.out))
     if record.status != Status.OK:
         status = MISTAKE if record.status == Status.UNAVAILABLE else FAILED
         return complain("harness.fit", record.reason or str(record.status), status)
-    print_all(layout_lines.lines(record, question))
+    said = [*layout_lines.lines(record, question), *(own.lines() if own else ())]
+    if format_ is not None:
+        said += ["", *layout_lines.written(record, question, own.setup if own else None, format_)]
+    print_all(said)
     answered = [one for one in record.measurements if one.metric in ("fits", "layouts_that_fit")]
     return DONE if any(one.samples[-1] for one in answered) else NO
 

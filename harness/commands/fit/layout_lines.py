@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from harness.commands.fit.answer import GB, value
 from harness.commands.fit.layouts import LayoutQuestion
 from harness.commands.fit.lines import GiB, parameters, table, wrapped
 from harness.records import Record
 from harness.units import counted
+
+if TYPE_CHECKING:
+    from harness.config.own_files.setup import OwnSetup
 
 PARTS = {
     "states": "parameters, gradients, optimizer state",
@@ -181,3 +185,29 @@ def conditions(record: Record, question: LayoutQuestion) -> Iterator[str]:
         "Calculated, nothing was run: a closed account of what the program keeps. docs/fit.md reports how "
         "far off it is."
     )
+
+
+def written(record: Record, question: LayoutQuestion, setup: OwnSetup | None, format_: str) -> Iterator[str]:
+    """Yield the layout at its largest micro-batch, or the first that fits, as a framework's file."""
+    from harness.commands.fit.written_layout import answered_setup, written_layout
+
+    found = answered_setup(record, question.workload, setup)
+    if found is None:
+        yield f"write={format_}: no layout fits, so that there is nothing to write."
+        return
+    if not question.search:
+        largest = int(number_of(record, "largest_micro_batch"))
+        batch = question.workload["global_batch_size"]
+        found = with_largest(found, largest, int(str(batch)) if batch else None)
+    yield from written_layout(found, format_)
+
+
+def with_largest(setup: OwnSetup, largest: int, batch: int | None) -> OwnSetup:
+    """Return a set-up with the largest micro-batch that fits and divides its part of the batch."""
+    from dataclasses import replace
+
+    of_rank = batch // setup.dp_of() if batch else None
+    sizes = [size for size in range(1, largest + 1) if of_rank is None or of_rank % size == 0]
+    size = max(sizes, default=setup.micro_batch_size)
+    steps = of_rank // size if of_rank else setup.gradient_accumulation_steps
+    return replace(setup, micro_batch_size=size, gradient_accumulation_steps=steps)

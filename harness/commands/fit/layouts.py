@@ -37,12 +37,14 @@ PASSED_ON = (
     "offload",
     "global_batch_size",
     "gpus_per_node",
+    "fused_loss",
+    "compiled",
 )
 """Keys that are fields of a workload of suite layouts."""
 
 KEYS = ("model", "device", "devices", "layout", *PASSED_ON, "out")
 
-PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size")
+PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
 """Parts of a layout."""
 
 PART = re.compile(r"([a-z_]+)[:=]?(\d+)")
@@ -118,7 +120,9 @@ def parts_of(words: CommandWords, devices: int) -> Mapping[str, int] | None:
             raise unknown(f"layout={one}", name, PARTS)
         if name in parts:
             raise ConfigError(f"layout={one}: {name} is given twice")
-        parts[name] = size
+        if name == "sequence_parallel" and size > 1:
+            raise ConfigError(f"layout={one}: expected sequence_parallel:0 or sequence_parallel:1")
+        parts[name] = bool(size) if name == "sequence_parallel" else size
     dp = parts.pop("dp", None)
     if dp is not None:
         ranks = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)

@@ -51,7 +51,9 @@ def own_question(argv: Sequence[str]) -> OwnQuestion | None:
     given = read(argv, (*KEYS, *OWN_KEYS))
     if "config" not in given:
         if "write" in given:
-            raise ConfigError("write: needs config=FILE, whose set-up it prints for another framework")
+            raise ConfigError(
+                "write: needs config=FILE or layout=, whose set-up it prints as a framework's file"
+            )
         return None
     path = Path(given.values["config"])
     devices = given.whole("devices", 0) if "devices" in given else None
@@ -60,7 +62,7 @@ def own_question(argv: Sequence[str]) -> OwnQuestion | None:
 
         setup = setup_of(path, given)
         asked = fit_question(setup, devices)
-        model = given.values.get("model") or model_file(setup, Path(given.text("out", "results/fit")))
+        model = model_path(given, setup, Path(given.text("out", "results/fit")))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return OwnQuestion(path, setup, asked, tuple(words_of(given, asked, model)), given.values.get("write"))
@@ -80,6 +82,12 @@ def setup_of(path: Path, given: CommandWords) -> OwnSetup:
             raise ValueError(f"model={given.values['model']}: neither a config.json nor a published shape")
         setup = replace(setup, model=found.config, model_source=found.source)
     return setup
+
+
+def model_path(given: CommandWords, setup: OwnSetup, out: Path) -> str:
+    """Return the path of `model=`, or of the file's model or a published shape, written below `out`."""
+    path = given.values.get("model", "")
+    return path if path and Path(path).exists() else model_file(setup, out)
 
 
 def model_file(setup: OwnSetup, out: Path) -> str:

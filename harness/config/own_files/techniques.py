@@ -34,7 +34,11 @@ def fit_question(setup: OwnSetup, devices: int | None = None) -> FitQuestion:
         raise ValueError(f"{setup.format}: {words} is a layout, not a list of techniques; ask with layout=")
     ranks = setup.dp_of(devices)
     left_out: list[str] = []
-    techniques = [*_sharing(setup, ranks, left_out), *_step(setup, left_out), *_micro_batches(setup, devices)]
+    techniques = [
+        *_sharing(setup, ranks, left_out),
+        *_step(setup, left_out),
+        *_micro_batches(setup, devices, left_out),
+    ]
     return FitQuestion(
         tuple(techniques), setup.optimizer, ranks, setup.seq_len, setup.micro_batch_size, tuple(left_out)
     )
@@ -128,6 +132,15 @@ def _lora(setup: OwnSetup, left_out: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _micro_batches(setup: OwnSetup, devices: int | None) -> list[ListedTechnique]:
+STEADY = 2
+"""Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
+
+A dry run of more takes longer; tests/suites/training/test_steady_micro_batches.py compares them."""
+
+
+def _micro_batches(setup: OwnSetup, devices: int | None, left_out: list[str]) -> list[ListedTechnique]:
     steps = setup.micro_batches(devices)
+    if steps > STEADY:
+        left_out.append(f"micro-batches {STEADY + 1} to {steps} of a step, which take what the second does")
+    steps = min(steps, STEADY)
     return [{"gradient_accumulation": {"steps": steps, "split": False}}] if steps > 1 else []

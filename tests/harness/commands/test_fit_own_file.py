@@ -105,7 +105,7 @@ def test_the_answer_is_printed_as_another_frameworks_file():
 
 
 def test_write_without_a_file_is_refused():
-    with pytest.raises(ConfigError, match="needs config=FILE"):
+    with pytest.raises(ConfigError, match="needs config=FILE or layout="):
         own_question(["model=x", "write=torchtitan"])
 
 
