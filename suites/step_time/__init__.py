@@ -1,7 +1,7 @@
 """The step_time suite: does the model predict seconds of training steps that others published?
 
-Each workload is one or several sources of published steps. What the model, rules and other programs predict for them
-is compared with what was published. Nothing is timed.
+Each workload is one or several sources of published steps. What the model, rules and other programs predict
+for them is compared with what was published. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from harness.records import Json, Note, Reading
 from suites.step_time import scores
-from suites.step_time.published import Subject, Workload, conditions_of, steps_of
 from suites.step_time.predictors import PREDICTORS
+from suites.step_time.published import Subject, Workload, conditions_of, steps_of
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -1,4 +1,4 @@
-"""What predicts published steps: the model, rules of thumb, and other programs whose predictions are on file."""
+"""What predicts published steps: the model, rules of thumb, and predictions of others that are on file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published training steps, of published_steps.jsonl: a question each, with what was published as its answer."""
+"""Published training steps, of published_steps.jsonl: a question each, with the published answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 FOLDER = Path(__file__).parent
 
 Question = Mapping[str, Any]
-"""A published step (`kind` step) or layouts of which the fastest is asked for (`choose`); `published`: its answer."""
+"""A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The sources whose steps are compared."""
 
-    sources: list[str]  # as `source` of published_steps.jsonl names them
+    sources: list[Any]  # as `source` of published_steps.jsonl names them
     source: str = ""  # who published them, where
 
 

@@ -11,13 +11,13 @@ from suites.training.step_time.questions.words import precision_of
 from suites.training.step_time.rates.gpu import gpu_of
 
 MFU = 0.4
-"""Of the datasheet's dense rate: what Megatron-LM and the Ultra-Scale Playbook name as a good share, in round words."""
+"""Share of the datasheet's dense rate: a rule of thumb for well-tuned steps."""
 
 GB = 1e9
 
 
 def parameters_of(model: Mapping[str, Any]) -> float:
-    """Return the parameters of a model's layers and embeddings: 2 hd (H + K) of attention and 2 or 3 hi of the MLP."""
+    """Return the parameters of layers and embeddings: 2 hd (H + K) of attention, 2 or 3 hi of the MLP."""
     hidden, heads = model["hidden_size"], model["num_attention_heads"]
     kv_heads = model.get("num_key_value_heads") or heads
     head_dim = model.get("head_dim") or hidden / heads
@@ -34,7 +34,7 @@ def has_experts(model: Mapping[str, Any]) -> bool:
 
 
 def forty_percent(steps: Sequence[Question]) -> Predictions:
-    """Return the seconds at 40 % of the datasheet's dense rate: 6N + 12Lhs FLOP per token (arXiv 2204.02311, app. B)."""
+    """Return the seconds at 40 % of the datasheet's rate; 6N + 12Lhs FLOP per token (arXiv 2204.02311)."""
     said = {}
     for one in steps:
         gpu = gpu_of(str(one["device"]))
@@ -51,7 +51,8 @@ def forty_percent(steps: Sequence[Question]) -> Predictions:
 def guides(steps: Sequence[Question]) -> Predictions:
     """Return what a guide's reader would choose, and whether states, activations and logits fit.
 
-    As large a data-parallel degree as fits, then tensor before pipeline parallelism, ZeRO-1, the largest micro-batch.
+    The largest data-parallel degree that fits, then tensor before pipeline parallelism, ZeRO-1, the largest
+    micro-batch.
     """
     said: dict[str, dict[str, Any]] = {}
     for one in steps:
@@ -83,9 +84,9 @@ def fits(question: Question, layout: Mapping[str, Any]) -> bool:
 def memory_B(question: Question, layout: Mapping[str, Any]) -> float:
     """Return states of 16 bytes per parameter, sbh (10 + 24/t) of activations per layer, and fp32 logits.
 
-    States: 2 of weights, 2 or 4 of gradients and 12 of Adam, of which ZeRO-1 shards the 12 (arXiv 1910.02054).
-    Activations: arXiv 2205.05198, table 2, without the attention's, which a fused kernel does not keep; the first
-    stage of 1F1B keeps as many micro-batches as there are stages, so that of all layers.
+    States: 2 of weights, 2 of gradients and 12 of Adam, of which ZeRO-1 shards the 12 (arXiv 1910.02054).
+    Activations: arXiv 2205.05198, table 2, without the attention's, which a fused kernel does not keep. The
+    first stage of 1F1B keeps as many micro-batches as there are stages, so those of all layers.
     """
     model, tp, pp = question["model"], layout["tp"], layout["pp"]
     per_rank = parameters_of(model) / tp / pp

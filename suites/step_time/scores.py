@@ -11,7 +11,7 @@ from harness.records import Origin, Reading
 from suites.step_time.published import Question, ran
 
 Predictions = Mapping[str, Mapping[str, Any]]
-"""By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index. None: not known."""
+"""By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""
 
 DIFFER = 1.05
 """Ratio of two steps from which on the sign of their difference counts."""
@@ -49,7 +49,7 @@ def values(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, 
 
 
 def of_seconds(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
-    """Yield the relative error of each step that ran, its size at nine in ten, and what the intervals hold."""
+    """Yield the error of each step that ran, its size at nine in ten, and what the intervals hold."""
     asked = [one for one in steps if ran(one)]
     known = [one for one in asked if said.get(one["id"], {}).get("step_s")]
     if not known:
@@ -70,7 +70,7 @@ def of_seconds(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[s
 
 
 def of_memory(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
-    """Yield whether each layout was rightly said to fit or not, of sources that published failures as well."""
+    """Yield whether each layout was rightly said to fit or not, of sources that published failures."""
     failing = {one["source"] for one in steps if one["kind"] == "step" and not one["published"]["runs"]}
     asked = [one for one in steps if one["kind"] == "step" and one["source"] in failing]
     told = [(one["published"]["runs"], said.get(one["id"], {}).get("fits")) for one in asked]
@@ -95,7 +95,7 @@ def of_choices(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[s
 
 
 def of_signs(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
-    """Yield, for pairs of layouts that differ by one switch and by 5 % or more, whether the faster was named."""
+    """Yield whether the faster was named of two layouts that differ by one switch and 5 % or more."""
     known = [
         one
         for one in steps
