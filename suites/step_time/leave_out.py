@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from suites.step_time.published import FOLDER, Question, published, ran
+from suites.step_time.published import FOLDER, PublishedStep, published, ran
 from suites.training.layouts.layout import Layouts
 from suites.training.step_time.questions.answers import answers, predicted
 from suites.training.step_time.questions.reader import AskedStep, asked_step
@@ -38,12 +38,12 @@ class Family(NamedTuple):
     """Steps that share constants, and by what they are left out."""
 
     words: tuple[str, ...]  # what `fitted_to` of its constants names, one of them
-    group: Callable[[Question], str]
+    group: Callable[[PublishedStep], str]
     evaluations: int  # of the search per group
     start: float  # times the constants in use, or their inverse, by turns: where the search begins
 
 
-def _fifth(step: Question) -> str:
+def _fifth(step: PublishedStep) -> str:
     layout = step["layout"]
     key = (step["gpus"], layout["tp"], layout["pp"])
     every = sorted(
@@ -56,12 +56,12 @@ def _fifth(step: Question) -> str:
     return str(every.index(key) % FIFTHS)
 
 
-def _third(step: Question) -> str:
+def _third(step: PublishedStep) -> str:
     every = sorted({one["model"]["name"] for one in published() if _of(one, "llm-foundry")})
     return str(every.index(step["model"]["name"]) % THIRDS)
 
 
-def _of(step: Question, *sources: str) -> bool:
+def _of(step: PublishedStep, *sources: str) -> bool:
     return step["kind"] == "step" and any(step["source"].startswith(name) for name in sources)
 
 
@@ -78,16 +78,16 @@ def constants_of(family: Family) -> list[str]:
     return [name for name, text in named if any(word in text for word in family.words)]
 
 
-class Batch(NamedTuple):
+class StepBatch(NamedTuple):
     """Steps of one setting, whose layouts are predicted at once."""
 
     asked: AskedStep
     seconds: Values  # published
 
 
-def batches_of(steps: Sequence[Question]) -> list[Batch]:
+def batches_of(steps: Sequence[PublishedStep]) -> list[StepBatch]:
     """Return steps by setting; raises ValueError for one that the model does not know."""
-    found: list[Batch] = []
+    found: list[StepBatch] = []
     for one in steps:
         asked = asked_step(one, StepConstants.read())
         if asked is None:
@@ -97,7 +97,7 @@ def batches_of(steps: Sequence[Question]) -> list[Batch]:
         if same:
             found[same[0]] = _together(found[same[0]], asked, seconds)
         else:
-            found.append(Batch(asked, seconds))
+            found.append(StepBatch(asked, seconds))
     return found
 
 
@@ -105,15 +105,15 @@ def _alike(one: AskedStep, other: AskedStep) -> bool:
     return (one.setting, one.recompute_known) == (other.setting, other.recompute_known)
 
 
-def _together(batch: Batch, asked: AskedStep, seconds: Values) -> Batch:
+def _together(batch: StepBatch, asked: AskedStep, seconds: Values) -> StepBatch:
     pairs = zip(batch.asked.layouts, asked.layouts, strict=True)
     layouts = Layouts(*(np.concatenate(each) for each in pairs))
     batches = np.concatenate([batch.asked.batches, asked.batches])
     both = batch.asked._replace(layouts=layouts, batches=batches)
-    return Batch(both, np.concatenate([batch.seconds, seconds]))
+    return StepBatch(both, np.concatenate([batch.seconds, seconds]))
 
 
-def error(batches: Sequence[Batch], constants: StepConstants) -> float:
+def error(batches: Sequence[StepBatch], constants: StepConstants) -> float:
     """Return the mean size of the logarithm of predicted over published seconds."""
     found = []
     for one in batches:
@@ -123,7 +123,7 @@ def error(batches: Sequence[Batch], constants: StepConstants) -> float:
     return float(np.mean(np.concatenate(found)))
 
 
-def fitted_to(batches: Sequence[Batch], names: Sequence[str], family: Family) -> StepConstants:
+def fitted_to(batches: Sequence[StepBatch], names: Sequence[str], family: Family) -> StepConstants:
     """Return the constants, those of `names` fitted to some steps, from a start that is off."""
     used = StepConstants.read()
     start = np.array([used[name] for name in names])

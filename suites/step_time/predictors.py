@@ -7,14 +7,14 @@ from functools import cache
 from typing import Any
 
 from suites.step_time import rules
-from suites.step_time.published import Question, read_lines
+from suites.step_time.published import PublishedStep, read_lines
 from suites.step_time.scores import Predictions
 from suites.training.step_time.questions.answers import answers
 
-Predictor = Callable[[Sequence[Question]], Predictions]
+Predictor = Callable[[Sequence[PublishedStep]], Predictions]
 
 
-def by_model(steps: Sequence[Question]) -> Predictions:
+def by_model(steps: Sequence[PublishedStep]) -> Predictions:
     """Return what suites/training/step_time predicts."""
     return {one["id"]: one for one in answers(steps)}
 
@@ -29,7 +29,7 @@ def on_file(name: str) -> Mapping[str, Mapping[str, Any]]:
 def from_file(name: str) -> Predictor:
     """Return the predictor whose answers a file has."""
 
-    def predict(steps: Sequence[Question]) -> Predictions:
+    def predict(steps: Sequence[PublishedStep]) -> Predictions:
         return {one["id"]: on_file(name)[one["id"]] for one in steps if one["id"] in on_file(name)}
 
     return predict

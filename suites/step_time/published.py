@@ -11,7 +11,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 
-Question = Mapping[str, Any]
+PublishedStep = Mapping[str, Any]
 """A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
 
 
@@ -28,11 +28,11 @@ class Subject:
     """Published steps of some sources."""
 
     workload: Workload
-    steps: Sequence[Question]
+    steps: Sequence[PublishedStep]
 
 
 @cache
-def published() -> tuple[Question, ...]:
+def published() -> tuple[PublishedStep, ...]:
     """Return every published step."""
     return tuple(read_lines("published_steps.jsonl"))
 
@@ -42,7 +42,7 @@ def read_lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
 
 
-def steps_of(sources: Sequence[str]) -> list[Question]:
+def steps_of(sources: Sequence[str]) -> list[PublishedStep]:
     """Return the steps of some sources; raises ValueError for a source that has none."""
     known = {one["source"] for one in published()}
     unknown = [name for name in sources if name not in known]
@@ -53,7 +53,7 @@ def steps_of(sources: Sequence[str]) -> list[Question]:
     return [one for one in published() if one["source"] in sources]
 
 
-def ran(step: Question) -> bool:
+def ran(step: PublishedStep) -> bool:
     """Return whether seconds were published of a step."""
     return step["kind"] == "step" and bool(step["published"].get("step_s"))
 

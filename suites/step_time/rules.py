@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from suites.step_time.published import Question
+from suites.step_time.published import PublishedStep
 from suites.step_time.scores import Predictions
 from suites.training.step_time.questions.words import precision_of
 from suites.training.step_time.rates.gpu import gpu_of
@@ -33,7 +33,7 @@ def has_experts(model: Mapping[str, Any]) -> bool:
     return any("expert" in name for name in model)
 
 
-def forty_percent(steps: Sequence[Question]) -> Predictions:
+def forty_percent(steps: Sequence[PublishedStep]) -> Predictions:
     """Return the seconds at 40 % of the datasheet's rate; 6N + 12Lhs FLOP per token (arXiv 2204.02311)."""
     said = {}
     for one in steps:
@@ -48,7 +48,7 @@ def forty_percent(steps: Sequence[Question]) -> Predictions:
     return said
 
 
-def guides(steps: Sequence[Question]) -> Predictions:
+def guides(steps: Sequence[PublishedStep]) -> Predictions:
     """Return what a guide's reader would choose, and whether states, activations and logits fit.
 
     The largest data-parallel degree that fits, then tensor before pipeline parallelism, ZeRO-1, the largest
@@ -65,7 +65,7 @@ def guides(steps: Sequence[Question]) -> Predictions:
     return said
 
 
-def _first_of_guides(question: Question) -> int:
+def _first_of_guides(question: PublishedStep) -> int:
     """Return the index of the layout that the guides' order names first."""
     good = [one for one in question["among"] if fits(question, one)] or question["among"]
     order = sorted(
@@ -75,13 +75,13 @@ def _first_of_guides(question: Question) -> int:
     return int(order[0]["index"])
 
 
-def fits(question: Question, layout: Mapping[str, Any]) -> bool:
+def fits(question: PublishedStep, layout: Mapping[str, Any]) -> bool:
     """Return whether states, activations and logits fit into the GPU's memory."""
     gpu = gpu_of(str(question["device"]))
     return gpu is not None and memory_B(question, layout) <= gpu.memory_B
 
 
-def memory_B(question: Question, layout: Mapping[str, Any]) -> float:
+def memory_B(question: PublishedStep, layout: Mapping[str, Any]) -> float:
     """Return states of 16 bytes per parameter, sbh (10 + 24/t) of activations per layer, and fp32 logits.
 
     States: 2 of weights, 2 of gradients and 12 of Adam, of which ZeRO-1 shards the 12 (arXiv 1910.02054).

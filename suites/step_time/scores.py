@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.records import Origin, Reading
-from suites.step_time.published import Question, ran
+from suites.step_time.published import PublishedStep, ran
 
 Predictions = Mapping[str, Mapping[str, Any]]
 """By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""
@@ -17,7 +17,7 @@ DIFFER = 1.05
 """Ratio of two steps from which on the sign of their difference counts."""
 
 
-class Switch(NamedTuple):
+class SwitchedFields(NamedTuple):
     """Two layouts that differ by one switch alone."""
 
     metric: str
@@ -26,21 +26,21 @@ class Switch(NamedTuple):
 
 ACCUMULATED = "gradient_accumulation_steps"
 SWITCHES = (
-    Switch("zero", ("sharding",)),
-    Switch("micro_batch", ("micro_batch_size", ACCUMULATED)),
-    Switch("tensor_for_data", ("tp", "dp", ACCUMULATED)),
-    Switch("pipeline_for_data", ("pp", "dp", ACCUMULATED)),
+    SwitchedFields("zero", ("sharding",)),
+    SwitchedFields("micro_batch", ("micro_batch_size", ACCUMULATED)),
+    SwitchedFields("tensor_for_data", ("tp", "dp", ACCUMULATED)),
+    SwitchedFields("pipeline_for_data", ("pp", "dp", ACCUMULATED)),
 )
 
 
-def readings(method: str, steps: Sequence[Question], said: Predictions) -> Iterator[Reading]:
+def readings(method: str, steps: Sequence[PublishedStep], said: Predictions) -> Iterator[Reading]:
     """Yield the errors of each step, and shares; nothing where nothing can be compared."""
     for metric, value in values(steps, said):
         unit = "s" if metric.startswith("step_time") else "1"
         yield Reading(metric, unit, value, Origin.CALCULATED, method)
 
 
-def values(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
+def values(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield each metric with a value, several of those that each step has."""
     yield from of_seconds(steps, said)
     yield from of_memory(steps, said)
@@ -48,7 +48,7 @@ def values(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, 
     yield from of_signs(steps, said)
 
 
-def of_seconds(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_seconds(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield the error of each step that ran, its size at nine in ten, and what the intervals hold."""
     asked = [one for one in steps if ran(one)]
     known = [one for one in asked if said.get(one["id"], {}).get("step_s")]
@@ -69,7 +69,7 @@ def of_seconds(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[s
         yield "interval_half_width", (one["step_s_high"] - one["step_s_low"]) / 2 / one["step_s"]
 
 
-def of_memory(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_memory(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield whether each layout was rightly said to fit or not, of sources that published failures."""
     failing = {one["source"] for one in steps if one["kind"] == "step" and not one["published"]["runs"]}
     asked = [one for one in steps if one["kind"] == "step" and one["source"] in failing]
@@ -82,7 +82,7 @@ def of_memory(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[st
         yield "said_to_fail_and_ran", sum(runs and not fits for runs, fits in known)
 
 
-def of_choices(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_choices(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield the rate of each chosen layout over the best one's; 0 for one that does not run."""
     for one in steps:
         if one["kind"] != "choose" or said.get(one["id"], {}).get("index") is None:
@@ -94,7 +94,7 @@ def of_choices(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[s
         )
 
 
-def of_signs(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_signs(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield whether the faster was named of two layouts that differ by one switch and 5 % or more."""
     known = [
         one
@@ -102,7 +102,7 @@ def of_signs(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str
         if ran(one) and one["source"] == "playbook" and said.get(one["id"], {}).get("step_s")
     ]
     for switch in SWITCHES:
-        groups: dict[str, list[Question]] = {}
+        groups: dict[str, list[PublishedStep]] = {}
         for one in known:
             groups.setdefault(_rest(one, switch), []).append(one)
         for group in groups.values():
@@ -114,6 +114,6 @@ def of_signs(steps: Sequence[Question], said: Predictions) -> Iterator[tuple[str
                         yield f"sign_rightly/{switch.metric}", float((ratio - 1) * (ours - 1) > 0)
 
 
-def _rest(step: Question, switch: Switch) -> str:
+def _rest(step: PublishedStep, switch: SwitchedFields) -> str:
     layout = {name: value for name, value in step["layout"].items() if name not in switch.fields}
     return json.dumps([step["model"]["hidden_size"], step["gpus"], layout], sort_keys=True)
