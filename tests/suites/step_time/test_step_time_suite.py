@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from harness.config.code_fingerprint import ROOT
+from harness.sweep.store import read_records
 from suites import step_time
 from suites.step_time import leave_out, rules, scores
 from suites.step_time.predictors import PREDICTORS, on_file
@@ -99,3 +101,18 @@ def test_batches_have_the_errors_of_single_steps():
 def test_an_unknown_source_is_refused():
     with pytest.raises(ValueError, match=r"sources='nobody'.*known are"):
         step_time.build({"sources": ["nobody"]}, 1)
+
+
+def test_committed_values_are_calculated_again():
+    records = read_records(ROOT / "results/reference/step_time")
+    for record in records:
+        workload = record.cell.config["workload"]
+        if len(workload["sources"]) > 2:  # those of several sources take seconds
+            continue
+        now: dict[tuple[str, str], list[float]] = {}
+        for one in step_time.sample(step_time.build(workload, 1)):
+            now.setdefault((one.metric, one.method), []).append(one.value)
+        kept = {(one.metric, one.method): list(one.samples) for one in record.measurements}
+        assert now.keys() == kept.keys()
+        for key, values in kept.items():
+            assert now[key] == pytest.approx(values, rel=1e-9), (record.cell.workload, key)
