@@ -171,4 +171,7 @@ def test_only_suites_that_time_nothing_run_several_cells_at_once_by_default():
     assert 1 <= workers_of(suite | {"parallel": True}, None) <= len(os.sched_getaffinity(0))
     assert workers_of(suite | {"interleave": True}, 3) == 1
     several = {run.suite for run in load(["suite=all"]) if compose_run(run.suite, {}, []).suite.parallel}
-    assert several == {"memory", "memory_published", "congestion", "interconnect_formula", "cost", "limits"}
+    assert several == {
+        "memory", "memory_published", "congestion", "interconnect_formula", "cost", "limits",
+        "layouts", "stack_published", "step_time",
+    }  # fmt: skip
