@@ -1,0 +1,119 @@
+"""How far predictions of training steps are off, as readings of one method."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.records import Origin, Reading
+from suites.step_time.published import PublishedStep, ran
+
+Predictions = Mapping[str, Mapping[str, Any]]
+"""By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""
+
+DIFFER = 1.05
+"""Ratio of two steps from which on the sign of their difference counts."""
+
+
+class SwitchedFields(NamedTuple):
+    """Two layouts that differ by one switch alone."""
+
+    metric: str
+    fields: tuple[str, ...]  # of the layout, that differ
+
+
+ACCUMULATED = "gradient_accumulation_steps"
+SWITCHES = (
+    SwitchedFields("zero", ("sharding",)),
+    SwitchedFields("micro_batch", ("micro_batch_size", ACCUMULATED)),
+    SwitchedFields("tensor_for_data", ("tp", "dp", ACCUMULATED)),
+    SwitchedFields("pipeline_for_data", ("pp", "dp", ACCUMULATED)),
+)
+
+
+def readings(method: str, steps: Sequence[PublishedStep], said: Predictions) -> Iterator[Reading]:
+    """Yield the errors of each step, and shares; nothing where nothing can be compared."""
+    for metric, value in values(steps, said):
+        unit = "s" if metric.startswith("step_time") else "1"
+        yield Reading(metric, unit, value, Origin.CALCULATED, method)
+
+
+def values(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+    """Yield each metric with a value, several of those that each step has."""
+    yield from of_seconds(steps, said)
+    yield from of_memory(steps, said)
+    yield from of_choices(steps, said)
+    yield from of_signs(steps, said)
+
+
+def of_seconds(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+    """Yield the error of each step that ran, its size at nine in ten, and what the intervals hold."""
+    asked = [one for one in steps if ran(one)]
+    known = [one for one in asked if said.get(one["id"], {}).get("step_s")]
+    if not known:
+        return
+    errors = [said[one["id"]]["step_s"] / one["published"]["step_s"] - 1 for one in known]
+    yield "steps_predicted", len(known)
+    yield "steps_not_known", len(asked) - len(known)
+    for error in errors:
+        yield "relative_error", error
+        yield "absolute_error", abs(error)
+    yield "absolute_error_at_90", sorted(map(abs, errors))[min(len(errors) - 1, int(0.9 * len(errors)))]
+    spans = [
+        (said[one["id"]], one["published"]["step_s"]) for one in known if "step_s_low" in said[one["id"]]
+    ]
+    for one, seconds in spans:
+        yield "inside_interval", float(one["step_s_low"] <= seconds <= one["step_s_high"])
+        yield "interval_half_width", (one["step_s_high"] - one["step_s_low"]) / 2 / one["step_s"]
+
+
+def of_memory(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+    """Yield whether each layout was rightly said to fit or not, of sources that published failures."""
+    failing = {one["source"] for one in steps if one["kind"] == "step" and not one["published"]["runs"]}
+    asked = [one for one in steps if one["kind"] == "step" and one["source"] in failing]
+    told = [(one["published"]["runs"], said.get(one["id"], {}).get("fits")) for one in asked]
+    known = [(runs, bool(fits)) for runs, fits in told if fits is not None]
+    for runs, fits in known:
+        yield "fits_rightly", float(runs == fits)
+    if known:
+        yield "said_to_fit_and_failed", sum(fits and not runs for runs, fits in known)
+        yield "said_to_fail_and_ran", sum(runs and not fits for runs, fits in known)
+
+
+def of_choices(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+    """Yield the rate of each chosen layout over the best one's; 0 for one that does not run."""
+    for one in steps:
+        if one["kind"] != "choose" or said.get(one["id"], {}).get("index") is None:
+            continue
+        rates = one["published"]["tokens_s"]
+        yield (
+            "chosen_over_best",
+            (rates[said[one["id"]]["index"]] or 0.0) / max(rate for rate in rates if rate),
+        )
+
+
+def of_signs(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+    """Yield whether the faster was named of two layouts that differ by one switch and 5 % or more."""
+    known = [
+        one
+        for one in steps
+        if ran(one) and one["source"] == "playbook" and said.get(one["id"], {}).get("step_s")
+    ]
+    for switch in SWITCHES:
+        groups: dict[str, list[PublishedStep]] = {}
+        for one in known:
+            groups.setdefault(_rest(one, switch), []).append(one)
+        for group in groups.values():
+            for index, first in enumerate(group):
+                for second in group[index + 1 :]:
+                    ratio = first["published"]["step_s"] / second["published"]["step_s"]
+                    if abs(math.log(ratio)) >= math.log(DIFFER):
+                        ours = said[first["id"]]["step_s"] / said[second["id"]]["step_s"]
+                        yield f"sign_rightly/{switch.metric}", float((ratio - 1) * (ours - 1) > 0)
+
+
+def _rest(step: PublishedStep, switch: SwitchedFields) -> str:
+    layout = {name: value for name, value in step["layout"].items() if name not in switch.fields}
+    return json.dumps([step["model"]["hidden_size"], step["gpus"], layout], sort_keys=True)
