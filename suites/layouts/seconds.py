@@ -26,6 +26,10 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 LISTED = 40
 """Layouts that are returned, the fastest first."""
 
+RETRIES_COST = 1.05
+"""By how much a layout must be faster than another to be listed above it, if its allocator may retry: chosen,
+since retries are not predicted but for nanotron, and differences below it are within the model's error."""
+
 METHOD = "step_time"
 
 COMPARED = {"ampere": "A100", "hopper": "H100", "blackwell": "B200, GB200 and GB300"}
@@ -93,12 +97,13 @@ def ranked(subject: Subject) -> tuple[list[RankedLayout], int]:
     if not len(plain.tp):
         return [], 0
     every = with_micro_batches(plain, batch)
-    good = every.only(fits(subject.shape, every, subject.training, subject.cluster).fits)
+    of = fits(subject.shape, every, subject.training, subject.cluster)
+    good = every.only(of.fits)
     if not len(good.tp):
         return [], len(every.tp)
     asked = asked_of(setting, good, batch)
     steps = predicted(asked)
-    per_token = steps.seconds / tokens_of(subject, good)
+    per_token = steps.seconds / tokens_of(subject, good) * np.where(of.retries[of.fits], RETRIES_COST, 1.0)
     chosen: dict[tuple[int, ...], RankedLayout] = {}
     for index in np.argsort(per_token):
         own = tuple(int(each[index]) for each in (good.tp, good.pp, good.cp, good.ep, good.dp))
