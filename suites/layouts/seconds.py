@@ -32,8 +32,8 @@ since retries are not predicted but for nanotron, and differences below it are w
 
 METHOD = "step_time"
 
-COMPARED = {"ampere": "A100", "hopper": "H100", "blackwell": "B200, GB200 and GB300"}
-"""Architectures on which predicted steps were compared with published ones."""
+COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
+"""GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
 
 
 class RankedLayout(NamedTuple):
@@ -43,7 +43,7 @@ class RankedLayout(NamedTuple):
     seconds: float
     low: float
     high: float
-    kind: str  # of steps, whose residuals the interval rests on
+    basis: str  # what the interval rests on
 
 
 def setting_of(subject: Subject) -> StepSetting:
@@ -55,10 +55,10 @@ def setting_of(subject: Subject) -> StepSetting:
             f"device={workload.device}: seconds need its rates of bf16 matmuls, memory and links, which "
             "conf/hardware does not have"
         )
-    if gpu.architecture not in COMPARED:
+    if workload.device not in COMPARED:
         raise Unavailable(
             f"device={workload.device}: seconds are not known; the model was compared with steps on "
-            f"{', '.join(COMPARED.values())} alone"
+            f"{', '.join(COMPARED)} alone"
         )
     gpu = replace(gpu, usable_memory_B=workload.usable_memory_B)
     cluster = GpuCluster(gpu, workload.gpus_per_node, workload.network_B_per_s, workload.network)
@@ -117,7 +117,7 @@ def one_of(asked: AskedStep, steps: PredictedSteps, index: int) -> RankedLayout:
     interval = interval_of(asked, float(steps.filled[index]), index)
     seconds = float(steps.seconds[index])
     layout = asked.layouts.only(np.array([index]))
-    return RankedLayout(layout, seconds, seconds * interval.low, seconds * interval.high, interval.kind)
+    return RankedLayout(layout, seconds, seconds * interval.low, seconds * interval.high, interval.words())
 
 
 def tokens_of(subject: Subject, layouts: Layouts) -> Floats:
@@ -130,15 +130,17 @@ def tokens_of(subject: Subject, layouts: Layouts) -> Floats:
 def model_FLOP(subject: Subject, tokens: float) -> float:
     """Return a step's model FLOP: 6 per matmul parameter and token, and 12 Lsh of attention, without a mask.
 
-    arXiv 2205.05198, appendix A, without the factor of recompute: the convention of Megatron-LM, PaLM and
-    torchtitan, in which a causal mask saves nothing.
+    The convention of nanotron, torchtitan and, before core 0.12, Megatron-LM, in which a causal mask saves
+    nothing; of a layer that sees a window, s is that window.
     """
     shape = subject.shape
     matmuls = shape.active_parameters - shape.vocab_size * shape.hidden_size * (
         0 if shape.tie_word_embeddings else 1
     )
-    attention = 6 * shape.num_hidden_layers * (shape.query_size + shape.attention_size)
-    return tokens * (6.0 * matmuls + attention * subject.workload.seq_len)
+    length = subject.workload.seq_len
+    window = min(length, shape.sliding_window or length)
+    seen = sum(window if windowed else length for windowed in shape.layers_are_windowed)
+    return tokens * (6.0 * matmuls + 6 * seen * (shape.query_size + shape.attention_size))
 
 
 def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
@@ -156,7 +158,7 @@ def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
         yield from parts_of(subject, found[0])
         yield from switches(subject, found[0])
         yield from causes(subject, found[0])
-        yield Note(f"interval: {found[0].kind}")
+        yield Note(f"interval: {found[0].basis}")
         yield parts_note(found[0].layout)
 
 

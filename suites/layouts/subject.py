@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from harness.bounds import Bounds, PositiveInt
 from harness.records import Note, Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
-from suites.training.layouts.divide import refusal
+from suites.training.layouts.divide import divisors, refusal
 from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
 from suites.training.layouts.search import LayoutGpus
 from suites.training.layouts.shape import TransformerShape
@@ -41,7 +41,7 @@ class Workload:
     pp: PositiveInt = 1
     cp: PositiveInt = 1
     ep: PositiveInt = 1
-    etp: PositiveInt = 1
+    etp: PositiveInt | None = None  # tensor-parallel ranks of one expert; None: tp of Megatron-LM, else 1
     virtual_stages: PositiveInt = 1
     zero: Annotated[int, Bounds(at_least=0, at_most=3)] = 1
     shard_size: PositiveInt | None = None  # ranks of hybrid sharding; None: all data-parallel ones
@@ -51,6 +51,15 @@ class Workload:
     usable_memory_B: Bytes = 85.0e9  # of one GPU
     architecture: Architecture = "hopper"
     source: str = ""
+
+
+PRECISIONS = {
+    "ada": ("bf16", "fp8"),
+    "hopper": ("bf16", "fp8"),
+    "cdna": ("bf16", "fp8"),
+    "blackwell": ("bf16", "fp8", "mxfp8", "nvfp4"),
+}
+"""Of matmuls, by architecture, bf16 alone for others: NVIDIA's and AMD's datasheets in conf/hardware."""
 
 
 class Subject(NamedTuple):
@@ -65,6 +74,16 @@ class Subject(NamedTuple):
 
 def subject_of(workload: Workload) -> Subject:
     """Return the question; raises `Unavailable` for a model without a shape, or what does not divide."""
+    able = PRECISIONS.get(workload.architecture, ("bf16",))
+    if workload.precision not in able:
+        raise Unavailable(
+            f"precision={workload.precision}: {workload.architecture} GPUs have no such matmuls; allowed: "
+            f"{', '.join(able)}"
+        )
+    if workload.seconds and workload.offload != "none":
+        raise Unavailable(
+            f"offload={workload.offload}: seconds of offloaded states are not modelled; give none"
+        )
     training = Training(
         seq_len=workload.seq_len,
         program=workload.program,
@@ -88,18 +107,22 @@ def layout_of(workload: Workload) -> Layouts:
     """Return the layout; raises `Unavailable` where its ranks do not divide the GPUs or the batch."""
     ranks = workload.tp * workload.pp * workload.cp
     if workload.gpus % ranks:
-        raise Unavailable(f"tp × pp × cp = {ranks} does not divide gpus={workload.gpus}")
+        raise Unavailable(
+            f"tp × pp × cp = {workload.tp} × {workload.pp} × {workload.cp} = {ranks} does not divide the "
+            f"{workload.gpus} GPUs; its divisors do: {', '.join(map(str, divisors(workload.gpus)[:12]))}"
+        )
     dp = workload.gpus // ranks
     sequences = dp * workload.micro_batch_size
-    batch = workload.global_batch_size
+    batch = None if workload.search else workload.global_batch_size
     if batch is not None and batch % sequences:
         raise Unavailable(
             f"global_batch_size={batch} is no multiple of dp × micro_batch_size = {dp} × "
             f"{workload.micro_batch_size} = {sequences}"
         )
     row: dict[str, int] = {
-        name: getattr(workload, name) for name in ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero")
+        name: getattr(workload, name) for name in ("tp", "pp", "cp", "ep", "virtual_stages", "zero")
     }
+    row["etp"] = workload.etp or default_etp(workload)
     row |= {"dp": dp, "micro_batch_size": workload.micro_batch_size}
     row["micro_batches"] = batch // sequences if batch else (4 * workload.pp if workload.pp > 1 else 1)
     row["recompute"] = RECOMPUTES.index(workload.recompute)
@@ -113,3 +136,14 @@ def parts_note(layouts: Layouts, index: int = 0) -> Note:
     return Note(
         "parts: " + ",".join(f"{name}:{int(getattr(layouts, name)[index])}" for name in Layouts._fields)
     )
+
+
+def default_etp(workload: Workload) -> int:
+    """Return the tensor-parallel ranks of one expert where none are given.
+
+    Megatron-LM's --expert-tensor-parallel-size is --tensor-model-parallel-size by default
+    (megatron/training/arguments.py).
+    """
+    experts = workload.hf_config.get("num_experts") or workload.hf_config.get("num_local_experts")
+    has_experts = bool(experts or workload.hf_config.get("n_routed_experts"))
+    return workload.tp if workload.program == "megatron" and has_experts else 1

@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
 
 def answer(argv: Sequence[str]) -> int:
     """Run what is not on disk yet, print the answer, return the exit status; raises ConfigError."""
-    from harness.commands.advise.lines import layouts_of, lines
+    from harness.commands.advise.lines import fits, layouts_of, lines
     from harness.commands.advise.own_run import own_run
     from harness.commands.advise.question import question_of
     from harness.commands.fit.written_layout import refuse_unknown_format
@@ -93,13 +93,13 @@ def answer(argv: Sequence[str]) -> int:
     if record.status != "ok":
         return refused(record)
     print_all([*question.mine_said, *lines(record, question), *written(record, question, None, format_)])
-    return DONE if layouts_of(record) else NO
+    return DONE if any(map(fits, layouts_of(record).values())) else NO
 
 
 def answer_of_file(run: OwnRun, format_: str | None) -> int:
     """Print how a framework's own file does and which layouts are faster; raises ConfigError."""
     from harness.commands.advise import own_run
-    from harness.commands.advise.lines import layouts_of, lines
+    from harness.commands.advise.lines import fits, layouts_of, lines
 
     record, others = record_of(run.asked), record_of(run.others)
     for one in (record, others):
@@ -107,7 +107,7 @@ def answer_of_file(run: OwnRun, format_: str | None) -> int:
             return refused(one)
     said = [*own_run.lines(run, record, others), *lines(others, run.others), *run.own.lines()]
     print_all([*said, *written(others, run.others, run.own.setup, format_)])
-    return DONE if layouts_of(others) else NO
+    return DONE if any(map(fits, layouts_of(record).values())) else NO
 
 
 def record_of(question: AdviseQuestion) -> Record:

@@ -66,11 +66,17 @@ def layouts_of(record: Record) -> Mapping[str, Values]:
     return found
 
 
+def fits(one: Values) -> bool:
+    """Return whether a layout has room."""
+    return one["needed_memory"] <= one["room_for_allocator"]
+
+
 def of_layouts(record: Record, question: AdviseQuestion, found: Mapping[str, Values]) -> Iterator[str]:
     """Yield the fastest layouts with their rates, intervals and memory."""
     name, best = next(iter(found.items()))
     low, high = best["step_time/low"], best["step_time/high"]
-    yield f"{name}: {best['step_time']:.3g} s per step (90 %: {low:.3g} … {high:.3g})"
+    lacks = "" if fits(best) else "does not fit: "
+    yield f"{lacks}{name}: {best['step_time']:.3g} s per step (90 %: {low:.3g} … {high:.3g})"
     yield from what_was_asked(record, question)
     yield ""
     rows = [["", "TFLOP/s per GPU", "90 %", "MFU", "s per step", "GB"]]
@@ -155,7 +161,8 @@ def conditions(record: Record, question: AdviseQuestion) -> Iterator[str]:
     """Yield what the answer rests on."""
     kind = next((note.partition(": ")[2] for note in record.notes if note.startswith("interval: ")), "")
     yield from wrapped(
-        f"Calculated. The interval is that of residuals of published steps of the kind “{kind}”. FLOP: 6 per "
-        "matmul parameter and token and 12 Lsh of attention, without a mask's saving. Memory has the "
-        "allocator's fragmentation. docs/advise.md reports how far off it is."
+        f"Calculated. Interval: {kind}. Assumed: tensor parallelism overlaps its communication "
+        "(--tp-comm-overlap). FLOP: 6 per matmul parameter and token and 12 Lsh of attention, without a "
+        "mask's saving; MFU is of the datasheet's bf16 rate. Memory has the allocator's fragmentation. "
+        "docs/advise.md reports how far off it is."
     )

@@ -35,6 +35,9 @@ RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|gbit/s|gbps|tbit|tbit/s|gb/s|gbyte/s
 
 NETWORKS = ("infiniband", "efa")
 
+NEARLY = 0.05
+"""How far a power of two may be from a number of sequences that was given with k, M or B, to be meant."""
+
 LINKS_IN_USE_B_PER_S = (1e8, 2e11)
 """Rates per GPU of networks that anybody has: 0.8 Gbit/s to 1.6 Tbit/s."""
 
@@ -130,9 +133,9 @@ def sequences_of(words: CommandWords, run: Run) -> int:
     (fields,) = run.workloads.values()
     seq_len = int(fields["seq_len"])
     sequences = float(match[1]) * COUNTS.get(match[2], 1.0) / seq_len
-    # 4M is 4,194,304 tokens of 8,192 as often as 4,000,000: the nearest power of two of sequences
-    if match[2] and sequences >= 1:
-        sequences = 2.0 ** round_log2(sequences)
+    if match[2] and sequences >= 1:  # 4M stands for 4,194,304 tokens as often as for 4,000,000
+        power = 2.0 ** round_log2(sequences)
+        sequences = power if abs(power / sequences - 1) < NEARLY else round(sequences)
     if sequences < 1 or sequences != int(sequences):
         raise ConfigError(f"{typed}: no whole number of sequences of seq_len={seq_len} tokens")
     return int(sequences)

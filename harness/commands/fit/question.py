@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.commands.fit.recipe import WhatIf, recipe_of, what_ifs_of, with_cells
-from harness.commands.grammar import RequestedDevice, device_of, read
+from harness.commands.grammar import RequestedDevice, datasheet, device_of, read
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -105,9 +105,11 @@ def model_name(path: str) -> str:
 
 
 def hardware_words(device: RequestedDevice) -> list[str]:
-    """Return the words of a command that choose a device."""
+    """Return the words of a command that choose a device; one without a usable size has all of its memory."""
     if device.memory_B is None:
-        return [f"hardware={device.option}"]
+        sheet = datasheet(device.option)
+        whole = [] if sheet.get("usable_memory_B") else [f"hardware.usable_memory_B={sheet['memory_B']}"]
+        return [f"hardware={device.option}", *whole]
     sizes = [f"hardware.{key}={device.memory_B:.0f}.0" for key in ("memory_B", "usable_memory_B")]
     return [f"hardware={DEFAULT_DEVICE}", *sizes]
 

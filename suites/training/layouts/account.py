@@ -102,10 +102,14 @@ def peak_of_rank(
     logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept), 0.0)
     gathered = gathered_B(layouts, units_of(shape, layouts, layers, rank))
     at_loss = logits + gathered.at_loss > made + gathered.in_backward
+    at_begin = waiting + np.where(at_loss, logits + gathered.at_loss, made + gathered.in_backward)
     late = late_gradients_B(layouts, training, parameters, waiting, np.maximum(logits, made))
+    existing = gradients_exist(layouts, training)
+    at_end = states.gradients * (1 - existing) + made + gathered.in_backward
+    late = late + np.where(existing < 1, np.maximum(at_end - at_begin, 0.0), 0.0)
     return LayoutPeak(
         rank,
-        states.weights + states.optimizer + states.gradients * gradients_exist(layouts, training),
+        states.weights + states.optimizer + states.gradients * existing,
         waiting + np.where(at_loss, 0.0, made),
         np.where(at_loss, logits, 0.0),
         communication_B(layouts, training, parameters, kept)
@@ -118,7 +122,8 @@ def peak_of_rank(
 def gradients_exist(layouts: Layouts, training: Training) -> Floats:
     """Return 1 where a rank has its gradients when a backward pass begins, else 0.
 
-    FSDP's are set to None by each update, so that only further micro-batches find some.
+    FSDP's are set to None by each update, so that only further micro-batches find some. All exist when the
+    pass ends, with what its last layer makes.
     """
     transient = training.program in ("torchtitan", "composer")
     return np.where(transient & (layouts.micro_batches == 1), 0.0, 1.0)
@@ -180,6 +185,9 @@ def logits_B(shape: TransformerShape, layouts: Layouts, training: Training, kept
     return 2 * kept.input + gathered + of_logits + of_more
 
 
+DEEPSPEED_BUCKET = 500_000_000
+"""Elements of reduce_bucket_size and allgather_bucket_size by default: deepspeed/runtime/zero/config.py."""
+
 JOINED_INPUTS = 8
 """Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined,
 and their projection (core/transformer/multi_token_prediction.py)."""
@@ -214,8 +222,14 @@ def communication_B(
     """
     of_stages = np.where(layouts.pp > 1, layouts.virtual_stages * kept.input, 0.0)
     buckets = np.zeros_like(kept.input)
+    alone = layouts.dp * layouts.cp == 1
     if training.program == "nanotron":
-        buckets = np.where(layouts.dp * layouts.cp > 1, 2 * parameters.all, 0.0)
+        buckets = np.where(alone, 0.0, 2 * parameters.all)
+    if training.program in ("torchtitan", "composer"):
+        buckets = np.where((layouts.zero == 0) & ~alone, 4 * parameters.all, 0.0)
+    if training.program == "deepspeed":
+        bucket = np.minimum(parameters.all, DEEPSPEED_BUCKET)
+        buckets = np.where(alone, 0.0, 2 * 2 * bucket)
     return of_stages + buckets
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,10 @@ from suites.training.layouts.layout import Ints, Layouts, Training
 from suites.training.layouts.shape import TransformerShape
 
 Bools = NDArray[np.bool_]
+
+
+ALONE: Mapping[str, tuple[str, ...]] = {"composer": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp")}
+"""Parallelism that a program does not have, or that the account does not cover of it."""
 
 
 class DivisionRule(NamedTuple):
@@ -134,6 +138,9 @@ def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[Divi
 
 def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield the conditions on ZeRO's stage."""
+    for field in ALONE.get(training.program, ()):
+        alone = getattr(layouts, field) == 1
+        yield DivisionRule(alone, field, f"{training.program} has no such parallelism here", 0)
     most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
     yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
     if training.offload != "none":

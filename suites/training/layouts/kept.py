@@ -19,8 +19,8 @@ from suites.training.layouts.shape import TransformerShape
 ROUTER_B = 16
 """Bytes per token and expert: core/transformer/moe/moe_utils.py, unfused."""
 
-FP8 = ("fp8", "mxfp8", "nvfp4")
-"""Precisions in which the inputs of matmuls are kept in one byte per element."""
+FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+"""Bytes per element in which Transformer Engine keeps the inputs of matmuls, with their scales."""
 
 
 class KeptOfLayer(NamedTuple):
@@ -96,8 +96,11 @@ def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) ->
 
 
 def matmul_input_B(training: Training) -> float:
-    """Return the bytes per element of an input that a matmul keeps for its weight's gradient."""
-    return 1.0 if training.precision in FP8 else 4.0 if training.precision == "fp32" else 2.0
+    """Return the bytes per element of an input that a matmul keeps for its weight's gradient.
+
+    torchao keeps inputs as they are, and casts them again (torchao/float8/float8_linear.py).
+    """
+    return FP8_INPUT_B.get(training.precision, 2.0) if training.program == "megatron" else 2.0
 
 
 def attention_kept(
@@ -115,7 +118,9 @@ def attention_kept(
     ordered = training.program in ("megatron", "nanotron")
     flash = training.program == "nanotron" or training.attention == "flash" or architecture == "ampere"
     several = (layouts.micro_batch_size > 1) & ordered & flash
-    copies = np.where(several, 2.0, 1.0) + (0.5 if training.precision in FP8 else 0.0)
+    copies = np.where(several, 2.0, 1.0) + (
+        matmul_input_B(training) / 2 if training.precision in FP8_INPUT_B and ordered else 0.0
+    )
     kept = 2 * (queries + keys_values + copies * result)
     if shape.qk_norm_size:
         kept = kept + 2 * (queries + keys_values / 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.divide import divides, divisors
-from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, Training
+from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
 from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
 from suites.training.layouts.shape import TransformerShape
 
 MOST_SEQUENCES = 256
 """The largest micro-batch that is searched."""
+
+STAGES: Mapping[ProgramName, tuple[int, ...]] = {
+    "megatron": (0, 1),
+    "nanotron": (0, 1),
+    "deepspeed": (1, 2, 3),
+    "torchtitan": (3,),
+    "composer": (3,),
+}
+"""ZeRO's stages that are tried, by program."""
 
 VIRTUAL_STAGES = (1, 2, 4, 8)
 """Stages per pipeline rank that are tried."""
@@ -45,11 +54,15 @@ class Fits(NamedTuple):
 
 
 def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
-    """Return whether each layout fits the cluster's GPUs."""
+    """Return whether each layout fits the cluster's GPUs.
+
+    nanotron's account was compared with reserved bytes, so that nothing is added for fragmentation.
+    """
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
     room = room_B(layouts, cluster.usable_B)
-    fit = peak * FRAGMENTED <= room
-    return Fits(peak * FRAGMENTED, room, fit, fit & (peak * WITHOUT_RETRIES > room))
+    needed = peak * (1.0 if training.program == "nanotron" else FRAGMENTED)
+    fit = needed <= room
+    return Fits(needed, room, fit, fit & (peak * WITHOUT_RETRIES > room))
 
 
 def candidates(
@@ -69,7 +82,7 @@ def candidates(
 def _rows(
     shape: TransformerShape, training: Training, cluster: LayoutGpus, global_batch_size: int | None
 ) -> Iterator[dict[str, int]]:
-    zeros = {"megatron": (0, 1), "nanotron": (0, 1)}.get(training.program, (1, 2, 3))
+    zeros = STAGES[training.program]
     sizes = [one for one in divisors(cluster.gpus) if one <= cluster.gpus_per_node]
     for tp, pp in product(sizes, divisors(cluster.gpus)):
         if cluster.gpus % (tp * pp) or pp > shape.num_hidden_layers + 2:
@@ -79,14 +92,14 @@ def _rows(
             if global_batch_size is not None and global_batch_size % dp:
                 continue
             micro_batches = 4 * pp if global_batch_size is None else global_batch_size // dp
-            for ep, virtual, zero, recompute in product(
-                _expert_sizes(shape, dp * cp * tp),
+            for (ep, etp), virtual, zero, recompute in product(
+                _expert_sizes(shape, training, dp * cp * tp, tp),
                 VIRTUAL_STAGES if pp > 1 else (1,),
                 zeros if dp * cp > 1 else zeros[:1],
                 range(len(RECOMPUTES)),
             ):
                 yield {
-                    "tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "etp": 1, "virtual_stages": virtual,
+                    "tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "etp": etp, "virtual_stages": virtual,
                     "zero": zero, "recompute": recompute, "micro_batches": micro_batches,
                 }  # fmt: skip
 
@@ -96,10 +109,11 @@ def _context_sizes(training: Training, ranks: int) -> list[int]:
     return [one for one in divisors(ranks) if one <= most and one & (one - 1) == 0]
 
 
-def _expert_sizes(shape: TransformerShape, ranks: int) -> list[int]:
+def _expert_sizes(shape: TransformerShape, training: Training, ranks: int, tp: int) -> list[tuple[int, int]]:
     if not shape.num_experts:
-        return [1]
-    return [one for one in divisors(shape.num_experts) if ranks % one == 0]
+        return [(1, 1)]
+    within = sorted({1, tp}) if training.program == "megatron" else [1]
+    return [(ep, etp) for ep in divisors(shape.num_experts) for etp in within if ranks % (ep * etp) == 0]
 
 
 def with_micro_batch(layouts: Layouts, size: Ints, global_batch_size: int | None) -> Layouts:
@@ -127,7 +141,16 @@ def largest_micro_batch(
         tried = with_micro_batch(layouts, middle, global_batch_size)
         good = fits(shape, tried, training, cluster).fits & (middle < high)
         low, high = np.where(good, middle, low), np.where(good, high, np.minimum(high, middle))
-    return low
+    if global_batch_size is None:
+        return low
+    return np.array(
+        [_largest_divisor(global_batch_size // dp, most) for dp, most in zip(layouts.dp, low, strict=True)]
+    )
+
+
+def _largest_divisor(whole: int, most: int) -> int:
+    """Return the largest divisor of a rank's sequences that is no larger than `most`."""
+    return max((one for one in range(1, most + 1) if whole % one == 0), default=0)
 
 
 def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
@@ -151,11 +174,13 @@ def title(layout: Layouts, index: int = 0) -> str:
     sizes = [f"{name} {value[name]}" for name in ("dp", "tp", "pp", "cp") if value[name] > 1]
     words = [" × ".join(sizes) or "one GPU"]
     if value["ep"] > 1:
-        words.append(f"ep {value['ep']}")
+        words.append(f"ep {value['ep']}" + (f" × etp {value['etp']}" if value["etp"] > 1 else ""))
     if value["virtual_stages"] > 1:
         words.append(f"{value['virtual_stages']} stages per rank")
     if value["zero"]:
-        words.append(f"ZeRO-{value['zero']}")
+        within = value["shard_size"]
+        hybrid = f" within {within} ranks" if within < value["dp"] * value["cp"] else ""
+        words.append(f"ZeRO-{value['zero']}{hybrid}")
     if value["recompute"]:
         words.append(f"{RECOMPUTES[value['recompute']]} recompute")
     return ", ".join(words)

@@ -57,7 +57,7 @@ twice."""
 def sizes_of(training: Training) -> StateSizes:
     """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
-    if training.precision in FP8_WEIGHT_B:
+    if training.precision in FP8_WEIGHT_B and training.program == "megatron":
         sizes = sizes._replace(weights=sizes.weights + FP8_WEIGHT_B[training.precision])
     if training.offload != "none" and training.program == "torchtitan":
         return StateSizes(0, 0, 0)
@@ -160,7 +160,8 @@ def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -
 def sharded(layouts: Layouts, parameters: RankParameters, stage: int) -> Floats:
     """Return the parameters of which a rank has something that ZeRO shards from this stage on."""
     shards = layouts.shard_size.astype(float)
-    copies = np.minimum(expert_copies(layouts), shards)
+    hybrid = layouts.shard_size < layouts.dp * layouts.cp
+    copies = np.where(hybrid, np.minimum(expert_copies(layouts), shards), expert_copies(layouts))
     here = parameters.shared / shards + parameters.experts / copies
     return np.where(layouts.zero >= stage, here, parameters.all)
 

@@ -420,11 +420,14 @@ def test_the_docs_have_the_errors_of_the_committed_run():
     )
     dry = [abs(error) for name, error in errors.items() if name not in MEGATRON]
     within = [error for error in errors.values() if abs(error) < 2]
-    (outside,) = [error for error in errors.values() if abs(error) >= 2]
+    by_account = [abs(errors[name]) for name in MEGATRON]
+    assert max(map(abs, errors.values())) == max(by_account)
     text = " ".join(lines)
     assert f"{len(within)} of {len(errors)} peaks are predicted within 2 %: {len(dry)} by dry runs" in text
     assert f"half of them within {median(dry):.2f} %" in text
-    assert f"{len(MEGATRON) - 1} of {len(MEGATRON)} of Megatron-LM" in text
-    assert f"the other is {-outside:.1f} % too low" in text
+    few = sum(error < 2 for error in by_account)
+    assert f"{few} of {len(MEGATRON)} of Megatron-LM" in text
+    assert max(by_account) < 4
+    assert "the others are within 4 %" in text
     readme = (ROOT / "README.md").read_text()
     assert f"{len(within)} of {len(errors)} within 2 %" in readme

@@ -25,7 +25,9 @@ class StepInterval(NamedTuple):
 
     def words(self) -> str:
         """Return what the interval rests on."""
-        return f"{self.kind}: {'residuals of fitted steps' if self.fitted else 'set, none was fitted'}"
+        if self.fitted:
+            return f"the residuals of published steps of the kind “{self.kind}”"
+        return f"set by hand: no published step of the kind “{self.kind}” was fitted"
 
 
 def interval_of(asked: AskedStep, filled: float, index: int = 0) -> StepInterval:

@@ -117,7 +117,27 @@ def reduction_exposed_s(setting: StepSetting, layouts: Layouts, micro_batch_s: F
     hidden = micro_batch_s * window
     reduce_s = np.maximum(reduce_s - early * hidden * 2 / 3, least * reduce_s)
     gather_s = np.maximum(gather_s - facts.gather_overlaps * hidden / 3, least * gather_s)
-    return np.where(layouts.zero == 3, 0.0, reduce_s + gather_s)
+    whole = np.where(layouts.zero == 3, 0.0, reduce_s + gather_s)
+    more = np.where(layouts.zero == 2, layouts.micro_batches - 1, 0)  # ZeRO-2 reduces each micro-batch's
+    each_s = _step_collectives_s(setting, layouts)[0]
+    repeated = more * np.maximum(each_s - early * micro_batch_s * 2 / 3, least * each_s)
+    return np.asarray(whole + repeated + replicas_exposed_s(setting, layouts, micro_batch_s))
+
+
+def replicas_exposed_s(setting: StepSetting, layouts: Layouts, micro_batch_s: Floats) -> Floats:
+    """Return the exposed seconds in which hybrid sharding's replicas sum the gradients of their shards.
+
+    After each micro-batch's reduction within a replica, hidden by its backward pass as far as that lasts
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, all_reduce_group).
+    """
+    shared, experts = rank_parameters(setting, layouts)
+    shards = np.maximum(layouts.shard_size.astype(float), 1.0)
+    replicas = layouts.dp * layouts.cp / shards
+    size_B = setting.facts.reduced_B * (shared + experts) / shards
+    one = ring_gather_s(size_B, replicas.astype(float), shards * layouts.tp, setting.links)
+    seconds = 2 * (one.bytes_s + one.latency_s)
+    exposed = np.maximum(seconds - micro_batch_s * 2 / 3, setting.constants["reduction_exposed"] * seconds)
+    return np.where((layouts.zero == 3) & (replicas > 1), layouts.micro_batches * exposed, 0.0)
 
 
 def _step_collectives_s(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:

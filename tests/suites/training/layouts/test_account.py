@@ -165,6 +165,8 @@ STEPS: list[tuple[dict[str, int], list[Any], dict[str, int]]] = [
     ({"num_key_value_heads": 16, "vocab_size": 32000}, [], {}),
     ({"vocab_size": 32000, "micro_batch_size": 2}, ["activation_checkpointing"], {"recompute": 2}),
     ({"micro_batch_size": 4}, [{"activation_checkpointing": {"mode": "per_op"}}], {"recompute": 1}),
+    ({"seq_len": 512, "dp_size": 2}, ["activation_checkpointing"], {"recompute": 2}),
+    ({"seq_len": 512, "dp_size": 4, "vocab_size": 32000}, [], {}),
 ]
 
 
@@ -182,7 +184,9 @@ def test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes(sizes, recipe, fiel
         num_hidden_layers=16, hidden_size=2048, num_attention_heads=16, head_dim=128, intermediate_size=8192,
         num_key_value_heads=workload.num_key_value_heads, vocab_size=workload.vocab_size,
     )  # fmt: skip
-    layout = Layouts.of([{"dp": 8, "zero": 3, "micro_batch_size": workload.micro_batch_size, **fields}])
-    training = Training(seq_len=4096, program="torchtitan", attention="flash")
+    row = {"dp": workload.dp_size, "zero": 3, "micro_batch_size": workload.micro_batch_size, **fields}
+    training = Training(seq_len=workload.seq_len, program="torchtitan", attention="flash")
     assert run.allocated_B is not None
-    assert worst_peak(shape, layout, training).total_B[0] == pytest.approx(run.allocated_B, rel=0.01)
+    predicted_B = worst_peak(shape, Layouts.of([row]), training).total_B[0]
+    short = workload.seq_len < 4096  # gradients decide: the account has all of a layer's at once
+    assert predicted_B == pytest.approx(run.allocated_B, rel=0.05 if short else 0.01)
