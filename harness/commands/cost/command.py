@@ -33,8 +33,8 @@ python -m harness.cost FOLDER [KEY=VALUE ...]
   prices=NAME        one list of conf/prices.yaml, or a YAML file of your own
   tokens=1e12        tokens of the training run that is priced
 
-python -m harness.cost model=PATH gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE ...]
-python -m harness.cost config=FILE gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE ...]
+python -m harness.cost model=PATH gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE]
+python -m harness.cost config=FILE gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE]
     what would a run cost, before it is run? At the predicted speed of the
     fastest layout, or of a framework's own file. Other words are those of
     python -m harness.advise: device, link, seq_len, tokens_per_batch, layout,

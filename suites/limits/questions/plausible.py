@@ -31,6 +31,8 @@ DATA_SHEETS = {
     "NVIDIA H200 SXM": Nominal(4.8e12, 450e9),
     "NVIDIA B200": Nominal(7.67e12, 900e9),
     "NVIDIA GB200": Nominal(8.0e12, 900e9),
+    "NVIDIA B300": Nominal(7.7e12, 900e9),
+    "NVIDIA GB300": Nominal(8.0e12, 900e9),
     "NVIDIA L40S": Nominal(864e9, 32e9),
     "NVIDIA GeForce RTX 4090": Nominal(1.008e12, 32e9),
     "NVIDIA GeForce RTX 5090": Nominal(1.792e12, 64e9),
