@@ -66,13 +66,18 @@ LONG = """
     test_dataloader_other_peers.py::*[[]ray_data-jsonl]
     test_dataloader_other_peers.py::test_an_epoch_has_each_document_once[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]spdl-parquet]
     test_dataloader_other_peers.py::test_closing_leaves_nothing[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_ranks_of_a_group_have_slices_of_the_same_rows[[]ray_data-parquet]
+    test_dry_run_offload.py::test_without_prefetching_activations_do_not_grow_with_layers
+    test_every_optimization.py::*-factorial.*_*]
     test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
     test_every_optimization.py::*interconnect|zero3-*
+    test_every_optimization.py::*kernels|linear_cross_entropy_32k-torch_compile]
     test_every_optimization.py::*llama_5m-partial_offload.*]
+    test_every_optimization.py::*llama_5m-zero3_offload_params]
     test_every_optimization.py::*llama_5m-zero[123]]
     test_every_optimization.py::*llama_5m-zero[123]_offload]
     test_every_optimization.py::*llama_5m-zero_infinity]
@@ -80,13 +85,15 @@ LONG = """
     test_every_optimization.py::*memory_parquet_306_8-disaggregated_autoscaled]
     test_every_optimization.py::*memory_parquet_306_8-grain_*_mix]
     test_every_optimization.py::*memory_parquet_306_8-ray_data]
-    test_every_optimization.py::*softmax_small-torch_compile]
+    test_every_optimization.py::*memory_parquet_306_8-spdl]
+    test_every_optimization.py::*memory|*_mixed_*]
+    test_every_optimization.py::*portability|softmax-inductor]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
-    test_every_optimization.py::*-factorial.*_*_*]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
     test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
+    test_fsdp2.py::test_repeated_layers_equal_a_full_trace
     test_fsdp2_resharding.py::test_repeated_layers_equal_a_full_trace[[]*apart*
     test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
     test_host_optimizer.py::test_the_harness_runs_it
@@ -104,6 +111,7 @@ LONG = """
     test_offload_swap_folder.py::test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not
     test_overlap_training_step.py::*[[]4-*
     test_pipeline_mesh.py::test_layers_of_a_stage_are_repeated[[]interleaved]
+    test_portability_engines.py::test_an_engine_computes_a_training_step_as_float64_does[[]inductor]
     test_profiling_ranks.py::test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown
     test_ray_executor.py::test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
@@ -127,74 +135,90 @@ kernel's target, one more way for a node or a submitter to be lost. `make long` 
 
 SAMPLED = {
     2: """
+        test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes
         test_compare.py::test_identical_runs_of_real_processes_do_not_fail
-        test_ranks.py::test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it
-        test_ranks.py::test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell
-        test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
+        test_context_parallel.py::test_fused_attention_on_cuda_makes_no_mask
         test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_dry_run_offload.py::test_the_dry_run_equals_what_the_allocator_sees
-        test_expert_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
-        test_expert_parallel.py::test_the_dry_run_equals_what_real_tensors_take
-        test_fabric.py::test_packets_go_where_the_kernel_says
-        test_further_meshes.py::test_real_ranks_of_a_mesh_see_the_losses_and_gradients_of_one_device
-        test_further_meshes.py::test_the_dry_run_of_a_rank_of_each_stage_equals_what_real_tensors_*
-        test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
-        test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
-        test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
+        test_expert_parallel.py::test_the_dry_run_equals_what_real_ranks_take_whose_routing_is_even
+        test_fsdp1.py::test_losses_on_ranks_are_plain_pytorchs
+        test_fsdp2.py::test_so_it_does_when_fsdp2_is_set_up_otherwise
+        test_interconnect.py::test_a_step_is_timed_behind_its_link
+        test_layer_repetition.py::test_built_as_traced
+        test_mixture.py::test_a_dry_run_with_equal_shares_is_what_a_real_routing_takes_on_one_device
+        test_ranks.py::test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it
+        test_ranks.py::test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell
+        test_room.py::test_the_needed_room_is_within_the_stated_range
+        test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job
+        test_steady_micro_batches.py::test_further_micro_batches_take_what_the_second_does
+        test_tensor_parallel.py::test_real_ranks_see_the_losses_of_one_device
         test_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
     """,
     3: """
-        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
-        test_memory_order.py::test_a_kernel_has_no_race_and_no_uncertain_wait
-        test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
-        test_offload_bytes.py::test_bytes_on_the_host_are_those_by_hand
-        test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
-        test_fit.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
-        test_models_that_read_values.py::test_what_reads_values_takes_the_memory_that_it_takes
-        test_offload_activations.py::test_gradients_are_the_plain_ones_to_the_bit
-        test_optimizations.py::test_wrong_gradients_are_caught
-        test_techniques.py::test_a_combination_keeps_the_loosest_contract
         test_answer.py::test_the_end_of_a_sweep_fits_a_screen
         test_checkpointing_policies.py::test_a_dry_run_is_as_measured
         test_congestion.py::test_half_the_step_changes_little
         test_dataloader_peers.py::test_each_document_is_loaded_once_per_epoch_bit_for_bit_and_no_p*
         test_dry_run_offload.py::test_few_layers_stand_for_all
         test_fake_step.py::test_as_measured
-        test_float8.py::test_a_dry_run_is_as_measured
-        test_fsdp1.py::test_a_dry_run_is_as_measured
-        test_fsdp2.py::test_the_dry_run_equals_what_real_tensors_take
+        test_fit.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
         test_fsdp2_resharding.py::test_a_dry_run_is_as_measured
-        test_huggingface.py::test_fake_step_is_what_is_measured
         test_kernels_config.py::test_each_technique_that_applies_trains_the_configs_own_model
+        test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
         test_llama_adapter.py::test_a_dry_run_is_as_measured
         test_llama_adapter.py::test_a_dry_run_of_a_rank_is_as_measured
-        test_lora.py::test_a_dry_run_is_as_measured
         test_lora.py::test_a_dry_run_of_a_rank_is_as_measured
         test_losses_in_chunks.py::test_a_dry_run_is_as_measured
+        test_memory_order.py::test_a_kernel_has_no_race_and_no_uncertain_wait
         test_memory_published.py::test_a_row_is_described_or_names_the_technique_that_is_not_built
         test_memory_published.py::test_the_command_of_a_row_asks_for_the_same_step
         test_memory_published.py::test_the_command_of_megatrons_rows_gives_the_same_layout_without*
-        test_mesh.py::test_the_dry_run_equals_what_real_tensors_take
-        test_offload_bytes.py::test_bytes_moved_are_those_by_hand
+        test_models_that_read_values.py::test_what_reads_values_takes_the_memory_that_it_takes
+        test_offload_activations.py::test_gradients_are_the_plain_ones_to_the_bit
+        test_offload_bytes.py::test_bytes_on_the_host_are_those_by_hand
+        test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
         test_offload_losses.py::test_mixed_precision_rounds_and_no_more
-        test_optimizations.py::test_a_variant_gives_what_the_baseline_gives
+        test_optimizations.py::test_wrong_gradients_are_caught
         test_optimizer_states.py::test_a_dry_run_is_as_measured
         test_overlap_bad_input.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
-        test_real_configs.py::test_a_small_one_takes_what_is_predicted
         test_real_configs.py::test_at_real_sizes_a_common_set_up_takes_less
+        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
         test_symmetric.py::test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values
+        test_techniques.py::test_a_combination_keeps_the_loosest_contract
         test_triton_rowwise.py::test_every_kernel_compiles_for_every_target_without_spills
         test_user_model.py::test_the_dry_run_of_the_example_is_the_real_steps_peak
-        test_zero.py::test_the_dry_run_equals_what_real_tensors_take
     """,
     4: """
+        test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
+        test_expert_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
+        test_expert_parallel.py::test_the_dry_run_equals_what_real_tensors_take
+        test_fabric.py::test_packets_go_where_the_kernel_says
+        test_further_meshes.py::test_real_ranks_of_a_mesh_see_the_losses_and_gradients_of_one_device
+        test_further_meshes.py::test_the_dry_run_of_a_rank_of_each_stage_equals_what_real_tensors_*
+        test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
         test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
-        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
         test_memory_published.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+        test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
+        test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
     """,
     5: """
         test_encoder_decoder.py::test_a_step_is_answered
         test_symmetric_compiled.py::test_each_wait_acquires_each_notify_releases_and_nothing_spills
+    """,
+    6: """
+        test_float8.py::test_a_dry_run_is_as_measured
+        test_fsdp1.py::test_a_dry_run_is_as_measured
+        test_fsdp2.py::test_the_dry_run_equals_what_real_tensors_take
+        test_huggingface.py::test_fake_step_is_what_is_measured
+        test_lora.py::test_a_dry_run_is_as_measured
+        test_mesh.py::test_the_dry_run_equals_what_real_tensors_take
+        test_offload_bytes.py::test_bytes_moved_are_those_by_hand
+        test_optimizations.py::test_a_variant_gives_what_the_baseline_gives
+        test_real_configs.py::test_a_small_one_takes_what_is_predicted
+        test_zero.py::test_the_dry_run_equals_what_real_tensors_take
+    """,
+    8: """
+        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
     """,
 }
 """Tests of which `make test` runs the first of every so many parameter sets, and `make long` the others: each
