@@ -8,6 +8,7 @@ import yaml
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT, file_of
+from harness.config.protocols import optimization_file
 from harness.config.run import load, names
 from harness.config.variants.optimizations import CONF, optimizations, titles
 from harness.report.language.spec import REPORTS, load_spec
@@ -33,9 +34,9 @@ def settings_of(path):
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
-    path, conf = ROOT / "suites" / suite / f"{name}.py", CONF / "suite" / suite / f"{name}.yaml"
+    path, conf = optimization_file(ROOT / "suites" / suite, name), CONF / "suite" / suite / f"{name}.yaml"
     config = yaml.safe_load(conf.read_text()) if conf.is_file() else {}
-    settings = settings_of(path) if path.is_file() else None
+    settings = settings_of(path) if path is not None else None
     fields = [n.target.id for n in settings.body if isinstance(n, ast.AnnAssign)] if settings else []
     assert set(fields) == set(config.get("settings", {}))
 

@@ -9,8 +9,8 @@ import pytest
 from places import SUPPORT
 from toy.sweep import cell, environ, group, sweep
 
-from harness.config.code_fingerprint import ROOT
-from harness.config.protocols import OPTIMIZATION, SUITE, check_modules
+from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.protocols import OPTIMIZATION, SUITE, check_modules, optimization_file
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import with_module
@@ -217,7 +217,8 @@ def typed_uses(package, folder, optimizations):
     lines += [f"prepared({package}, {package})" if has("prepare") else f"plain({package})"]
     lines += [f"{call}({package}, {package})" for name, call in OPTIONAL.items() if has(name)]
     for one in optimizations:
-        module, source = f"{package}.{one}", (folder / f"{one}.py").read_text()
+        file = optimization_file(folder, one)
+        module, source = f"{package}.{module_of(file, folder)}", file.read_text()
         kind = (
             "configured"
             if re.search(r"^class Settings|import .*\bSettings\b", source, re.M)

@@ -35,7 +35,7 @@ from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
 from suites.training.step import Level, Role, TrainingStep
-from suites.training.techniques.context_parallel import ContextParallelModel
+from suites.training.techniques.parallelism.context_parallel import ContextParallelModel
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PIPELINE_PARALLELISM

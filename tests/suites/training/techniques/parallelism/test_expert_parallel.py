@@ -28,7 +28,8 @@ from suites.training.correctness import (
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
 from suites.training.ranks import on_rank
 from suites.training.ranks.expert_group import reordered
-from suites.training.techniques import build_step, expert_parallel
+from suites.training.techniques import build_step
+from suites.training.techniques.parallelism import expert_parallel
 
 MESH = ["fsdp2", "expert_parallel"]
 FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]

@@ -44,7 +44,7 @@ from suites.training.optimizers.optimizers import (
 )
 from suites.training.ranks.mesh import Meshes, joined
 from suites.training.step import Level, Role, TrainingStep, no_context
-from suites.training.techniques import mixed_precision
+from suites.training.techniques.precision import mixed_precision
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM

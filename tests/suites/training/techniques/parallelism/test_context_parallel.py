@@ -21,7 +21,8 @@ from suites.training.correctness import check, check_on_ranks, text_updates
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.model import Transformer
 from suites.training.ranks import on_rank
-from suites.training.techniques import build_step, context_parallel
+from suites.training.techniques import build_step
+from suites.training.techniques.parallelism import context_parallel
 
 MESH = ["fsdp2", "context_parallel"]
 FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]

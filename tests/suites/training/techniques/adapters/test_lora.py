@@ -13,7 +13,7 @@ from suites.training.correctness import check
 from suites.training.dry_run.dry_run import among_ranks
 from suites.training.models.quantized_weights import BLOCK, NF4, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.lora import DoRALinear, LoRALinear, Settings
+from suites.training.techniques.adapters.lora import DoRALinear, LoRALinear, Settings
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)

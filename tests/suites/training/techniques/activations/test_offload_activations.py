@@ -17,8 +17,8 @@ from suites.offload.transfer_counter import TransferCounter
 from suites.training.models.model import ModelShape, Transformer
 from suites.training.offload.host_memory import HostMemory as Host
 from suites.training.offload.transfer import Copy, SideStream
-from suites.training.techniques import activation_checkpointing
-from suites.training.techniques import activation_offload as activation_hooks
+from suites.training.techniques.activations import activation_checkpointing
+from suites.training.techniques.activations import activation_offload as activation_hooks
 from suites.training.workload import Resources
 
 CPU = torch.device("cpu")

@@ -26,7 +26,7 @@ from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
 from suites.training.step import Level, TrainingStep
-from suites.training.techniques.lora import freeze, with_frozen_base
+from suites.training.techniques.adapters.lora import freeze, with_frozen_base
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.MODEL
