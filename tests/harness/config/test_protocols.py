@@ -10,7 +10,13 @@ from places import SUPPORT
 from toy.sweep import cell, environ, group, sweep
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.protocols import OPTIMIZATION, SUITE, check_modules, optimization_file
+from harness.config.protocols import (
+    OPTIMIZATION,
+    SUITE,
+    check_modules,
+    optimization_file,
+    optimizations_with_module,
+)
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import with_module
@@ -143,6 +149,33 @@ def test_an_optimization_is_checked_against_its_protocol(toy, source, settings, 
     with pytest.raises(ConfigError, match=rf"^toy_suites/timed/fast\.py: .*{message}.*"):
         check_modules("timed", {"fast": settings}, suites=toy.parents[1])
     assert set(OPTIMIZATION) == {"apply", "unavailable"}
+
+
+def test_an_optimization_may_be_in_a_folder_of_its_suite(toy):
+    folder = toy.parent / "folder"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "helper.py").write_text("def applied(subject): ...\n")
+    (folder / "late.py").write_text("def apply(subject, *, wrong): ...\n")
+    with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py: apply\(subject"):
+        check_modules("timed", {"late": []}, suites=toy.parents[1])
+    assert optimizations_with_module(toy.parent) == ["baseline", "late"]
+    assert optimization_file(toy.parent, "helper") is None
+    (toy.parent / "late.py").write_text("def apply(subject): ...\n")
+    with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py and toy_suites/timed/late\.py"):
+        check_modules("timed", {"late": []}, suites=toy.parents[1])
+
+
+def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
+    folder = toy.parent / "folder"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "late.py").write_text("def apply(subject):\n    raise ValueError('from the folder')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
+    one = cell(suite="timed", module="late", time_s=1.0)
+    record = sweep(tmp_path / "out", [group(one)])[one.id]
+    assert record.status == Status.CRASHED
+    assert record.reason.startswith("ValueError: from the folder")
 
 
 def test_a_child_refuses_it_too_where_nobody_looked_before(toy, tmp_path, monkeypatch):

@@ -126,6 +126,16 @@ def test_what_a_technique_does_not_need_it_may_leave_out(copy, function):
     check_module(copy, copy.parents[1])
 
 
+def test_two_techniques_of_one_name_are_refused(copy):
+    other = copy.parents[1] / "precision" / copy.name
+    other.parent.mkdir()
+    shutil.copy(copy, other)
+    with pytest.raises(
+        ConfigError, match=r"parallelism/fsdp2\.py.*precision/fsdp2\.py: two techniques of one"
+    ):
+        checked_techniques("here", ["fsdp2"], copy.parents[1])
+
+
 def test_all_that_is_missing_is_named_at_once(copy):
     copy.write_text("def contract(): ...\n")
     with pytest.raises(ConfigError) as error:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from harness.instruments.distributed.ray_session import RaySession
+from suites.dataloader.loaders.ray_data import LEAST_OBJECT_STORE_B
 from suites.dataloader.ranks.loader_ranks import LoaderRanks
-from suites.dataloader.ray_data import LEAST_OBJECT_STORE_B
 from suites.dataloader.reading.storage import library
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from harness.records import HostInfo
 from suites.portability import stablehlo
 from suites.portability.capture.graph import Capture
+from suites.portability.engines.iree import compile_text
 from suites.portability.extra import installed, missing
-from suites.portability.iree import compile_text
 from suites.portability.subject import Compiled, Engine, Subject
 
 BACKENDS = {

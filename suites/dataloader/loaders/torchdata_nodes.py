@@ -113,7 +113,7 @@ class SourceDocuments:
 
     def __iter__(self) -> Iterator[str | bytes]:
         """Return a new reader from the source's first document on."""
-        from suites.dataloader.baseline_loader import READERS, documents
+        from suites.dataloader.loaders.baseline_loader import READERS, documents
 
         reader = READERS[self.source.format]
         for text in documents(self.source, self.spec, self.place.dp_rank, self.spec.dp_size, reader):

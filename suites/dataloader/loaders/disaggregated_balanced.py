@@ -1,7 +1,7 @@
 """The disaggregated loader, with documents assigned to groups so that their steps take equally long."""
 
-from suites.dataloader.disaggregated import FORMATS as FORMATS
-from suites.dataloader.disaggregated import NEEDS_RAY as NEEDS_RAY
+from suites.dataloader.loaders.disaggregated import FORMATS as FORMATS
+from suites.dataloader.loaders.disaggregated import NEEDS_RAY as NEEDS_RAY
 from suites.dataloader.measured.fed_flop import flop_of_model
 from suites.dataloader.subject import Subject
 

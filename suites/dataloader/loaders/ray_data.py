@@ -32,7 +32,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.peers import in_one_line, refuse_slow_storage
+from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
 from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
 from suites.dataloader.reading.storage import library
 from suites.dataloader.subject import Subject

@@ -22,6 +22,6 @@ def apply(subject: Subject) -> Subject:
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
-    from suites.dataloader.baseline_loader import loaded
+    from suites.dataloader.loaders.baseline_loader import loaded
 
     return loaded(spec, place, workers=0)

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.records import HostInfo, Unavailable
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, packed, tokenize
-from suites.dataloader.peers import in_one_line, refuse_slow_storage
+from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
 from suites.dataloader.ranks.worker_processes import constant_mixture, refuse_formats
 from suites.dataloader.reading.storage import library
 from suites.dataloader.subject import Subject

@@ -10,9 +10,9 @@ from typing import Any
 from harness.records import HostInfo
 from suites.portability import stablehlo
 from suites.portability.capture.graph import Capture
+from suites.portability.engines.xla import TRIED, parsed
 from suites.portability.extra import as_tried, installed, missing
 from suites.portability.subject import Compiled, Engine, Subject
-from suites.portability.xla import TRIED, parsed
 
 TOPOLOGIES = {"tpu_v5e": "v5e:2x2", "tpu_v6e": "v6e:2x2"}
 """Targets: the topology that libtpu describes; one of its chips is compiled for."""

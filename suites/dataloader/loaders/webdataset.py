@@ -24,7 +24,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.peers import in_one_line
+from suites.dataloader.loaders.peers import in_one_line
 from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
 from suites.dataloader.reading.storage import library, one_line, open_file
 from suites.dataloader.subject import Subject

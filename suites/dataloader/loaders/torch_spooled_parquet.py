@@ -24,7 +24,7 @@ def apply(subject: Subject) -> Subject:
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
-    from suites.dataloader.baseline_loader import RowReader, loaded
+    from suites.dataloader.loaders.baseline_loader import RowReader, loaded
 
     return loaded(spec, place, spec.workers, {"parquet": RowReader(_rows, _text)})
 
