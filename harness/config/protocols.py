@@ -1,7 +1,7 @@
 """The interface of suites and optimizations, checked by reading their modules before any cell runs.
 
 A suite is the package `suites/<suite>/`, an optimization the module `<optimization>.py` in it or in one of
-its folders. docs/adding-a-suite.md shows both. mypy checks each module's types against these protocols
+its folders. docs/extend/adding-a-suite.md shows both. mypy checks each module's types against these protocols
 (tests/harness/config/test_protocols.py).
 """
 
@@ -145,7 +145,7 @@ OPTIMIZATION = {
 }
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
-SEE = "docs/adding-a-suite.md lists what a suite has"
+SEE = "docs/extend/adding-a-suite.md lists what a suite has"
 
 
 def check_modules(

@@ -15,8 +15,8 @@ from harness.records import Unavailable
 
 SUITE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
 TECHNIQUE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_technique"
-SUITE_GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
-TECHNIQUE_GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+SUITE_GUIDE = (ROOT / "docs/extend/adding-a-suite.md").read_text()
+TECHNIQUE_GUIDE = (ROOT / "docs/extend/adding-a-technique.md").read_text()
 
 WORKLOADS = {"memory": "llama_12m", "kernels": "step_5m_128", "offload": "llama_5m", "interconnect": "ddp"}
 """The suites that the technique's guide adds it to."""

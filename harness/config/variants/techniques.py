@@ -1,8 +1,8 @@
 """Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
 
-A technique is `suites/training/techniques/<kind>/<name>.py`; docs/adding-a-technique.md lists what it has.
-Its settings are the fields of its class `Settings`, see `harness.config.dataclass_fields`; of a type that
-cannot be checked, any value is taken.
+A technique is `suites/training/techniques/<kind>/<name>.py`; docs/extend/adding-a-technique.md lists what it
+has. Its settings are the fields of its class `Settings`, see `harness.config.dataclass_fields`; of a type
+that cannot be checked, any value is taken.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
@@ -125,8 +125,8 @@ def check_module(file: Path, folder: Path = TECHNIQUES) -> None:
     ]
     if missing:
         raise ConfigError(
-            f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. docs/adding-a-technique.md lists "
-            "what a technique has"
+            f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. docs/extend/adding-a-technique.md "
+            "lists what a technique has"
         )
 
 

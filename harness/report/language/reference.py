@@ -1,4 +1,4 @@
-"""Write the reference of conf/report/'s language, docs/report-language.md, from its schema."""
+"""Write the reference of conf/report/'s language, docs/extend/report-language.md, from its schema."""
 
 from __future__ import annotations
 

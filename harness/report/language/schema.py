@@ -1,7 +1,7 @@
 """Declare every field of conf/report/<suite>.yaml, with its description.
 
-docs/report-language.md is generated from these by harness/report/language/reference.py; a test compares the
-two.
+docs/extend/report-language.md is generated from these by harness/report/language/reference.py; a test
+compares the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Techniques, each a module that changes a training step, by kind; `build_step` combines them.
 
-docs/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it before any
-cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`,
-and within a level by name.
+docs/extend/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it
+before any cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of
+their `LEVEL`, and within a level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """

@@ -55,7 +55,7 @@ def test_a_suite_without_a_function_is_refused_in_one_line_that_names_it(toy, fu
     with pytest.raises(ConfigError) as error:
         check_modules("timed", {}, suites=toy.parents[1])
     assert str(error.value) == (
-        f"toy_suites/timed: {signature} is missing. docs/adding-a-suite.md lists what a suite has"
+        f"toy_suites/timed: {signature} is missing. docs/extend/adding-a-suite.md lists what a suite has"
     )
 
 
@@ -205,7 +205,7 @@ def test_the_command_refuses_an_incomplete_suite_before_any_cell(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "harness: suites/congestion: conditions(session) is missing. "
-        "docs/adding-a-suite.md lists what a suite has\n"
+        "docs/extend/adding-a-suite.md lists what a suite has\n"
     )
     assert done.stdout == ""
     assert not (tmp_path / "results").exists()

@@ -20,12 +20,12 @@ from harness.config.variants.techniques import (
     names,
 )
 
-GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+GUIDE = (ROOT / "docs/extend/adding-a-technique.md").read_text()
 COMBINES = (
     "What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what "
     "`applies_to` and `apply` refuse."
 )
-SEE = ". docs/adding-a-technique.md lists what a technique has"
+SEE = ". docs/extend/adding-a-technique.md lists what a technique has"
 
 
 @pytest.mark.parametrize("name", names())

@@ -60,8 +60,8 @@ def test_every_report_in_conf_is_whole(suite: str) -> None:
 
 
 def test_the_reference_of_the_language_is_its_schema() -> None:
-    page = (REPORTS.parent.parent / "docs" / "report-language.md").read_text()
-    assert page == reference(), "python -m harness.report.language.reference > docs/report-language.md"
+    page = (REPORTS.parent.parent / "docs/extend/report-language.md").read_text()
+    assert page == reference(), "python -m harness.report.language.reference > docs/extend/report-language.md"
     assert set(KINDS) == set(KIND_DOCS)
 
 
