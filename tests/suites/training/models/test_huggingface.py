@@ -33,7 +33,7 @@ from suites.training.workload import Workload
 HOST = Device("host", measured=True)
 
 
-DATA = Path(__file__).parents[2] / "data" / "small_configs"
+DATA = Path(__file__).parents[3] / "data" / "small_configs"
 FILES = sorted(DATA.glob("*.json"))
 BY_NAME = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 

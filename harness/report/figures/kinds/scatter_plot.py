@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.report.data.result_index import ResultIndex
 from harness.report.figures.axes import fitted, x_title
 from harness.report.figures.figure import Drawing, Figure, alt_text, origins, y_title
-from harness.report.figures.line_plot import LinePoint, point
+from harness.report.figures.kinds.line_plot import LinePoint, point
 from harness.report.figures.point_labels import name_points
 from harness.report.figures.svg import SMALL, Tip
 from harness.report.language.spec import ReportBlock, Spec
