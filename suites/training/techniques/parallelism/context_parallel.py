@@ -90,11 +90,6 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return one of `cp_size` ranks' step; `fsdp2` is applied later."""
     cp_size, with_fsdp2 = step.workload.cp_size, step.settings_of("fsdp2") is not None
-    if not with_fsdp2 and step.settings_of("optimizer_in_backward") is not None:
-        raise Unavailable(
-            "context_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
-            "them before; list fsdp2 too"
-        )
     refuse_without_fsdp2(step, "context_parallel")
     unlike = (*step.features.activations_unlike, UNLIKE)
     sharding = joined(step.features.sharding, "context")

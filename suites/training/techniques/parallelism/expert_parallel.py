@@ -89,11 +89,6 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     if with_fsdp2 and workload.dp_size * sequences_shared % ep_size:
         shared = f" * cp_size={sequences_shared}" if sequences_shared > 1 else ""
         raise Unavailable(f"ep_size={ep_size} does not divide dp_size={workload.dp_size}{shared}")
-    if not with_fsdp2 and step.settings_of("optimizer_in_backward") is not None:
-        raise Unavailable(
-            "expert_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
-            "them before; list fsdp2 too"
-        )
     changed = replace(
         step,
         ranks=ep_size,

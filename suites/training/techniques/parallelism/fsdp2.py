@@ -18,7 +18,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from math import lcm
 from typing import Annotated, Any, Literal
 
@@ -26,15 +25,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.tensor import DTensor
 
 from harness.bounds import Bounds
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.models.mixture import Experts, own
-from suites.training.models.model import blocks_of
 from suites.training.offload.host_memory import on_host, states_on_host
 from suites.training.optimizers.optimizers import (
     RankOptimizer,
@@ -42,7 +39,8 @@ from suites.training.optimizers.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
-from suites.training.ranks.mesh import Meshes, joined
+from suites.training.ranks.mesh import joined
+from suites.training.ranks.sharded_model import ShardGroups, shard_model
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.techniques.precision import mixed_precision
 from suites.training.workload import Resources, Workload
@@ -214,7 +212,7 @@ def shard(
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    sharded = shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, offload, model)
+    sharded = shard_over_mesh(model, settings, policy, offload, resources)
     if settings.cpu_offload and real:
         for parameter in sharded.parameters():
             resources.host.note(parameter.to_local())
@@ -228,85 +226,26 @@ def shard_stages(
 ) -> nn.Module:
     """Shard each of a pipeline's stages on this rank over the column of its mesh."""
     for stage in model.stages:
-        shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, OffloadPolicy(), stage)
+        shard_over_mesh(stage, settings, policy, OffloadPolicy(), resources)
     return model  # type: ignore[no-any-return]
 
 
-def shard_over(
-    meshes: Meshes,
-    mesh: DeviceMesh,
+def shard_over_mesh(
+    model: nn.Module,
     settings: Settings,
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
-    model: nn.Module,
+    resources: Resources,
 ) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it.
-
-    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
-    """
-    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    of_blocks, of_rest = resharding(settings)
-    blocks = blocks_of(model)
-    if settings.head == "apart":
-        embedding, norm, head = ends_of(model)
-        if embedding is not None:
-            with_all(embedding, reshard_after_forward=of_blocks)
-        if norm is not None:
-            with_all([norm, head], reshard_after_forward=bool(of_rest))
-    for block in blocks:
-        kept = settings.keep_last_block and block is blocks[-1]
-        after_forward = False if kept else of_blocks
-        for experts in shared_experts(block):
-            shard_experts(experts, meshes.of("edp"), with_all, after_forward)
-        with_all(block, reshard_after_forward=after_forward)
-    sharded = with_all(model, reshard_after_forward=of_rest)
-    if settings.forward_prefetch:
-        sharded._set_unshard_async_op(True)
-        for block, following in pairwise(blocks):
-            ahead: Any = block
-            ahead.set_modules_to_forward_prefetch([following])
-    return sharded
-
-
-def resharding(settings: Settings) -> tuple[bool | int | None, bool | None]:
-    """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
-
-    Alone there is no group to reshard to, so a number counts as True.
-    """
-    given = settings.reshard_after_forward
-    if given is None or isinstance(given, bool):
-        return given, given
-    return (given if dist.get_world_size() > 1 else True), None
-
-
-def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
-    """Return the embedding, the last norm and the output layer, each None where a stage has none.
-
-    Raises `Unavailable` for an unknown model.
-    """
-    find = getattr(model, "ends", None)
-    if find is None:
-        raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
-    return find()  # type: ignore[no-any-return]
-
-
-def shard_experts(
-    experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None
-) -> None:
-    """Shard a rank's experts over the ranks with the same ones.
-
-    As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
-    """
-    ranks, parameters = mesh.size(), list(experts.parameters())
-    few = len(own(experts.gate)) < ranks
-    by_rows = few and all(one.shape[1] % ranks == 0 for one in parameters)  # torch shards rows evenly alone
-    place = (lambda parameter: Shard(1)) if by_rows else None
-    with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)
-
-
-def shared_experts(block: nn.Module) -> list[Experts]:
-    """Return the experts of a block that ranks share."""
-    return [one for one in block.modules() if isinstance(one, Experts) and one.exchange is not None]
+    """Return the model, or a stage of it, sharded as the settings ask."""
+    groups = ShardGroups(
+        settings.reshard_after_forward,
+        settings.keep_last_block,
+        settings.head == "apart",
+        settings.forward_prefetch,
+    )
+    of_experts = partial(resources.meshes.of, "edp")
+    return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
 
 
 def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:

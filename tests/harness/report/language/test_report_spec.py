@@ -11,8 +11,8 @@ from harness.claims.load import load_claims
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import titles, workloads_of
+from harness.report.language.kinds import KIND_DOCS, KINDS
 from harness.report.language.reference import reference
-from harness.report.language.schema import KIND_DOCS, KINDS
 from harness.report.language.spec import REPORTS, load_spec
 
 
