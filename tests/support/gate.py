@@ -27,12 +27,12 @@ STARTS = {
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
         test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
-        test_huggingface
+        test_huggingface test_huggingface_refusals
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
-        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_real_configs
-        test_reserved_memory test_room
+        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_published_models
+        test_real_configs test_reserved_memory test_room
         test_stack test_steady_micro_batches test_techniques test_offload_dry_run
         test_offload_memory_estimates
         test_optimizations test_optimizer_states test_own_layouts_answered test_precision_and_losses
@@ -189,8 +189,8 @@ SAMPLED = {
     """,
     4: """
         test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
-        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
-        test_memory_published.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+        test_published_models.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
+        test_published_models.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
     """,
     5: """
         test_encoder_decoder.py::test_a_step_is_answered
