@@ -37,12 +37,10 @@ OF_THE_PAPER = {
     "chopper_dvfs", "chopper_clocks", "uniorch", "beyond_capacity", "run_cost", "portability_tradeoff",
 }  # fmt: skip
 
-
 OF_THE_ARTICLE = {
     "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
     "per_layer", "layered", "async_loading", "no_order_of_magnitude", "trillions", "activation_fusion",
 }  # fmt: skip
-
 
 NOTHING = Findings({}, {})
 
@@ -61,8 +59,6 @@ def test_words_marked_verbatim_are_those_of_the_paper_or_the_article() -> None:
 
 
 ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
-
-
 """States without ZeRO over states of a stage on N ranks, by arXiv 1910.02054."""
 
 

@@ -1,4 +1,4 @@
-"""preset=gpu: what it plans on GPUs that are made up here, in which order, and how it keeps its budget.
+"""preset=gpu: what it plans on GPUs that are made up here, and which words it takes.
 
 No suite runs on a GPU in these tests: names, memory and the number of GPUs are invented.
 """

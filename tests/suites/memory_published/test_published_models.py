@@ -25,28 +25,21 @@ TINY = Trained(
     vocab_size=97, seq_len=24, micro_batch_size=2, max_position_embeddings=24,
 )  # fmt: skip
 
-
 SCALAR_B = 64
-
-
 """The allocation of a Python number that the CPU makes a tensor of, while it adds or multiplies by it."""
-
 
 ADAPTERS = [
     "litgpt_2024_adapter", "litgpt_2024_adapter_nf4", "litgpt_2024_adapter_nf4_double",
     "litgpt_2024_adapter_v2", "litgpt_2024_adapter_v2_nf4", "litgpt_2024_adapter_v2_nf4_double",
 ]  # fmt: skip
 
-
 STABLELM = {"norm": "layer", "mlp": "gelu", "bias": True}
-
 
 MODELS = [
     "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "litgpt_2023_lora",
     "litgpt_2023_nf4", "litgpt_2023_nf4_double", "litgpt_2023_phi_lora", "litgpt_2023_phi_nf4",
     "litgpt_2023_phi_nf4_double", "litgpt_phi", "gpt2_from_scratch", *ADAPTERS,
 ]  # fmt: skip
-
 
 FP32, BF16 = (), ({"mixed_precision": {"gradients": "bf16"}},)
 
