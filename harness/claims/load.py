@@ -1,6 +1,6 @@
 """conf/claims/<suite>.yaml, the paper's numbers as data -> `claim_model.Claim`, which the judge takes.
 
-docs/claims-language.md describes the language of these files.
+docs/extend/claims-language.md describes the language of these files.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from harness.config.code_fingerprint import ROOT, parsed
+from harness.config.protocols import optimization_file
 from harness.config.run import Run, load_suite, names
 from harness.config.validation import ConfigError, describe, shown, unknown
 from harness.config.variants import techniques
@@ -58,7 +59,7 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     if kind == "techniques":
         for name in techniques.names():
-            yield from technique_lines(name, techniques.TECHNIQUES / f"{name}.py")
+            yield from technique_lines(name, techniques.file_of(name))
         return
     if kind == "suites":
         yield from ((suite, question_of(suite)) for suite in suites)
@@ -76,8 +77,8 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.variants:
-        source = SUITES / run.suite / f"{one.module}.py"
-        yield one.name, one.title or (_about(source) if source.is_file() else "")
+        source = optimization_file(SUITES / run.suite, one.module)
+        yield one.name, one.title or (_about(source) if source is not None else "")
 
 
 def technique_lines(name: str, file: Path) -> Iterator[tuple[str, str]]:

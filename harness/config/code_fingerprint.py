@@ -18,6 +18,11 @@ def file_of(module: str, root: Path = ROOT) -> Path | None:
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
+def module_of(file: Path, root: Path = ROOT) -> str:
+    """Return the dotted name of a module's file below `root`."""
+    return ".".join(file.relative_to(root).with_suffix("").parts)
+
+
 def source_of(file: Path, root: Path = ROOT) -> str:
     """Return a module's text; raises ConfigError where it is not UTF-8."""
     try:

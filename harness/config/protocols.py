@@ -1,7 +1,7 @@
 """The interface of suites and optimizations, checked by reading their modules before any cell runs.
 
-A suite is the package `suites/<suite>/`, an optimization the module `suites/<suite>/<optimization>.py`.
-docs/adding-a-suite.md shows both. mypy checks each module's types against these protocols
+A suite is the package `suites/<suite>/`, an optimization the module `<optimization>.py` in it or in one of
+its folders. docs/extend/adding-a-suite.md shows both. mypy checks each module's types against these protocols
 (tests/harness/config/test_protocols.py).
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.config.code_fingerprint import ROOT, file_of, parsed, source_of
+from harness.config.code_fingerprint import ROOT, file_of, module_of, parsed, source_of
 from harness.config.validation import ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
@@ -144,7 +145,7 @@ OPTIMIZATION = {
 }
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
-SEE = "docs/adding-a-suite.md lists what a suite has"
+SEE = "docs/extend/adding-a-suite.md lists what a suite has"
 
 
 def check_modules(
@@ -160,35 +161,63 @@ def check_modules(
     """
     check_suite(suites / suite, techniques)
     for name, own in settings.items():
-        file = suites / suite / f"{name}.py"
-        if file.is_file():
-            _check_optimization(file, sorted(own))
+        file = optimization_file(suites / suite, name)
+        if file is not None:
+            _check_optimization(file, sorted(own), suites / suite)
 
 
-def _check_optimization(file: Path, settings: Sequence[str]) -> None:
+def optimizations_with_module(package: Path) -> list[str]:
+    """Return the optimizations that have a module: one that defines or imports `apply`."""
+    files = [*package.glob("*.py"), *package.glob("*/*.py")]
+    return sorted({one.stem for one in files if "apply" in source_of(one) and statement(one, "apply")})
+
+
+def optimization_file(package: Path, name: str) -> Path | None:
+    """Return the module of an optimization, in a suite's package or in one of its folders; None without one.
+
+    In a folder it is one that defines or imports `apply`. Raises ConfigError where there are several.
+    """
+    found = [one for one in sorted(package.glob(f"*/{name}.py")) if statement(one, "apply")]
+    found += [one for one in (package / f"{name}.py",) if one.is_file()]
+    if len(found) > 1:
+        places = " and ".join(_shown(one, package) for one in found)
+        raise ConfigError(f"{places}: an optimization has one module; rename one of them")
+    return found[0] if found else None
+
+
+def optimization_module(package: str, name: str) -> ModuleType | None:
+    """Import the module of an optimization of a suite's package; None where it has none."""
+    folder = Path(import_module(package).__path__[0])
+    file = optimization_file(folder, name)
+    return None if file is None else import_module(f"{package}.{module_of(file, folder)}")
+
+
+def _check_optimization(file: Path, settings: Sequence[str], package: Path) -> None:
     declared = statement(file, "Settings")
-    _refuse(file, UNCONFIGURED if declared is None else OPTIMIZATION)
+    _refuse(file, UNCONFIGURED if declared is None else OPTIMIZATION, package)
     body = declared.body if isinstance(declared, ast.ClassDef) else []
     fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
     missing = [name for name in settings if name not in fields]
     if missing and (declared is None or isinstance(declared, ast.ClassDef)):
-        raise ConfigError(f"{_shown(file)}: a class Settings with {', '.join(missing)} is missing. {SEE}")
+        lacking = f"a class Settings with {', '.join(missing)} is missing"
+        raise ConfigError(f"{_shown(file, package)}: {lacking}. {SEE}")
 
 
 def check_suite(package: Path, techniques: bool = False) -> None:
     """Raise ConfigError, one line, where a suite's package lacks something."""
     expected = SUITE["apply_techniques"]._replace(required=techniques)
-    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": expected})
-    _refuse_unprepared(package / "__init__.py")
+    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": expected}, package)
+    _refuse_unprepared(package)
 
 
-def _refuse(file: Path, expected: Mapping[str, Function]) -> None:
+def _refuse(file: Path, expected: Mapping[str, Function], package: Path) -> None:
     if lacking := faults(file, expected):
-        raise ConfigError(f"{_shown(file)}: {'; '.join(lacking)}. {SEE}")
+        raise ConfigError(f"{_shown(file, package)}: {'; '.join(lacking)}. {SEE}")
 
 
-def _refuse_unprepared(file: Path) -> None:
+def _refuse_unprepared(package: Path) -> None:
     """Refuse a suite without `prepare` in which a function takes another type than `build` returns."""
+    file = package / "__init__.py"
     build = statement(file, "build")
     if statement(file, "prepare") is not None or not isinstance(build, ast.FunctionDef):
         return
@@ -201,7 +230,7 @@ def _refuse_unprepared(file: Path) -> None:
         taken = _annotation(given[0].annotation) if given else ""
         if built and taken and built != taken:
             fault = f"prepare(subject) is missing: build returns {built}, {name} takes {taken}"
-            raise ConfigError(f"{_shown(file)}: {fault}. {SEE}")
+            raise ConfigError(f"{_shown(file, package)}: {fault}. {SEE}")
 
 
 def _annotation(node: ast.expr | None) -> str:
@@ -215,10 +244,10 @@ def faults(file: Path, expected: Mapping[str, Function]) -> list[str]:
     return [fault for name, function in expected.items() if (fault := _fault(file, name, function))]
 
 
-def _shown(file: Path) -> str:
-    """Return `suites/<suite>` for its package, `suites/<suite>/<name>.py` for a module of it."""
-    package = file.parent.relative_to(file.parents[2])
-    return str(package if file.stem == "__init__" else package / file.name)
+def _shown(file: Path, package: Path) -> str:
+    """Return `suites/<suite>` for a suite's package, `suites/<suite>/<name>.py` for a module of it."""
+    shown = package if file == package / "__init__.py" else file
+    return str(shown.relative_to(package.parents[1]))
 
 
 def _fault(file: Path, name: str, function: Function) -> str:

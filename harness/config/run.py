@@ -254,7 +254,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     if config.suite.fields:
         raise ConfigError(
             f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name} declares them; "
-            "see docs/adding-a-suite.md"
+            "see docs/extend/adding-a-suite.md"
         )
     config.suite.fields = workload_fields(name)
     for one in with_yaml(name):

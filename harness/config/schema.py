@@ -23,9 +23,9 @@ class LimitsSchema:
 class OptimizationSchema:
     """One optimization's YAML; see `harness.config.variants.optimizations`.
 
-    `fields` declares what `settings` allow. `techniques`: see docs/adding-a-technique.md. `applies_to`: for
-    which workloads it is planned, see `harness.config.variants.applicability`. A variant has settings of its
-    own, and may have `title` and `techniques`.
+    `fields` declares what `settings` allow. `techniques`: see docs/extend/adding-a-technique.md.
+    `applies_to`: for which workloads it is planned, see `harness.config.variants.applicability`. A variant
+    has settings of its own, and may have `title` and `techniques`.
     """
 
     title: str = ""

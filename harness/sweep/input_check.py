@@ -12,11 +12,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.protocols import apply
+from harness.config.protocols import apply, optimization_module
 from harness.config.validation import ConfigError
 from harness.records import Group, Unavailable
 
@@ -57,13 +56,12 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
 
 def first_fault(cells: Iterable[tuple[str, str, str, str, Any]]) -> str:
     """Return the reason why the first cell that cannot be built cannot, "" where all can."""
-    for package, workload, variant, module, config in cells:
+    for package, workload, variant, name, config in cells:
         suite = import_module(package)
-        name = f"{package}.{module}"
         try:
             subject = suite.build(config["workload"], 0)
-            if find_spec(name) is not None:
-                apply(import_module(name), subject, config["settings"])
+            if (module := optimization_module(package, name)) is not None:
+                apply(module, subject, config["settings"])
         except Unavailable as fault:
             return f"{workload}, {variant}: {fault}"
     return ""

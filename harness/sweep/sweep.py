@@ -7,14 +7,14 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from harness.config.code_fingerprint import source_digest
-from harness.config.protocols import check_modules
+from harness.config.code_fingerprint import ROOT, module_of, source_digest
+from harness.config.protocols import check_modules, optimization_file
 from harness.config.run import Run
 from harness.config.user_inputs.model_code import model_digest
 from harness.config.user_inputs.trace_file import trace_digest
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import Variant
-from harness.config.variants.techniques import PACKAGE
+from harness.config.variants.techniques import file_of
 from harness.records import Group, Record
 from harness.sweep.environment import Environment
 from harness.sweep.estimate.estimate import SweepEstimate, about, at_least, estimate
@@ -162,10 +162,9 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     package = f"suites.{suite_run.suite}"
 
     def code(variant: Variant) -> str:
-        techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
-        return source_digest(
-            ("harness.sweep.worker.worker", package, f"{package}.{variant.module}", *techniques)
-        )
+        own = optimization_file(ROOT / "suites" / suite_run.suite, variant.module)
+        files = [*([own] if own else []), *(file_of(name) for name, _ in variant.techniques)]
+        return source_digest(("harness.sweep.worker.worker", package, *map(module_of, files)))
 
     def own_code(workload: Mapping[str, Any]) -> str:
         if workload.get("trace"):

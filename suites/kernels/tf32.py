@@ -6,40 +6,17 @@ Inputs and results stay fp32; each product rounds its factors to 10 bits of mant
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
-
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.kernels.autocast_bf16 import PRODUCTS
 from suites.kernels.op_replacement import STEP, require_full_step
 from suites.kernels.subject import Subject
-
-AMPERE = (8, 0)
-"""Compute capability from which GPUs have TF32."""
+from suites.training.tf32 import products_in_tf32
+from suites.training.tf32 import unavailable as unavailable
 
 TOLERANCE = 5e-3
 """Tolerance relative to the largest value: a TF32 rounding is 2^-11, and a result passes several."""
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return why it cannot run here; None where it can."""
-    here = host.device == "cuda" and torch.version.hip is None
-    has_it = here and torch.cuda.get_device_capability() >= AMPERE
-    return None if has_it else "TF32 products need a GPU of NVIDIA, Ampere or later"
-
-
-@contextmanager
-def products_in_tf32() -> Iterator[None]:
-    """Let fp32 products on CUDA be in TF32 inside the block."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def apply(subject: Subject) -> Subject:

@@ -24,7 +24,7 @@ from suites.training.models.model import (
     rotate,
 )
 from suites.training.models.quantized_weights import FrozenLinear, Nf4Linear
-from suites.training.techniques.lora import linear_layers
+from suites.training.techniques.adapters.lora import linear_layers
 from suites.training.trainer import default_dtype
 from suites.training.workload import Workload
 

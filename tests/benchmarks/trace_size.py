@@ -3,7 +3,7 @@
     python tests/benchmarks/trace_size.py [EVENTS]
 
 Writes a trace of one GPU with all of Kineto's arguments to a temporary folder. Prints one line of JSON, with
-the environment, for docs/traces.md.
+the environment, for docs/commands/traces.md.
 """
 
 import json

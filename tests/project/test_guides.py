@@ -15,8 +15,8 @@ from harness.records import Unavailable
 
 SUITE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
 TECHNIQUE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_technique"
-SUITE_GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
-TECHNIQUE_GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+SUITE_GUIDE = (ROOT / "docs/extend/adding-a-suite.md").read_text()
+TECHNIQUE_GUIDE = (ROOT / "docs/extend/adding-a-technique.md").read_text()
 
 WORKLOADS = {"memory": "llama_12m", "kernels": "step_5m_128", "offload": "llama_5m", "interconnect": "ddp"}
 """The suites that the technique's guide adds it to."""
@@ -100,9 +100,10 @@ def test_the_technique_and_the_optimization_of_readme_run(project):
 
 @pytest.mark.timeout(900)
 def test_both_pass_the_projects_own_checks(project):
-    file = "suites/training/techniques/chunked_loss.py"
+    file = "suites/training/techniques/operators/chunked_loss.py"
     (project / "uses.py").write_text(
-        "from suites.training.techniques import Technique, chunked_loss\n"
+        "from suites.training.techniques import Technique\n"
+        "from suites.training.techniques.operators import chunked_loss\n"
         "checked: Technique[chunked_loss.Settings] = chunked_loss\n"
     )
     assert_checked(project, ["suites/packing", file], ["-p", "suites.packing", "-m", "uses"])

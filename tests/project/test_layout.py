@@ -1,13 +1,16 @@
-"""Each optimization agrees with its YAML; each claim has its source; nothing lies about unread."""
+"""Each optimization agrees with its YAML; each claim has its source; a folder is read at a glance."""
 
 import ast
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT, file_of
+from harness.config.protocols import optimization_file
 from harness.config.run import load, names
 from harness.config.variants.optimizations import CONF, optimizations, titles
 from harness.report.language.spec import REPORTS, load_spec
@@ -33,9 +36,9 @@ def settings_of(path):
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
-    path, conf = ROOT / "suites" / suite / f"{name}.py", CONF / "suite" / suite / f"{name}.yaml"
+    path, conf = optimization_file(ROOT / "suites" / suite, name), CONF / "suite" / suite / f"{name}.yaml"
     config = yaml.safe_load(conf.read_text()) if conf.is_file() else {}
-    settings = settings_of(path) if path.is_file() else None
+    settings = settings_of(path) if path is not None else None
     fields = [n.target.id for n in settings.body if isinstance(n, ast.AnnAssign)] if settings else []
     assert set(fields) == set(config.get("settings", {}))
 
@@ -93,6 +96,41 @@ def test_each_workload_has_its_source(suite):
 def test_every_hardware_value_has_its_source():
     for name in names("hardware"):
         assert yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text())["source"]
+
+
+MOST_ENTRIES = 17
+ONE_ENTRY_PER = {
+    "conf/claims": "suite",
+    "conf/hardware": "device",
+    "conf/report": "suite",
+    "conf/suite": "suite, and one for its optimizations",
+    "conf/suite/memory": "optimization",
+    "results/reference": "committed run",
+    "suites": "suite",
+    "tests/data/configs": "published config.json",
+    "tests/data/small_configs": "architecture",
+    "tests/suites": "suite",
+}
+"""Folders that may have more entries, as each is a list that is read by name."""
+
+
+def entries():
+    """Return the entries of each folder with committed files, without files as `__init__.py`."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = {}
+    for path in map(Path, listed.splitlines()):
+        for entry in (path, *path.parents[:-1]):
+            if not entry.name.startswith("__"):
+                found.setdefault(str(entry.parent), set()).add(entry.name)
+    return found
+
+
+def test_a_folder_has_few_entries_unless_it_is_a_list():
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout: what is no source is not told apart without it")
+    many = {folder for folder, names_in_it in entries().items() if len(names_in_it) > MOST_ENTRIES}
+    assert many <= ONE_ENTRY_PER.keys(), f"split {many - ONE_ENTRY_PER.keys()}, or see ONE_ENTRY_PER"
+    assert many == ONE_ENTRY_PER.keys(), f"no exception is needed: {ONE_ENTRY_PER.keys() - many}"
 
 
 def test_public_names_of_files_are_plain():

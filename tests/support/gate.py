@@ -27,12 +27,12 @@ STARTS = {
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
         test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
-        test_huggingface
+        test_huggingface test_huggingface_refusals
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
-        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_real_configs
-        test_reserved_memory test_room
+        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_published_models
+        test_real_configs test_reserved_memory test_room
         test_stack test_steady_micro_batches test_techniques test_offload_dry_run
         test_offload_memory_estimates
         test_optimizations test_optimizer_states test_own_layouts_answered test_precision_and_losses
@@ -197,7 +197,7 @@ SAMPLED = {
         test_further_meshes.py::test_the_dry_run_of_a_rank_of_each_stage_equals_what_real_tensors_*
         test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
         test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
-        test_memory_published.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+        test_published_models.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
         test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
         test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
     """,
@@ -218,7 +218,7 @@ SAMPLED = {
         test_zero.py::test_the_dry_run_equals_what_real_tensors_take
     """,
     8: """
-        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
+        test_published_models.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
     """,
 }
 """Tests of which `make test` runs the first of every so many parameter sets, and `make long` the others: each

@@ -51,7 +51,7 @@ python -m harness.advise questions=FILE out=FILE
     predictions for a file of questions, one JSON object per line
 
 Exit status: 0 a layout fits, 3 none does, 2 a mistake in the command, 1 a
-failure. Nothing is run. docs/advise.md
+failure. Nothing is run. docs/commands/advise.md
 
 python -m harness.advise model=llama-3.1-70b.json gpus=128 link=400gbit \\
   seq_len=8192 tokens_per_batch=4M

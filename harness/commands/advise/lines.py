@@ -164,5 +164,5 @@ def conditions(record: Record, question: AdviseQuestion) -> Iterator[str]:
         f"Calculated. Interval: {kind}. Assumed: tensor parallelism overlaps its communication "
         "(--tp-comm-overlap). FLOP: 6 per matmul parameter and token and 12 Lsh of attention, without a "
         "mask's saving; MFU is of the datasheet's bf16 rate. Memory has the allocator's fragmentation. "
-        "docs/advise.md reports how far off it is."
+        "docs/commands/advise.md reports how far off it is."
     )

@@ -25,7 +25,7 @@ python -m harness.compare A B [OPTION ...]
 
 Exit status: 0 no failure, 1 a failure by --fail-above, 2 a mistake in the
 command or in a folder. A metric is worse than before only if it is so among
-several processes of each run: use repeats=5 for both. docs/compare.md
+several processes of each run: use repeats=5 for both. docs/commands/compare.md
 
 python -m harness.compare results/before results/after --fail-above 0.05
 """

@@ -40,7 +40,7 @@ python -m harness.cost config=FILE gpus=N [tokens=15e12] [rate=2.5] [KEY=VALUE]
     python -m harness.advise: device, link, seq_len, tokens_per_batch, layout,
     price (its name of rate), ...
 
-Exit status: 0, or 2 for a mistake in the command. docs/cost.md
+Exit status: 0, or 2 for a mistake in the command. docs/commands/cost.md
 
 python -m harness.cost results/reference/cost rate=2.5 tokens=15e12
 python -m harness.cost model=llama-3.1-70b.json gpus=1024 tokens=15e12

@@ -115,7 +115,7 @@ def lines(
     yield from table(rows)
     yield from wrapped(
         "Calculated: steps alone at the predicted speed; evaluation, checkpoints, failures and idle hours "
-        "come on top. The interval is that of the seconds per step. docs/cost.md"
+        "come on top. The interval is that of the seconds per step. docs/commands/cost.md"
     )
 
 

@@ -66,7 +66,8 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
 
 Exit status: 0 the micro-batch fits, 3 it does not fit, 2 a mistake in the
 command, 1 a failure. Nothing is allocated: GPU memory is simulated from a dry
-run of the step and torch's allocator. docs/fit.md, docs/own-files.md
+run of the step and torch's allocator. docs/commands/fit.md and
+docs/commands/own-files.md
 
 python -m harness.fit model=config.json device=h100_80gb devices=4 \\
   techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]

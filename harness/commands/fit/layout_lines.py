@@ -182,8 +182,8 @@ def conditions(record: Record, question: LayoutQuestion) -> Iterator[str]:
         f"buffers. 1 GB = 10^9 B.{margin}"
     )
     yield from wrapped(
-        "Calculated, nothing was run: a closed account of what the program keeps. docs/fit.md reports how "
-        "far off it is."
+        "Calculated, nothing was run: a closed account of what the program keeps. docs/commands/fit.md "
+        "reports how far off it is."
     )
 
 

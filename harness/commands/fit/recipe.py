@@ -47,10 +47,10 @@ def recipe_of(given: Mapping[str, str], devices: int, left_out: Collection[str] 
 
 def optimizer_of(given: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """Return the technique that stands for `optimizer`, none for AdamW; raises ConfigError."""
-    from harness.config.variants.techniques import TECHNIQUES, settings_of
+    from harness.config.variants.techniques import file_of, settings_of
 
     optimizer = given.get("optimizer", "adamw")
-    allowed = settings_of(TECHNIQUES / "optimizer.py")["name"]["one_of"]
+    allowed = settings_of(file_of("optimizer"))["name"]["one_of"]
     if optimizer not in allowed:
         raise ConfigError(f"optimizer={optimizer}: expected one of {', '.join(allowed)}")
     return [] if optimizer == "adamw" else [{"optimizer": {"name": optimizer}}]
@@ -58,12 +58,10 @@ def optimizer_of(given: Mapping[str, str]) -> list[Mapping[str, Any]]:
 
 def refuse_sharing(recipe: Named, devices: int) -> None:
     """Raise ConfigError where a recipe does not share the model over just these devices."""
-    from harness.config.variants.techniques import TECHNIQUES, literal
+    from harness.config.variants.techniques import file_of, literal
 
     allowed = [
-        name
-        for name in techniques_of_role("PARALLELISM")
-        if literal(TECHNIQUES / f"{name}.py", "NO_DRY_RUN") is None
+        name for name in techniques_of_role("PARALLELISM") if literal(file_of(name), "NO_DRY_RUN") is None
     ]
     for name in (name for role in SPLITTING for name in techniques_of_role(role)):
         if name in dict(recipe):
@@ -93,9 +91,9 @@ def list_of(key: str, text: str) -> list[Any]:
 def techniques_of_role(role: str) -> list[str]:
     """Return the techniques with a role of `suites.training.step.Role`; reads their modules."""
     from harness.config.protocols import statement
-    from harness.config.variants.techniques import TECHNIQUES, built
+    from harness.config.variants.techniques import built, file_of
 
-    found = {name: statement(TECHNIQUES / f"{name}.py", "ROLE") for name in built()}
+    found = {name: statement(file_of(name), "ROLE") for name in built()}
     return [name for name, one in found.items() if one and ast.unparse(one).endswith(f"Role.{role}")]
 
 

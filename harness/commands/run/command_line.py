@@ -67,7 +67,7 @@ your own workload
   suite.model=PACKAGE.MODULE:FUNCTION   your own model code:
                                         docs/suites/memory.md
   suite.trace=PATH                      a torch.profiler trace, or a folder of
-                                        ranks: docs/traces.md
+                                        ranks: docs/commands/traces.md
 
 exit status
   0 done, also where cells ran out of memory or time or are unavailable

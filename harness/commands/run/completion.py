@@ -111,7 +111,7 @@ def _techniques() -> list[str]:
     """Return each technique, and with each value among whose choices it is."""
     found = []
     for name in techniques.built():
-        fields = techniques.settings_of(techniques.TECHNIQUES / f"{name}.py").values()
+        fields = techniques.settings_of(techniques.file_of(name)).values()
         values = [str(value) for field in fields for value in field.get("one_of", ())]
         found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
     return found

@@ -135,7 +135,7 @@ def _lora(setup: OwnSetup, left_out: list[str]) -> dict[str, Any]:
 STEADY = 2
 """Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
 
-A dry run of more takes longer; tests/suites/training/test_steady_micro_batches.py compares them."""
+A dry run of more takes longer; tests/suites/training/dry_run/test_steady_micro_batches.py compares them."""
 
 
 def _micro_batches(setup: OwnSetup, devices: int | None, left_out: list[str]) -> list[ListedTechnique]:

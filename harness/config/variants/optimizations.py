@@ -1,8 +1,8 @@
 """Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
 
 An optimization is a YAML with techniques, a module with `apply`, or both: `conf/suite/<suite>/<name>.yaml`
-and `suites/<suite>/<name>.py`. `baseline` and `baseline_again` are the harness's own. Nothing is imported
-from a suite: modules are read.
+and `<name>.py` in `suites/<suite>/` or in one of its folders. `baseline` and `baseline_again` are the
+harness's own. Nothing is imported from a suite: modules are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import yaml
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.dataclass_fields import fields_of
-from harness.config.protocols import statement
+from harness.config.protocols import optimization_file, optimizations_with_module, statement
 from harness.config.validation import (
     ConfigError,
     Fields,
@@ -56,7 +56,7 @@ class Variant:
     """One column of the matrix: an optimization with its settings and techniques."""
 
     name: str
-    module: str  # the optimization: its module under suites/<suite>/, where it has one
+    module: str  # the optimization, whose module has this name, where it has one
     settings: Mapping[str, Any]
     techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     title: str = ""
@@ -77,7 +77,7 @@ def with_yaml(suite: str, conf: Path = CONF) -> list[str]:
 @cache
 def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
     """Return the names that have a module: one that defines or imports `apply`."""
-    return tuple(sorted(p.stem for p in (suites / suite).glob("*.py") if statement(p, "apply")))
+    return tuple(optimizations_with_module(suites / suite))
 
 
 def variants(
@@ -97,14 +97,14 @@ def variants(
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
-        has_module = name in with_module(suite, suites)
-        if not has_module and not entry["applies_to"]:
+        file = optimization_file(suites / suite, name) if name in with_module(suite, suites) else None
+        if file is None and not entry["applies_to"]:
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
-        file = suites / suite / f"{name}.py"
-        configured = has_module and statement(file, "Settings") is not None
-        settings = fields_of(file, "Settings", any_type=True) if configured else {}
+        settings: Fields = {}
+        if file is not None and statement(file, "Settings") is not None:
+            settings = fields_of(file, "Settings", any_type=True)
         variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
-        if not has_module and not all(one.techniques for one in variants_here):
+        if file is None and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
                 "apply(subject) is missing; expected either"

@@ -15,7 +15,7 @@ from typing import Any
 from harness.config.code_fingerprint import ROOT
 from harness.config.protocols import statement
 from harness.config.validation import ConfigError, shown
-from harness.config.variants.techniques import TECHNIQUES, Named, checked_techniques, literal
+from harness.config.variants.techniques import TECHNIQUES, Named, checked_techniques, file_of, literal
 
 KEY = "techniques"
 """The key of the command line, and the module that its variant has in place of an optimization's."""
@@ -34,7 +34,7 @@ def combination(given: Any, folder: Path = TECHNIQUES) -> Named:
             raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
     refuse_conflicts(KEY, techniques, folder)
     for name, _ in techniques:
-        if reason := literal(folder / f"{name}.py", "NOT_BUILT"):
+        if reason := literal(file_of(name, folder), "NOT_BUILT"):
             raise ConfigError(f"{KEY}.{name}: not built: {reason}")
     return tuple(techniques)
 
@@ -70,7 +70,7 @@ def _settings(values: Mapping[str, Any], form: str) -> str:
 
 def _conflict(folder: Path, one: str, other: str) -> str:
     """Return why the module of `one` does not allow `other`; "" where it does."""
-    files = folder / f"{one}.py", folder / f"{other}.py"
+    files = file_of(one, folder), file_of(other, folder)
     role, same = (_value(file, "ROLE") for file in files)
     if role is not None and same is not None and _member(role) == _member(same):
         return f"{one} and {other} both decide {_words(files[0], role)}; choose one of them"

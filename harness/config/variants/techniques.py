@@ -1,8 +1,8 @@
 """Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
 
-A technique is `suites/training/techniques/<name>.py`; docs/adding-a-technique.md lists what it has. Its
-settings are the fields of its class `Settings`, see `harness.config.dataclass_fields`; of a type that cannot
-be checked, any value is taken.
+A technique is `suites/training/techniques/<kind>/<name>.py`; docs/extend/adding-a-technique.md lists what it
+has. Its settings are the fields of its class `Settings`, see `harness.config.dataclass_fields`; of a type
+that cannot be checked, any value is taken.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
@@ -23,9 +23,6 @@ from harness.config.dataclass_fields import dataclass_in, fields_of
 from harness.config.protocols import Function, faults, statement
 from harness.config.validation import ConfigError, Fields, check_relations, check_value, unknown
 from harness.config.variants.other_words import meant_by
-
-PACKAGE = "training.techniques"
-"""Below the package of suites."""
 
 TECHNIQUES = ROOT / "suites" / "training" / "techniques"
 
@@ -54,8 +51,8 @@ def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Nam
             if meant := meant_by(name):
                 raise ConfigError(f"{where}.{name}: no such name; write {meant}")
             raise unknown(f"{where}.{name}", name, built(folder))
-        check_module(folder / f"{name}.py")
-        allowed = settings_of(folder / f"{name}.py")
+        check_module(file_of(name, folder), folder)
+        allowed = settings_of(file_of(name, folder))
         if value:
             settings = {**settings, **_setting(f"{where}.{name}", value, allowed)}
         checked = {}
@@ -111,7 +108,7 @@ def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 @cache
-def check_module(file: Path) -> None:
+def check_module(file: Path, folder: Path = TECHNIQUES) -> None:
     """Raise ConfigError, one line, where a technique's module lacks something."""
     missing = [] if statement(file, "LEVEL") else ["LEVEL is missing"]
     if isinstance(found := dataclass_in(file, "Settings"), str):
@@ -121,26 +118,44 @@ def check_module(file: Path) -> None:
         missing += [f"Settings.{name} has no default" for name, field in fields if "default" not in field]
     missing += faults(file, TECHNIQUE)
     missing += [
-        str(unknown(f"{listing}.{name}", name, names(file.parent)))
+        str(unknown(f"{listing}.{name}", name, names(folder)))
         for listing in ("EXCLUDES", "NEEDS")
         for name in literal(file, listing) or ()
-        if name not in names(file.parent)
+        if name not in names(folder)
     ]
     if missing:
         raise ConfigError(
-            f"{Path(*file.parts[-4:])}: {'; '.join(missing)}. docs/adding-a-technique.md lists what a "
-            "technique has"
+            f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. docs/extend/adding-a-technique.md "
+            "lists what a technique has"
         )
 
 
 def names(folder: Path = TECHNIQUES) -> list[str]:
     """Return the names of all techniques."""
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    return sorted(files(folder))
+
+
+def files(folder: Path = TECHNIQUES) -> dict[str, Path]:
+    """Return the module of each technique, by name: every module in the folder of a kind.
+
+    Raises ConfigError where two have one name.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*/*.py")):
+        other = found.setdefault(path.stem, path)
+        if path.stem != "__init__" and other != path:
+            raise ConfigError(f"{shown_path(other)}, {shown_path(path)}: two techniques of one name")
+    return {name: path for name, path in found.items() if name != "__init__"}
+
+
+def file_of(name: str, folder: Path = TECHNIQUES) -> Path:
+    """Return the module of a technique; raises KeyError where there is none."""
+    return files(folder)[name]
 
 
 def built(folder: Path = TECHNIQUES) -> list[str]:
     """Return the names of the techniques that a step can have."""
-    return [name for name in names(folder) if literal(folder / f"{name}.py", "NOT_BUILT") is None]
+    return [name for name in names(folder) if literal(file_of(name, folder), "NOT_BUILT") is None]
 
 
 def literal(file: Path, name: str) -> Any:

@@ -1,1 +1,1 @@
-"""Figures of a report, one module per kind."""
+"""Figures of a report: axes, colours and labels, and `kinds`, one module per kind."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.report.data.result_index import ResultIndex
-from harness.report.figures.bar_plots import bars
-from harness.report.figures.cascade_plot import cascade
-from harness.report.figures.curves_plot import curves
-from harness.report.figures.effect_plot import effect_plot
-from harness.report.figures.error_strip import error_strip
 from harness.report.figures.figure import Figure
-from harness.report.figures.line_plot import lines
-from harness.report.figures.roofline_plot import roofline_plot
-from harness.report.figures.scatter_plot import scatter
-from harness.report.figures.series_over_steps import line_over_steps
-from harness.report.figures.spans_plot import spans
-from harness.report.figures.stacked_timeline import stacked_timeline
-from harness.report.figures.waterfall import waterfall
+from harness.report.figures.kinds.bar_plots import bars
+from harness.report.figures.kinds.cascade_plot import cascade
+from harness.report.figures.kinds.curves_plot import curves
+from harness.report.figures.kinds.effect_plot import effect_plot
+from harness.report.figures.kinds.error_strip import error_strip
+from harness.report.figures.kinds.line_plot import lines
+from harness.report.figures.kinds.roofline_plot import roofline_plot
+from harness.report.figures.kinds.scatter_plot import scatter
+from harness.report.figures.kinds.series_over_steps import line_over_steps
+from harness.report.figures.kinds.spans_plot import spans
+from harness.report.figures.kinds.stacked_timeline import stacked_timeline
+from harness.report.figures.kinds.waterfall import waterfall
 from harness.report.language.spec import ReportBlock, Spec
 
 FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {

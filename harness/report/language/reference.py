@@ -1,4 +1,4 @@
-"""Write the reference of conf/report/'s language, docs/report-language.md, from its schema."""
+"""Write the reference of conf/report/'s language, docs/extend/report-language.md, from its schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from harness.report.language import schema
+from harness.report.language import kinds, schema
 
 HEAD = """# The language of conf/report/
 
@@ -55,12 +55,12 @@ def reference() -> str:
     parts = [HEAD, "## The file", _table(schema.FILE), "## A BLOCK", _table(schema.BLOCK)]
     common = _common_fields()
     parts += ["## Fields of many kinds of blocks", _table(common)]
-    kinds = ["| kind | what it shows | fields of its own | others |", "|---|---|---|---|"]
-    for kind, fields in schema.KINDS.items():
+    rows = ["| kind | what it shows | fields of its own | others |", "|---|---|---|---|"]
+    for kind, fields in kinds.KINDS.items():
         own = {name: field for name, field in fields.items() if common.get(name) != field}
         others = ", ".join(f"`{name}`" for name in fields if name not in own)
-        kinds.append(f"| `{kind}` | {schema.KIND_DOCS[kind]} | {_listed(own)} | {others} |")
-    parts += ["## Kinds of blocks", "\n".join(kinds), "## What fields consist of"]
+        rows.append(f"| `{kind}` | {kinds.KIND_DOCS[kind]} | {_listed(own)} | {others} |")
+    parts += ["## Kinds of blocks", "\n".join(rows), "## What fields consist of"]
     terms = [f"| {name} | {_listed(fields)} |" for name, fields in TERMS.items()]
     parts.append("\n".join(["| name | fields |", "|---|---|", *terms]))
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -68,7 +68,7 @@ def reference() -> str:
 
 def _common_fields() -> dict[str, Mapping[str, Any]]:
     """Return the fields that at least three kinds of blocks have alike, in the schema's order."""
-    every = [(name, field) for fields in schema.KINDS.values() for name, field in fields.items()]
+    every = [(name, field) for fields in kinds.KINDS.values() for name, field in fields.items()]
     return {name: field for name, field in every if every.count((name, field)) > 2}
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from harness.claims.load import read_yaml
 from harness.config.validation import ConfigError, as_mapping, check_fields
 from harness.config.variants.optimizations import CONF
+from harness.report.language.kinds import KINDS
 from harness.report.language.schema import (
     ALSO,
     ANSWER,
@@ -21,7 +22,6 @@ from harness.report.language.schema import (
     CONTROL,
     DOTS,
     FILE,
-    KINDS,
     MARK,
     NAMES,
     PAIR,

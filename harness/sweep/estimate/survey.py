@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from harness.config.protocols import apply
+from harness.config.protocols import apply, optimization_module
 from harness.config.variants.optimizations import BASELINE
 from harness.records import Cell, Group
 
@@ -75,8 +74,8 @@ def _of_cell(cell: Cell, package: str) -> float:
     name = f"{package}.{cell.suite}"
     suite: Any = import_module(name)
     subject = suite.build(cell.config["workload"], cell.seed)
-    if find_spec(f"{name}.{cell.module}") is not None:
-        subject = apply(import_module(f"{name}.{cell.module}"), subject, cell.config["settings"])
+    if (module := optimization_module(name, cell.module)) is not None:
+        subject = apply(module, subject, cell.config["settings"])
     if techniques := cell.config.get("techniques"):
         subject = suite.apply_techniques(subject, [tuple(one) for one in techniques])
     return float(getattr(suite, HOOK)(subject))

@@ -10,7 +10,6 @@ import atexit
 import faulthandler
 import fcntl
 import importlib
-import importlib.util
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from harness.config.protocols import apply, check_suite, close, prepared, unavailable
+from harness.config.protocols import apply, check_suite, close, optimization_module, prepared, unavailable
 from harness.config.variants.optimizations import AGAIN, BASELINE
 from harness.instruments.machine import memory_bytes
 from harness.instruments.memory.process.private_memory import private_bytes, private_limit
@@ -217,10 +216,10 @@ def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
     preload(suite)
     if suite.__file__ is not None:
         check_suite(Path(suite.__file__).parent, "techniques" in cell.config)
-    alone = cell.module in (BASELINE, AGAIN) or "techniques" in cell.config
-    if alone and importlib.util.find_spec(f"{name}.{cell.module}") is None:
-        return suite, None
-    return suite, importlib.import_module(f"{name}.{cell.module}")
+    module = optimization_module(name, cell.module)
+    if module is None and cell.module not in (BASELINE, AGAIN) and "techniques" not in cell.config:
+        raise ModuleNotFoundError(f"No module named '{name}.{cell.module}'")
+    return suite, module
 
 
 @cache

@@ -19,7 +19,7 @@ INSTALL = "pip install throughput-harness[dataloader]"
 def loader_module(name: str) -> Any:
     """Return a loader's module; raises `Unavailable` where a library of it is missing."""
     try:
-        return importlib.import_module(f"suites.dataloader.{name}")
+        return importlib.import_module(f"suites.dataloader.loaders.{name}")
     except ImportError as error:
         raise Unavailable(f"the loader {name} cannot be imported ({error}): {INSTALL}") from error
 

@@ -98,10 +98,17 @@ def joined(sharding: str, further: str) -> str:
 
 
 def refuse_without_fsdp2(step: TrainingStep, technique: str) -> None:
-    """Raise `Unavailable` where a technique would average gradients itself on a larger mesh."""
+    """Raise `Unavailable` where a technique cannot average gradients itself after the backward pass."""
+    if step.settings_of("fsdp2") is not None:
+        return
     others = [one for one in SHARING if one != technique and step.settings_of(one) is not None]
-    if others and step.settings_of("fsdp2") is None:
+    if others:
         raise Unavailable(
             f"{technique} with {others[0]} needs fsdp2, which reduces gradients over a mesh of ranks; list "
             f"fsdp2 too, with dp_size=1 where no further ranks are wanted"
+        )
+    if step.settings_of("optimizer_in_backward") is not None:
+        raise Unavailable(
+            f"{technique} averages gradients after the backward pass, and optimizer_in_backward releases "
+            "them before; list fsdp2 too"
         )

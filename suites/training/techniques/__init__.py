@@ -1,8 +1,8 @@
-"""Techniques, each a module of this folder that changes a training step; `build_step` combines them.
+"""Techniques, each a module that changes a training step, by kind; `build_step` combines them.
 
-docs/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it before any
-cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`,
-and within a level by name.
+docs/extend/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it
+before any cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of
+their `LEVEL`, and within a level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """
@@ -34,7 +34,7 @@ Configured = TypeVar("Configured")
 
 
 class Technique(Protocol[Configured]):
-    """What every module of this folder has. It may also have:
+    """What every technique's module has. It may also have:
 
     - `ROLE`: what it decides alone, a `step.Role`.
     - `EXCLUDES`: names of techniques that it does not combine with, each with the reason.
@@ -60,8 +60,15 @@ class Technique(Protocol[Configured]):
 
 
 def names() -> list[str]:
-    """Return every technique: the modules of this folder."""
-    return sorted(one.stem for one in Path(__file__).parent.glob("*.py") if one.stem != "__init__")
+    """Return every technique: the modules of this package's folders."""
+    return sorted(_kinds())
+
+
+@cache
+def _kinds() -> dict[str, str]:
+    """Return the folder of each technique."""
+    modules = Path(__file__).parent.glob("*/*.py")
+    return {one.stem: one.parent.name for one in modules if one.stem != "__init__"}
 
 
 @cache
@@ -71,7 +78,7 @@ def load(name: str) -> Any:
         near = get_close_matches(name, names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise ValueError(f"technique {name!r} does not exist{hint}")
-    return import_module(f"{__name__}.{name}")
+    return import_module(f"{__name__}.{_kinds()[name]}.{name}")
 
 
 def named(techniques: Techniques) -> Named:

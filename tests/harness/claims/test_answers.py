@@ -1,105 +1,26 @@
-"""The answers on the paper's claims: what decides, what is context, what is refused, and the page's rows."""
+"""The answers on made-up claims: what decides, what is context, and what the answer says."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from answered import answered, paper_claim, public
 from synthetic import claim as judged_claim
 from synthetic import made
 
-from harness.claims.answers import ANSWERS, AnsweredClaim, answer_claims, refuse_unknown
+from harness.claims.answers import answer_claims
 from harness.claims.evidence import Findings, MethodError
 from harness.claims.judge import judge
-from harness.claims.load import load_claims
-from harness.claims.model import Claim, Difference
-from harness.claims.paper import PaperClaim, PublicRecord, is_quoted, load_answers
-from harness.config.code_fingerprint import ROOT
-from harness.config.run import names
-from harness.config.validation import ConfigError
+from harness.claims.model import Claim
+from harness.claims.paper import PublicRecord, load_answers
 from harness.records import Record
-from harness.report.index.answer_sources import judged_claims
-from harness.report.index.answers_csv import answers_csv
-from harness.report.index.answers_page import Answers, index_markdown, index_page
-from harness.report.index.answers_text import accepted_text, evidence_text, shares_text
-
-ASKED = load_answers()
-CLAIMS = ASKED.claims
-QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
-
-OF_THE_PAPER = {
-    "overlord_throughput", "overlord_memory", "gb200_tco", "movement_limit", "latency_wall", "rule_of_40",
-    "seven_billion", "more_than_one_accelerator", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b",
-    "table_1_175b", "zero_stage_1", "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload",
-    "unified_memory", "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate",
-    "chopper_dvfs", "chopper_clocks", "uniorch", "beyond_capacity", "run_cost", "portability_tradeoff",
-}  # fmt: skip
-OF_THE_ARTICLE = {
-    "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
-    "per_layer", "layered", "async_loading", "no_order_of_magnitude", "trillions", "activation_fusion",
-}  # fmt: skip
-
-
-def paper_claim(**changes: object) -> PaperClaim:
-    base = PaperClaim(
-        *("c", "paper", "I", "words", "It is twice as fast", (1.8, 2.2), "x", "", False, ""),
-        *("It says so.", "S", (), ("invented/claim",), "", ""),
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def public(decides: bool = True, **changes: object) -> PublicRecord:
-    base = PublicRecord(
-        "of a GPU", "published", "a/b, c.md", {}, 0, None, None, None, None, None, {}, "", decides
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def answered(
-    claim: PaperClaim,
-    *values: Any,
-    origin: str = "measured",
-    methods: tuple[MethodError, ...] = (),
-    **conditions: str,
-) -> AnsweredClaim:
-    """Answer a claim of 2.0 within 10 % on CUDA, given the value, or samples, of several workloads."""
-    held = judged_claim(2.0, tolerance=0.1, unit="s", conditions={"device": "cuda"})
-    first = held.interpretations[0]._replace(metric="time", method="", variant="fast")
-    names_ = [f"w{i}" for i in range(len(values))]
-    held = replace(held, interpretations=tuple(first._replace(name=one, workload=one) for one in names_))
-    sampled = [value if isinstance(value, tuple) else (value,) for value in values]
-    records = [
-        made(name, "fast", {("time", ""): ("s", origin, samples)}, conditions=conditions)
-        for name, samples in zip(names_, sampled, strict=True)
-    ]
-    judged_ = {"invented/claim": (held, judge([held], records))} if values else {}
-    return answer_claims([claim], Findings(judged_, {}, methods))[0]
-
-
-NOTHING = Findings({}, {})
+from harness.report.index.answers_page import Answers, index_markdown
+from harness.report.index.answers_text import evidence_text, shares_text
 
 
 def of(held: Claim, records: list[Record]) -> Findings:
     return Findings({"invented/claim": (held, judge([held], records))}, {})
-
-
-def test_each_claim_of_the_paper_and_the_article_has_one_row() -> None:
-    assert {one.id for one in CLAIMS if one.by == "paper"} == OF_THE_PAPER
-    assert {one.id for one in CLAIMS if one.by == "article"} == OF_THE_ARTICLE
-
-
-def test_words_marked_verbatim_are_those_of_the_paper_or_the_article() -> None:
-    sentences = [*QUOTATIONS["paper"], *QUOTATIONS["article"]]
-    for suite in names("suite"):
-        for claim in load_claims(suite):
-            if claim.verbatim:
-                assert is_quoted(claim.quoted, sentences), f"{suite}/{claim.id}: {claim.quoted}"
 
 
 @pytest.mark.parametrize(
@@ -221,39 +142,11 @@ def test_what_is_missing_is_named() -> None:
     outside = answered(paper_claim(not_built="no suite yet"), 9.0, origin="simulated")
     assert (outside.answer, outside.strength) == ("no evidence", "D")
     assert answered(paper_claim()).missing == ("invented/claim",)
-    page = index_markdown(Answers(ASKED, [answered(paper_claim())], None, []))
+    page = index_markdown(Answers(load_answers(), [answered(paper_claim())], None, []))
     assert "Without results of: invented." in page
     assert answered(paper_claim(untestable="needs prices")).why == "needs prices"
     found = answered(paper_claim(not_built="no suite yet"), 2.0, origin="simulated", device="cuda")
     assert found.answer == "plausible"
-
-
-ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
-"""States without ZeRO over states of a stage on N ranks, by arXiv 1910.02054."""
-
-
-def test_values_of_zeros_formula_are_those_of_the_formula() -> None:
-    by_id = {one.id: one for one in CLAIMS}
-    (record,) = by_id["zero_larger_models"].public
-    for name, value in record.values.items():
-        stage, ranks = (int(number) for number in re.findall(r"\d+", name))
-        assert value == pytest.approx(ZERO[stage](ranks), rel=2e-3)
-    for stage in (1, 2):
-        (record,) = by_id[f"zero_stage_{stage}"].public
-        for name, value in record.values.items():
-            assert value == pytest.approx(ZERO[stage](int(name.removeprefix("N = "))), rel=2e-3)
-
-
-def test_a_formula_says_where_it_lies_in_the_band() -> None:
-    (row,) = answer_claims([one for one in CLAIMS if one.id == "zero_larger_models"], NOTHING)
-    low, high = (
-        {stage: end([n for n in range(2, 99) if 2 <= ZERO[stage](n) <= 4]) for stage in (2, 3)}
-        for end in (min, max)
-    )
-    each = "; ".join(f"ZeRO-{stage}, N = {low[stage]} to {high[stage]}" for stage in (2, 3))
-    assert row.answer == "partly"
-    assert row.why.startswith(f"where {each} (")
-    assert "ZeRO-2, N = 3 to 7; ZeRO-3, N = 2 to 4" in row.why
 
 
 DRY_RUN = MethodError("the dry run", ["invented"], "simulated", "published peaks", [0.01, -0.02])
@@ -313,108 +206,3 @@ def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confir
     assert bounded.why == "no counterexample is known: at least 95 % of 100 (of a GPU)"
     inside = public(values={"a": 2.0}, n=1)
     assert answered(replace(possible, public=(inside,))).answer == "confirmed"
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_made_up_records_would_turn_each_answer(claim: PaperClaim) -> None:
-    """Values measured under a claim's own conditions confirm or contradict it, whatever it says today."""
-    alone = replace(claim, public=(), judged=("invented/claim",))
-    turned = {
-        values: answered(alone, *values, device="cuda").answer
-        for values in ((2.0, 2.1, 1.9), (3.0, 3.1, 1.0))
-    }
-    if claim.misquoted:
-        assert set(turned.values()) == {"misquoted"}
-        alone = replace(alone, misquoted="")
-        turned = {values: answered(alone, *values, device="cuda").answer for values in turned}
-    assert list(turned.values()) == ["confirmed", "contradicted"]
-    assert answered(replace(alone, judged=())).answer == "no evidence"
-
-
-def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
-    rows = answer_claims(CLAIMS, NOTHING)
-    page = index_page(Answers(ASKED, rows, None, []))
-    table = list(csv.DictReader(io.StringIO(answers_csv(rows))))
-    assert [line["id"] for line in table] == [one.id for one in CLAIMS]
-    assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "no evidence"}
-    for row in rows:
-        assert f'id="{row.claim.id}"' in page
-        assert accepted_text(row.claim) in page
-        assert row.claim.do
-    assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
-
-
-def conf_with(folder: Path, change: dict[str, object]) -> Path:
-    data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
-    first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
-    first.update(change)
-    data |= {"claims": [first], "sentences": []}
-    (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-    (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
-        ({"by": "newspaper"}, "allowed: paper, article"),
-        ({"part": "appendix"}, "part: expected one of abstract, table_1"),
-        ({"band": [3.0, 1.5]}, "the lower number first"),
-        ({"source": "", "source_says": "It is known."}, "source: missing"),
-        ({"band": None}, "decides: needs the claim's band"),
-        ({"claim": ""}, "empty; expected the claim in plain words"),
-        ({"quoted": "9x"}, "is nowhere"),
-        ({"judged": ["kernels/a", "kernels/a"]}, "'kernels/a' is given twice"),
-        (
-            {"public": [{"of": "x", "source": "y", "inside": 0.8, "above": 0.4, "n": 5}]},
-            "add up to 1 at most",
-        ),
-        ({"public": [{"of": "x", "source": "y", "inside": 0.8}]}, "n: missing"),
-        ({"public": [{"of": "x"}]}, "public[0].source: missing"),
-        (
-            {"public": [{"of": "x", "source": "y", "inside": 0.8, "n": 5, "values": {"a": 2.0}}]},
-            "values and inside are both given",
-        ),
-    ],
-)
-def test_a_mistake_in_the_claims_is_one_line(change: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_answers(conf_with(tmp_path, change))
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_judged_claim_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'invented/claim' is no claim of conf/claims"):
-        refuse_unknown([paper_claim()], ["memory/rule_40x"])
-    refuse_unknown(CLAIMS, [f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite)])
-
-
-def test_results_of_two_folders_or_machines_are_refused() -> None:
-    from harness.commands.run.from_results import judged
-
-    data = judged(ROOT / "results/reference/host_optimizer")
-    with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):
-        judged_claims([(data, "a"), (data, "b")])
-    assert judged_claims([(data, "a"), (data, "x/host_optimizer")])
-    none = replace(data, verdicts=[replace(one, ours=None) for one in data.verdicts])
-    elsewhere = judged_claims([(none, "x/host_optimizer"), (data, "b")])
-    assert elsewhere == judged_claims([(data, "x/host_optimizer"), (none, "b")])
-    assert any(one.ours is not None for _, verdicts in elsewhere.values() for one in verdicts)
-    near, far = (
-        replace(data, verdicts=[replace(one, where=where) for one in data.verdicts])
-        for where in ("as stated", "elsewhere")
-    )
-    of_conditions = judged_claims([(far, "x/host_optimizer"), (near, "b")])
-    assert of_conditions == judged_claims([(near, "b")])
-    assert judged_claims([(far, "x/host_optimizer"), (far, "b")]) == judged_claims(
-        [(far, "x/host_optimizer")]
-    )
-    differing = [replace(one, differs=(*one.differs, Difference("c", "x", "y"))) for one in far.verdicts]
-    further = replace(far, verdicts=differing)
-    assert judged_claims([(further, "a"), (far, "b")]) == judged_claims([(far, "b")])
-    (known,) = data.environment.values()
-    two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
-    with pytest.raises(ConfigError, match="has results of several machines"):
-        judged_claims([(two, "a")])

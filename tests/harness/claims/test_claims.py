@@ -357,8 +357,8 @@ def test_a_count_of_gpus_says_of_which_memory() -> None:
 
 
 def documented(heading: str) -> dict[str, str]:
-    """Return the rows of a section's table in docs/claims-language.md, by key."""
-    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    """Return the rows of a section's table in docs/extend/claims-language.md, by key."""
+    page = (CONF.parent / "docs/extend/claims-language.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n\n`relation`")[0]
     rows = [line.split(" | ", 1) for line in section.splitlines() if line.startswith("| `")]
     return {key.strip("| `"): meaning for key, meaning in rows}
@@ -379,7 +379,7 @@ def test_the_documentation_describes_each_key_and_no_other(heading: str, schema:
 
 
 def test_the_documentation_describes_each_relation() -> None:
-    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    page = (CONF.parent / "docs/extend/claims-language.md").read_text(encoding="utf-8")
     table = page.partition("| relation | accepted |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == CLAIM["relation"][
         "one_of"

@@ -208,14 +208,14 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert ["local_sgd", "Local steps with an outer one, as in DiLoCo (arXiv 2311.08105)."] in listed
     assert ["inner_steps=4", "a whole number of at least 1"] in listed
     assert ["mode=full", "one of full, selective, per_op"] in listed
-    assert ["targets=layers", "see suites/training/techniques/lora.py"] in listed
+    assert ["targets=layers", "see suites/training/techniques/adapters/lora.py"] in listed
     assert ["buckets=null", "a whole number of at least 1 or null"] in listed
 
 
 def test_a_technique_that_is_not_built_is_listed_with_the_reason_and_not_offered(tmp_path):
     folder = shutil.copytree(techniques.TECHNIQUES, tmp_path / "techniques")
-    file = folder / "expert_parallel.py"
-    file.write_text((folder / "ddp.py").read_text() + '\nNOT_BUILT = "for this test"\n')
+    file = techniques.file_of("expert_parallel", folder)
+    file.write_text(techniques.file_of("ddp", folder).read_text() + '\nNOT_BUILT = "for this test"\n')
     assert ("  not built", "for this test") in technique_lines("expert_parallel", file)
     assert "expert_parallel" in techniques.names(folder)
     assert "expert_parallel" not in techniques.built(folder)

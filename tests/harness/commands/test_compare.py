@@ -565,7 +565,7 @@ ROWS = [
 
 
 def table(count: int) -> Iterable[str]:
-    """Yield the table of docs/compare.md, of so many comparisons per value."""
+    """Yield the table of docs/commands/compare.md, of so many comparisons per value."""
     for name, make, experiment in ROWS:
         sets = real_processes(experiment) if experiment else None
         for processes in (3, 5):

@@ -11,7 +11,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import NUMBERS, ConfigError
 from harness.config.variants.technique_list import suites_with_techniques
-from harness.config.variants.techniques import TECHNIQUES, checked_techniques, names, settings_of
+from harness.config.variants.techniques import checked_techniques, file_of, names, settings_of
 from harness.sweep.plan import plan
 
 
@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line_before_anything_runs(word, said):
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_has_a_lower_bound(name):
-    for setting, allowed in settings_of(TECHNIQUES / f"{name}.py").items():
+    for setting, allowed in settings_of(file_of(name)).items():
         if allowed.get("type") in NUMBERS and "one_of" not in allowed:
             assert allowed.keys() & {"at_least", "above"}, setting
 
@@ -157,7 +157,7 @@ def test_what_is_completed_is_accepted():
     for word in words:
         assert run_of(f"{word}]").variants[-1].module == "techniques"
     assert choices("python -m harness suite=fabric techniques=[") == []
-    literal = [f"zero.{one}" for one in settings_of(TECHNIQUES / "zero.py")["stage"]["one_of"]]
+    literal = [f"zero.{one}" for one in settings_of(file_of("zero"))["stage"]["one_of"]]
     assert set(literal) <= {
         one.partition("[")[2] for one in choices("python -m harness suite=memory techniques=[z")
     }

@@ -52,7 +52,7 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
         config.compose_suite("memory", {})
     assert str(refused.value) == (
         "conf/suite/memory.yaml: fields: the class Workload of suites/memory declares them; "
-        "see docs/adding-a-suite.md"
+        "see docs/extend/adding-a-suite.md"
     )
 
 

@@ -9,16 +9,16 @@ from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hin
 import pytest
 
 from harness.bounds import OnlyWith
-from harness.config.code_fingerprint import ROOT, file_of
+from harness.config.code_fingerprint import ROOT, file_of, module_of
 from harness.config.dataclass_fields import fields_of, workload_fields
 from harness.config.protocols import SEE
 from harness.config.run import names
 from harness.config.validation import ConfigError
-from harness.config.variants.techniques import names as techniques
+from harness.config.variants.techniques import files as technique_files
 
 CLASSES = {
     **{suite: (f"suites.{suite}", "Workload") for suite in names("suite")},
-    **{f"technique {name}": (f"suites.training.techniques.{name}", "Settings") for name in techniques()},
+    **{f"technique {name}": (module_of(file), "Settings") for name, file in technique_files().items()},
 }
 
 

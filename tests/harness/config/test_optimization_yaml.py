@@ -39,9 +39,10 @@ PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "applies_t
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "sharded.py").write_text(SHARDED)
-    (tmp_path / "compile.py").write_text(COMPILE)
-    (tmp_path / "__init__.py").write_text("")
+    for kind, name, text in (("shared", "sharded", SHARDED), ("compiled", "compile", COMPILE)):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / f"{name}.py").write_text(text)
+        (tmp_path / kind / "__init__.py").write_text("")
     return tmp_path
 
 

@@ -9,8 +9,14 @@ import pytest
 from places import SUPPORT
 from toy.sweep import cell, environ, group, sweep
 
-from harness.config.code_fingerprint import ROOT
-from harness.config.protocols import OPTIMIZATION, SUITE, check_modules
+from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.protocols import (
+    OPTIMIZATION,
+    SUITE,
+    check_modules,
+    optimization_file,
+    optimizations_with_module,
+)
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import with_module
@@ -49,7 +55,7 @@ def test_a_suite_without_a_function_is_refused_in_one_line_that_names_it(toy, fu
     with pytest.raises(ConfigError) as error:
         check_modules("timed", {}, suites=toy.parents[1])
     assert str(error.value) == (
-        f"toy_suites/timed: {signature} is missing. docs/adding-a-suite.md lists what a suite has"
+        f"toy_suites/timed: {signature} is missing. docs/extend/adding-a-suite.md lists what a suite has"
     )
 
 
@@ -145,6 +151,33 @@ def test_an_optimization_is_checked_against_its_protocol(toy, source, settings, 
     assert set(OPTIMIZATION) == {"apply", "unavailable"}
 
 
+def test_an_optimization_may_be_in_a_folder_of_its_suite(toy):
+    folder = toy.parent / "folder"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "helper.py").write_text("def applied(subject): ...\n")
+    (folder / "late.py").write_text("def apply(subject, *, wrong): ...\n")
+    with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py: apply\(subject"):
+        check_modules("timed", {"late": []}, suites=toy.parents[1])
+    assert optimizations_with_module(toy.parent) == ["baseline", "late"]
+    assert optimization_file(toy.parent, "helper") is None
+    (toy.parent / "late.py").write_text("def apply(subject): ...\n")
+    with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py and toy_suites/timed/late\.py"):
+        check_modules("timed", {"late": []}, suites=toy.parents[1])
+
+
+def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
+    folder = toy.parent / "folder"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "late.py").write_text("def apply(subject):\n    raise ValueError('from the folder')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
+    one = cell(suite="timed", module="late", time_s=1.0)
+    record = sweep(tmp_path / "out", [group(one)])[one.id]
+    assert record.status == Status.CRASHED
+    assert record.reason.startswith("ValueError: from the folder")
+
+
 def test_a_child_refuses_it_too_where_nobody_looked_before(toy, tmp_path, monkeypatch):
     without(toy, "conditions")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
@@ -172,7 +205,7 @@ def test_the_command_refuses_an_incomplete_suite_before_any_cell(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "harness: suites/congestion: conditions(session) is missing. "
-        "docs/adding-a-suite.md lists what a suite has\n"
+        "docs/extend/adding-a-suite.md lists what a suite has\n"
     )
     assert done.stdout == ""
     assert not (tmp_path / "results").exists()
@@ -217,7 +250,8 @@ def typed_uses(package, folder, optimizations):
     lines += [f"prepared({package}, {package})" if has("prepare") else f"plain({package})"]
     lines += [f"{call}({package}, {package})" for name, call in OPTIONAL.items() if has(name)]
     for one in optimizations:
-        module, source = f"{package}.{one}", (folder / f"{one}.py").read_text()
+        file = optimization_file(folder, one)
+        module, source = f"{package}.{module_of(file, folder)}", file.read_text()
         kind = (
             "configured"
             if re.search(r"^class Settings|import .*\bSettings\b", source, re.M)

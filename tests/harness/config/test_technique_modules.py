@@ -13,30 +13,30 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.config.variants.techniques import (
     TECHNIQUE,
-    TECHNIQUES,
     built,
     check_module,
     checked_techniques,
+    file_of,
     names,
 )
 
-GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+GUIDE = (ROOT / "docs/extend/adding-a-technique.md").read_text()
 COMBINES = (
     "What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what "
     "`applies_to` and `apply` refuse."
 )
-SEE = ". docs/adding-a-technique.md lists what a technique has"
+SEE = ". docs/extend/adding-a-technique.md lists what a technique has"
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_technique_of_the_project_is_complete(name):
-    check_module(TECHNIQUES / f"{name}.py")
+    check_module(file_of(name))
 
 
 @pytest.mark.parametrize("name", names())
 def test_what_a_technique_does_not_combine_with_is_not_listed_in_its_docstring(name):
     """A list in words went out of date; `NOT_BUILT` techniques combine with nothing."""
-    text = " ".join((ast.get_docstring(ast.parse((TECHNIQUES / f"{name}.py").read_text())) or "").split())
+    text = " ".join((ast.get_docstring(ast.parse(file_of(name).read_text())) or "").split())
     if name not in built():
         assert "so it combines with nothing" in text
     else:
@@ -47,9 +47,9 @@ def test_what_a_technique_does_not_combine_with_is_not_listed_in_its_docstring(n
 @pytest.fixture
 def copy(tmp_path):
     """A copy of one technique that may be spoilt."""
-    folder = tmp_path / "suites/training/techniques"
+    folder = tmp_path / "suites/training/techniques/parallelism"
     folder.mkdir(parents=True)
-    return shutil.copy(TECHNIQUES / "fsdp2.py", folder / "fsdp2.py")
+    return shutil.copy(file_of("fsdp2"), folder / "fsdp2.py")
 
 
 def changed(file, pattern, replacement=""):
@@ -92,44 +92,54 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_incomplete_technique_is_refused_in_one_line_that_names_what_is_missing(copy, fault):
-    checked_techniques("here", ["fsdp2"], copy.parent)
+    checked_techniques("here", ["fsdp2"], copy.parents[1])
     check_module.cache_clear()
     pattern, replacement, message = FAULTS[fault]
     changed(copy, pattern, replacement)
     with pytest.raises(ConfigError) as error:
-        checked_techniques("here", ["fsdp2"], copy.parent)
-    assert str(error.value) == f"suites/training/techniques/fsdp2.py: {message}{SEE}"
+        checked_techniques("here", ["fsdp2"], copy.parents[1])
+    assert str(error.value) == f"suites/training/techniques/parallelism/fsdp2.py: {message}{SEE}"
 
 
 def test_constants_may_be_annotated(copy):
     changed(copy, r"^LEVEL = ", "LEVEL: Level = ")
     changed(copy, r"^ROLE = ", 'EXCLUDES: dict[str, str] = {"fsdp3": "a reason"}\nROLE: Role = ')
     with pytest.raises(ConfigError, match=r": EXCLUDES\.fsdp3: no such name; did you mean fsdp2\?"):
-        check_module(copy)
+        check_module(copy, copy.parents[1])
 
 
 def test_exclusions_that_have_to_be_computed_are_refused(copy):
     changed(copy, r"^ROLE = ", 'EXCLUDES = dict(fsdp2="no")\nROLE = ')
     with pytest.raises(ConfigError, match=r"fsdp2\.py: EXCLUDES=dict\(fsdp2='no'\) is no literal$"):
-        check_module(copy)
+        check_module(copy, copy.parents[1])
 
 
 def test_a_bound_that_there_is_not_is_refused(copy):
     changed(copy, r"at_least=1", "atleast=1")
     with pytest.raises(ConfigError, match=r"Settings.shard_within.atleast: no such name; did you mean at_"):
-        check_module(copy)
+        check_module(copy, copy.parents[1])
 
 
 @pytest.mark.parametrize("function", [name for name, one in TECHNIQUE.items() if not one.required])
 def test_what_a_technique_does_not_need_it_may_leave_out(copy, function):
     changed(copy, WITHOUT[function])
-    check_module(copy)
+    check_module(copy, copy.parents[1])
+
+
+def test_two_techniques_of_one_name_are_refused(copy):
+    other = copy.parents[1] / "precision" / copy.name
+    other.parent.mkdir()
+    shutil.copy(copy, other)
+    with pytest.raises(
+        ConfigError, match=r"parallelism/fsdp2\.py.*precision/fsdp2\.py: two techniques of one"
+    ):
+        checked_techniques("here", ["fsdp2"], copy.parents[1])
 
 
 def test_all_that_is_missing_is_named_at_once(copy):
     copy.write_text("def contract(): ...\n")
     with pytest.raises(ConfigError) as error:
-        check_module(copy)
+        check_module(copy, copy.parents[1])
     assert (
         "LEVEL is missing; class Settings is missing; contract() is there, expected contract(settings); "
         in (str(error.value))
@@ -148,7 +158,7 @@ def test_the_command_refuses_an_incomplete_technique_before_any_cell(tmp_path):
         shutil.copytree(
             ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
-    changed(tmp_path / "suites/training/techniques/fsdp2.py", WITHOUT["contract"])
+    changed(tmp_path / "suites/training/techniques/parallelism/fsdp2.py", WITHOUT["contract"])
     done = subprocess.run(
         [sys.executable, "-m", "harness", "suite=memory", "only=[fsdp2]", "out=results"],
         cwd=tmp_path,
@@ -156,6 +166,6 @@ def test_the_command_refuses_an_incomplete_technique_before_any_cell(tmp_path):
         capture_output=True,
         text=True,
     )
-    message = "suites/training/techniques/fsdp2.py: contract(settings) is missing"
+    message = "suites/training/techniques/parallelism/fsdp2.py: contract(settings) is missing"
     assert (done.returncode, done.stderr) == (2, f"harness: {message}{SEE}\n")
     assert not (tmp_path / "results").exists()

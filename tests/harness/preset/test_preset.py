@@ -1,12 +1,9 @@
-"""preset=gpu: what it plans on GPUs that are made up here, in which order, and how it keeps its budget.
+"""preset=gpu: what it plans on GPUs that are made up here, and which words it takes.
 
 No suite runs on a GPU in these tests: names, memory and the number of GPUs are invented.
 """
 
 import ast
-import json
-import time
-from dataclasses import replace
 
 import pytest
 
@@ -17,14 +14,11 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import CONF
-from harness.preset.claim_coverage import ClaimTarget, claims_about
-from harness.preset.programme import Programme, planned_programme
+from harness.preset.claim_coverage import claims_about
+from harness.preset.programme import planned_programme
 from harness.preset.programme_view import programme_lines
-from harness.preset.request import Preset, PresetRequest, SuitePreset, load_preset, requested
-from harness.preset.run import PROGRAMME, ended_within, run_programme
-from harness.preset.work_order import Task, TimeBudget, ordered, steps_of, within
+from harness.preset.request import PresetRequest, load_preset, requested
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.runner import Interrupted
 
 H100, A100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"
 SIZES_B = {H100: 85_520_809_984, A100: 85_520_809_984, H200: 150_754_820_096}
@@ -173,186 +167,6 @@ def test_the_words_of_a_preset():
     assert requested(["preset=gpu", "budget_min=90", "out=there", "plan=true"])[1:] == (
         90.0, type(ROOT)("there"), True,
     )  # fmt: skip
-
-
-def work(name, seconds=60.0, suite="one"):
-    return Task(suite, name, seconds, assumed=True)
-
-
-def target(claim, *workloads, group="", suite="one"):
-    return ClaimTarget(suite, claim, group, dict.fromkeys(workloads, frozenset({"v"})), len(workloads))
-
-
-def test_what_settles_most_claims_per_minute_comes_first():
-    works = [work("slow", 600), work("shared", 60), work("short", 30)]
-    targets = [target("a", "slow"), target("b", "shared"), target("c", "shared"), target("d", "short")]
-    assert [one.workload for one in ordered(works, targets, {}, 1e9)] == ["shared", "short", "slow"]
-
-
-def test_a_claim_needs_three_workloads_of_each_group_and_more_come_last():
-    five = [f"w{i}" for i in range(5)]
-    targets = [target("a", *five), target("b", "other")]
-    order = ordered([*map(work, five), work("other", 61)], targets, {}, 1e9)
-    assert [one.workload for one in order] == ["other", "w0", "w1", "w2", "w3", "w4"]
-    settles = [step.settles for step in steps_of(order, targets)]
-    assert settles == [("b",), (), (), ("a",), (), ()]
-    groups = [target("a", "w0", group="x"), target("a", "w1", group="y")]
-    assert [step.settles for step in steps_of([work("w0"), work("w1")], groups)] == [(), ("a",)]
-
-
-def test_a_claim_that_cannot_be_settled_in_time_takes_no_time_from_another():
-    works = [work("a0", 40), work("a1", 40), work("b0", 10), work("b1", 10), work("b2", 90)]
-    targets = [target("a", "a0", "a1"), target("b", "b0", "b1", "b2")]
-    order = ordered(works, targets, {}, budget_s=100.0)
-    assert [one.workload for one in order] == ["a0", "a1", "b0", "b1", "b2"]
-    assert [one.workload for one in ordered(works, targets, {}, 1e9)][:2] == ["a0", "a1"]
-
-
-def test_a_work_that_other_claims_share_is_preferred():
-    works = [work("own"), work("shared")]
-    targets = [target("a", "own", "shared", "x", "y"), target("b", "shared", "z")]
-    assert [one.workload for one in ordered(works, targets, {}, 1e9)] == ["shared", "own"]
-
-
-def test_what_is_sized_for_a_gpu_is_needed_too():
-    made = target("a", "small", "smaller", "smallest", "large", "larger")._replace(
-        sized=frozenset({"large", "larger"})
-    )
-    works = [work("small"), work("smaller"), work("smallest"), work("large", 70), work("larger", 80)]
-    order = ordered(works, [made], {}, 1e9)
-    assert {one.workload for one in order[:3]} == {"large", "larger", "small"}
-    assert [step.settles for step in steps_of(order, [made])] == [(), (), ("a",), (), ()]
-    assert [step.settles for step in steps_of(works, [made])] == [(), (), (), (), ("a",)]
-
-
-def test_a_suites_fixed_seconds_count_until_it_has_begun():
-    works = [work("cheap", 30, "two"), work("first", 60), work("second", 60)]
-    targets = [target("a", "cheap", suite="two"), target("b", "first"), target("c", "second")]
-    order = ordered(works, targets, {"two": 100.0}, 1e9)
-    assert [one.workload for one in order] == ["first", "second", "cheap"]
-    fit, late, seconds = within(works, TimeBudget(165.0, {"two": 100.0}, report_s=10.0))
-    assert [one.workload for one in fit] == ["cheap"]
-    assert [one.workload for one in late] == ["first", "second"]
-    assert seconds == 140.0
-
-
-def test_a_shorter_work_takes_the_place_of_one_that_does_not_fit():
-    fit, late, _ = within([work("a", 50), work("long", 100), work("b", 40)], TimeBudget(100.0, {}, 5.0))
-    assert [one.workload for one in fit] == ["a", "b"]
-    assert [one.workload for one in late] == ["long"]
-
-
-class Clock:
-    """A clock that only sweeps move."""
-
-    now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-FORMULA = ["suite=interconnect_formula", "workloads=[gemma_12b,dense_7b]", "only=[baseline]"]
-GIVEN = SuitePreset(1.0, {}, "", {}, [], [], {}, {}, {}, [])
-
-
-def programme_of(tmp_path, works, budget_min, run=None):
-    runs = {"one": run or load(["suite=memory", f"out={tmp_path / 'one'}"])[0]}
-    pairs = {work.workload: frozenset({"baseline"}) for work in works}
-    runs = {"one": replace(runs["one"], variants_by_workload=pairs)}
-    request = PresetRequest("gpu", budget_min, tmp_path, False)
-    preset = Preset("gpu", "cuda", 0.0, {"one": GIVEN}, {})
-    host = load_host()
-    fit, late, seconds = within(works, TimeBudget(60 * budget_min, {}, 0.0))
-    return Programme(request, preset, host, runs, {}, tuple(works), tuple(fit), tuple(late), seconds, {})
-
-
-def load_host():
-    from harness.preset.claim_coverage import GpuHost
-
-    return GpuHost(H100, 1, SIZES_B[H100], 10**12)
-
-
-def test_a_suite_that_takes_longer_makes_later_works_fall_out_and_says_so(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("harness.preset.run.state_left_out", lambda *given: None)
-    monkeypatch.setattr("harness.preset.run.recorded", lambda run: {"a cell": "its record"})
-    caplog.set_level("INFO", "harness.sweep.progress")
-    clock, swept = Clock(), []
-
-    def slow(run):
-        swept.append(list(run.workloads))
-        clock.now_s += 150.0
-
-    works = [work("llama_1b", 60), work("llama_7b", 60), work("llama_13b", 60), work("gpt_5m", 20)]
-    folders = run_programme(programme_of(tmp_path, works, budget_min=4.0), slow, clock)
-    assert swept == [["llama_1b"], ["llama_1b", "gpt_5m"]]  # what has ended stays in the folder's plan
-    assert folders == [tmp_path / "one"]
-    assert (
-        "left out: one llama_7b would take 2 min, since its suite takes 2.5 times as long as estimated; "
-        "90 s are left"
-    ).replace("90 s", "2 min") in caplog.text
-    written = json.loads((tmp_path / PROGRAMME).read_text())
-    assert [one["ended"] for one in written["works"]] == [
-        "done", "left out: no time", "left out: no time", "done",
-    ]  # fmt: skip
-    assert written["works"][0]["took_s"] == 150.0
-
-
-def test_a_work_that_is_running_when_time_is_up_is_ended():
-    finished = []
-
-    def long(run):
-        time.sleep(30)
-        finished.append(run)
-
-    assert not ended_within(0.05, long, None)
-    assert not finished
-    assert ended_within(30, lambda run: None, None)
-
-
-def test_where_no_cell_has_ended_there_is_nothing_to_send(tmp_path):
-    with pytest.raises(ConfigError, match=r"^budget_min=4: time was up before any cell had ended"):
-        run_programme(programme_of(tmp_path, [work("llama_1b")], 4.0), lambda run: None, Clock())
-
-
-def test_another_signal_ends_the_programme():
-    def end(run):
-        raise Interrupted(130)
-
-    with pytest.raises(Interrupted):
-        ended_within(30, end, None)
-
-
-def test_what_has_run_is_stated_after_an_interruption(tmp_path):
-    clock, swept = Clock(), []
-
-    def interrupted_at_the_second(run):
-        swept.append(run)
-        clock.now_s += 10.0
-        if len(swept) == 2:
-            raise Interrupted(130)
-
-    works = [work("llama_1b", 10), work("llama_7b", 10)]
-    with pytest.raises(Interrupted):
-        run_programme(programme_of(tmp_path, works, 4.0), interrupted_at_the_second, clock)
-    written = json.loads((tmp_path / PROGRAMME).read_text())
-    assert [(one["workload"], one["ended"]) for one in written["works"]] == [("llama_1b", "done")]
-
-
-@pytest.mark.slow
-def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path, capsys):
-    """The sweep is real, of a suite that calculates; the GPU of the programme is made up."""
-    out = tmp_path / "sent"
-    run = load([*FORMULA, f"out={out / 'interconnect_formula'}"])[0]
-    first, second = (name for name in run.workloads)
-    works = [work(first, 1.0), work(second, 1e9)]
-    programme = programme_of(out, works, budget_min=2.0, run=run)
-    assert run_programme(programme) == [out / "interconnect_formula"]
-    assert main([f"from_results={out}", f"out={tmp_path / 'judged'}"]) == 0
-    assert "Answers on the paper's claims: " in capsys.readouterr().out
-    assert (tmp_path / "judged/answers.csv").exists()
-    assert main([f"from_results={out / 'interconnect_formula'}", f"out={tmp_path / 'again'}"]) == 0
-    report = (tmp_path / "again/report.md").read_text()
-    assert f"preset=gpu had time for 1 of 2 workloads that settle claims here; left out: {second}" in report
 
 
 def test_a_mistake_in_the_file_names_the_key(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/cost.md states what the cost suite calculates."""
+"""docs/commands/cost.md states what the cost suite calculates."""
 
 import numpy as np
 from test_cost import BASELINE, OF_H200, OF_MLPERF, PAIRS, RUN, usd_per_h, values_of
@@ -8,7 +8,7 @@ from suites import cost
 
 
 def test_the_page_states_what_the_suite_calculates():
-    """Each number of docs/cost.md that is not a quotation, as the page writes it."""
+    """Each number of docs/commands/cost.md that is not a quotation, as the page writes it."""
     found, base = values_of(), values_of(variant=BASELINE)
     speed_ups = {name: values_of(name)["speedup", ""] for name in PAIRS}
     alike = [speed_up for name, speed_up in speed_ups.items() if RUN.workloads[name]["alike"]]
@@ -39,7 +39,7 @@ def test_the_page_states_what_the_suite_calculates():
         f"in {rented_alike} of the {len(alike)} that have the same",
         f"needs {found['break_even', 'formula'] / 0.8:.2f} times the speed",
     ]
-    page = " ".join((ROOT / "docs/cost.md").read_text().split())
+    page = " ".join((ROOT / "docs/commands/cost.md").read_text().split())
     assert not [one for one in stated if one not in page]
 
 
@@ -48,7 +48,7 @@ def test_the_page_counts_the_pairs_and_what_breaks_even():
     found = values_of()
     speed_ups = {name: values_of(name)["speedup", ""] for name in (*PAIRS, *OF_H200)}
     of_h100 = {name: speed_ups[name] for name in PAIRS}
-    page = (ROOT / "docs/cost.md").read_text()
+    page = (ROOT / "docs/commands/cost.md").read_text()
     for method, start in {
         "formula": "owned, by the formula",
         "semianalysis_2025_08": "owned, SemiAnalysis",
@@ -99,6 +99,6 @@ def test_the_page_states_what_breaks_even_against_h200():
     kinds = ("owned, hyperscaler", "owned, neocloud", "rented", "on demand")
     shown = [f"{one:.2f}× ({kind})" for one, kind in zip(breaks_even, kinds, strict=True)]
     pays = [str(sum(one["speedup", ""] > even for one in found.values())) for even in breaks_even]
-    text = " ".join((ROOT / "docs/cost.md").read_text().split())
+    text = " ".join((ROOT / "docs/commands/cost.md").read_text().split())
     assert f"breaks even at {', '.join(shown[:3])} and {shown[3]}. It pays off in" in text
     assert f"It pays off in {', '.join(pays[:3])} and {pays[3]} of the {len(OF_H200)} pairs." in text

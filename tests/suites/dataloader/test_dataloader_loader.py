@@ -590,5 +590,5 @@ def test_a_missing_ray_is_named_before_anything_starts(
 )
 def test_a_missing_peer_is_named(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_processes, "find_spec", lambda name: None)
-    module = importlib.import_module(f"suites.dataloader.{peer}")
+    module = importlib.import_module(f"suites.dataloader.loaders.{peer}")
     assert "is not installed: " in module.unavailable(None)

@@ -26,8 +26,13 @@ import pytest
 from harness.records import Unavailable
 from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, PackedBatch, RankPlace, Source
 from suites.dataloader.corpora.corpus import CorpusSettings, write
-from suites.dataloader.peers import in_one_line, refuse_slow_storage
-from suites.dataloader.ray_data import BLOCK_DOCUMENTS, ROUND_DOCUMENTS, SHUFFLED_BLOCKS, round_documents
+from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
+from suites.dataloader.loaders.ray_data import (
+    BLOCK_DOCUMENTS,
+    ROUND_DOCUMENTS,
+    SHUFFLED_BLOCKS,
+    round_documents,
+)
 from suites.dataloader.reading.readers import BadSample, read
 
 LIBRARY = {
@@ -125,7 +130,7 @@ def spec_of(
 
 def taken(name: str, spec: LoaderSpec, count: int) -> list[list[PackedBatch]]:
     """Return the first batches of each rank; all ranks take theirs at once."""
-    loader = import_module(f"suites.dataloader.{name}")
+    loader = import_module(f"suites.dataloader.loaders.{name}")
 
     def of_rank(rank: int) -> list[PackedBatch]:
         with closing(loader.batches(spec, RankPlace.of(rank, spec.cp_size))) as running:
@@ -208,7 +213,7 @@ def test_closing_leaves_nothing(case: tuple[str, str, dict[str, object]], tmp_pa
     spec = spec_of(tmp_path, format, texts_of([40, 40]), (0.5, 0.5), options=options)
     gc.collect()
     before = left_behind(name)
-    loader = import_module(f"suites.dataloader.{name}")
+    loader = import_module(f"suites.dataloader.loaders.{name}")
     running = loader.batches(spec, RankPlace(0, 0))
     next(running)
     running.close()
@@ -257,7 +262,7 @@ def test_an_unreadable_file_is_named(
         documents_per_step=2,
         options=dict(options),
     )
-    loader = import_module(f"suites.dataloader.{name}")
+    loader = import_module(f"suites.dataloader.loaders.{name}")
     with pytest.raises(LoaderError) as raised:
         next(loader.batches(spec, RankPlace(0, 0)))
     assert str(file) in str(raised.value)
@@ -266,7 +271,7 @@ def test_an_unreadable_file_is_named(
 
 def test_a_truncated_shard_and_a_text_of_another_encoding_are_named(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
-    from suites.dataloader import webdataset
+    from suites.dataloader.loaders import webdataset
 
     spec = spec_of(tmp_path, "webdataset", [["a" * 2000, "b" * 3000], ["c"]], (1.0, 0.0), workers=1)
     for file in spec.sources[0].files:
@@ -282,7 +287,7 @@ def test_a_truncated_shard_and_a_text_of_another_encoding_are_named(tmp_path: Pa
 
 def test_spdl_changes_weights_over_time_and_names_bad_documents(tmp_path: Path) -> None:
     pytest.importorskip("spdl.pipeline")
-    from suites.dataloader import spdl
+    from suites.dataloader.loaders import spdl
 
     texts = texts_of([30, 30])
     spec = spec_of(tmp_path, "jsonl", texts, (1.0, 0.0))
@@ -300,7 +305,7 @@ def test_spdl_changes_weights_over_time_and_names_bad_documents(tmp_path: Path) 
 @pytest.mark.parametrize(("name", "refused"), [("webdataset", "mds"), ("ray_data", "mds"), ("spdl", "mds")])
 def test_what_a_library_cannot_do_is_unavailable(name: str, refused: str) -> None:
     pytest.importorskip(LIBRARY[name])
-    loader = import_module(f"suites.dataloader.{name}")
+    loader = import_module(f"suites.dataloader.loaders.{name}")
     spec = LoaderSpec(
         sources=(Source("one", ("file",), refused, 9, 900),),
         mixture=(MixturePhase(0, (1.0,)),),
@@ -342,7 +347,7 @@ def test_errors_are_one_line_and_slow_storage_is_refused() -> None:
 
 def test_dalis_source_has_each_document_once_in_any_order_of_steps(tmp_path: Path) -> None:
     pytest.importorskip("array_record")
-    from suites.dataloader.dali import StepsOfRank
+    from suites.dataloader.loaders.dali import StepsOfRank
 
     texts = texts_of([40, 24])
     spec = spec_of(tmp_path, "array_record", texts, (40 / 64, 24 / 64), dp_size=2)
@@ -357,7 +362,7 @@ def test_dalis_source_has_each_document_once_in_any_order_of_steps(tmp_path: Pat
 
 def test_a_file_that_dalis_source_cannot_read_is_an_errors_text(tmp_path: Path) -> None:
     pytest.importorskip("array_record")
-    from suites.dataloader.dali import StepsOfRank
+    from suites.dataloader.loaders.dali import StepsOfRank
 
     spec = spec_of(tmp_path, "array_record", texts_of([8]), (1.0,))
     for file in spec.sources[0].files:
@@ -367,7 +372,7 @@ def test_a_file_that_dalis_source_cannot_read_is_an_errors_text(tmp_path: Path) 
 
 
 def test_a_missing_dali_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suites.dataloader import dali
+    from suites.dataloader.loaders import dali
 
     def none(_: str) -> None:
         raise ModuleNotFoundError("nvidia")
@@ -385,7 +390,7 @@ def test_a_missing_dali_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_spdl_serves_all_groups_from_a_source_with_fewer_documents(tmp_path: Path) -> None:
     pytest.importorskip("spdl.pipeline")
-    from suites.dataloader.spdl import _documents
+    from suites.dataloader.loaders.spdl import _documents
 
     spec = spec_of(tmp_path, "jsonl", texts_of([2, 7]), (0.5, 0.5), dp_size=3)
 

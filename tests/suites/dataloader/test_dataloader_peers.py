@@ -116,7 +116,7 @@ def in_process(loader: str) -> int:
 def batches(loader: str, spec: LoaderSpec, place: RankPlace) -> Any:
     for needed in NEEDS.get(loader, []):
         pytest.importorskip(needed)
-    return import_module(f"suites.dataloader.{loader}").batches(spec, place)
+    return import_module(f"suites.dataloader.loaders.{loader}").batches(spec, place)
 
 
 def taken(loader: str, spec: LoaderSpec, place: RankPlace, count: int) -> list[PackedBatch]:
@@ -339,7 +339,7 @@ def test_a_corrupt_row_group_is_named_by_the_spooling_loader(tmp_path):
 def test_grain_refuses_what_does_not_fit_with_threads_and_memory(tmp_path, monkeypatch):
     """Per worker, from ArrayRecord: the process, and each source's 16 threads and 500 documents."""
     pytest.importorskip("grain")
-    from suites.dataloader import grain_iter_mix as module
+    from suites.dataloader.loaders import grain_iter_mix as module
 
     sources = tuple(Source(str(one), ("file",), "array_record", 10, 100_000) for one in range(40))
     spec = specification(sources, dp_size=2, workers=8, options={})
@@ -357,7 +357,7 @@ def test_grain_refuses_what_does_not_fit_with_threads_and_memory(tmp_path, monke
 def test_grain_counts_one_decoded_row_group_per_parquet_file(tmp_path):
     pytest.importorskip("grain")
     pytest.importorskip(PYARROW)
-    from suites.dataloader.grain_iter_mix import row_group_B
+    from suites.dataloader.loaders.grain_iter_mix import row_group_B
 
     whole, small = tmp_path / "whole.parquet", tmp_path / "small.parquet"
     texts = [f"{number} " + "x" * 100_000 for number in range(10)]  # no two alike

@@ -474,7 +474,7 @@ def test_an_odd_head_size_is_unavailable():
 
 
 def test_a_loader_that_cannot_be_imported_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "suites.dataloader.baseline_loader", None)
+    monkeypatch.setitem(sys.modules, "suites.dataloader.loaders.baseline_loader", None)
     with pytest.raises(Unavailable, match=r"pip install throughput-harness\[dataloader\]"):
         suite.prepare(suite.build(WORKLOAD, 1))
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from harness.records import Note, Reading, Unavailable, WrongResult
-from suites.portability import build, check, conditions, prepare, read_once, timed, triton
+from suites.portability import build, check, conditions, prepare, read_once, timed
 from suites.portability.capture import rewrites
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import captured, flops_of
@@ -18,6 +18,7 @@ from suites.portability.capture.problem import FORWARDS, problem_of, with_backwa
 from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.compare import compare
 from suites.portability.divergence import source_lines
+from suites.portability.engines import triton
 from suites.portability.session import Session, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject, Workload
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY

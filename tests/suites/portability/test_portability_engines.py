@@ -12,7 +12,8 @@ from harness.instruments.triton_kernels.linalg_on_cpu import over_a_range, upgra
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
 from harness.sweep.worker.worker import host
-from suites.portability import build, check, iree_targets, prepare, read_once, triton, xla_targets
+from suites.portability import build, check, prepare, read_once
+from suites.portability.engines import iree_targets, triton, xla_targets
 from suites.portability.extra import as_tried, missing
 from suites.portability.stablehlo import without_other_dialects
 
@@ -24,7 +25,7 @@ TINY = {
 
 
 def available(name):
-    module = import_module(f"suites.portability.{name}")
+    module = import_module(f"suites.portability.engines.{name}")
     reason = module.unavailable(host(torch)) if hasattr(module, "unavailable") else None
     if reason is not None:
         pytest.skip(reason)

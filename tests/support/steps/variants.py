@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -35,8 +34,7 @@ def tiny_run(suite: str) -> Run:
 
 
 def module_of(suite: str, variant: Variant) -> ModuleType | None:
-    name = f"suites.{suite}.{variant.module}"
-    return import_module(name) if find_spec(name) else None
+    return protocols.optimization_module(f"suites.{suite}", variant.module)
 
 
 def unavailable(suite: str, variant: Variant, host: HostInfo = HOST) -> str | None:

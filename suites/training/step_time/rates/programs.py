@@ -13,73 +13,33 @@ from suites.training.layouts.layout import ProgramName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFacts:
-    """What a program's code decides."""
+    """What a program's code decides. The defaults are what most programs do."""
 
-    attention: str  # whose kernel computes attention: flash2 or cudnn
-    reduced_B: float  # bytes of a gradient as it is sent
-    reduction_overlaps: bool  # gradients are sent while the last backward pass runs
-    gather_overlaps: bool  # updated parameters are gathered while the next forward pass runs
-    again_matmul: float  # of selective recompute: the share of the forward pass's matmuls
-    again_attention: float  # and of its attention
-    again_pointwise: float  # and of the rest
+    attention: str = "flash2"  # whose kernel computes attention: flash2 or cudnn
+    reduced_B: float = 2  # bytes of a gradient as it is sent
+    reduction_overlaps: bool = True  # gradients are sent while the last backward pass runs
+    gather_overlaps: bool = True  # updated parameters are gathered while the next forward pass runs
+    again_matmul: float = 0.0  # of selective recompute: the share of the forward pass's matmuls
+    again_attention: float = 1.0  # and of its attention
+    again_pointwise: float = 0.0  # and of the rest
 
 
 FACTS: Mapping[ProgramName, ProgramFacts] = {
     # Megatron Bridge's and NeMo's recipes reduce in bf16 and overlap both (perf_recipes/_common.py,
     # training/comm_overlap.py); Megatron-Core recomputes the core attention (transformer_config.py)
-    "megatron": ProgramFacts(
-        attention="cudnn",
-        reduced_B=2,
-        reduction_overlaps=True,
-        gather_overlaps=True,
-        again_matmul=0.0,
-        again_attention=1.0,
-        again_pointwise=0.0,
-    ),
+    "megatron": ProgramFacts(attention="cudnn"),
     # fp32 gradients are reduced after the last backward pass with ZeRO-1, during it without
     # (trainer.py, training_step; optim/gradient_accumulator.py); parameters are gathered in the update
     # (optim/zero.py, step)
-    "nanotron": ProgramFacts(
-        attention="flash2",
-        reduced_B=4,
-        reduction_overlaps=False,
-        gather_overlaps=False,
-        again_matmul=0.0,
-        again_attention=1.0,
-        again_pointwise=0.0,
-    ),
+    "nanotron": ProgramFacts(reduced_B=4, reduction_overlaps=False, gather_overlaps=False),
     # FSDP in mixed precision PURE reduces in bf16 and prefetches (composer/trainer/dist_strategy.py)
-    "composer": ProgramFacts(
-        attention="flash2",
-        reduced_B=2,
-        reduction_overlaps=True,
-        gather_overlaps=True,
-        again_matmul=0.0,
-        again_attention=0.0,
-        again_pointwise=1.0,
-    ),
+    "composer": ProgramFacts(again_attention=0.0, again_pointwise=1.0),
     # fp32 reductions (torchtitan/config, mixed_precision_reduce); selective recompute keeps every second
     # matmul and attention (distributed/activation_checkpoint.py)
-    "torchtitan": ProgramFacts(
-        attention="flash2",
-        reduced_B=4,
-        reduction_overlaps=True,
-        gather_overlaps=True,
-        again_matmul=0.5,
-        again_attention=0.0,
-        again_pointwise=1.0,
-    ),
+    "torchtitan": ProgramFacts(reduced_B=4, again_matmul=0.5, again_attention=0.0, again_pointwise=1.0),
     # ZeRO reduces 16-bit gradients in buckets while the backward pass runs and gathers parameters in the
     # update (deepspeed/runtime/zero/stage_1_and_2.py)
-    "deepspeed": ProgramFacts(
-        attention="flash2",
-        reduced_B=2,
-        reduction_overlaps=True,
-        gather_overlaps=False,
-        again_matmul=0.0,
-        again_attention=1.0,
-        again_pointwise=0.0,
-    ),
+    "deepspeed": ProgramFacts(gather_overlaps=False),
 }
 
 

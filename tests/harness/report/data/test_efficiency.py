@@ -5,8 +5,8 @@ from synthetic import made
 
 from harness.report.data.efficiency import application, architectural, performance_portability
 from harness.report.data.result_index import ResultIndex
-from harness.report.figures.cascade_plot import cascade
 from harness.report.figures.figure import drawing_style
+from harness.report.figures.kinds.cascade_plot import cascade
 from harness.report.language.spec import ReportBlock, Spec, load_spec
 from harness.report.tables.performance_portability import portability_table
 

@@ -11,8 +11,8 @@ from harness.claims.load import load_claims
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import titles, workloads_of
+from harness.report.language.kinds import KIND_DOCS, KINDS
 from harness.report.language.reference import reference
-from harness.report.language.schema import KIND_DOCS, KINDS
 from harness.report.language.spec import REPORTS, load_spec
 
 
@@ -60,8 +60,8 @@ def test_every_report_in_conf_is_whole(suite: str) -> None:
 
 
 def test_the_reference_of_the_language_is_its_schema() -> None:
-    page = (REPORTS.parent.parent / "docs" / "report-language.md").read_text()
-    assert page == reference(), "python -m harness.report.language.reference > docs/report-language.md"
+    page = (REPORTS.parent.parent / "docs/extend/report-language.md").read_text()
+    assert page == reference(), "python -m harness.report.language.reference > docs/extend/report-language.md"
     assert set(KINDS) == set(KIND_DOCS)
 
 

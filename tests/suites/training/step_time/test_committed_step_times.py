@@ -31,7 +31,7 @@ def recomputed(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
     suite: Any = import_module(f"suites.{cell.suite}")
     subject = suite.build(cell.config["workload"], cell.seed)
     if cell.module != "baseline":
-        module: Any = import_module(f"suites.{cell.suite}.{cell.module}")
+        module = protocols.optimization_module(f"suites.{cell.suite}", cell.module)
         subject = protocols.apply(module, subject, cell.config["settings"])
     for one in suite.sample(subject):
         yield (one.metric, one.method), one.value

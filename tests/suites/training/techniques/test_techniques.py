@@ -11,8 +11,8 @@ from small_steps import LLAMA
 from technique_cases import ALONE
 from torch._dynamo.backends.debugging import aot_eager
 
-from harness.config.code_fingerprint import ROOT
 from harness.config.validation import check_value
+from harness.config.variants.techniques import file_of as file_read
 from harness.config.variants.techniques import names as names_read
 from harness.config.variants.techniques import settings_of as settings_read
 from harness.records import Unavailable, WrongResult
@@ -87,11 +87,10 @@ def test_a_technique_says_what_it_is(name):
 
 
 def test_the_parent_reads_the_same_techniques_and_settings():
-    folder = ROOT / "suites/training/techniques"
     assert names_read() == techniques.names()
     for name in techniques.names():
         fields = techniques.load(name).Settings.__dataclass_fields__
-        read = settings_read(folder / f"{name}.py")
+        read = settings_read(file_read(name))
         assert set(read) == set(fields), name
         for field, allowed in read.items():
             check_value(f"{name}.{field}", fields[field].default, allowed)

@@ -1,0 +1,122 @@
+"""NVIDIA DALI: an `external_source` in whose processes each batch is read, tokenized and packed.
+
+DALI decodes images, video and audio. It has no reader of text and no mixture, so this follows its documents
+on data that it cannot read ("Parallel External Source"): a callable returns the sample of an index, and any
+of the `py_num_workers` processes may be asked for any of them. That needs random access, hence ArrayRecord,
+and every worker opens the sources that its batches need. Which documents a step takes is the closed formula
+of the disaggregated loader. The pipeline has no device: packed text leaves nothing to decode on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.records import HostInfo, Unavailable
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, packed, tokenize
+from suites.dataloader.disaggregation.mixture import Mixture, refuse_weights
+from suites.dataloader.loaders.grain_map_mix import ArrayRecords
+from suites.dataloader.ranks.worker_processes import refuse_formats
+from suites.dataloader.reading.storage import library
+from suites.dataloader.subject import Subject
+
+FORMATS = ("array_record",)
+"""File formats: those with random access."""
+
+NOT_INSTALLED = "NVIDIA DALI is not installed: pip install nvidia-dali-cuda120, of 0.4 GB, which no extra has"
+
+
+def apply(subject: Subject) -> Subject:
+    """Return the subject with batches loaded by NVIDIA DALI."""
+    return subject.changed(loader="dali")
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return that DALI is not installed; None where it is."""
+    return None if _is_installed() else NOT_INSTALLED
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; closing the iterator ends the worker processes.
+
+    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` for formats
+    other than ArrayRecord, without workers, or where a library is missing.
+    """
+    refuse_formats(spec, FORMATS, "DALI")
+    refuse_weights(spec)
+    if not _is_installed():
+        raise Unavailable(NOT_INSTALLED)
+    if not spec.workers:
+        raise Unavailable(
+            "DALI runs a source of Python in processes of its own: it needs at least one worker"
+        )
+    dali, types = library("nvidia.dali"), library("nvidia.dali.types")
+    pipeline = dali.Pipeline(
+        batch_size=1, num_threads=1, device_id=None, py_num_workers=spec.workers, py_start_method="spawn"
+    )
+    with pipeline:
+        outputs = dali.fn.external_source(
+            source=StepsOfRank(spec, place),
+            num_outputs=4,
+            parallel=True,
+            batch=False,
+            dtype=[types.UINT16, types.UINT16, types.INT64, types.UINT8],
+            prefetch_queue_depth=spec.workers * spec.prefetch,
+        )
+        pipeline.set_outputs(*outputs)
+    pipeline.build()
+    try:
+        while True:
+            tokens, segments, counts, error = (np.array(one[0]) for one in pipeline.run())
+            if len(error):
+                raise LoaderError(error.tobytes().decode())
+            yield PackedBatch(tokens, segments, int(counts[0]), int(counts[1]))
+    finally:
+        del pipeline  # ends its processes
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:  # no package `nvidia` at all
+        return False
+
+
+class StepsOfRank:
+    """A rank's batch of any step, as arrays: tokens, segments, documents and real tokens, an error's text."""
+
+    def __init__(self, spec: LoaderSpec, place: RankPlace) -> None:
+        self._spec, self._place = spec, place
+        self._mixture = Mixture(spec)
+        self._records: dict[int, ArrayRecords] = {}
+
+    def __call__(self, info: Any) -> tuple[NDArray[Any], ...]:
+        """Return the batch of step `info.iteration`; DALI itself would report an error by its traceback."""
+        try:
+            batch = self._batch(int(info.iteration))
+        except (LoaderError, Unavailable) as error:
+            nothing = np.zeros((1, 1), np.uint16)
+            return nothing, nothing, np.zeros(2, np.int64), np.frombuffer(str(error).encode(), np.uint8)
+        counts = np.array([batch.documents, batch.real_tokens], np.int64)
+        return batch.tokens, batch.segments, counts, np.zeros(0, np.uint8)
+
+    def _batch(self, step: int) -> PackedBatch:
+        spec, place = self._spec, self._place
+        begins, (counts,) = self._mixture.taken(step), self._mixture.counts(step, 1)
+        sources = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order = np.random.default_rng((spec.seed, step)).permutation(len(sources))
+        own = order[place.dp_rank :: spec.dp_size]
+        numbers = zip(sources[own].tolist(), (begins[sources] + within)[own].tolist(), strict=True)
+        return packed([tokenize(self._document(source, number)) for source, number in numbers], spec, place)
+
+    def _document(self, source: int, number: int) -> bytes:
+        given = self._spec.sources[source]
+        if source not in self._records:
+            reader = library("array_record.python.array_record_data_source").ArrayRecordDataSource
+            self._records[source] = ArrayRecords(given, self._spec, reader)
+        return self._records[source][number % given.samples]

@@ -1,0 +1,181 @@
+"""Grain with sources mixed as iterators: the wall that MaxText published.
+
+Each source becomes an `IterDataset` of its own, and `grain.IterDataset.mix` draws from them. From ArrayRecord
+each has its own pool of reader threads (16) and its own buffer of documents ahead (500), in every worker of
+every rank. AI-Hypercomputer/maxtext pull request 5037 reports, for 35 domains, 8 workers and 64 hosts, 17,920
+thread pools, host memory up to 2.2 TiB, and stalls of 5.6 minutes in the file system's metadata server.
+`grain_map_mix` is its cure; both have the same options and the same order of transformations.
+
+From Parquet each source is a `grain.experimental.ParquetIterDataset`, which keeps one row group decoded.
+Grain would divide its files over workers, and most sources here have one file. So each worker reads all rows
+and keeps its own, as MaxText does between hosts. Grain has no reader of JSON lines.
+
+The mixture is Grain's own: deterministic, and constant over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from harness.records import HostInfo, Unavailable
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source
+from suites.dataloader.loaders.grain_map_mix import batched, imported, random_access, read_options
+from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
+from suites.dataloader.reading.storage import Throttle, library, one_line
+from suites.dataloader.subject import Subject
+
+FORMATS = ("array_record", "parquet")
+"""File formats, those that are preferred first."""
+
+PROCESS_B = 190_000_000
+"""Memory of a worker process without sources; measured, as the next two, on Linux with Grain 0.2.18."""
+
+THREAD_B = 100_000
+"""Memory of a reader thread, with its part of what a source needs besides its buffer of documents."""
+
+TEXT_FACTOR = 3.6
+"""Memory of a decoded row group over the bytes of its text; 3.0 with 32 sources, 3.6 with 5."""
+
+
+def apply(subject: Subject) -> Subject:
+    """Return the subject with batches loaded by Grain, mixed after the conversion to iterators."""
+    return subject.changed(loader="grain_iter_mix")
+
+
+def refuse_unfit(spec: LoaderSpec) -> None:
+    """Raise `Unavailable` where all workers of all ranks take more memory than this host has left.
+
+    They would be killed, or whatever else runs here. Reading in the rank itself counts as one worker.
+    """
+    workers = max(spec.workers, 1) * spec.dp_size * spec.cp_size
+    options = read_options(imported(), spec)
+    threads, each_B = 0, PROCESS_B
+    for source in spec.sources:
+        if source.format == "array_record":
+            threads += options.num_threads
+            each_B += options.num_threads * THREAD_B
+            each_B += options.prefetch_buffer_size * source.text_B // max(source.samples, 1)
+        else:
+            each_B += int(TEXT_FACTOR * sum(row_group_B(file) for file in source.files))
+    needed_B, left_B = workers * each_B, psutil.virtual_memory().available
+    if needed_B > left_B:
+        count = len(spec.sources)
+        raise Unavailable(
+            f"{count} sources in each of {workers} workers, with {threads * workers:,} threads, take about "
+            f"{needed_B / 1e9:.0f} GB at {each_B / count / 1e6:.1f} MB per source and worker; "
+            f"{left_B / 1e9:.0f} GB are available"
+        )
+
+
+def row_group_B(path: str) -> int:
+    """Return the bytes of the largest row group of a Parquet file, decoded; 0 where it cannot be read."""
+    parquet, arrow = library("pyarrow.parquet"), library("pyarrow")
+    try:
+        described = parquet.read_metadata(path)
+    except (OSError, arrow.ArrowException):
+        return 0  # reading it is what reports why
+    groups = range(described.num_row_groups)
+    return max((int(described.row_group(one).total_byte_size) for one in groups), default=0)
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return that Grain is not installed; None where it is."""
+    return missing("grain")
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; closing the iterator ends the worker processes.
+
+    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` where weights
+    change over steps, for formats other than ArrayRecord and Parquet, for Parquet on emulated storage, or
+    where a library is missing.
+    """
+    refuse_formats(spec, FORMATS, "grain_iter_mix")
+    grain = imported()
+    weighted = constant_mixture(spec, "Grain")
+    datasets = iterators(grain, [source for source, _ in weighted], spec, place)
+    mixed = grain.IterDataset.mix(datasets, [weight for _, weight in weighted])
+    return batched(grain, mixed, spec, place)
+
+
+def iterators(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPlace) -> list[Any]:
+    """Return an endless `IterDataset` of each source's texts, with the group's share of them."""
+    if all(source.format == "array_record" for source in sources):
+        options = read_options(grain, spec)
+        return [one.to_iter_dataset(options) for one in random_access(grain, sources, spec, place)]
+    library("pyarrow.parquet")
+    if Throttle(spec).slow:
+        raise Unavailable("Grain opens Parquet files itself: emulated storage needs array_record")
+    share_of = share_type(grain)
+    return [
+        share_of(parquet_texts(grain, source), source.name, place.dp_rank, spec.dp_size) for source in sources
+    ]
+
+
+def parquet_texts(grain: Any, source: Source) -> Any:
+    """Return an endless `IterDataset` of the texts of a source's Parquet files."""
+    rows = grain.experimental.ParquetIterDataset(list(source.files))
+    return grain.experimental.RepeatIterDataset(rows.map(text_of_row))
+
+
+def text_of_row(row: dict[str, Any]) -> str:
+    """Return the text of a row; raises `TypeError` where it is not a string."""
+    if not isinstance(row["text"], str):
+        raise TypeError(f"the text of a document is {type(row['text']).__name__}, not a string")
+    return row["text"]
+
+
+@contextmanager
+def named(source: str) -> Iterator[None]:
+    """Raise `LoaderError` with the source's name where a file cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise LoaderError(f"source {source}: {one_line(error)}") from error
+
+
+def share_type(grain: Any) -> Any:
+    """Return a type of `IterDataset`: every n-th element of another one, divided further over workers.
+
+    It is defined here because its base classes are Grain's; Grain sends it to its processes by value.
+    """
+
+    class ShareIterator(grain.DatasetIterator):  # type: ignore[misc]
+        def __init__(self, parent: Any, source: str, first: int, every: int) -> None:
+            super().__init__(parent)
+            self._source, self._first, self._every, self._number = source, first, every, 0
+
+        def __next__(self) -> Any:
+            while True:
+                number, self._number = self._number, self._number + 1
+                with named(self._source):
+                    element = next(self._parent)
+                if number % self._every == self._first:
+                    return element
+
+        def get_state(self) -> dict[str, Any]:
+            return {"number": self._number, "parent": self._parent.get_state()}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            self._number = state["number"]
+            self._parent.set_state(state["parent"])
+
+    class ShareIterDataset(grain.IterDataset):  # type: ignore[misc]
+        def __init__(self, parent: Any, source: str, first: int, every: int) -> None:
+            super().__init__(parent)
+            self._source, self._first, self._every = source, first, every
+
+        def set_slice(self, part: slice, sequential_slice: bool = False) -> None:
+            self._first += self._every * part.start
+            self._every *= part.step
+
+        def __iter__(self) -> Any:
+            with named(self._source):
+                parent = self._parent.__iter__()  # opens the first file
+            return ShareIterator(parent, self._source, self._first, self._every)
+
+    return ShareIterDataset

@@ -1,0 +1,27 @@
+"""torch's DataLoader with `num_workers=0`: the training process reads and packs each batch when it needs it.
+
+One reader per source and rank, and no process that loads ahead: the least memory that a DataLoader takes, and
+every second of loading is a second of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
+from suites.dataloader.subject import Subject
+
+FORMATS = ("parquet", "jsonl")
+"""File formats, those that are preferred first."""
+
+
+def apply(subject: Subject) -> Subject:
+    """Return the subject with batches loaded by the training process itself."""
+    return subject.changed(loader="synchronous")
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
+    from suites.dataloader.loaders.baseline_loader import loaded
+
+    return loaded(spec, place, workers=0)

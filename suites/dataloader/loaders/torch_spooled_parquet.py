@@ -1,0 +1,42 @@
+"""torch's DataLoader as in the baseline, every worker with every source, with the suite's own Parquet reader.
+
+The reader decodes each row group into a temporary file (`parquet_documents.spooled`), as the disaggregated
+loader's does. So what this loader saves over the baseline is the reader's part, and what the disaggregated
+loader saves over this one is the part of sharing. Each worker has temporary files of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
+from suites.dataloader.reading.storage import CorruptSample
+from suites.dataloader.subject import Subject
+
+FORMATS = ("parquet",)
+"""File formats: the one whose reader it changes."""
+
+
+def apply(subject: Subject) -> Subject:
+    """Return the subject with row groups that each worker decodes into temporary files."""
+    return subject.changed(loader="torch_spooled_parquet")
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
+    from suites.dataloader.loaders.baseline_loader import RowReader, loaded
+
+    return loaded(spec, place, spec.workers, {"parquet": RowReader(_rows, _text)})
+
+
+def _rows(path: str, spec: LoaderSpec) -> Iterator[bytes | CorruptSample]:
+    from suites.dataloader.reading.parquet_documents import spooled
+
+    return spooled(path, spec, 0)
+
+
+def _text(row: bytes | CorruptSample) -> bytes:
+    """Return the text of a row; raises `CorruptSample` where it cannot be decoded."""
+    if isinstance(row, CorruptSample):
+        raise row
+    return row

@@ -1,0 +1,1 @@
+"""What becomes of activations between the forward and the backward pass."""

@@ -1,0 +1,1 @@
+"""Few parameters that are trained next to a frozen model."""

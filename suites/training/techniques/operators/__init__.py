@@ -1,0 +1,1 @@
+"""How the operators of the model are computed."""

@@ -1,0 +1,295 @@
+"""Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank has a shard of everything.
+
+Each block is gathered before it is used and resharded after it; the rest of the model is gathered around the
+blocks, and stays gathered until its backward pass. With `cpu_offload` shards, gradients and states are on the
+host. Without a GPU, device and host are both `cpu` to FSDP2; then this module moves shards to the emulated
+host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it.
+
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast. With
+`tensor_parallel` ranks are a mesh: each shards its part of a layer over the ranks that have the same part.
+With `context_parallel` all ranks shard the model, those too that share a sequence. With `pipeline` each
+shards its stages over the ranks that have the same ones, and torch reduces gradients after the last
+micro-batch.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from math import lcm
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.tensor import DTensor
+
+from harness.bounds import Bounds
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
+from harness.records import Unavailable
+from suites.training.contract import EXACT, Contract, Within
+from suites.training.offload.host_memory import on_host, states_on_host
+from suites.training.optimizers.optimizers import (
+    RankOptimizer,
+    TorchOptimizer,
+    make_torch_optimizer,
+    not_for_shards,
+)
+from suites.training.ranks.mesh import joined
+from suites.training.ranks.sharded_model import ShardGroups, shard_model
+from suites.training.step import Level, Role, TrainingStep, no_context
+from suites.training.techniques.precision import mixed_precision
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.PARALLELISM
+ROLE = Role.PARALLELISM
+
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
+
+BF16_REDUCTION = 1e-3
+"""See `ddp.BF16_REDUCTION`."""
+
+STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
+LATE_REDUCTION = "the formula has sharded gradients; this step's are reduced after the last micro-batch"
+NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
+BF16_NOTE = (
+    "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
+    "gradients in bf16, reduced in {reduced}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Choose over which ranks, in which types and when tensors are sharded, gathered and reduced.
+
+    `reduce_dtype`: the type in which gradients are sent; None: fp32 under mixed_precision, else their own.
+    `shard_within`: shard within groups of so many neighbouring ranks and average gradients between groups
+    (hybrid sharding); None: over all ranks.
+    `forward_prefetch`: gather a block while the one before it computes; on CUDA torch always does.
+    `reduce_every_micro_batch`: torch's default; else, and in any pipeline, gradients are reduced with an
+    update's last micro-batch.
+    `cpu_offload`: keep shards, their gradients and states on the host.
+    `reshard_after_forward`: True reshards the rest of the model too; False keeps all gathered until the
+    backward pass; a number reshards blocks to groups of so many ranks; None: torch's default, blocks alone,
+    and False in a pipeline, as in torchtitan.
+    `keep_last_block`: the last block stays gathered, as in torchtitan until July 2025.
+    `head`: "together" gathers embedding, last norm and output layer as one group; "apart" gathers the
+    embedding alone, and last norm and output layer as a second group, which stays gathered, as torchtitan
+    since then.
+    """
+
+    reduce_dtype: Literal["fp32", "bf16"] | None = None
+    shard_within: Annotated[int, Bounds(at_least=1)] | None = None
+    forward_prefetch: bool = False
+    reduce_every_micro_batch: bool = True
+    cpu_offload: bool = False
+    reshard_after_forward: bool | int | None = None
+    keep_last_block: bool = False
+    head: Literal["together", "apart"] = "together"
+
+
+def unavailable() -> str | None:
+    """Return why it cannot run here; None where it can."""
+    return None if dist.is_available() else "this build of torch has no torch.distributed"
+
+
+def contract(settings: Settings) -> Contract:
+    """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
+    return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why torch cannot shard such a step; None where it can."""
+    if (reason := not_for_shards(workload)) is not None:
+        return reason
+    if settings.head == "apart" and workload.tie_word_embeddings:
+        return "head: apart needs an output layer of its own, and this model's shares the embedding's weight"
+    return None
+
+
+def refuse_wrong_groups(settings: Settings, ranks: int) -> None:
+    """Raise `Unavailable` for groups that do not divide the ranks over which the model is sharded."""
+    within, reshard = settings.shard_within or ranks, settings.reshard_after_forward
+    if ranks % within:
+        raise Unavailable(f"fsdp2: shard_within={within} does not divide the {ranks} ranks")
+    if reshard is None or isinstance(reshard, bool):
+        return
+    allowed = [count for count in range(2, within) if within % count == 0]
+    if reshard not in allowed:
+        listed = ", ".join(map(str, allowed)) or f"none for {within} ranks"
+        raise Unavailable(
+            f"fsdp2: reshard_after_forward={reshard!r}: expected true, false, or a number of ranks ({listed})"
+        )
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return one of `dp_size` ranks' step; FSDP2's own mixed precision takes the place of autocast."""
+    compiled = step.settings_of("compile")
+    if compiled is not None and compiled.get("scope") != "blocks":
+        raise Unavailable(
+            "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
+        )
+    refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
+    for other in ("tensor_parallel", "pipeline", "expert_parallel"):
+        if step.settings_of(other) is not None:
+            refuse_on_a_mesh(settings, other)
+    unlike, sharding = step.features.states_unlike, shard
+    if step.settings_of("pipeline") is not None:
+        sharding = shard_stages
+        settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
+        unlike = (*unlike, LATE_REDUCTION)
+    if settings.reshard_after_forward is False:
+        unlike = (*unlike, STAY_GATHERED)
+    mixed = step.features.precision == "autocast"
+    policy = policy_of(settings, mixed)
+    place = "host" if settings.cpu_offload else "device"
+    others = step.features.sharding
+    features = replace(
+        step.features,
+        sharding="zero3" if others == "none" else joined("zero3", others),
+        optimizer_on=place,
+        parameters_on=place,
+        states_unlike=unlike,
+    )
+    replaced = mixed_precision.NOTES["autocast"] if mixed else ()
+    note = BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32") if mixed else NOTE
+    changed = replace(
+        step,
+        ranks=step.workload.dp_size * step.same_data_ranks,
+        shard_within=settings.shard_within,
+        ranks_multiple_of=lcm(
+            settings.shard_within or 1,
+            int(settings.reshard_after_forward or 1),
+            lcm(step.expert_ranks, step.context_ranks) * step.tensor_ranks * step.pipeline_ranks,
+        ),
+        features=features,
+        around=no_context if mixed else step.around,
+        wraps=(*step.wraps, partial(sharding, settings, policy)),
+        notes=(*(one for one in step.notes if one not in replaced), note),
+    )
+    if not settings.reduce_every_micro_batch:
+        changed = replace(changed, reducing=reduce_with_the_last)
+    if settings.cpu_offload:
+        if step.make_optimizer is not None:
+            raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer only")
+        changed = replace(changed, make_optimizer=optimizer_on_host)
+    return changed
+
+
+def refuse_on_a_mesh(settings: Settings, other: str) -> None:
+    """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
+    reshards_to = settings.reshard_after_forward
+    reasons = {
+        "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
+        "shard_within": settings.shard_within is not None
+        and "the mesh of ranks would have a third dimension",
+        "reshard_after_forward": reshards_to is not None
+        and not isinstance(reshards_to, bool)
+        and "resharding to some ranks is not built for a mesh",
+    }
+    for name, reason in reasons.items():
+        if reason:
+            given = getattr(settings, name)
+            raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
+
+
+def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
+    """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
+    if not mixed:
+        return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
+    return MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
+    )
+
+
+def shard(
+    settings: Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
+) -> nn.Module:
+    """Shard each block, then the rest of the model."""
+    real = resources.device.type != "cpu"
+    offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
+    sharded = shard_over_mesh(model, settings, policy, offload, resources)
+    if settings.cpu_offload and real:
+        for parameter in sharded.parameters():
+            resources.host.note(parameter.to_local())
+    elif settings.cpu_offload:
+        put_on_host(sharded, resources)
+    return sharded  # type: ignore[no-any-return]
+
+
+def shard_stages(
+    settings: Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
+) -> nn.Module:
+    """Shard each of a pipeline's stages on this rank over the column of its mesh."""
+    for stage in model.stages:
+        shard_over_mesh(stage, settings, policy, OffloadPolicy(), resources)
+    return model  # type: ignore[no-any-return]
+
+
+def shard_over_mesh(
+    model: nn.Module,
+    settings: Settings,
+    policy: MixedPrecisionPolicy,
+    offload: OffloadPolicy,
+    resources: Resources,
+) -> Any:
+    """Return the model, or a stage of it, sharded as the settings ask."""
+    groups = ShardGroups(
+        settings.reshard_after_forward,
+        settings.keep_last_block,
+        settings.head == "apart",
+        settings.forward_prefetch,
+    )
+    of_experts = partial(resources.meshes.of, "edp")
+    return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
+
+
+def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:
+    """Return the ranks to shard over: all, or those with the same layers and the same part of each.
+
+    With `shard_within` its rows have that many neighbouring ranks.
+    """
+    device_type = resources.device.type
+    if {"tp", "pp"} & set(resources.meshes.names):
+        return resources.meshes.shards()  # type: ignore[no-any-return]
+    if settings.shard_within is None:
+        return rank_mesh(device_type)
+    return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))
+
+
+def put_on_host(model: nn.Module, resources: Resources) -> None:
+    """Move the shards to the emulated host, and each gradient as soon as it is reduced; buffers stay."""
+    host = resources.host
+    move: Any = model._apply
+    move(lambda one: on_host(one, host) if isinstance(one, DTensor) else one)
+    below: dict[nn.Parameter, Any] = {}
+
+    def gradient_down(parameter: nn.Parameter) -> None:
+        fresh: Any = parameter.grad
+        if parameter not in below:
+            below[parameter] = on_host(fresh, host)
+        else:
+            below[parameter].to_local().copy_(fresh.to_local())
+        parameter.grad = below[parameter]
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
+
+
+def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
+    """Return the workload's optimizer with its two moments on the host."""
+    parameters = list(model.parameters())
+    inner = make_torch_optimizer(parameters, workload)
+    states_on_host(inner, resources.host)
+    return TorchOptimizer(parameters, inner)
+
+
+def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]:
+    """Gather parameters for every micro-batch, reduce gradients with the last of an update."""
+    model.set_requires_gradient_sync(last)
+    return nullcontext()

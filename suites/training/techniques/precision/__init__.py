@@ -1,0 +1,1 @@
+"""In which types the step computes and keeps its states."""

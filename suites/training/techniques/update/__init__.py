@@ -1,0 +1,1 @@
+"""When parameters are updated, by which optimizer, and where."""

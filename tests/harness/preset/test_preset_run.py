@@ -1,0 +1,131 @@
+"""A preset is run: within its budget, interrupted, and judged elsewhere. Its GPU is made up."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from test_preset import H100, SIZES_B
+from test_work_order import work
+
+from harness.commands.main import main
+from harness.config.run import load
+from harness.config.validation import ConfigError
+from harness.preset.programme import Programme
+from harness.preset.request import Preset, PresetRequest, SuitePreset
+from harness.preset.run import PROGRAMME, ended_within, run_programme
+from harness.preset.work_order import TimeBudget, within
+from harness.sweep.runner import Interrupted
+
+
+class Clock:
+    """A clock that only sweeps move."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+FORMULA = ["suite=interconnect_formula", "workloads=[gemma_12b,dense_7b]", "only=[baseline]"]
+GIVEN = SuitePreset(1.0, {}, "", {}, [], [], {}, {}, {}, [])
+
+
+def programme_of(tmp_path, works, budget_min, run=None):
+    runs = {"one": run or load(["suite=memory", f"out={tmp_path / 'one'}"])[0]}
+    pairs = {work.workload: frozenset({"baseline"}) for work in works}
+    runs = {"one": replace(runs["one"], variants_by_workload=pairs)}
+    request = PresetRequest("gpu", budget_min, tmp_path, False)
+    preset = Preset("gpu", "cuda", 0.0, {"one": GIVEN}, {})
+    host = load_host()
+    fit, late, seconds = within(works, TimeBudget(60 * budget_min, {}, 0.0))
+    return Programme(request, preset, host, runs, {}, tuple(works), tuple(fit), tuple(late), seconds, {})
+
+
+def load_host():
+    from harness.preset.claim_coverage import GpuHost
+
+    return GpuHost(H100, 1, SIZES_B[H100], 10**12)
+
+
+def test_a_suite_that_takes_longer_makes_later_works_fall_out_and_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("harness.preset.run.state_left_out", lambda *given: None)
+    monkeypatch.setattr("harness.preset.run.recorded", lambda run: {"a cell": "its record"})
+    caplog.set_level("INFO", "harness.sweep.progress")
+    clock, swept = Clock(), []
+
+    def slow(run):
+        swept.append(list(run.workloads))
+        clock.now_s += 150.0
+
+    works = [work("llama_1b", 60), work("llama_7b", 60), work("llama_13b", 60), work("gpt_5m", 20)]
+    folders = run_programme(programme_of(tmp_path, works, budget_min=4.0), slow, clock)
+    assert swept == [["llama_1b"], ["llama_1b", "gpt_5m"]]  # what has ended stays in the folder's plan
+    assert folders == [tmp_path / "one"]
+    assert (
+        "left out: one llama_7b would take 2 min, since its suite takes 2.5 times as long as estimated; "
+        "90 s are left"
+    ).replace("90 s", "2 min") in caplog.text
+    written = json.loads((tmp_path / PROGRAMME).read_text())
+    assert [one["ended"] for one in written["works"]] == [
+        "done", "left out: no time", "left out: no time", "done",
+    ]  # fmt: skip
+    assert written["works"][0]["took_s"] == 150.0
+
+
+def test_a_work_that_is_running_when_time_is_up_is_ended():
+    finished = []
+
+    def long(run):
+        time.sleep(30)
+        finished.append(run)
+
+    assert not ended_within(0.05, long, None)
+    assert not finished
+    assert ended_within(30, lambda run: None, None)
+
+
+def test_where_no_cell_has_ended_there_is_nothing_to_send(tmp_path):
+    with pytest.raises(ConfigError, match=r"^budget_min=4: time was up before any cell had ended"):
+        run_programme(programme_of(tmp_path, [work("llama_1b")], 4.0), lambda run: None, Clock())
+
+
+def test_another_signal_ends_the_programme():
+    def end(run):
+        raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        ended_within(30, end, None)
+
+
+def test_what_has_run_is_stated_after_an_interruption(tmp_path):
+    clock, swept = Clock(), []
+
+    def interrupted_at_the_second(run):
+        swept.append(run)
+        clock.now_s += 10.0
+        if len(swept) == 2:
+            raise Interrupted(130)
+
+    works = [work("llama_1b", 10), work("llama_7b", 10)]
+    with pytest.raises(Interrupted):
+        run_programme(programme_of(tmp_path, works, 4.0), interrupted_at_the_second, clock)
+    written = json.loads((tmp_path / PROGRAMME).read_text())
+    assert [(one["workload"], one["ended"]) for one in written["works"]] == [("llama_1b", "done")]
+
+
+@pytest.mark.slow
+def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path, capsys):
+    """The sweep is real, of a suite that calculates; the GPU of the programme is made up."""
+    out = tmp_path / "sent"
+    run = load([*FORMULA, f"out={out / 'interconnect_formula'}"])[0]
+    first, second = (name for name in run.workloads)
+    works = [work(first, 1.0), work(second, 1e9)]
+    programme = programme_of(out, works, budget_min=2.0, run=run)
+    assert run_programme(programme) == [out / "interconnect_formula"]
+    assert main([f"from_results={out}", f"out={tmp_path / 'judged'}"]) == 0
+    assert "Answers on the paper's claims: " in capsys.readouterr().out
+    assert (tmp_path / "judged/answers.csv").exists()
+    assert main([f"from_results={out / 'interconnect_formula'}", f"out={tmp_path / 'again'}"]) == 0
+    report = (tmp_path / "again/report.md").read_text()
+    assert f"preset=gpu had time for 1 of 2 workloads that settle claims here; left out: {second}" in report
