@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Unavailable
+from suites.portability.capture.dynamic import captured_for_any_length, other_length
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import Capture, captured, one_line
 from suites.portability.capture.problem import problem_of
@@ -31,8 +32,11 @@ class Session:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.problem = problem(subject.workload, subject.seed)
-        rewritten = subject.engine.rewritten if subject.engine is not None else ()
-        self.capture = capture_of(subject.workload, subject.seed, rewritten)
+        engine = subject.engine
+        self.any_length = engine is not None and engine.any_length
+        rewritten = engine.rewritten if engine is not None else ()
+        given = (subject.workload, subject.seed)
+        self.capture = captured_for_any_length(*given) if self.any_length else capture_of(*given, rewritten)
         self.compiled: Compiled | None = None
         self.failure = ""
         self.compile_s: float | None = None
@@ -80,6 +84,17 @@ class Session:
         expected = reference(workload, seed)
         before = parameters_before(self.problem)
         self.errors = compare(self.capture, before, expected, self.first_result())
+        if self.any_length:
+            self.errors = max(self.errors, self.errors_at_other_length())
+
+    def errors_at_other_length(self) -> LargestError:
+        """Compare what the same code computes for shorter sequences; raises `WrongResult`."""
+        assert self.compiled is not None
+        assert self.compiled.call_with is not None
+        other = other_length(self.subject.workload, self.subject.seed)
+        capture = captured(other)
+        ours = [one.detach().clone() for one in self.compiled.tensors(self.compiled.call_with(other.inputs))]
+        return compare(capture, parameters_before(other), evaluated(capture.graph, capture.inputs), ours)
 
     def stopwatch(self) -> Stopwatch:
         """Return the stopwatch of the call."""

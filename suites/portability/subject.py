@@ -62,7 +62,8 @@ class Compiled(NamedTuple):
     `call` computes once, with inputs that are on the device already, and waits; None where the target's
     device is not here. `tensors` converts what `call` returns. `size_B`: of the compiled program, None where
     the engine does not give it. `readings`: further ones, such as registers. `compile_method`: "cached"
-    where the engine found its code on disk, "cold" where it could have.
+    where the engine found its code on disk, "cold" where it could have. `call_with`: computes once with other
+    inputs, which may be of another length where the graph leaves that open.
     """
 
     call: Callable[[], Any] | None
@@ -70,6 +71,7 @@ class Compiled(NamedTuple):
     size_B: int | None = None
     readings: tuple[Reading | Note, ...] = ()
     compile_method: str = ""
+    call_with: Callable[[Sequence[Tensor]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Engine:
     - `version`: of its package, as installed.
     - `takes_graph`: False where it replaces operators of the eager step.
     - `timed`: False where what runs here says nothing about speed.
+    - `any_length`: True where it compiles a graph that leaves the sequence length open.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Engine:
     version: str = ""
     takes_graph: bool = True
     timed: bool = True
+    any_length: bool = False
 
 
 @dataclass(frozen=True, slots=True)

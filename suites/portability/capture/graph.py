@@ -30,7 +30,10 @@ DEPENDS = (
 
 
 class Capture:
-    """A captured graph. `inputs`: tensors in the order of its placeholders; `seconds`: of capturing it."""
+    """A captured graph. `inputs`: tensors in the order of its placeholders; `capture_s`: of capturing it.
+
+    `dynamic`: for each input its dimensions whose size the graph leaves open; empty where all are fixed.
+    """
 
     def __init__(
         self,
@@ -38,16 +41,21 @@ class Capture:
         inputs: Sequence[Tensor],
         output_names: Sequence[str],
         capture_s: float = 0.0,
+        dynamic: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self.graph = graph
         self.inputs = tuple(inputs)
         self.output_names = tuple(output_names)
         self.capture_s = capture_s
+        self.dynamic = dynamic
 
     @cached_property
     def exported(self) -> torch.export.ExportedProgram:
         """Return the graph as torch.export's program, which engines import."""
-        return torch.export.export(GraphAsModule(copy.deepcopy(self.graph)), self.inputs)
+        open_sizes = [dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in self.dynamic]
+        shapes = {"arguments": tuple(open_sizes)} if self.dynamic else None
+        module = GraphAsModule(copy.deepcopy(self.graph))
+        return torch.export.export(module, self.inputs, dynamic_shapes=shapes)
 
     @cached_property
     def stablehlo(self) -> str:

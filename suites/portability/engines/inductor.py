@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
+from torch._dynamo import mark_dynamic
 
 from harness.instruments.torch_internals import compilations_from_cache
 from suites.portability.capture.graph import Capture
@@ -17,14 +20,33 @@ def apply(subject: Subject) -> Subject:
 
 
 def compiled(capture: Capture) -> Compiled:
-    """Return the graph compiled for its shapes."""
+    """Return the graph compiled for its shapes, or for any size of those dimensions that it leaves open.
+
+    Calling it with sizes for which it would compile again raises torch's error.
+    """
     torch.compiler.reset()
     hits = compilations_from_cache()
-    function = torch.compile(capture.graph, dynamic=False, fullgraph=True)
+    function = torch.compile(capture.graph, dynamic=None if capture.dynamic else False, fullgraph=True)
+    inputs = _marked(capture.inputs, capture.dynamic)
 
     def call() -> object:
         with torch.no_grad():
-            return function(*capture.inputs)
+            return function(*inputs)
+
+    def call_with(others: Sequence[Tensor]) -> object:
+        with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
+            return function(*_marked(others, capture.dynamic))
 
     call()
-    return Compiled(call, compile_method="cached" if compilations_from_cache() > hits else "cold")
+    method = "cached" if compilations_from_cache() > hits else "cold"
+    return Compiled(call, compile_method=method, call_with=call_with)
+
+
+def _marked(inputs: Sequence[Tensor], dynamic: Sequence[Sequence[int]]) -> Sequence[Tensor]:
+    """Return the inputs, those with open sizes as copies that are marked so."""
+    marked = list(inputs)
+    for index, dims in enumerate(dynamic):
+        if dims:
+            marked[index] = inputs[index].clone()
+            mark_dynamic(marked[index], list(dims))
+    return marked

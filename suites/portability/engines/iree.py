@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.records import HostInfo
 from suites.portability import stablehlo
@@ -45,11 +46,18 @@ def compiled(capture: Capture) -> Compiled:
         config = runtime.Config("local-task")
         context = runtime.SystemContext(config=config)
         context.add_vm_module(runtime.VmModule.copy_buffer(context.instance, program))
-        inputs = [runtime.asdevicearray(config.device, array_of(one)) for one in capture.inputs]
     main = context.modules.module["main"]
 
-    def call() -> Any:
-        result = main(*inputs)
+    def on_device(given: Sequence[Tensor]) -> list[Any]:
+        return [runtime.asdevicearray(config.device, array_of(one)) for one in given]
+
+    def computed(given: Sequence[Any]) -> Any:
+        result = main(*given)
         return result if isinstance(result, tuple | list) else (result,)
 
-    return Compiled(call, lambda result: tensors_of([one.to_host() for one in result]), len(program))
+    def tensors(result: Any) -> list[Tensor]:
+        return tensors_of([one.to_host() for one in result])
+
+    inputs = on_device(capture.inputs)
+    call_with = lambda others: computed(on_device(others))  # noqa: E731
+    return Compiled(lambda: computed(inputs), tensors, len(program), call_with=call_with)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.records import HostInfo, Unavailable
 from suites.portability.arrays import array_of, tensors_of
@@ -41,14 +43,24 @@ def compiled(capture: Capture) -> Compiled:
     model = exported_model(capture)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(one)) for one in capture.inputs]
-    feed = dict(zip(names, values, strict=True))
     outputs = [one.name for one in session.get_outputs()]
+
+    def feed_of(inputs: Sequence[Tensor]) -> dict[str, Any]:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(one)) for one in inputs]
+        return dict(zip(names, values, strict=True))
+
+    feed = feed_of(capture.inputs)
 
     def call() -> Any:
         return session.run_with_ort_values(outputs, feed)
 
-    return Compiled(call, lambda result: tensors_of([one.numpy() for one in result]), len(model))
+    def call_with(inputs: Sequence[Tensor]) -> Any:
+        return session.run_with_ort_values(outputs, feed_of(inputs))
+
+    def tensors(result: Any) -> list[Tensor]:
+        return tensors_of([one.numpy() for one in result])
+
+    return Compiled(call, tensors, len(model), call_with=call_with)
 
 
 def exported_model(capture: Capture) -> bytes:

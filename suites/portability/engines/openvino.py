@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,12 +47,16 @@ def compiled(capture: Capture) -> Compiled:
     def call() -> Any:
         return request.infer(inputs, share_inputs=True, share_outputs=True)
 
+    def call_with(others: Sequence[torch.Tensor]) -> Any:
+        given = [_on_device(openvino, one) for one in others]
+        return request.infer(given, share_inputs=True, share_outputs=True)
+
     def tensors(result: Any) -> list[torch.Tensor]:
         return [
             _tensor(result[output], output.element_type == openvino.Type.bf16) for output in model.outputs
         ]
 
-    return Compiled(call, tensors)
+    return Compiled(call, tensors, call_with=call_with)
 
 
 def _tensor(value: Any, is_bf16: bool) -> torch.Tensor:

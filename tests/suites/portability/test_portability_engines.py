@@ -13,7 +13,10 @@ from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
 from harness.sweep.worker.worker import host
 from suites.portability import build, check, prepare, read_once
-from suites.portability.engines import iree_targets, triton, xla_targets
+from suites.portability.capture import dynamic
+from suites.portability.capture.problem import problem_of
+from suites.portability.capture.step_function import Problem
+from suites.portability.engines import any_length, inductor, iree_targets, triton, xla_targets
 from suites.portability.extra import as_tried, missing
 from suites.portability.stablehlo import without_other_dialects
 
@@ -38,6 +41,46 @@ def test_an_engine_computes_a_training_step_as_float64_does(name):
     check(session)
     assert session.failure == ""
     assert 0 < session.errors.largest < 1e-4
+
+
+@pytest.mark.parametrize("name", ["inductor", "onnx_runtime", "openvino"])
+def test_one_compilation_serves_any_length(name):
+    subject = build(TINY, 4)
+    try:
+        session = prepare(any_length.apply(subject, any_length.Settings(name)))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    check(session)
+    assert session.failure == ""
+    assert 0 < session.errors.largest < 1e-4
+    shorter = problem_of(dataclasses.replace(subject.workload, seq_len=5), 4)
+    ours = session.compiled.tensors(session.compiled.call_with(shorter.inputs))
+    for one, other in zip(ours, shorter.function(*shorter.inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_compiled_again_for_another_length_is_no_such_code():
+    session = prepare(inductor.apply(build(TINY, 4)))
+    session.compile()
+    shorter = problem_of(dataclasses.replace(session.subject.workload, seq_len=8), 4)
+    with pytest.raises(RuntimeError, match="recompil"):
+        session.compiled.call_with(shorter.inputs)
+
+
+def test_code_that_fixes_the_length_is_refused_in_one_line(monkeypatch):
+    def of_eight(workload, seed):
+        def function(x_ND):
+            return (x_ND * 2 if x_ND.shape[0] == workload.seq_len else x_ND,)
+
+        x_ND = torch.ones(workload.seq_len, 3)
+        return Problem(function, (x_ND,), ("output",), 0, lambda: lambda: function(x_ND), None)
+
+    monkeypatch.setattr(dynamic, "problem_of", of_eight)
+    workload = build({"operation": "softmax", "seq_len": 8, "hidden_size": 3}, 0).workload
+    with pytest.raises(Unavailable, match="fixes the length"):
+        dynamic.captured_for_any_length(workload, 0)
+    with pytest.raises(Unavailable, match="one token"):
+        dynamic.captured_for_any_length(dataclasses.replace(workload, seq_len=1), 0)
 
 
 @pytest.mark.parametrize("name", ["xla", "iree", "openvino"])

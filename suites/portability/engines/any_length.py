@@ -1,0 +1,39 @@
+"""Engines that compile once for sequences of any length, from a graph that leaves the length open.
+
+The result is compared at the workload's length and, from the same code, at half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.records import Unavailable
+from suites.portability.engines import inductor, iree, onnx_runtime, openvino
+from suites.portability.extra import missing
+from suites.portability.subject import Subject
+
+ENGINES = {
+    "inductor": (inductor, ()),
+    "iree": (iree, ("iree.compiler", "iree.runtime", "torch_mlir")),
+    "onnx_runtime": (onnx_runtime, ("onnxruntime", "onnx", "onnxscript")),
+    "openvino": (openvino, ("openvino",)),
+}
+"""Engines, with the packages that each imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`engine`: which one compiles."""
+
+    engine: Literal["inductor", "iree", "onnx_runtime", "openvino"] = "inductor"
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """Return the subject compiled for any length; raises `Unavailable` where a package is missing."""
+    module, packages = ENGINES[settings.engine]
+    if reason := missing(*packages):
+        raise Unavailable(reason)
+    engine = module.apply(subject).engine
+    assert engine is not None
+    return replace(subject, engine=replace(engine, any_length=True))
