@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import yaml
 
+from harness.config.own_files.other_tools import other_tool
 from harness.config.own_files.parse import Parsed, parsed_file, parsed_text
 from harness.config.own_files.setup import OwnSetup
 from harness.config.own_files.table import TABLES, Format, flattened, nested, understand
@@ -47,13 +48,15 @@ def format_named(name: str) -> Format:
 
 def format_of(parsed: Parsed) -> Format:
     """Return the format of a file's values; raises ValueError with what was seen instead."""
+    other = other_tool(parsed.flat)
     found = {name: format_named(name).recognised(parsed.flat) for name in FORMATS}
     best = max(FORMATS, key=lambda name: found[name])
-    if found[best]:
+    if found[best] and not other:
         return format_named(best)
-    keys = ", ".join(list(parsed.flat)[:6])
-    known = ", ".join(format_named(name).TITLE for name in FORMATS)
-    raise ValueError(f"no configuration of a known framework: it has {keys}; known are {known}"[:290])
+    keys = ", ".join(key[:30] for key in list(parsed.flat)[:4])
+    known = ", ".join(FORMATS)
+    seen = other or f"it has {keys}"
+    raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
 
 
 def read_own_file(path: str | Path, format_: str | None = None) -> OwnSetup:

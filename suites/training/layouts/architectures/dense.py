@@ -36,8 +36,8 @@ def olmo(_: Any) -> Own:
 
 def olmo2(parsed: Any) -> Own:
     """Return norms of all queries and all keys."""
-    size = parsed.hidden_size // parsed.num_attention_heads
-    return {"qk_norm_size": size * (parsed.num_attention_heads + parsed.num_key_value_heads)}
+    heads = parsed.num_attention_heads + parsed.num_key_value_heads
+    return {"qk_norm_size": head_dim(parsed) * heads}
 
 
 def gemma2(_: Any) -> Own:
@@ -60,11 +60,6 @@ def glm4(parsed: Any) -> Own:
     return {"norms_per_layer": 4, **glm(parsed)}
 
 
-def helium(parsed: Any) -> Own:
-    """Return `attention_bias` of queries, keys and values alone."""
-    return glm(parsed)
-
-
 def seed_oss(parsed: Any) -> Own:
     """Return attention's output with a bias of its own flag."""
     return {"attention_output_bias": bool(parsed.attention_out_bias)}
@@ -83,6 +78,39 @@ def nemotron(_: Any) -> Own:
 def ernie4_5(parsed: Any) -> Own:
     """Return biases of every linear layer but the output layer, where the config has them."""
     return dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), bool(parsed.use_bias))
+
+
+def nanochat(_: Any) -> Own:
+    """Return norms without parameters, and MLPs of two matrices."""
+    return {"gated": False, "norm_weights": False}
+
+
+def apertus(parsed: Any) -> Own:
+    """Return MLPs of two matrices and norms of each head, besides two parameters of the activation."""
+    activation = 2 if parsed.hidden_act == "xielu" else 0
+    return {"gated": False, "qk_norm_size": 2 * head_dim(parsed) + activation}
+
+
+def hyperclovax(parsed: Any) -> Own:
+    """Return norms after each part, too, where the config has them."""
+    return {"norms_per_layer": 4 if parsed.use_post_norm else 2}
+
+
+def granite_swa(_: Any) -> Own:
+    """Return a sink per head."""
+    return {"attention_sinks": True}
+
+
+def latent(parsed: Any) -> Own:
+    """Return the sizes of multi-head latent attention (arXiv 2405.04434, section 2.1)."""
+    return {
+        "num_key_value_heads": parsed.num_attention_heads,
+        "head_dim": parsed.qk_nope_head_dim + parsed.qk_rope_head_dim,
+        "q_lora_rank": parsed.q_lora_rank or 0,
+        "kv_lora_rank": parsed.kv_lora_rank,
+        "qk_rope_head_dim": parsed.qk_rope_head_dim,
+        "v_head_dim": parsed.v_head_dim,
+    }
 
 
 def cohere(parsed: Any) -> Own:
@@ -104,6 +132,7 @@ def stablelm(parsed: Any) -> Own:
 
 
 DENSE: Mapping[str, Callable[[Any], Own]] = {
+    "apertus": apertus,
     "arcee": ungated,
     "cohere": cohere,
     "cohere2": cohere,
@@ -116,12 +145,19 @@ DENSE: Mapping[str, Callable[[Any], Own]] = {
     "glm": glm,
     "glm4": glm4,
     "granite": plain,
-    "helium": helium,
+    "granite_swa": granite_swa,
+    "helium": glm,
     "hunyuan_v1_dense": qwen3,
+    "hyperclovax": hyperclovax,
+    "internlm3": plain,
+    "iquestcoder": plain,
+    "jais2": nemotron,
     "llama": plain,
+    "minicpm3": latent,
     "ministral": plain,
     "ministral3": plain,
     "mistral": plain,
+    "nanochat": nanochat,
     "nemotron": nemotron,
     "olmo": olmo,
     "olmo2": olmo2,
@@ -132,5 +168,7 @@ DENSE: Mapping[str, Callable[[Any], Own]] = {
     "seed_oss": seed_oss,
     "smollm3": plain,
     "stablelm": stablelm,
+    "vaultgemma": plain,
+    "youtu": latent,
 }
 """Dense architectures by model_type."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from suites.training.layouts.architectures.dense import Own, ernie4_5, glm, head_dim, olmo2, qwen3
+from suites.training.layouts.architectures.dense import (
+    Own,
+    ernie4_5,
+    glm,
+    granite_swa,
+    head_dim,
+    latent,
+    olmo2,
+    qwen3,
+)
 
 
 def moe_layers(layers: int, first: int = 0, step: int = 1, last: int | None = None) -> tuple[bool, ...]:
@@ -74,18 +83,6 @@ def deepseek(parsed: Any) -> Own:
     }
 
 
-def latent(parsed: Any) -> Own:
-    """Return the sizes of multi-head latent attention."""
-    return {
-        "num_key_value_heads": parsed.num_attention_heads,
-        "head_dim": parsed.qk_nope_head_dim + parsed.qk_rope_head_dim,
-        "q_lora_rank": parsed.q_lora_rank or 0,
-        "kv_lora_rank": parsed.kv_lora_rank,
-        "qk_rope_head_dim": parsed.qk_rope_head_dim,
-        "v_head_dim": parsed.v_head_dim,
-    }
-
-
 def glm4_moe(parsed: Any) -> Own:
     """Return dense first layers and shared experts; `attention_bias` is of queries, keys and values."""
     return {
@@ -96,12 +93,18 @@ def glm4_moe(parsed: Any) -> Own:
 
 
 def _after_the_dense(parsed: Any) -> Own:
+    shared = getattr(parsed, "n_shared_experts", None) or getattr(parsed, "num_shared_experts", None) or 0
+    kinds = getattr(parsed, "mlp_layer_types", None)
+    first = getattr(parsed, "first_k_dense_replace", None) or 0
+    count = getattr(parsed, "n_routed_experts", None)
     return {
-        "num_experts": parsed.n_routed_experts,
+        "num_experts": parsed.num_experts if count is None else count,
         "experts_per_token": parsed.num_experts_per_tok,
         "moe_intermediate_size": parsed.moe_intermediate_size,
-        "shared_intermediate_size": parsed.n_shared_experts * parsed.moe_intermediate_size,
-        "moe_layers": moe_layers(parsed.num_hidden_layers, parsed.first_k_dense_replace),
+        "shared_intermediate_size": shared * parsed.moe_intermediate_size,
+        "moe_layers": tuple(kind == "sparse" for kind in kinds)
+        if kinds
+        else moe_layers(parsed.num_hidden_layers, first),
     }
 
 
@@ -125,6 +128,27 @@ def granitemoe(parsed: Any) -> Own:
     }
 
 
+def granitemoe_swa(parsed: Any) -> Own:
+    """Return Mixtral's, a shared MLP and a sink per head."""
+    return {**granitemoe(parsed), **granite_swa(parsed)}
+
+
+def mellum(parsed: Any) -> Own:
+    """Return Mixtral's with a width of its own for experts, and norms of each head's queries and keys."""
+    width = parsed.moe_intermediate_size
+    return {**mixtral(parsed), "moe_intermediate_size": width, **qwen3(parsed)}
+
+
+def minimax_m2(parsed: Any) -> Own:
+    """Return Mixtral's, with norms of all queries and all keys."""
+    return {**mixtral(parsed), **olmo2(parsed)}
+
+
+def solar_open(parsed: Any) -> Own:
+    """Return experts in every layer, next to shared ones."""
+    return _after_the_dense(parsed)
+
+
 def phimoe(parsed: Any) -> Own:
     """Return Mixtral's with LayerNorm, and a bias of the output layer where the config has it."""
     return {**mixtral(parsed), "layer_norm": True, "head_bias": bool(parsed.lm_head_bias)}
@@ -133,17 +157,6 @@ def phimoe(parsed: Any) -> Own:
 def dots1(parsed: Any) -> Own:
     """Return dense first layers and shared experts, with norms of each head's queries and keys."""
     return {**_after_the_dense(parsed), **qwen3(parsed)}
-
-
-def dbrx(parsed: Any) -> Own:
-    """Return experts in every layer; norms have no shift."""
-    experts = parsed.ffn_config
-    return {
-        "num_key_value_heads": parsed.attn_config.kv_n_heads,
-        "num_experts": experts.moe_num_experts,
-        "experts_per_token": experts.moe_top_k,
-        "moe_intermediate_size": experts.ffn_hidden_size,
-    }
 
 
 def ernie4_5_moe(parsed: Any) -> Own:
@@ -164,21 +177,26 @@ def ernie4_5_moe(parsed: Any) -> Own:
 
 
 EXPERTS: Mapping[str, Callable[[Any], Own]] = {
-    "dbrx": dbrx,
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "dots1": dots1,
     "ernie4_5_moe": ernie4_5_moe,
+    "exaone_moe": dots1,
     "flex_olmo": olmoe,
     "glm4_moe": glm4_moe,
+    "glm4_moe_lite": deepseek,
     "gpt_oss": gpt_oss,
     "granitemoe": granitemoe,
+    "granitemoe_swa": granitemoe_swa,
     "granitemoeshared": granitemoe,
     "llama4_text": llama4,
+    "mellum": mellum,
+    "minimax_m2": minimax_m2,
     "mixtral": mixtral,
     "olmoe": olmoe,
     "phimoe": phimoe,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "solar_open": solar_open,
 }
 """Mixtures of experts by model_type."""

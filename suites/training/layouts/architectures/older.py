@@ -27,6 +27,17 @@ def gpt2(parsed: Any) -> Own:
     }
 
 
+def openai_gpt(parsed: Any) -> Own:
+    """Return GPT-2's without a last norm, and with MLPs of four hidden sizes."""
+    return {
+        **BASE,
+        **BIASES,
+        "outer_norms": 0,
+        "learned_positions": parsed.n_positions,
+        "dropout": float(parsed.resid_pdrop),
+    }
+
+
 def gpt_bigcode(parsed: Any) -> Own:
     """Return GPT-2's with one key-value head where queries share it."""
     return {**gpt2(parsed), "num_key_value_heads": 1 if parsed.multi_query else parsed.num_attention_heads}
@@ -161,6 +172,7 @@ OLDER: Mapping[str, Callable[[Any], Own]] = {
     "gpt_neox": gpt_neox,
     "gptj": gptj,
     "mpt": mpt,
+    "openai-gpt": openai_gpt,
     "opt": opt,
     "persimmon": persimmon,
     "phi": phi,

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.architectures.experts import latent, moe_layers
+from suites.training.layouts.architectures.dense import latent
+from suites.training.layouts.architectures.experts import moe_layers
 from suites.training.layouts.layout import ProgramName
 from suites.training.layouts.shape_of_sizes import shape_of_sizes
 
