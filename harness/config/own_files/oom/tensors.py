@@ -83,6 +83,9 @@ def _scores(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
     text = f"{setup.micro_batch_size} × {heads} heads{by} × {seq:,}²"
     elements = setup.micro_batch_size * heads / setup.tp * seq * seq
     yield from _in_types("attention", "attention scores", text, elements, "forward backward")
+    text = f"{setup.micro_batch_size} × {seq:,}²"
+    mask = setup.micro_batch_size * seq * seq
+    yield from _in_types("attention", "the attention mask", text, mask, "forward backward")
 
 
 def _activations(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
@@ -151,6 +154,10 @@ def _units(setup: OwnSetup, shape: TransformerShape) -> dict[str, tuple[float, s
     words = f"{shape.vocab_size:,} × {hidden:,}"
     units["the embedding or the output layer"] = (table / tp, words)
     units["embedding and output layer together"] = (2 * table / tp, f"2 × {words}")
+    attention = {"queries": shape.query_size, "keys": shape.num_key_value_heads * shape.head_dim}
+    attention["queries, keys and values"] = shape.query_size + shape.key_value_size
+    for name, width in ({} if shape.kv_lora_rank else attention).items():
+        units[f"the matrix of {name}"] = (hidden * width / tp, f"{hidden:,} × {width:,}")
     widths = {"the MLP": 0 if all(kinds) else shape.intermediate_size}
     widths["the shared experts"] = shape.shared_intermediate_size
     widths["an expert"] = shape.moe_intermediate_size
@@ -187,8 +194,26 @@ def _parameters(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor
         states = f"Adam's moment or foreach temporary of {name}"
         yield from _in_types("optimizer", states, text + share, own, "optimizer", types)
     if setup.engine == "zero":
-        text = "reduce_bucket_size 500,000,000 (deepspeed's default)"
-        yield from _in_types("collective", "a bucket of gradients", text, 500_000_000, "backward reduce")
+        yield from _of_deepspeed(setup, shape.parameters / setup.tp / setup.pp / shards)
+
+
+def _of_deepspeed(setup: OwnSetup, own: float) -> Iterator[StepTensor]:
+    """Yield what deepspeed's defaults bound: buckets, and parts of the optimizer's step under ZeRO-3.
+
+    deepspeed 0.19.8, runtime/zero/config.py: reduce_bucket_size, allgather_bucket_size, sub_group_size.
+    `own`: the parameters whose states a rank has.
+    """
+    text = "reduce_bucket_size 500,000,000 (deepspeed's default)"
+    yield from _in_types("collective", "a bucket of gradients", text, 500_000_000, "backward reduce")
+    text = "allgather_bucket_size 500,000,000 (deepspeed's default)"
+    yield from _in_types("collective", "a bucket of parameters", text, 500_000_000, "gather optimizer", "2")
+    if setup.zero == 3 and own > SUB_GROUP:
+        name = "fp32 weights, a moment or a gradient of a sub-group"
+        text = f"sub_group_size {SUB_GROUP:,} (deepspeed's default)"
+        yield from _in_types("optimizer", name, text, SUB_GROUP, "optimizer load", "4")
+
+
+SUB_GROUP = 1_000_000_000
 
 
 def _shards(setup: OwnSetup) -> int:

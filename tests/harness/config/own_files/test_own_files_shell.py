@@ -118,7 +118,7 @@ def test_a_script_that_takes_its_own_options_is_read_with_its_defaults():
         ("$((64 / 8))", 8),
         ("$(( (N + 1) * 3 ))", 15),
         ("$(expr $BATCH / $N / 2)", 8),
-        (r"`expr 6 \\* 7`", 42),
+        (r"`expr 6 \* 7`", 42),
     ],
 )
 def test_sums_of_a_shell_are_calculated(words, steps):

@@ -182,6 +182,20 @@ def test_adams_temporary_of_a_flat_shard_is_named():
     assert "fused AdamW" in found.remedies[1].change
 
 
+def test_a_sub_group_of_zero_3_is_named():
+    """1e9 parameters in fp32 are 3.73 GiB, whatever the model is; 70 B over 8 ranks have 9 of them each."""
+    of = setup(model=published_model("llama-2-70b").config, engine="zero", zero=3)
+    found = read_oom(OPTIMIZER + TWO_FIVE.format(asked="3.73 GiB"), of, shape_of)
+    assert "sub-group" in found.tensors[0].name
+    assert found.tensors[0].size_B == 4_000_000_000
+
+
+def test_the_mask_of_a_long_sequence_is_named():
+    """65,536² elements of 2 B are 8 GiB."""
+    found = read_oom(TWO_FIVE.format(asked="8.00 GiB"), setup(seq_len=65536), shape_of)
+    assert "the attention mask in bf16" in [one.name for one in found.tensors]
+
+
 EXPERTS = {
     "deepseek-v3": ("one matrix of a layer's experts", 256 * 7168 * 2048),
     "qwen3-30b-a3b": ("gate and up of a layer's experts", 128 * 2 * 2048 * 768),
