@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -168,7 +169,7 @@ def _toml(flat: dict[str, Any]) -> str:
 
 def _command(flat: dict[str, Any]) -> str:
     words = [
-        f"--{key}" if value is True else f"--{key} {value}"
+        f"--{key}" if value is True else f"--{key} {shlex.quote(str(value))}"
         for key, value in flat.items()
         if value is not False
     ]

@@ -113,7 +113,8 @@ def mlperf(step):
 def older_nanotron(step):
     return (
         f"10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0|ip-1-2-3-4]: iteration: {step} / 378950 | "
-        "consumed_tokens: 85.8G | elapsed_time_per_iteration_ms: 8K | tokens_per_sec: 524K | tokens_per_sec_per_gpu: 8.19K | "
+        "consumed_tokens: 85.8G | elapsed_time_per_iteration_ms: 8K | tokens_per_sec: 524K | "
+        "tokens_per_sec_per_gpu: 8.19K | "
         "global_batch_size: 64 | lm_loss: 2.5 | lr: 1e-05 | model_tflops_per_gpu: 38.3 | grad_norm: 1.25 | "
         "cuda_memory_allocated: 75.2M | cuda_max_memory_reserved: 60.5G"
     )
