@@ -71,6 +71,9 @@ def with_workspaces(peak: LayoutPeak, workload: Workload) -> MegatronPeak:
     return of._replace(workspaces=of.workspaces + more_B)
 
 
+BIASES = ("qkv_bias", "attention_output_bias", "mlp_bias", "expert_bias")
+
+
 def shape_of(workload: Workload) -> TransformerShape:
     """Return the model's shape; `shape_fields` are added to those that all workloads have."""
     learned = workload.position == "learned"
@@ -84,7 +87,7 @@ def shape_of(workload: Workload) -> TransformerShape:
         "vocab_size": workload.vocab_size,
         "gated": workload.mlp == "swiglu",
         "layer_norm": workload.norm == "layer",
-        **dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), workload.bias),
+        **dict.fromkeys(BIASES, workload.bias),
         "tie_word_embeddings": workload.tie_word_embeddings,
         "learned_positions": (workload.max_position_embeddings or workload.seq_len) if learned else 0,
         "dropout": workload.dropout,

@@ -156,8 +156,8 @@ def layouts(answered: Iterable[str]) -> Iterator[str]:
         "",
         fill(", ".join(shaped), 110, break_on_hyphens=False),
         "",
-        f"They do not for {len(others)}: layers of another kind (state spaces, linear attention), encoders, parts",
-        "for images or sound, or layers that differ in their sizes:",
+        f"They do not for {len(others)}: layers of another kind (state spaces, linear attention), encoders,",
+        "parts for images or sound, or layers with further parts or of several sizes:",
         "",
         fill(", ".join(others), 110, break_on_hyphens=False),
     ]

@@ -25,7 +25,8 @@ class TransformerShape:
     norm_weights: bool = True  # norms have parameters at all
     qkv_bias: bool = False  # of queries, keys and values
     attention_output_bias: bool = False
-    mlp_bias: bool = False  # of every linear layer of MLPs and experts
+    mlp_bias: bool = False  # of every linear layer of MLPs, the shared ones included
+    expert_bias: bool = False
     head_bias: bool = False  # of the output layer
     router_bias: bool = False
     norms_per_layer: int = 2
@@ -132,17 +133,18 @@ class TransformerShape:
         """Return the parameters of one norm over the hidden size."""
         return self.hidden_size * (self.norm_weights + self.layer_norm)
 
-    def mlp_parameters(self, width: int) -> int:
-        """Return the parameters of one MLP of a width."""
+    def mlp_parameters(self, width: int, bias: bool | None = None) -> int:
+        """Return the parameters of one MLP of a width; `bias`: None: as MLPs have it."""
         if not width:
             return 0
-        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if self.mlp_bias else 0
+        biased = self.mlp_bias if bias is None else bias
+        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if biased else 0
         return self.matrices_of_mlp * self.hidden_size * width + biases
 
     @cached_property
     def expert_parameters(self) -> int:
         """Return the parameters of one expert."""
-        return self.mlp_parameters(self.moe_intermediate_size)
+        return self.mlp_parameters(self.moe_intermediate_size, self.expert_bias)
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
         """Return the parameters of one layer. `active`: of experts, only those that one token passes."""

@@ -120,16 +120,16 @@ def layer_parameters(shape: TransformerShape, layouts: Layouts) -> LayerParamete
     whole = latent + shape.attention_vector_parameters - columns
     whole += shape.norms_per_layer * shape.norm_parameters
     attention = whole + (shape.attention_matrix_parameters - latent + columns) / tp
-    own_bias = shape.hidden_size if shape.mlp_bias else 0
 
-    def mlp(width: int, ranks: Ints) -> Floats:
-        parameters = shape.mlp_parameters(width)
-        own = own_bias if width else 0
-        return np.asarray((parameters - own) / ranks + own, dtype=float)
+    def mlp(width: int, ranks: Ints, bias: bool = shape.mlp_bias) -> Floats:
+        own = shape.hidden_size if bias and width else 0
+        return np.asarray((shape.mlp_parameters(width, bias) - own) / ranks + own, dtype=float)
 
     gate = shape.hidden_size if shape.shared_gate else 0
     moe = attention + shape.router_parameters + gate + mlp(shape.shared_intermediate_size, tp)
-    experts = shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp)
+    experts = (
+        shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp, shape.expert_bias)
+    )
     return LayerParameters(attention + mlp(shape.intermediate_size, tp), moe, experts)
 
 

@@ -44,7 +44,7 @@ def olmoe(parsed: Any) -> Own:
 
 def gpt_oss(parsed: Any) -> Own:
     """Return experts with biases, and a sink per head."""
-    return {**mixtral(parsed), "mlp_bias": True, "router_bias": True, "attention_sinks": True}
+    return {**mixtral(parsed), "expert_bias": True, "router_bias": True, "attention_sinks": True}
 
 
 def qwen2_moe(parsed: Any) -> Own:

@@ -24,7 +24,7 @@ from suites.training.workload import Workload
 GPT = TransformerShape(
     num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8, head_dim=8,
     intermediate_size=256, vocab_size=1024, gated=False, layer_norm=True, learned_positions=128,
-    qkv_bias=True, attention_output_bias=True, mlp_bias=True, dropout=0.1,
+    qkv_bias=True, attention_output_bias=True, mlp_bias=True, expert_bias=True, dropout=0.1,
 )  # fmt: skip
 TRAINING = Training(seq_len=128)
 FIRST = np.array([0])

@@ -14,7 +14,10 @@ from harness.records import Unavailable
 from suites.training.layouts.shape_of_config import ARCHITECTURES, shape_of_config, shape_of_parsed
 from suites.training.models.huggingface_config import causal_class, parse
 
-COVERED = [name for name in NAMES if parse(published(name)).model_type in ARCHITECTURES]
+REFUSED = "opt-350m"
+"""A published config of an architecture that layouts are answered for, but whose embedding has another size."""
+
+COVERED = [name for name in NAMES if parse(published(name)).model_type in ARCHITECTURES and name != REFUSED]
 
 
 def parameters_of_model(parsed: Any) -> int:
@@ -43,6 +46,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "gptj": {"rotary_dim": 8},
+    "helium": {"head_dim": 16, "num_key_value_heads": 4},
     "hunyuan_v1_dense": {"head_dim": 16},
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
@@ -58,7 +62,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
     ("falcon", {"multi_query": False, "parallel_attn": False, "bias": True, "alibi": True}),
     ("falcon", {"tie_word_embeddings": False, "ffn_hidden_size": 96}),
-    ("glm", {"attention_bias": True}),
+    ("glm", {"attention_bias": False}),
     ("glm4_moe", {"attention_bias": True, "use_qk_norm": True}),
     ("gpt_bigcode", {"multi_query": False}),
     ("gpt_neox", {"attention_bias": False}),
@@ -97,6 +101,15 @@ def test_variants_have_the_parameters_of_their_model(model_type: str, changes: d
     assert shape_of_parsed(parsed).parameters != shape_of_parsed(parsed_small(model_type)).parameters
 
 
-def test_other_architectures_are_refused_by_name():
-    with pytest.raises(Unavailable, match=r"model_type 'mamba': layouts are answered for .* llama, .*"):
-        shape_of_config({"model_type": "mamba"})
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba': layouts are answered for "),
+        (published(REFUSED), "opt: word_embed_proj_dim=512, do_layer_norm_before=False: layouts are"),
+    ],
+)
+def test_other_architectures_are_refused_in_one_line(config: dict[str, Any], says: str):
+    with pytest.raises(Unavailable) as raised:
+        shape_of_config(config)
+    assert says in str(raised.value)
+    assert len(str(raised.value)) <= 300
