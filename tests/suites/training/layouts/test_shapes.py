@@ -15,7 +15,7 @@ from suites.training.layouts.shape_of_config import ARCHITECTURES, shape_of_conf
 from suites.training.models.huggingface_config import causal_class, parse
 
 REFUSED = "opt-350m"
-"""A published config of an architecture that layouts are answered for, but whose embedding has another size."""
+"""A published config whose embedding has another size, which layouts are not answered for."""
 
 COVERED = [name for name in NAMES if parse(published(name)).model_type in ARCHITECTURES and name != REFUSED]
 
