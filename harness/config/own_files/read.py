@@ -54,7 +54,7 @@ def format_of(parsed: Parsed) -> Format:
     best = max(FORMATS, key=lambda name: found[name])
     if found[best] and not other:
         return format_named(best)
-    keys = ", ".join(key[:30] for key in list(parsed.flat)[:4])
+    keys = ", ".join(key[:24] for key in list(parsed.flat)[:3])
     known = ", ".join(FORMATS)
     seen = other or f"it has {keys}"
     raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
