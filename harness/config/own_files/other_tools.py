@@ -16,6 +16,7 @@ OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     "MaxText": ("base_emb_dim", "ici_fsdp_parallelism"),
     "Levanter": ("trainer.train_batch_size",),
     "ColossalAI": ("booster_config", "plugin.type"),
+    "flame": ("training.varlen", "training.skip_nan_inf"),
     "Kubernetes": ("apiVersion",),
     "CloudFormation": ("AWSTemplateFormatVersion",),
     "GitHub Actions": ("jobs.*.runs-on",),

@@ -138,10 +138,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._ask_host:
             run()
             return
-        key = (key, self._making_below)
+        line = self._line()
+        key = (
+            key,
+            self._making_below,
+            line.partition(":")[0],
+        )  # in a backward pass, other code is the caller
         if key not in self._repeated:
-            line, first = self._line(), len(self.ledger.events)
-            before = len(self.ledger.kinds)
+            first, before = len(self.ledger.events), len(self.ledger.kinds)
             run()
             self._repeated[key] = temporaries_of(self.ledger.events[first:], before, line)
             return
@@ -150,7 +154,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             run()
             return
         self._in_place = None
-        line, base = self._line(), len(self.ledger.kinds)
+        base = len(self.ledger.kinds)
         for _ in range(found.storages):
             self.ledger.open("temporaries")
         for storage, delta_B, place, own_line in found.events:
