@@ -139,11 +139,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             run()
             return
         line = self._line()
-        key = (
-            key,
-            self._making_below,
-            line.partition(":")[0],
-        )  # in a backward pass, other code is the caller
+        caller = line.partition(":")[0]  # in a backward pass it is the code of `run` itself
+        key = (key, self._making_below, caller)
         if key not in self._repeated:
             first, before = len(self.ledger.events), len(self.ledger.kinds)
             run()
