@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.flop import model_flop_per_token
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.layouts.subject import Subject, parts_note
 from suites.training.layouts.divide import divides
@@ -127,22 +128,6 @@ def tokens_of(subject: Subject, layouts: Layouts) -> Floats:
     return np.asarray(sequences * subject.workload.seq_len * np.ones(len(layouts.dp)), dtype=float)
 
 
-def model_FLOP(subject: Subject, tokens: float) -> float:
-    """Return a step's model FLOP: 6 per matmul parameter and token, and 12 Lsh of attention, without a mask.
-
-    The convention of nanotron, torchtitan and, before core 0.12, Megatron-LM, in which a causal mask saves
-    nothing; of a layer that sees a window, s is that window.
-    """
-    shape = subject.shape
-    matmuls = shape.active_parameters - shape.vocab_size * shape.hidden_size * (
-        0 if shape.tie_word_embeddings else 1
-    )
-    length = subject.workload.seq_len
-    window = min(length, shape.sliding_window or length)
-    seen = sum(window if windowed else length for windowed in shape.layers_are_windowed)
-    return tokens * (6.0 * matmuls + 6 * seen * (shape.query_size + shape.attention_size))
-
-
 def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
     """Return the fastest layouts with their seconds, what switches are worth, and causes of a slower step."""
     if subject.workload.search:
@@ -171,7 +156,7 @@ def words_of(layout: Layouts) -> str:
 def of_one(subject: Subject, one: RankedLayout, name: str) -> Iterator[Reading]:
     """Return one layout's seconds, what they are in tokens and FLOP, and its memory."""
     gpus, tokens = int(one.layout.gpus[0]), float(tokens_of(subject, one.layout)[0])
-    rate = model_FLOP(subject, tokens) / one.seconds / gpus
+    rate = tokens * model_flop_per_token(subject.shape, subject.workload.seq_len) / one.seconds / gpus
     gpu = gpu_of(subject.workload.device)
     assert gpu is not None
     of = fits(subject.shape, one.layout, subject.training, subject.cluster)

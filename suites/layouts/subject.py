@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from harness.bounds import Bounds, PositiveInt
+from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Note, Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.divide import divisors, refusal
 from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
 from suites.training.layouts.search import LayoutGpus
-from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.shape_of_config import shape_of_config
 
 Bytes = Annotated[float, Bounds(above=0)]

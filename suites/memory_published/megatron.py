@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
 from suites.memory_published.subject import Workload
 from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import RECOMPUTES, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 
 FIXED: dict[str, Any] = {
     "optimizer": "adamw",
@@ -71,6 +71,9 @@ def with_workspaces(peak: LayoutPeak, workload: Workload) -> MegatronPeak:
     return of._replace(workspaces=of.workspaces + more_B)
 
 
+BIASES = ("qkv_bias", "attention_output_bias", "mlp_bias", "expert_bias")
+
+
 def shape_of(workload: Workload) -> TransformerShape:
     """Return the model's shape; `shape_fields` are added to those that all workloads have."""
     learned = workload.position == "learned"
@@ -84,7 +87,7 @@ def shape_of(workload: Workload) -> TransformerShape:
         "vocab_size": workload.vocab_size,
         "gated": workload.mlp == "swiglu",
         "layer_norm": workload.norm == "layer",
-        "bias": workload.bias,
+        **dict.fromkeys(BIASES, workload.bias),
         "tie_word_embeddings": workload.tie_word_embeddings,
         "learned_positions": (workload.max_position_embeddings or workload.seq_len) if learned else 0,
         "dropout": workload.dropout,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from harness.config.user_inputs.hf_config import workload_from_file
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import Device, dry_run
+from suites.training.layouts.shape_of_config import ARCHITECTURES
 from suites.training.models.huggingface_config import number_of_layers, parse, version, with_layers
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
@@ -135,10 +136,39 @@ def page(results: Sequence[Tried]) -> Iterator[str]:
         "",
         fill(", ".join(one.model_type for one in answered), 110, break_on_hyphens=False),
     ]
+    yield from layouts([one.model_type for one in answered])
     yield from table("Refused", "reason", (one for one in valid if one.reason))
     yield from table(
         "Invalid by default", "what transformers reports", (one for one in results if not one.valid)
     )
+
+
+def layouts(answered: Iterable[str]) -> Iterator[str]:
+    """Yield the architectures whose layouts are answered, and the others."""
+    listed = list(answered)
+    shaped = [one for one in listed if has_shape(one)]
+    others = [one for one in listed if one not in shaped]
+    yield from [
+        "",
+        "## With layouts",
+        "",
+        f"`layout=` and `harness.advise` answer for {len(shaped)}, whose parameters are counted exactly:",
+        "",
+        fill(", ".join(shaped), 110, break_on_hyphens=False),
+        "",
+        f"They do not for {len(others)}: layers of another kind (state spaces, linear attention), encoders,",
+        "parts for images or sound, or layers with further parts or of several sizes:",
+        "",
+        fill(", ".join(others), 110, break_on_hyphens=False),
+    ]
+
+
+def has_shape(model_type: str) -> bool:
+    """Return whether layouts are answered for an architecture, or for the text's model in it."""
+    try:
+        return parse({"model_type": model_type}).model_type in ARCHITECTURES
+    except Unavailable:
+        return False
 
 
 def table(title: str, column: str, rows: Iterable[Tried]) -> Iterator[str]:

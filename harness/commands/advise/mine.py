@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
 
-OURS = "nanotron"
-"""The framework whose formula is this command's: 6 per matmul parameter and token, 12 Lsh of attention."""
-
 
 class OwnStep(NamedTuple):
     """The user's own step."""
@@ -75,9 +72,9 @@ def seconds_of(log: OwnLog, setup: OwnSetup) -> Steady:
 
     Raises ValueError where they do not follow.
     """
-    from harness.config.own_files.logs.flops import flops_per_token
+    from harness.commands.model_shape import shape_of
     from harness.config.own_files.logs.read import Steady
-    from harness.config.own_files.oom.sizes import sizes_of
+    from harness.instruments.transformer.flop import flop_per_token
 
     batch_known = setup.global_batch_size is not None or setup.gradient_accumulation_steps is not None
     found = log.metrics.get("step_s")
@@ -92,7 +89,7 @@ def seconds_of(log: OwnLog, setup: OwnSetup) -> Steady:
         )
     sequences = setup.micro_batch_size * setup.micro_batches() * setup.dp_of()
     tokens = sequences * (setup.seq_len or 0) / (setup.dp_of() * setup.model_ranks)
-    work = tokens * flops_per_token(log.framework, sizes_of(setup.model), setup.seq_len or 0)
+    work = tokens * flop_per_token(log.framework, shape_of(setup.model), setup.seq_len or 0)
     return Steady(work / rate.median, work / rate.high, work / rate.low, rate.lines)
 
 
@@ -108,10 +105,10 @@ def said(path: Path, log: OwnLog, seconds: Steady, setup: OwnSetup) -> Iterator[
     )
     flop = log.value("FLOP_per_s")
     if flop is not None and log.convention is not None and setup.model is not None:
-        from harness.config.own_files.logs.flops import reconciled
-        from harness.config.own_files.oom.sizes import sizes_of
+        from harness.commands.model_shape import shape_of
+        from harness.instruments.transformer.flop import reconciled
 
-        ours = reconciled(flop, log.framework, OURS, sizes_of(setup.model), setup.seq_len or 0)
+        ours = reconciled(flop, log.framework, shape_of(setup.model), setup.seq_len or 0)
         yield from wrapped(
             f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention.formula}; by this answer's formula they "
             f"are {ours / 1e12:.0f}."

@@ -170,6 +170,7 @@ def oom_answer(argv: Sequence[str]) -> list[str] | None:
     given = read(argv, (*KEYS, *OWN_KEYS))
     if "oom" not in given:
         return None
+    from harness.commands.model_shape import shape_of
     from harness.config.own_files.oom.explain import read_oom
 
     path = Path(given.values["oom"])
@@ -178,7 +179,7 @@ def oom_answer(argv: Sequence[str]) -> list[str] | None:
         setup = setup_of(Path(given.values["config"]), given) if "config" in given else None
         if setup is not None and "devices" in given:
             setup = replace(setup, devices=given.whole("devices", 1))
-        return list(oom_lines(read_oom(text, setup)))
+        return list(oom_lines(read_oom(text, setup, shape_of)))
     except OSError as error:
         raise ConfigError(f"oom={path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -191,7 +192,8 @@ def oom_lines(found: OomExplained) -> Iterator[str]:
 
     message, where = found.message, found.where
     rank = "" if message.rank is None else f" on rank {message.rank}"
-    place = f", at {where.place} ({where.line})" if where.line else ""
+    line = f" ({where.line})" if where.line else ""
+    place = f", at {where.place}{line}" if where.place else line
     phase = f" in {where.phase}{' (recomputed)' if where.recomputed else ''}" if where.phase else ""
     yield from wrapped(
         f"{message.backend} ran out of memory{rank}{phase}{place}: {message.asked.text} asked for.", "  "

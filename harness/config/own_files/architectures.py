@@ -80,6 +80,8 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
         return {"model_type": "deepseek_v3", **sizes.latent, **_deepseek_experts(sizes, width)}
     if sizes.num_experts:
         own = sizes.moe_intermediate_size or width
+        if sizes.shared_intermediate_size or sizes.dense_layers:
+            return _with_shared_experts(sizes, own)
         if sizes.qk_norm:
             return {
                 "model_type": "qwen3_moe",
@@ -96,6 +98,28 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
     if sizes.qk_norm:
         return {"model_type": "qwen3"}
     return {"model_type": "qwen2"} if sizes.qkv_bias else {"model_type": "llama"}
+
+
+def _with_shared_experts(sizes: DecoderSizes, own: int) -> dict[str, Any]:
+    """Return glm4_moe's, which has dense first layers and shared experts next to grouped-query attention.
+
+    Raises ValueError where the shared experts are no whole number of others: no architecture has such.
+    """
+    shared = sizes.shared_intermediate_size or 0
+    if shared % own:
+        raise ValueError(
+            f"a shared expert of width {shared} next to experts of {own} is no architecture known here"
+        )
+    return {
+        "model_type": "glm4_moe",
+        "use_qk_norm": sizes.qk_norm,
+        "attention_bias": sizes.qkv_bias,
+        "n_routed_experts": sizes.num_experts,
+        "num_experts_per_tok": sizes.experts_per_token,
+        "moe_intermediate_size": own,
+        "n_shared_experts": shared // own,
+        "first_k_dense_replace": sizes.dense_layers,
+    }
 
 
 def _deepseek_experts(sizes: DecoderSizes, width: int) -> dict[str, Any]:

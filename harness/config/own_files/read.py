@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
+from harness.config.own_files.other_tools import other_tool
 from harness.config.own_files.parse import Parsed, parsed_file, parsed_text
 from harness.config.own_files.setup import OwnSetup
 from harness.config.own_files.table import TABLES, Format, flattened, nested, understand
@@ -47,13 +49,15 @@ def format_named(name: str) -> Format:
 
 def format_of(parsed: Parsed) -> Format:
     """Return the format of a file's values; raises ValueError with what was seen instead."""
+    other = other_tool(parsed.flat)
     found = {name: format_named(name).recognised(parsed.flat) for name in FORMATS}
     best = max(FORMATS, key=lambda name: found[name])
-    if found[best]:
+    if found[best] and not other:
         return format_named(best)
-    keys = ", ".join(list(parsed.flat)[:6])
-    known = ", ".join(format_named(name).TITLE for name in FORMATS)
-    raise ValueError(f"no configuration of a known framework: it has {keys}; known are {known}"[:290])
+    keys = ", ".join(key[:24] for key in list(parsed.flat)[:3])
+    known = ", ".join(FORMATS)
+    seen = other or f"it has {keys}"
+    raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
 
 
 def read_own_file(path: str | Path, format_: str | None = None) -> OwnSetup:
@@ -165,7 +169,7 @@ def _toml(flat: dict[str, Any]) -> str:
 
 def _command(flat: dict[str, Any]) -> str:
     words = [
-        f"--{key}" if value is True else f"--{key} {value}"
+        f"--{key}" if value is True else f"--{key} {shlex.quote(str(value))}"
         for key, value in flat.items()
         if value is not False
     ]

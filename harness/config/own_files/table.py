@@ -207,8 +207,12 @@ def understand(flat: Flat, format_: Format) -> OwnSetup:
     values, understood = current_names(format_.prepared(flat), table.renamed)
     fields: Fields = {}
     defaults = []
+    unclear: list[NotUnderstood] = []
     for key, row in table.keys.items():
         given = values.get(key)
+        if key.startswith("launcher.") and isinstance(given, str) and given.startswith("$"):
+            unclear.append(NotUnderstood(key, given, "known when the script runs; devices= gives it"))
+            given = None
         automatic = given == "auto" and "auto" not in (row.values or ())
         value = ours(key, row, given if given is not None and not automatic else row.default)
         if given is not None:
@@ -218,7 +222,7 @@ def understand(flat: Flat, format_: Format) -> OwnSetup:
         if value is not None and ((given is not None and not automatic) or row.field not in fields):
             fields[row.field] = value
     settled = format_.settle(fields, values)
-    unclear: list[NotUnderstood] = list(settled.pop("not_understood", ()))
+    unclear += settled.pop("not_understood", ())
     irrelevant = []
     for key, value in values.items():
         if key in table.keys:

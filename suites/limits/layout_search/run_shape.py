@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.flop import TRAINING_FLOP
 from suites.limits.subject import Workload
 from suites.training.step_time.collectives import Amount
 from suites.training.step_time.step import Model
 
-FLOP_PER_PARAMETER_AND_TOKEN = 6
 WIDTHS = 12
 """Parameters of a layer over the square of its width: attention has 4 matrices, the MLP 2 of 4 widths."""
 
@@ -41,7 +41,7 @@ class RunShape(NamedTuple):
 
 def shape_of(given: Workload, training_flop: Amount) -> RunShape:
     """Return the run of so many FLOP: 6 per parameter and token, with `tokens_per_parameter` tokens each."""
-    parameters = (training_flop / (FLOP_PER_PARAMETER_AND_TOKEN * given.tokens_per_parameter)) ** 0.5
+    parameters = (training_flop / (TRAINING_FLOP * given.tokens_per_parameter)) ** 0.5
     tokens = given.tokens_per_parameter * parameters
     scale = parameters / given.reference_parameters
     layers = np.maximum(1.0, given.reference_layers * scale**given.depth_exponent)
@@ -75,4 +75,4 @@ def latency_flop(given: Workload) -> float:
     at_scale_s = given.tokens_per_parameter * scale / given.batch_tokens * given.reference_layers * layer_s
     ratio = given.run_s / at_scale_s
     parameters = scale * ratio ** (1 / (1 + e - b)) if ratio >= 1 else scale * ratio ** (1 / (1 + e))
-    return float(FLOP_PER_PARAMETER_AND_TOKEN * given.tokens_per_parameter * parameters**2)
+    return float(TRAINING_FLOP * given.tokens_per_parameter * parameters**2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
 from suites.limits.subject import Workload
 from suites.training.step_time.step import Model, ParallelLayout, StepTime, step_time
@@ -11,16 +12,17 @@ from suites.training.step_time.step import Model, ParallelLayout, StepTime, step
 
 def model_of(given: Workload) -> Model:
     """Return the sizes of the published model."""
-    head = given.hidden_size // given.num_attention_heads
-    return Model(
-        layers=given.num_hidden_layers,
-        hidden=given.hidden_size,
-        qkv=given.hidden_size + 2 * head * given.num_key_value_heads,
-        up=given.intermediate_size * (given.mlp_matrices - 1),
-        intermediate=given.intermediate_size,
-        vocab=given.vocab_size,
-        seq_len=given.seq_len,
+    shape = TransformerShape(
+        num_hidden_layers=given.num_hidden_layers,
+        hidden_size=given.hidden_size,
+        num_attention_heads=given.num_attention_heads,
+        num_key_value_heads=given.num_key_value_heads,
+        head_dim=given.hidden_size // given.num_attention_heads,
+        intermediate_size=given.intermediate_size,
+        vocab_size=given.vocab_size,
+        gated=given.mlp_matrices == 3,
     )
+    return Model.of(shape, given.seq_len)
 
 
 def micro_batches_of(given: Workload) -> int:

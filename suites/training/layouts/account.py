@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B, Architecture
 from suites.training.layouts.kept import (
     KeptOfLayer,
@@ -17,7 +18,6 @@ from suites.training.layouts.kept import (
     tokens_of_rank,
 )
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
 from suites.training.layouts.states import (
     RankParameters,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Ints, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 
 Bools = NDArray[np.bool_]
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 
 ROUTER_B = 16
 """Bytes per token and expert: core/transformer/moe/moe_utils.py, unfused."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 
 
 class RankLayers(NamedTuple):

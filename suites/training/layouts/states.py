@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.stages import RankLayers
 
 VOCABULARY_MULTIPLE = 128
@@ -91,9 +91,12 @@ def parameters_of(
         experts = experts + np.where(last, predicted * layer.experts, 0.0)
     vocabulary = padded_vocabulary(shape, layouts) * shape.hidden_size / tp
     positions = shape.learned_positions * shape.hidden_size
-    shared = shared + np.where(first, vocabulary + positions, 0.0)
+    before = shape.norm_parameters * max(shape.outer_norms - 1, 0)
+    shared = shared + np.where(first, vocabulary + positions + before, 0.0)
     tied = first & bool(shape.tie_word_embeddings)
-    shared = shared + np.where(last, shape.norm_parameters + np.where(tied, 0.0, vocabulary), 0.0)
+    after = shape.norm_parameters * min(shape.outer_norms, 1)
+    after += padded_vocabulary(shape, layouts) / tp if shape.head_bias else 0
+    shared = shared + np.where(last, after + np.where(tied, 0.0, vocabulary), 0.0)
     if predicted and not shape.tie_word_embeddings:  # its own copy of the embedding
         shared = shared + np.where(last & ~first, vocabulary, 0.0)
     return RankParameters(shared, experts)
@@ -112,22 +115,21 @@ def layer_parameters(shape: TransformerShape, layouts: Layouts) -> LayerParamete
     tp = layouts.tp
     latent = shape.hidden_size * (shape.q_lora_rank + shape.kv_lora_rank + shape.qk_rope_head_dim)
     latent = latent if shape.kv_lora_rank else 0
-    biased = shape.bias or shape.attention_bias
-    columns = shape.query_size + shape.key_value_size if biased or shape.qkv_bias else 0
+    columns = 0 if shape.kv_lora_rank else shape.qkv_bias_parameters
     columns += shape.num_attention_heads if shape.attention_sinks else 0
     whole = latent + shape.attention_vector_parameters - columns
     whole += shape.norms_per_layer * shape.norm_parameters
     attention = whole + (shape.attention_matrix_parameters - latent + columns) / tp
-    own_bias = shape.hidden_size if shape.bias else 0
 
-    def mlp(width: int, ranks: Ints) -> Floats:
-        parameters = shape.mlp_parameters(width)
-        own = own_bias if width else 0
-        return np.asarray((parameters - own) / ranks + own, dtype=float)
+    def mlp(width: int, ranks: Ints, bias: bool = shape.mlp_bias) -> Floats:
+        own = shape.hidden_size if bias and width else 0
+        return np.asarray((shape.mlp_parameters(width, bias) - own) / ranks + own, dtype=float)
 
     gate = shape.hidden_size if shape.shared_gate else 0
     moe = attention + shape.router_parameters + gate + mlp(shape.shared_intermediate_size, tp)
-    experts = shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp)
+    experts = (
+        shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp, shape.expert_bias)
+    )
     return LayerParameters(attention + mlp(shape.intermediate_size, tp), moe, experts)
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.instruments.memory.dry_run.fake_tensors import repeatable
 from suites.training.optimizers.blockwise import SLICE, dynamic_codes, quantize, slices, widen
 
 NF4 = (
@@ -105,8 +106,12 @@ class Nf4Linear(FrozenLinear):
         """Return the weight in bf16, (out_features, in_features)."""
         count = self.out_features * self.in_features
         flat = torch.empty(count, dtype=torch.bfloat16, device=self.packed.device)
-        for here in slices(flat):
-            flat[here] = self._elements(here)
+
+        def fill() -> None:
+            for here in slices(flat):
+                flat[here] = self._elements(here)
+
+        repeatable(("nf4", count, self.twice), fill)
         return flat.view(self.out_features, self.in_features)
 
     def _elements(self, here: slice) -> Tensor:
@@ -138,8 +143,10 @@ class Int8Linear(FrozenLinear):
     def weight(self) -> Tensor:
         """Return the weight in bf16, (out_features, in_features)."""
         wide = torch.empty(self.rows.shape, dtype=torch.bfloat16, device=self.rows.device)
-        at_once = max(1, SLICE // self.in_features)
-        for start in range(0, self.out_features, at_once):
-            here = slice(start, start + at_once)
-            wide[here] = self.rows[here] * (self.maxima[here] / 127).unsqueeze(1)
+
+        def fill() -> None:
+            for here in slices(self.maxima, max(1, SLICE // self.in_features)):
+                wide[here] = self.rows[here] * (self.maxima[here] / 127).unsqueeze(1)
+
+        repeatable(("int8", self.out_features, self.in_features), fill)
         return wide

@@ -19,16 +19,17 @@ SLICE = 1 << 20
 """Elements that are widened at once, a multiple of every block."""
 
 
-def slices(flat_E: Tensor) -> list[slice]:
-    """Return the slices of a flat tensor, one after the other; of a fake one the first and the last.
+def slices(flat_E: Tensor, at_once: int = SLICE) -> list[slice]:
+    """Return the slices of a flat tensor, one after the other; of a fake one those of each size.
 
-    A slice's temporaries are freed with it, and fake tensors have no values: two stand for all.
+    A slice's temporaries are freed with it, and fake tensors have no values: the first stands for all but a
+    shorter last one.
     """
     count = flat_E.numel()
-    starts = list(range(0, count, SLICE))
+    starts = list(range(0, count, at_once))
     if torch_internals.is_fake(flat_E):
-        starts = [*starts[:1], *starts[1:][-1:]]
-    return [slice(start, min(start + SLICE, count)) for start in starts]
+        starts = [*starts[:1], *starts[1:][-1:]] if count % at_once else starts[:1]
+    return [slice(start, min(start + at_once, count)) for start in starts]
 
 
 @cache

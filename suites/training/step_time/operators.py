@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.instruments.transformer.flop import TRAINING_FLOP
 from suites.training.step_time.collectives import Amount
-
-FORWARD_FLOP = 2
-"""FLOP per parameter and token, forward: one multiplication, one addition (Kaplan et al., arXiv
-2001.08361)."""
-
-BACKWARD_FLOP = 4
-"""FLOP per parameter and token, backward: twice the forward pass (the same paper, section 2.1)."""
 
 
 def training_flop(parameters: Amount, tokens: Amount) -> Amount:
@@ -20,7 +14,7 @@ def training_flop(parameters: Amount, tokens: Amount) -> Amount:
     Kaplan et al., arXiv 2001.08361, section 2.1. Attention scores are left out, which are few where the
     sequence is short compared with the hidden size, and so is what activation checkpointing recomputes.
     """
-    return (FORWARD_FLOP + BACKWARD_FLOP) * parameters * tokens
+    return TRAINING_FLOP * parameters * tokens
 
 
 def roofline_s(

@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.instruments.transformer.flop import CAUSAL_SCORES_FLOP, FORWARD_FLOP
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.step_time.collectives import (
     Amount,
     Floats,
@@ -22,7 +24,7 @@ from suites.training.step_time.collectives import (
     nothing_s,
     send_s,
 )
-from suites.training.step_time.operators import FORWARD_FLOP, roofline_s, training_flop
+from suites.training.step_time.operators import roofline_s, training_flop
 from suites.training.step_time.schedules import bubble_s, overlapped_s
 
 PASSES = 3
@@ -30,9 +32,6 @@ PASSES = 3
 
 ATTENTION_PASSES = 3.5
 """Attention's backward has 2.5 times the FLOP of its forward: arXiv 2307.08691, section 4."""
-
-ATTENTION_FLOP = 6
-"""FLOP of causal attention in a step, per token, layer, position and hidden element: half of 12."""
 
 MATMULS = 4
 """Matmuls of a layer: queries, keys and values; attention's output; the MLP's first and its second."""
@@ -107,6 +106,19 @@ class Model(NamedTuple):
     sparsity: float = 1.0  # experts in all over experts per token
     experts_per_token: float = 1.0
 
+    @classmethod
+    def of(cls, shape: TransformerShape, seq_len: int) -> Model:
+        """Return the sizes of a dense model whose attention is as wide as its hidden size."""
+        return cls(
+            layers=shape.num_hidden_layers,
+            hidden=shape.hidden_size,
+            qkv=shape.query_size + shape.key_value_size,
+            up=shape.intermediate_size * (shape.matrices_of_mlp - 1),
+            intermediate=shape.intermediate_size,
+            vocab=shape.vocab_size,
+            seq_len=seq_len,
+        )
+
     @property
     def attention_parameters(self) -> Amount:
         """Return the parameters of a layer's attention."""
@@ -126,7 +138,7 @@ class Model(NamedTuple):
         """Return the model FLOP of a step: 6 per parameter and token, and those of causal attention."""
         return float(
             training_flop(self.matmul_parameters, tokens)
-            + tokens * ATTENTION_FLOP * self.layers * self.seq_len * self.hidden
+            + tokens * CAUSAL_SCORES_FLOP * self.layers * self.seq_len * self.hidden
         )
 
 

@@ -7,6 +7,8 @@ defaults).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.config.own_files.formats import hugging_face
 from harness.config.own_files.formats.words import targets_of
 from harness.config.own_files.models import hub_name
@@ -87,8 +89,10 @@ def _adapters(fields: Fields, unclear: list[NotUnderstood]) -> Adapters:
 
 def written(setup: OwnSetup) -> Flat:
     """Return LLaMA-Factory's keys of a set-up; raises ValueError where it cannot express it."""
-    flat = hugging_face.trainer_written(setup)
+    narrow = setup.precision == "fp8"
+    flat = hugging_face.trainer_written(replace(setup, precision="bf16") if narrow else setup)
     flat |= {
+        "fp8": narrow or None,
         "model_name_or_path": hub_name(setup.model_name, setup.format),
         "stage": "sft",
         "finetuning_type": "lora" if setup.adapters is not None else "full",

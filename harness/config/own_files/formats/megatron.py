@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.own_files.formats.megatron_model import model_config
+from harness.config.own_files.formats.megatron_model import model_config, written_model
 from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat, flag_of
@@ -241,30 +241,6 @@ def _global_batch(setup: OwnSetup) -> int | None:
         raise ValueError(
             f"Megatron-LM's global_batch_size follows from the data-parallel ranks: {error}"
         ) from error
-
-
-def written_model(model: Any) -> dict[str, Any]:
-    """Return the sizes of a llama-like config as arguments; empty for another architecture."""
-    if not model or model.get("model_type") not in ("llama", "qwen2", "qwen3"):
-        return {}
-    return {
-        "num_layers": model["num_hidden_layers"],
-        "hidden_size": model["hidden_size"],
-        "ffn_hidden_size": model["intermediate_size"],
-        "num_attention_heads": model["num_attention_heads"],
-        "group_query_attention": True,
-        "num_query_groups": model["num_key_value_heads"],
-        "kv_channels": model.get("head_dim"),
-        "max_position_embeddings": model.get("max_position_embeddings"),
-        "position_embedding_type": "rope",
-        "normalization": "RMSNorm",
-        "swiglu": True,
-        "disable_bias_linear": True,
-        "add_qkv_bias": model["model_type"] == "qwen2",
-        "qk_layernorm": model["model_type"] == "qwen3",
-        "untie_embeddings_and_output_weights": not model.get("tie_word_embeddings"),
-        "padded_vocab_size": model["vocab_size"],
-    }
 
 
 def is_set(value: Any) -> bool:

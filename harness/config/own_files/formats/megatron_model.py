@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from harness.config.own_files.architectures import DecoderSizes, config_of
@@ -80,11 +82,11 @@ def _vocabulary(fields: Fields) -> int | None:
 def _dense_layers(fields: Fields) -> int:
     """Return how many layers from the first have no experts; -1 where they alternate otherwise."""
     frequency = fields.get("_moe_freq", 1)
-    text = str(frequency).replace(" ", "")
+    text = str(frequency).replace(" ", "").strip("()\"'")
     if text in ("1", "[1]"):
         return 0
-    if text.startswith("([0]*") and "+[1]*" in text:
-        return int("".join(filter(str.isdigit, text.partition("+")[0].removeprefix("([0]*"))) or 0)
+    if found := re.fullmatch(r"\[0\]\*(\d+)\+\[1\]\*\d+", text):
+        return int(found.group(1))
     if isinstance(frequency, list):
         dense = frequency.index(1) if 1 in frequency else len(frequency)
         return dense if all(frequency[dense:]) else -1
@@ -100,4 +102,77 @@ def _latent(fields: Fields) -> dict[str, int | None] | None:
         "qk_nope_head_dim": fields["_qk_dim"],
         "qk_rope_head_dim": fields["_rope_dim"],
         "v_head_dim": fields["_v_dim"],
+    }
+
+
+GATED = ("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3")
+LEARNED = "gpt2"
+"""Architectures whose configs `written_model` takes: those of `architectures.config_of`, with their names."""
+
+
+def written_model(model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a config's sizes as arguments, by argparse's names; empty for another architecture."""
+    kind = (model or {}).get("model_type")
+    if model is None or kind not in (*GATED, LEARNED, "gpt_neox"):
+        return {}
+    if kind == LEARNED:
+        return {
+            "num_layers": model["n_layer"],
+            "hidden_size": model["n_embd"],
+            "ffn_hidden_size": model.get("n_inner"),
+            "num_attention_heads": model["n_head"],
+            "max_position_embeddings": model.get("n_positions"),
+            "untie_embeddings_and_output_weights": not model.get("tie_word_embeddings", True),
+            "padded_vocab_size": model["vocab_size"],
+        }
+    own: dict[str, Any] = {
+        "num_layers": model["num_hidden_layers"],
+        "hidden_size": model["hidden_size"],
+        "ffn_hidden_size": model["intermediate_size"],
+        "num_attention_heads": model["num_attention_heads"],
+        "kv_channels": model.get("head_dim"),
+        "max_position_embeddings": model.get("max_position_embeddings"),
+        "position_embedding_type": "rope",
+        "untie_embeddings_and_output_weights": not model.get("tie_word_embeddings", False),
+        "padded_vocab_size": model["vocab_size"],
+    }
+    if kind == "gpt_neox":
+        return own
+    groups = model.get("num_key_value_heads") or model["num_attention_heads"]
+    own |= {
+        "group_query_attention": None if kind == "deepseek_v3" else True,
+        "num_query_groups": None if kind == "deepseek_v3" else groups,
+        "normalization": "RMSNorm",
+        "swiglu": True,
+        "disable_bias_linear": True,
+        "add_qkv_bias": kind == "qwen2" or bool(model.get("attention_bias")),
+        "qk_layernorm": kind in ("qwen3", "qwen3_moe") or bool(model.get("use_qk_norm")),
+    }
+    return own | _written_experts(model) | (_written_latent(model) if kind == "deepseek_v3" else {})
+
+
+def _written_experts(model: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    count = next((model[name] for name in names if model.get(name)), 0)
+    if not count:
+        return {}
+    width = model.get("moe_intermediate_size") or model["intermediate_size"]
+    dense, layers = model.get("first_k_dense_replace") or 0, model["num_hidden_layers"]
+    return {
+        "num_experts": count,
+        "moe_router_topk": model["num_experts_per_tok"],
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": (model.get("n_shared_experts") or 0) * width or None,
+        "moe_layer_freq": f"([0]*{dense}+[1]*{layers - dense})" if dense else None,
+    }
+
+
+def _written_latent(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": model.get("q_lora_rank"),
+        "kv_lora_rank": model["kv_lora_rank"],
+        "qk_head_dim": model["qk_nope_head_dim"],
+        "qk_pos_emb_head_dim": model["qk_rope_head_dim"],
+        "v_head_dim": model["v_head_dim"],
     }

@@ -104,6 +104,7 @@ BUILDERS = {
     "llama3_3": "llama3_3_70b",
     "qwen2_5": "qwen2_5_0_5b qwen2_5_1_5b_instruct qwen2_5_3b qwen2_5_7b_instruct qwen2_5_14b_instruct "
     "qwen2_5_32b_instruct qwen2_5_72b_instruct",
+    "qwen2": "qwen2_0_5b qwen2_1_5b qwen2_7b",
     "qwen3": "qwen3_0_6b_instruct qwen3_1_7b_instruct qwen3_4b_instruct qwen3_8b_instruct "
     "qwen3_14b_instruct qwen3_32b",
     "gemma": "gemma_2b gemma_7b",

@@ -8,23 +8,13 @@ runtime/pipe/engine.py), nanotron 2411b02 (trainer.py, logging/base.py), Compose
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-Readings = Mapping[str, float]
-"""By metric: step_s, tokens_per_s and FLOP_per_s (per device), tokens_per_s_all, mfu, memory_B, ..."""
-
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
-GiB = 2**30
-NUMBER = r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)"
-
-
-def number(text: str) -> float:
-    """Return a printed number, also with commas for thousands."""
-    return float(text.replace(",", ""))
+from harness.config.own_files.logs.printed import ANSI, NUMBER, GiB, Readings, number, of_line
+from harness.config.own_files.logs.trainer import hugging_face
 
 
 def torchtitan(text: str) -> Iterator[Readings]:
@@ -47,19 +37,27 @@ def torchtitan(text: str) -> Iterator[Readings]:
 
 
 def megatron(text: str) -> Iterator[Readings]:
-    """Yield the readings of Megatron-LM's lines; its "MB" are 2^20 B."""
+    """Yield the readings of Megatron-LM's lines and Megatron Bridge's; their "MB" are 2^20 B.
+
+    A terminal may have broken a line, so that its parts are joined.
+    """
     fields = {
         "step_s": (rf"elapsed time per iteration \(ms\):\s*{NUMBER}", 1e-3),
-        "FLOP_per_s": (rf"throughput per GPU \(TFLOP/s/GPU\):\s*{NUMBER}|TFLOPs:\s*{NUMBER}", 1e12),
+        "FLOP_per_s": (
+            rf"throughput per GPU \(TFLOP/s/GPU\):\s*{NUMBER}|TFLOPs:\s*{NUMBER}"
+            rf"|GPU utilization:\s*{NUMBER}\s*(?:MODEL_)?TFLOP/s/GPU",
+            1e12,
+        ),
         "global_batch_size": (rf"global batch size:\s*{NUMBER}", 1.0),
         "loss": (rf"lm loss:\s*{NUMBER}", 1.0),
         "tokens_per_s_all": (rf"tokens-per-second[^|]*?:\s*{NUMBER}", 1.0),
     }
     memory = re.compile(rf"memory \(MB\) \|.*?max allocated:\s*{NUMBER}.*?max reserved:\s*{NUMBER}")
-    for line in text.splitlines():
-        found = re.search(r"\biteration\s+(\d+)/\s*\d+ \|", line)
+    for block in re.split(r"(?=\biteration\s+\d+/\s*\d+ \|)", text):
+        line = " ".join(block.split())
+        found = re.match(r"iteration (\d+)/ ?\d+ \|", line)
         if found and "elapsed time per iteration" in line:
-            yield {"step": float(found.group(1)), **_of_line(line, fields)}
+            yield {"step": float(found.group(1)), **of_line(line, fields)}
         kept = memory.search(line)
         if kept:
             yield {
@@ -68,75 +66,43 @@ def megatron(text: str) -> Iterator[Readings]:
             }
 
 
-def _of_line(line: str, fields: Mapping[str, tuple[str, float]]) -> dict[str, float]:
-    readings = {}
-    for metric, (pattern, scale) in fields.items():
-        found = re.search(pattern, line)
-        if found:
-            readings[metric] = number(next(one for one in found.groups() if one)) * scale
-    return readings
-
-
-def hugging_face(text: str) -> Iterator[Readings]:
-    """Yield the readings of Trainer's dictionaries and progress bars."""
-    bar = re.compile(r"\|\s*(\d+)/\d+ \[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
+def nemo(text: str) -> Iterator[Readings]:
+    """Yield the readings of NeMo's progress lines."""
+    fields = {
+        "step_s": (rf"train_step_timing in s[=:]\s*{NUMBER}", 1.0),
+        "step": (rf"global_step[=:]\s*{NUMBER}", 1.0),
+        "loss": (rf"reduced_train_loss[=:]\s*{NUMBER}", 1.0),
+    }
     for line in re.split(r"[\r\n]", text):
-        for found in re.finditer(r"\{'[^{}]*\}", line):
-            readings = _of_dictionary(found.group())
-            if readings:
-                yield readings
-        progress = bar.search(line)
-        if progress and float(progress.group(2)):
-            value = float(progress.group(2))
-            yield {
-                "step": float(progress.group(1)),
-                "bar_step_s": value if progress.group(3) == "s/it" else 1 / value,
-            }
+        if "train_step_timing" in line:
+            yield of_line(line, fields)
 
 
-OF_TRAINER = {
-    "train_steps_per_second": ("step_s", lambda x: 1 / x),
-    "train_samples_per_second": ("samples_per_s_all", float),
-    "train_tokens_per_second": ("tokens_per_s_all", float),
-    "tokens_per_second_per_gpu": ("tokens_per_s", float),
-    "tokens/train_per_sec_per_gpu": ("tokens_per_s", float),
-    "memory/max_active (GiB)": ("allocated_B", lambda x: x * GiB),
-    "memory/device_reserved (GiB)": ("memory_B", lambda x: x * GiB),
-    "memory/max_mem_reserved(gib)": ("memory_B", lambda x: x * GiB),
-    "memory/max_mem_allocated(gib)": ("allocated_B", lambda x: x * GiB),
-    "loss": ("loss", float),
-    "train_runtime": ("runtime_s", float),
-}
-"""Keys of Trainer's and axolotl's logs."""
-
-
-def _of_dictionary(text: str) -> dict[str, float]:
-    try:
-        values = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {}
-    readings = {}
-    for key, value in values.items():
-        if key in OF_TRAINER and isinstance(value, int | float | str):
-            metric, converted = OF_TRAINER[key]
-            try:
-                readings[metric] = float(converted(float(value)))  # type: ignore[no-untyped-call]
-            except (ValueError, ZeroDivisionError):
-                continue
-    return readings
+def torchtune(text: str) -> Iterator[Readings]:
+    """Yield the readings of torchtune's lines; memory is in GiB."""
+    fields = {
+        "step": (r"Step (\d+) \|", 1.0),
+        "loss": (rf"\bloss:\s*{NUMBER}", 1.0),
+        "tokens_per_s": (rf"tokens_per_second_per_gpu:\s*{NUMBER}", 1.0),
+        "allocated_B": (rf"peak_memory_alloc:\s*{NUMBER}", float(GiB)),
+        "memory_B": (rf"peak_memory_reserved:\s*{NUMBER}", float(GiB)),
+    }
+    for line in text.splitlines():
+        if "tokens_per_second_per_gpu" in line:
+            yield of_line(line, fields)
 
 
 def deepspeed(text: str) -> Iterator[Readings]:
     """Yield the readings of DeepSpeed's throughput timer and of its pipeline engine."""
     fields = {
-        "samples_per_s_all": (rf"CurrSamplesPerSec={NUMBER}|samples/sec:\s*{NUMBER}", 1.0),
+        "samples_per_s_all": (rf"[^g]SamplesPerSec={NUMBER}|samples/sec:\s*{NUMBER}", 1.0),
         "step_s": (rf"iter time \(s\):\s*{NUMBER}", 1.0),
         "allocated_B": (rf"MaxMemAllocated={NUMBER}GB", float(GiB)),
-        "step": (rf"global_step={NUMBER}|steps:\s*{NUMBER}", 1.0),
+        "step": (rf"global_step={NUMBER}|steps:\s*{NUMBER}|\] \d+/(\d+), ", 1.0),
     }
     for line in text.splitlines():
         if "SamplesPerSec" in line or "iter time (s)" in line:
-            yield _of_line(line, fields)
+            yield of_line(line, fields)
 
 
 def llm_foundry(text: str) -> Iterator[Readings]:
@@ -152,24 +118,24 @@ def llm_foundry(text: str) -> Iterator[Readings]:
         "loss": (rf"loss/train/total:\s*{NUMBER}", 1.0),
     }
     for block in re.split(r"\n(?=\s*\[(?:epoch|batch|token|sample)=)", text):
-        readings = _of_line(block, fields)
+        readings = of_line(block, fields)
         if "tokens_per_s" in readings or "batches_per_s" in readings:
             if readings.get("batches_per_s"):
                 readings["step_s"] = 1 / readings["batches_per_s"]
             yield readings
 
 
-HUMAN = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+HUMAN = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
 def nanotron(text: str) -> Iterator[Readings]:
-    """Yield the readings of nanotron's lines; numbers have three digits and K, M or B."""
+    """Yield the readings of nanotron's lines; numbers have three digits and K, M, B or G."""
     names = {
         "time_per_iteration_ms": ("step_s", 1e-3),
+        "elapsed_time_per_iteration_ms": ("step_s", 1e-3),
         "tokens_per_sec_per_gpu": ("tokens_per_s", 1.0),
         "tokens_per_sec": ("tokens_per_s_all", 1.0),
         "model_tflops_per_gpu": ("FLOP_per_s", 1e12),
-        "global_batch_size": ("tokens_per_step", 1.0),
         "lm_loss": ("loss", 1.0),
         "cuda_max_memory_reserved": ("memory_B", 1.0),
     }
@@ -178,7 +144,7 @@ def nanotron(text: str) -> Iterator[Readings]:
         if not found:
             continue
         readings = {"step": float(found.group(1))}
-        for key, value, unit in re.findall(r"([\w/]+): ([-\d.e]+)([KMBTPE]?)(?= \||\s*$)", line):
+        for key, value, unit in re.findall(r"([\w/]+): ([-\d.e]+)([KMBGTPE]?)(?= \||\s*$)", line):
             if key in names:
                 metric, scale = names[key]
                 readings[metric] = float(value) * HUMAN[unit] * scale
@@ -216,6 +182,8 @@ READERS: Mapping[str, tuple[str, Callable[[str], Iterator[Readings]]]] = {
     "mlperf": (r":::MLLOG", mlperf),
     "torchtitan": (r"step:\s*\d+.*memory:.*(?:tps|wps):", torchtitan),
     "megatron": (r"elapsed time per iteration \(ms\)", megatron),
+    "nemo": (r"train_step_timing in s[=:]", nemo),
+    "torchtune": (r"Step \d+ \|.*tokens_per_second_per_gpu:", torchtune),
     "nanotron": (r"time_per_iteration_ms:", nanotron),
     "llm_foundry": (r"throughput/(?:device/)?(?:tokens|batches)_per_sec", llm_foundry),
     "deepspeed": (r"SamplesPerSec=|iter time \(s\)", deepspeed),

@@ -6,9 +6,10 @@ import re
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from harness.config.own_files.logs.flops import FlopConvention, convention_of
-from harness.config.own_files.logs.lines import ANSI, READERS
+from harness.config.own_files.logs.lines import READERS
+from harness.config.own_files.logs.printed import ANSI
 from harness.config.own_files.setup import OwnSetup
+from harness.instruments.transformer.flop import FlopConvention, convention_of
 
 FIRST = 10
 """Lines at the start that are left out at most: warm-up, compilation, the allocator's growth."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from harness.config.own_files.oom.message import OomMessage, messages_in
 from harness.config.own_files.oom.phase import OomPlace, where_of
-from harness.config.own_files.oom.sizes import sizes_of
 from harness.config.own_files.oom.tensors import StepTensor, matches, step_tensors
 from harness.config.own_files.setup import OwnSetup
+from harness.instruments.transformer.shape import TransformerShape
 
 
 class Remedy(NamedTuple):
@@ -30,9 +32,14 @@ class OomExplained(NamedTuple):
     missing: str  # what would say more, in one line
 
 
-def read_oom(text: str, setup: OwnSetup | None = None) -> OomExplained:
+def read_oom(
+    text: str,
+    setup: OwnSetup | None = None,
+    shape_of: Callable[[Mapping[str, Any]], TransformerShape] | None = None,
+) -> OomExplained:
     """Return what the first out-of-memory message of a text means for a set-up.
 
+    `shape_of`: returns the shape of a Hugging Face config, or raises ValueError with why it has none.
     Raises ValueError with one line that says what was recognised where there is no such message.
     """
     messages = messages_in(text)
@@ -48,9 +55,12 @@ def read_oom(text: str, setup: OwnSetup | None = None) -> OomExplained:
     if setup is not None and setup.model is None:
         named = setup.model_name or "no model"
         missing = f"model= is missing: {setup.format} names {named}, whose sizes are not known"
-    elif setup is not None and setup.model is not None:
-        found = matches(*message.tensor_B, where.phase, step_tensors(setup, sizes_of(setup.model)))
-        missing = "" if found else _no_match(setup)
+    elif setup is not None and setup.model is not None and shape_of is not None:
+        try:
+            found = matches(*message.tensor_B, where.phase, step_tensors(setup, shape_of(setup.model)))
+            missing = "" if found else _no_match(setup)
+        except ValueError as error:
+            missing = str(error)
     fragmentation = fragmentation_of(message)
     remedies = remedies_of(message, fragmentation, where, found[0] if found else None, setup)
     return OomExplained(message, where, fragmentation, tuple(found), remedies, missing)
@@ -62,18 +72,55 @@ def _of_rank(text: str, rank: int | None) -> str:
     return "\n".join(lines) if rank is not None and len(lines) > 1 else text
 
 
+OTHER_TEXTS: tuple[tuple[str, str], ...] = (
+    (
+        r"CUDNN_STATUS|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error",
+        "a library (cuBLAS or cuDNN) failed to allocate its workspace; torch's own message is missing",
+    ),
+    (r"NCCL[^\n]*out of memory", "NCCL failed to allocate its buffers; torch's own message is missing"),
+    (
+        r"Tried to allocate more than 1EB",
+        "torch was asked for more than 1 EB, so a shape is wrong (a negative or overflowed size)",
+    ),
+    (
+        r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory",
+        "the driver refused memory outside of torch's allocator (a context, a library, pinned host memory), "
+        "which prints no size: another process may hold the GPU",
+    ),
+    (
+        r"MPS backend out of memory",
+        "the message is of Apple's MPS; those of CUDA, ROCm, XPU and NPU are read",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED|ResourceExhaustedError|XlaRuntimeError",
+        "the message is of JAX or TensorFlow; torch's are read: '… out of memory. Tried to allocate …'",
+    ),
+    (
+        r"Error out of memory at line \d+ in file \S*csrc",
+        "bitsandbytes failed to allocate for itself, which prints no size; torch's own message is missing",
+    ),
+    (
+        r"DefaultCPUAllocator|Cannot allocate memory|\bKilled\b|SIGKILL|exitcode\s*: -9|oom-kill",
+        "the host's memory ran out (an allocation failed, or the kernel killed the process); no GPU message "
+        "is in the text",
+    ),
+    (
+        r"out of memory\.?\s+Tried to allocate",
+        "torch's message ends before its size; give the text to its end: 'Tried to allocate 2.00 GiB …'",
+    ),
+    (
+        r"Traceback",
+        "a traceback without torch's line 'out of memory. Tried to allocate …'; give the text to its end",
+    ),
+)
+"""Texts of other failures, and what to say of each; the first that is found counts."""
+
+
 def _nothing(text: str) -> str:
-    if "CUDNN_STATUS" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text:
-        return "a library (cuBLAS or cuDNN) failed to allocate its workspace; torch's own message is missing"
-    if "Killed" in text or "SIGKILL" in text or "exitcode  : -9" in text or "oom-kill" in text:
-        return "the host's memory ran out (the kernel killed the process); no GPU message is in the text"
-    if "NCCL" in text and "out of memory" in text.lower():
-        return "NCCL failed to allocate its buffers; torch's own message is missing"
-    if "Traceback" in text:
-        return (
-            "a traceback without torch's line 'out of memory. Tried to allocate …'; give the text to its end"
-        )
-    return "no out-of-memory message of torch is in it: expected 'CUDA out of memory. Tried to allocate …'"
+    found = next((line for pattern, line in OTHER_TEXTS if re.search(pattern, text)), None)
+    return found or (
+        "no out-of-memory message of torch is in it: expected 'CUDA out of memory. Tried to allocate …'"
+    )
 
 
 def _no_match(setup: OwnSetup) -> str:

@@ -14,11 +14,18 @@ from typing import NamedTuple
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)"
 
-ASKED = re.compile(rf"(CUDA|HIP|XPU|NPU|MPS) out of memory\.?\s+Tried to allocate {SIZE}")
-GPU = re.compile(r"GPU (\d+)|NPU (\d+)")
-TOTAL = re.compile(rf"total capac?i?ty of {SIZE}|{SIZE} total capacity")
-FREE = re.compile(rf"of which {SIZE} is free|; {SIZE} free;")
-ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch|{SIZE} already allocated")
+ASKED = re.compile(rf"(CUDA|HIP|XPU|NPU) out of memory\.?\s+Tried to allocate {SIZE}")
+ASYNC = re.compile(
+    rf"Allocation on device \d+ would exceed allowed memory.*?Requested\s*:\s*{SIZE}", re.DOTALL
+)
+"""What the backend cudaMallocAsync prints (c10/cuda/CUDAMallocAsyncAllocator.cpp): the request itself."""
+
+GPU = re.compile(r"GPU (\d+)|NPU (\d+)|on device (\d+)")
+TOTAL = re.compile(rf"total capac?i?ty of {SIZE}|{SIZE} total capacity|Device limit\s*: {SIZE}")
+FREE = re.compile(rf"of which {SIZE} is free|; {SIZE} free;|Free \(according to CUDA\)\s*: {SIZE}")
+ALLOCATED = re.compile(
+    rf"{SIZE} is allocated by PyTorch|{SIZE} already allocated|Currently allocated\s*: {SIZE}"
+)
 UNALLOCATED = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
 RESERVED = re.compile(rf"{SIZE} reserved in total by PyTorch")
 OWN = re.compile(rf"this process has {SIZE} memory in use")
@@ -26,6 +33,9 @@ OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
 PRIVATE = re.compile(rf"with {SIZE} allocated in private pools")
 ALLOWED = re.compile(rf"{SIZE} allowed")
 RANK = re.compile(r"\[rank(\d+)\]:|^\s*\[?[Rr]ank[ :=]?(\d+)\]?:?|^(\d+): |\brank=(\d+)", re.MULTILINE)
+
+UNKNOWN_B = 2.0**50
+"""No device has as much: drivers that do not know a process's memory give 2^64 - 1 (WSL), printed in GiB."""
 
 SEGMENT_B = 2 * 2**20
 LARGE_B = 20 * 2**20
@@ -59,10 +69,13 @@ class OomMessage(NamedTuple):
     others_B: float | None  # of other processes on the device
     private_B: float | None  # of CUDA graphs' pools
     messages: int  # in the text
+    rounded: bool = True  # what is printed is a segment of the allocator's
 
     @property
     def tensor_B(self) -> tuple[float, float]:
         """Return the least and the most bytes of the tensor that was asked for."""
+        if not self.rounded:
+            return self.asked.lo_B, self.asked.hi_B
         if self.asked.lo_B <= SEGMENT_B <= self.asked.hi_B:
             return 1.0, 2.0**20
         if self.asked.lo_B <= LARGE_B <= self.asked.hi_B:
@@ -90,12 +103,13 @@ def _first(pattern: re.Pattern[str], text: str) -> Printed | None:
     if found is None:
         return None
     groups = [one for one in found.groups() if one is not None]
-    return printed(groups[0], groups[1])
+    size = printed(groups[0], groups[1])
+    return size if size.B < UNKNOWN_B else None
 
 
 def messages_in(text: str) -> list[OomMessage]:
     """Return the out-of-memory messages of a text, in its order."""
-    starts = list(ASKED.finditer(text))
+    starts = sorted((*ASKED.finditer(text), *ASYNC.finditer(text)), key=lambda one: one.start())
     ends = [*(one.start() for one in starts[1:]), len(text)][: len(starts)]
     return [
         _message(text, start, " ".join(text[start.start() : end].split()), len(starts))
@@ -110,12 +124,14 @@ def _message(text: str, start: re.Match[str], body: str, count: int) -> OomMessa
     spare = unallocated.B if unallocated else None
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0.0, reserved.B - allocated.B)
-    own, others = _first(OWN, body), [printed(*one).B for one in OTHERS.findall(body)]
+    own = _first(OWN, body)
+    others = [size for one in OTHERS.findall(body) if (size := printed(*one).B) < UNKNOWN_B]
+    backend, size, unit = start.groups() if start.re is ASKED else ("CUDA", *start.groups())
     process_B = own.B if own else max(others) if len(others) == 1 else None
     private = _first(PRIVATE, body)
     return OomMessage(
-        backend=start.group(1),
-        asked=printed(start.group(2), start.group(3)),
+        backend=backend,
+        asked=printed(size, unit),
         gpu=int(next(one for one in gpu.groups() if one is not None)) if gpu else None,
         rank=_rank(text, start.start()),
         total=_first(TOTAL, body),
@@ -126,6 +142,7 @@ def _message(text: str, start: re.Match[str], body: str, count: int) -> OomMessa
         others_B=sum(others) if own and others else None,
         private_B=private.B if private else None,
         messages=count,
+        rounded=start.re is ASKED,
     )
 
 

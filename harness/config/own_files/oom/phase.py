@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-FRAME = re.compile(r"""File "([^"]+)", line (\d+), in (\S+)(?:\n(?:\S*:?\s*)?\s*([^\n]+))?""")
+FRAME = re.compile(
+    r"""File "([^"]+)", line (\d+), in (\S+)"""
+    r"""(?:\n(?!\s*(?:File "|Traceback|[\w.]*(?:Error|Exception)\b))\s*([^\n]+))?"""
+)
 PREFIX = re.compile(r"^\s*(?:\[rank\d+\]:|\d+:|\[?[Rr]ank ?\d+\]?:|\([^)]*pid=\d+[^)]*\))\s?", re.MULTILINE)
 
 PHASES = (
@@ -31,7 +34,8 @@ PHASES = (
     (
         "load",
         r"from_pretrained|load_checkpoint|load_state_dict|_load_state|\.to\(device|\.cuda\(|_move_model|"
-        r"DistributedDataParallel\(|_ddp_init|build_model|setup_model|initialize_model|prepare_model",
+        r"DistributedDataParallel\(|_ddp_init|build_model|setup_model|initialize_model|prepare_model|"
+        r"_configure_\w*optimizer|_configure_distributed_model",
     ),
     ("backward", r"run_backward|autograd\.backward|\.backward\(|backward_step|_engine_run_backward"),
     ("forward", r"\bforward\b|_call_impl|forward_step"),
@@ -80,8 +84,11 @@ def where_of(text: str) -> OomPlace:
     return OomPlace(phase, recomputed, operation, code.strip(), f"{file.rsplit('/', 1)[-1]}:{number}")
 
 
-CODE = re.compile(r"^[\s│|]*(?:❱|-+>)\s*\d+[\s│]+(.*?)[\s│]*$", re.MULTILINE)
-"""The marked line of a frame as rich and IPython print it."""
+CODE = re.compile(r"^[\s│|]*(?:❱|-+>)\s*(\d+)[\s│]+(.*?)[\s│]*$", re.MULTILINE)
+"""The marked line of a frame as rich and IPython print it, with its number."""
+
+HEAD = re.compile(r"^[\s│|]*(?:File )?(/[^\s:]+\.py)(?::(\d+))?,? in \S+", re.MULTILINE)
+"""The first line of a frame as rich and IPython print it."""
 
 
 def _of_code(text: str) -> OomPlace:
@@ -90,7 +97,9 @@ def _of_code(text: str) -> OomPlace:
     if not marked:
         return OomPlace("", False, "", "", "")
     lines = text.splitlines()[-60:]
-    return OomPlace(_phase(lines), False, "", marked[-1].strip(), "")
+    heads = HEAD.findall(text)
+    place = f"{heads[-1][0].rsplit('/', 1)[-1]}:{heads[-1][1] or marked[-1][0]}" if heads else ""
+    return OomPlace(_phase(lines), False, "", marked[-1][1].strip(), place)
 
 
 def _phase(inner: list[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from harness.config.own_files.oom.sizes import StepSizes, tokens_of
 from harness.config.own_files.setup import OwnSetup
+from harness.instruments.transformer.shape import TransformerShape
 
 TYPES = {4: "fp32", 2: "bf16"}
 
@@ -21,7 +21,7 @@ class StepTensor(NamedTuple):
     phases: tuple[str, ...]  # in which it is asked for
 
 
-def step_tensors(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
+def step_tensors(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
     """Yield the large tensors of one rank's step in fp32 and in 16 bits.
 
     Sources of what is allocated: torch's functional cross_entropy and its backward (log-softmax of the
@@ -29,9 +29,17 @@ def step_tensors(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
     tensor), FSDP2's foreach_all_gather and foreach_reduce (one unit at a time), deepspeed's stage_1_and_2.py
     (flat groups), Megatron-Core's param_and_grad_buffer.py (one buffer of all gradients).
     """
-    yield from _logits(setup, sizes)
-    yield from _activations(setup, sizes)
-    yield from _parameters(setup, sizes)
+    if tokens_of(setup):
+        yield from _logits(setup, shape)
+        yield from _scores(setup, shape)
+        yield from _activations(setup, shape)
+        yield from _routed(setup, shape)
+    yield from _parameters(setup, shape)
+
+
+def tokens_of(setup: OwnSetup) -> int:
+    """Return one rank's tokens of a micro-batch: micro-batch × sequence over context-parallel ranks."""
+    return setup.micro_batch_size * (setup.seq_len or 0) // setup.cp
 
 
 def _in_types(
@@ -45,124 +53,175 @@ def _in_types(
         )
 
 
-def _logits(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
-    tokens, vocab = tokens_of(setup), sizes.vocab
-    if not tokens:
-        return
-    words = f"{tokens:,} tokens × {vocab:,}"
+def _logits(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
+    tokens, vocab = tokens_of(setup), shape.vocab_size
     phases = "loss forward backward"
-    yield from _in_types(
-        "logits", "logits, their log-softmax or their gradient", words, tokens * vocab, phases
-    )
     shifted = tokens - setup.micro_batch_size
-    text = f"{shifted:,} tokens (shifted by one) × {vocab:,}"
-    yield from _in_types("logits", "logits without each sequence's last token", text, shifted * vocab, phases)
+    for name, words, elements in (
+        ("logits, their log-softmax or their gradient", f"{tokens:,} tokens × {vocab:,}", tokens * vocab),
+        (
+            "logits without each sequence's last token",
+            f"{shifted:,} tokens (shifted by one) × {vocab:,}",
+            shifted * vocab,
+        ),
+        (
+            "logits of one sequence",
+            f"{setup.seq_len or 0:,} tokens × {vocab:,}",
+            (setup.seq_len or 0) * vocab,
+        ),
+    ):
+        yield from _in_types("logits", name, words, elements, phases)
     if setup.tp > 1:
         part = -(-vocab // setup.tp)
         text = f"{tokens:,} tokens × {vocab:,} / tp {setup.tp}"
         yield from _in_types("logits", "a rank's part of the logits", text, tokens * part, phases)
 
 
-def _activations(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
-    tokens, tp = tokens_of(setup), setup.tp
-    if not tokens:
-        return
-    phases = "forward backward"
-    by = f" / tp {tp}" if tp > 1 else ""
-    heads, seq = sizes.heads / tp, (setup.seq_len or 0) // setup.cp
-    scores = setup.micro_batch_size * heads * seq * seq
-    text = f"{setup.micro_batch_size} × {sizes.heads} heads{by} × {seq:,}²"
-    yield from _in_types("attention", "attention scores", text, scores, phases)
-    rows = f"{tokens:,} tokens × "
-    yield from _in_types(
-        "activation", "a layer's input or output", f"{rows}{sizes.hidden:,}", tokens * sizes.hidden, phases
-    )
+def _scores(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
+    heads, seq = shape.num_attention_heads, (setup.seq_len or 0) // setup.cp
+    by = f" / tp {setup.tp}" if setup.tp > 1 else ""
+    text = f"{setup.micro_batch_size} × {heads} heads{by} × {seq:,}²"
+    elements = setup.micro_batch_size * heads / setup.tp * seq * seq
+    yield from _in_types("attention", "attention scores", text, elements, "forward backward")
+    text = f"{setup.micro_batch_size} × {seq:,}²"
+    mask = setup.micro_batch_size * seq * seq
+    yield from _in_types("attention", "the attention mask", text, mask, "forward backward")
+
+
+def _activations(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
+    """Yield what a layer makes of all tokens; the widths of one's parts, by tensor-parallel ranks or not."""
+    tp = setup.tp
+    queries, keys_values = shape.query_size, shape.key_value_size
+    hidden, shared = shape.hidden_size, shape.shared_intermediate_size
+    widths: list[tuple[str, float, int]] = [("a layer's input or output", hidden, 1)]
     if setup.sequence_parallel and tp > 1:
-        text = f"{rows}{sizes.hidden:,}{by}"
-        yield from _in_types(
-            "activation", "a rank's part of a layer's input", text, tokens * sizes.hidden / tp, phases
-        )
-    queries = sizes.heads * sizes.head_dim
-    together = queries + 2 * sizes.kv_heads * sizes.head_dim
-    text = f"{rows}{together:,}{by}"
-    yield from _in_types("activation", "queries, keys and values", text, tokens * together / tp, phases)
-    text = f"{rows}{sizes.kv_heads * sizes.head_dim:,}{by}"
-    yield from _in_types(
-        "activation", "keys or values", text, tokens * sizes.kv_heads * sizes.head_dim / tp, phases
-    )
-    text = f"{rows}{sizes.width:,}{by}"
-    yield from _in_types("activation", "the MLP's inner activation", text, tokens * sizes.width / tp, phases)
-    if sizes.gated:
-        text = f"{rows}2 × {sizes.width:,}{by}"
-        yield from _in_types(
-            "activation", "gate and up together", text, tokens * 2 * sizes.width / tp, phases
-        )
-    if sizes.experts:
-        k = sizes.experts_per_token
-        text = f"{rows}{k} experts × {sizes.hidden:,}"
-        yield from _in_types(
-            "activation", "tokens on their way to experts", text, tokens * k * sizes.hidden, phases
-        )
-        text = f"{rows}{k} experts × {sizes.expert_width:,}"
-        yield from _in_types(
-            "activation", "the experts' inner activation", text, tokens * k * sizes.expert_width, phases
-        )
+        widths.append(("a rank's part of a layer's input", hidden, tp))
+    widths += [
+        ("queries, keys and values", queries + keys_values, tp),
+        ("queries", queries, tp),
+        ("attention's result", shape.attention_size, tp),
+        ("keys and values", keys_values, tp),
+        ("keys or values", shape.num_key_value_heads * shape.value_dim, tp),
+    ]
+    if shape.kv_lora_rank:
+        widths.append(("latent keys and values", shape.kv_lora_rank + shape.qk_rope_head_dim, 1))
+        widths.append(("latent queries", shape.q_lora_rank, 1))
+    inner = [("the MLP's", shape.intermediate_size)] if not all(shape.layers_are_moe) else []
+    inner += [("the shared experts'", shared)] if shared else []
+    for name, width in inner:
+        widths.append((f"{name} inner activation", width, tp))
+        if shape.gated:
+            widths.append((f"{name} gate and up together", 2 * width, tp))
+    for name, width, ranks in widths:
+        by = f" / tp {tp}" if ranks > 1 else ""
+        text = f"{tokens_of(setup):,} tokens × {width:,}{by}"
+        if width:
+            yield from _in_types(
+                "activation", name, text, tokens_of(setup) * width / ranks, "forward backward"
+            )
 
 
-def _parameters(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
-    try:
-        shards = setup.shard_ranks() if setup.zero else 1
-    except ValueError:
-        shards = 1
-    model = setup.tp * setup.pp
-    own = sizes.parameters / model
-    by = f" / (tp {setup.tp} × pp {setup.pp})" if model > 1 else ""
+def _routed(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
+    """Yield what a layer's experts make, if tokens are spread evenly over them."""
+    if not shape.num_experts:
+        return
+    each, k = shape.moe_intermediate_size, shape.experts_per_token
+    rows = f"{tokens_of(setup):,} tokens × {k} experts"
+    widths = [
+        ("tokens on their way to experts", shape.hidden_size),
+        ("the experts' inner activation", each),
+        ("the experts' gate and up together", 2 * each),
+    ]
+    for name, width in widths if shape.gated else widths[:2]:
+        text = f"{rows} × {width:,}"
+        yield from _in_types("activation", name, text, tokens_of(setup) * k * width, "forward backward")
+    text = f"{tokens_of(setup):,} tokens × {shape.num_experts} experts"
+    elements = tokens_of(setup) * shape.num_experts
+    yield from _in_types("activation", "the router's scores", text, elements, "forward backward")
+
+
+def _units(setup: OwnSetup, shape: TransformerShape) -> dict[str, tuple[float, str]]:
+    """Return parts of the model on one rank as their parameters and how these come about."""
+    hidden, table, tp = shape.hidden_size, shape.embedding_parameters, setup.tp
+    model = tp * setup.pp
+    by = f" / (tp {tp} × pp {setup.pp})" if model > 1 else ""
+    kinds = set(shape.layers_are_moe)
+    units: dict[str, tuple[float, str]] = {}
+    for moe in sorted(kinds):
+        size = shape.layer_parameters(moe)
+        name = "a layer" if len(kinds) == 1 else "a layer with experts" if moe else "a dense layer"
+        units[name] = (size / tp, f"{size:,} parameters")
+    words = f"{shape.vocab_size:,} × {hidden:,}"
+    units["the embedding or the output layer"] = (table / tp, words)
+    units["embedding and output layer together"] = (2 * table / tp, f"2 × {words}")
+    attention = {"queries": shape.query_size, "keys": shape.num_key_value_heads * shape.head_dim}
+    attention["queries, keys and values"] = shape.query_size + shape.key_value_size
+    for name, width in ({} if shape.kv_lora_rank else attention).items():
+        units[f"the matrix of {name}"] = (hidden * width / tp, f"{hidden:,} × {width:,}")
+    widths = {"the MLP": 0 if all(kinds) else shape.intermediate_size}
+    widths["the shared experts"] = shape.shared_intermediate_size
+    widths["an expert"] = shape.moe_intermediate_size
+    for name, width in widths.items():
+        if width:
+            units[f"one matrix of {name}"] = (hidden * width / tp, f"{hidden:,} × {width:,}")
+    if shape.num_experts:
+        each, here = hidden * shape.moe_intermediate_size, shape.num_experts / setup.ep
+        text = f"{shape.num_experts} experts / ep {setup.ep}"
+        own = shape.expert_parameters
+        units["a layer's experts"] = (here * own, f"{text} × {own:,}")
+        units["one matrix of a layer's experts"] = (here * each, f"{text} × {hidden:,} × {each // hidden:,}")
+        if shape.gated:
+            both = f"{text} × 2 × {hidden:,} × {each // hidden:,}"
+            units["gate and up of a layer's experts"] = (2 * here * each, both)
+    units["all"] = (shape.parameters / model, f"{shape.parameters:,} parameters{by}")
+    return units
+
+
+def _parameters(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTensor]:
+    """Yield parameters, gradients and the optimizer's states of the model's parts, and of a rank's share."""
+    shards = _shards(setup)
     share = f" / {shards} ranks" if shards > 1 else ""
-    units = {
-        "a layer": (sizes.layer / setup.tp, f"{sizes.layer:,} parameters"),
-        "the embedding or the output layer": (sizes.table / setup.tp, f"{sizes.vocab:,} × {sizes.hidden:,}"),
-        "embedding and output layer together": (
-            2 * sizes.table / setup.tp,
-            f"2 × {sizes.vocab:,} × {sizes.hidden:,}",
-        ),
-        "one matrix of the MLP": (
-            sizes.hidden * sizes.width / setup.tp,
-            f"{sizes.hidden:,} × {sizes.width:,}",
-        ),
-        "all": (own, f"{sizes.parameters:,} parameters{by}"),
-    }
-    if sizes.experts:
-        elements = sizes.experts / setup.ep * sizes.expert
-        units["a layer's experts"] = (elements, f"{sizes.experts} experts / ep {setup.ep} × {sizes.expert:,}")
-    for name, (elements, text) in units.items():
-        yield from _in_types(
-            "gather",
-            f"parameters of {name}, gathered or copied",
-            text,
-            elements,
-            "gather forward backward load",
-        )
+    gathered = "gather forward backward load"
+    types = "4" if setup.states == "fp32" else "24"
+    for name, (elements, text) in _units(setup, shape).items():
+        yield from _in_types("gather", f"parameters of {name}, gathered or copied", text, elements, gathered)
         yield from _in_types("gradient", f"gradients of {name}", text, elements, "backward reduce optimizer")
+        own = elements / shards
         if shards > 1:
             yield from _in_types(
-                "gradient",
-                f"a rank's gradients of {name}",
-                text + share,
-                elements / shards,
-                "backward reduce",
+                "gradient", f"a rank's gradients of {name}", text + share, own, "backward reduce"
             )
-        yield from _in_types(
-            "optimizer",
-            f"Adam's moment or foreach temporary of {name}",
-            text + share,
-            elements / shards,
-            "optimizer",
-            "4" if setup.states == "fp32" else "24",
-        )
+        states = f"Adam's moment or foreach temporary of {name}"
+        yield from _in_types("optimizer", states, text + share, own, "optimizer", types)
     if setup.engine == "zero":
-        bucket = 500_000_000
-        text = "reduce_bucket_size 500,000,000 (deepspeed's default)"
-        yield from _in_types("collective", "a bucket of gradients", text, bucket, "backward reduce")
+        yield from _of_deepspeed(setup, shape.parameters / setup.tp / setup.pp / shards)
+
+
+def _of_deepspeed(setup: OwnSetup, own: float) -> Iterator[StepTensor]:
+    """Yield what deepspeed's defaults bound: buckets, and parts of the optimizer's step under ZeRO-3.
+
+    deepspeed 0.19.8, runtime/zero/config.py: reduce_bucket_size, allgather_bucket_size, sub_group_size.
+    `own`: the parameters whose states a rank has.
+    """
+    text = "reduce_bucket_size 500,000,000 (deepspeed's default)"
+    yield from _in_types("collective", "a bucket of gradients", text, 500_000_000, "backward reduce")
+    text = "allgather_bucket_size 500,000,000 (deepspeed's default)"
+    yield from _in_types("collective", "a bucket of parameters", text, 500_000_000, "gather optimizer", "2")
+    if setup.zero == 3 and own > SUB_GROUP:
+        name = "fp32 weights, a moment or a gradient of a sub-group"
+        text = f"sub_group_size {SUB_GROUP:,} (deepspeed's default)"
+        yield from _in_types("optimizer", name, text, SUB_GROUP, "optimizer load", "4")
+
+
+SUB_GROUP = 1_000_000_000
+
+
+def _shards(setup: OwnSetup) -> int:
+    """Return over how many ranks states are sharded; 1 where that is not known."""
+    try:
+        return setup.shard_ranks() if setup.zero else 1
+    except ValueError:
+        return 1
 
 
 ORDER = ("logits", "attention", "optimizer", "gather", "gradient", "activation", "collective")

@@ -6,7 +6,7 @@ Nothing is allocated: the log has the allocations that a real run would request,
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from harness.instruments import torch_internals
 from harness.instruments.memory.autograd_inplace import writes_in_place
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.collective_buffers import collective_roles
+from harness.instruments.memory.dry_run.repeated import Temporaries, temporaries_of
 from harness.instruments.memory.memory_timeline import SET_UP, Ledger, OpSite
 from harness.instruments.memory.workspaces import call_of, takes_more
 
@@ -77,6 +78,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._in_place: _InPlace | None = None
         self._below: dict[int, weakref.ref[Any]] = {}  # storages by address
         self._computes_below, self._making_below = computes_below, False
+        self._repeated: dict[Hashable, Temporaries | None] = {}
 
     # -- called by the dry run
 
@@ -127,6 +129,34 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size_B = storage.nbytes()
             self._alive[key] = (reference, number, size_B)
             self.ledger.enter(number, size_B - before_B, self._place)
+
+    def repeat(self, key: Hashable, run: Callable[[], None]) -> None:
+        """Log what `run` allocates and releases; from the second call with a key on, without running it.
+
+        It is run each time where it keeps or releases anything else, or asks for measured workspaces.
+        """
+        if self._ask_host:
+            run()
+            return
+        line = self._line()
+        caller = line.partition(":")[0]  # in a backward pass it is the code of `run` itself
+        key = (key, self._making_below, caller)
+        if key not in self._repeated:
+            first, before = len(self.ledger.events), len(self.ledger.kinds)
+            run()
+            self._repeated[key] = temporaries_of(self.ledger.events[first:], before, line)
+            return
+        found = self._repeated[key]
+        if found is None:
+            run()
+            return
+        self._in_place = None
+        base = len(self.ledger.kinds)
+        for _ in range(found.storages):
+            self.ledger.open("temporaries")
+        for storage, delta_B, place, own_line in found.events:
+            place = place._replace(phase=self._phase, line=place.line if own_line else line)
+            self.ledger.enter(base + storage, delta_B, place)
 
     # -- called by torch
 
@@ -263,7 +293,26 @@ def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
     """
     states = _random_states(log) if random_states else nullcontext()
     with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
-        yield log
+        _ACTIVE.append(log)
+        try:
+            yield log
+        finally:
+            _ACTIVE.pop()
+
+
+_ACTIVE: list[StorageLog] = []
+"""Logs that are entered, the innermost last."""
+
+
+def repeatable(key: Hashable, run: Callable[[], None]) -> None:
+    """Run what keeps nothing; a dry run repeats what it logged of the first call with the key.
+
+    The key must determine the sizes of all that `run` allocates. What compiled code runs is not repeated.
+    """
+    if _ACTIVE and not torch.compiler.is_compiling():
+        _ACTIVE[-1].repeat(key, run)
+    else:
+        run()
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.questions.words import (
     NVLINK_DOMAIN,
+    SIZES_NEEDED,
     Json,
     is_compiled,
     is_hybrid,
@@ -41,8 +42,6 @@ class AskedStep(NamedTuple):
 
 
 KNOWN_ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna")
-
-SIZES_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 def why_not_known(question: Json) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from harness.instruments.transformer.shape import TransformerShape
+from suites.training.layouts.architectures.dense import latent
+from suites.training.layouts.architectures.experts import moe_layers
 from suites.training.layouts.layout import ProgramName
-from suites.training.layouts.shape import TransformerShape
+from suites.training.layouts.shape_of_sizes import shape_of_sizes
 
 Json = Mapping[str, Any]
 
@@ -31,32 +35,35 @@ FIRST_MLPERF_IN_FP4 = (5, 1)
 """NVIDIA's submissions on Blackwell train in NVFP4 from then on:
 https://blogs.nvidia.com/blog/mlperf-training-benchmark-blackwell-ultra/"""
 
+SIZES_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+"""Sizes without which a question's model has no shape."""
+
 NVLINK_DOMAIN = 64
 """GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
 
 
 def shape_of_question(model: Json) -> TransformerShape:
-    """Return the shape of a question's model, which has names of a Hugging Face config; raises KeyError."""
-    hidden, heads = int(model["hidden_size"]), int(model["num_attention_heads"])
-    gated = "glu" in str(model.get("mlp") or "swiglu").lower()
-    head_dim = int(model.get("head_dim") or hidden // heads)
-    if model.get("kv_lora_rank"):
-        head_dim = int(model.get("qk_nope_head_dim") or 128) + int(model.get("qk_rope_head_dim") or 64)
-    return TransformerShape(
-        num_hidden_layers=int(model["num_hidden_layers"]),
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        num_key_value_heads=int(model.get("num_key_value_heads") or heads),
-        head_dim=head_dim,
-        intermediate_size=int(model.get("intermediate_size") or 4 * hidden),
-        vocab_size=int(model.get("vocab_size") or 32000),
-        gated=gated,
-        layer_norm=not gated,
-        tie_word_embeddings=bool(model.get("tie_word_embeddings")),
-        **_experts(model),
-        **_latent(model),
+    """Return the shape of a question's model, which has names of a Hugging Face config; raises KeyError.
+
+    Questions name no architecture: what its sizes show is taken, and no biases or inner norms.
+    """
+    parsed = SimpleNamespace(
+        **{
+            "model_type": "",
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 0,
+            "tie_word_embeddings": False,
+            **model,
+            **{name: int(model[name]) for name in SIZES_NEEDED},
+            "qk_rope_head_dim": _first(model, "qk_rope_head_dim") or 64,
+            "q_lora_rank": _first(model, "q_lora_rank"),
+            "vocab_size": int(model.get("vocab_size") or 32000),
+        },
         **_windows(model),
     )
+    gated = "glu" in str(model.get("mlp") or "swiglu").lower()
+    own = {"gated": gated, "layer_norm": not gated, **_experts(model)}
+    return shape_of_sizes(parsed, {**own, **latent(parsed)} if model.get("kv_lora_rank") else own)
 
 
 def _first(model: Json, *names: str) -> int:
@@ -70,7 +77,6 @@ def _experts(model: Json) -> dict[str, Any]:
         return {}
     width = _first(model, "moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size")
     dense, step = _first(model, "first_k_dense_replace"), _first(model, "decoder_sparse_step") or 1
-    layers = range(int(model["num_hidden_layers"]))
     shared = _first(model, "n_shared_experts", "num_shared_experts") * width
     return {
         "num_experts": count,
@@ -78,26 +84,23 @@ def _experts(model: Json) -> dict[str, Any]:
         or 1,
         "moe_intermediate_size": width,
         "shared_intermediate_size": shared or _first(model, "shared_expert_intermediate_size"),
-        "moe_layers": tuple(layer >= dense and (layer + 1) % step == 0 for layer in layers),
+        "moe_layers": moe_layers(int(model["num_hidden_layers"]), dense, step),
         "num_nextn_predict_layers": _first(model, "num_nextn_predict_layers"),
     }
-
-
-def _latent(model: Json) -> dict[str, Any]:
-    """Return what multi-head latent attention has besides."""
-    names = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
-    return {name: _first(model, name) for name in names} if model.get("kv_lora_rank") else {}
 
 
 def _windows(model: Json) -> dict[str, Any]:
     """Return which layers see a window alone: those of gpt-oss alternate."""
     window, kinds = _first(model, "sliding_window"), model.get("layer_types")
+    named = "gpt-oss" in str(model.get("name") or "").lower().replace("_", "-")
     if kinds and window:
-        return {"sliding_window": window, "windowed_layers": tuple("full" not in str(one) for one in kinds)}
-    if "gpt-oss" not in str(model.get("name") or "").lower().replace("_", "-"):
-        return {}
-    layers = range(int(model["num_hidden_layers"]))
-    return {"sliding_window": window or 128, "windowed_layers": tuple(layer % 2 == 0 for layer in layers)}
+        seen = ["full" not in str(one) for one in kinds]
+    else:
+        seen = [named and layer % 2 == 0 for layer in range(int(model["num_hidden_layers"]))]
+    return {
+        "sliding_window": window or 128,
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in seen],
+    }
 
 
 def program_of(framework: str) -> ProgramName:

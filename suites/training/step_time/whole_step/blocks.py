@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import ProgramName
-from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import Amount, Floats
 
 

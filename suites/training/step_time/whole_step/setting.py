@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import NodeLinks
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import RatedGpu

@@ -1,17 +1,14 @@
-"""Logs of each framework, written in its format with made-up numbers, and how each counts FLOPs."""
+"""Logs of each framework, written in its format with made-up numbers."""
 
 import json
 
 import pytest
+from refusals import refused
 
-from harness.config.own_files.logs.flops import CONVENTIONS, flops_per_token, reconciled
 from harness.config.own_files.logs.read import read_log
-from harness.config.own_files.models import published_model
-from harness.config.own_files.oom.sizes import sizes_of
 from harness.config.own_files.setup import OwnSetup
 
 GiB = 2**30
-LLAMA = sizes_of(published_model("llama-3.1-8b").config)
 STEPS = range(1, 41)
 
 
@@ -113,6 +110,56 @@ def mlperf(step):
     return "\n".join(events)
 
 
+def older_nanotron(step):
+    return (
+        f"10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0|ip-1-2-3-4]: iteration: {step} / 378950 | "
+        "consumed_tokens: 85.8G | elapsed_time_per_iteration_ms: 8K | tokens_per_sec: 524K | "
+        "tokens_per_sec_per_gpu: 8.19K | "
+        "global_batch_size: 64 | lm_loss: 2.5 | lr: 1e-05 | model_tflops_per_gpu: 38.3 | grad_norm: 1.25 | "
+        "cuda_memory_allocated: 75.2M | cuda_max_memory_reserved: 60.5G"
+    )
+
+
+def older_deepspeed(step):
+    return (
+        f"[2022-03-11 02:06:58,985] [INFO] [timer.py:189:stop] 0/{step}, SamplesPerSec={83.5}, "
+        "MemAllocated=0.26GB, MaxMemAllocated=9.25GB"
+    )
+
+
+def megatron_bridge(step):
+    return (
+        "Step Time : 14.26s GPU utilization: 58.2TFLOP/s/GPU\n"
+        f" [2025-10-02 22:52:07] iteration {step:8d}/      50 | consumed samples:         5120 |\n"
+        "elapsed time per iteration (ms): 14260.0 | learning rate: 3.0E-04 | global batch\n"
+        "size:   512 | lm loss: 4.5E+00 | loss scale: 1.0 | grad norm: 0.704 |"
+    )
+
+
+def nemo(step):
+    return (
+        f"Epoch 0: :   3%|▎         | {step}/301500 [1:42:42<55:37:46, v_num=0-56, reduced_train_loss=7.5, "
+        f"global_step={step}.0, consumed_samples=6.3e+5, train_step_timing in s={slow_at_first(step, 0.625)}]"
+    )
+
+
+def torchtune(step):
+    return (
+        f"Step {step} | loss:1.25 lr:0.0003 tokens_per_second_per_gpu:1024.5 peak_memory_active:10.5 "
+        "peak_memory_alloc:10.25 peak_memory_reserved:12.5 "
+    )
+
+
+def other_bars(step):
+    """Print the Trainer's bar among those of a checkpoint, a dataset and an evaluation."""
+    others = (
+        f"Loading checkpoint shards: {step}%|██▌ | {step}/40 [00:08<00:08,  9.99s/it]\n"
+        f"Map: 98%|█████████▊| 177000/180135 [00:48<00:00, 3628.29 examples/s]\n"
+    )
+    evaluation = f" 50%|█████     | {step}/7 [00:02<00:02,  8.00it/s]\n" if step <= 7 else ""
+    return f"{others}{evaluation}stdout:  10%|█   | {step}/400 [00:08<12:00,  4.00s/it]"
+
+
 EXPECTED = {
     torchtitan: (
         "torchtitan",
@@ -145,6 +192,15 @@ EXPECTED = {
     ),
     nanotron: ("nanotron", {"step_s": 8.0, "tokens_per_s": 8190, "FLOP_per_s": 420e12}),
     mlperf: ("mlperf", {"step_s": 8.0, "samples_per_s_all": 64}),
+    older_nanotron: ("nanotron", {"step_s": 8.0, "tokens_per_s": 8190, "memory_B": 60.5e9}),
+    older_deepspeed: ("deepspeed", {"samples_per_s_all": 83.5, "allocated_B": 9.25 * GiB}),
+    megatron_bridge: ("megatron", {"step_s": 14.26, "FLOP_per_s": 58.2e12, "global_batch_size": 512}),
+    nemo: ("nemo", {"step_s": 0.625, "loss": 7.5}),
+    torchtune: (
+        "torchtune",
+        {"tokens_per_s": 1024.5, "memory_B": 12.5 * GiB, "allocated_B": 10.25 * GiB, "loss": 1.25},
+    ),
+    other_bars: ("hugging_face", {"step_s": 4.0}),
 }
 
 
@@ -194,46 +250,4 @@ def test_tokens_follow_from_seconds_and_the_setup():
     ],
 )
 def test_no_log_is_one_line_that_says_what_it_is(text, says):
-    with pytest.raises(ValueError) as raised:
-        read_log(text)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) <= 300
-
-
-def test_megatrons_older_formula_is_its_closed_form():
-    """Core 0.6 to 0.11 count 12 · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per token."""
-    seq, hidden = 8192, LLAMA.hidden
-    inner = 1 + LLAMA.kv_heads / LLAMA.heads + seq / hidden + 1.5 * LLAMA.width / hidden
-    inner += LLAMA.vocab / (2 * LLAMA.layers * hidden)
-    closed = 12 * LLAMA.layers * hidden**2 * inner
-    assert flops_per_token("megatron", LLAMA, seq, older_megatron=True) == pytest.approx(closed, rel=1e-12)
-
-
-def test_torchtitans_formula_from_the_published_parameters():
-    """Llama-3.1-8B has 8,030,261,248 parameters, 128,256 × 4,096 of them in its embedding."""
-    counted = 8_030_261_248 - 128256 * 4096
-    expected = 6 * counted + 12 * 32 * 32 * 128 * 8192
-    assert flops_per_token("torchtitan", LLAMA, 8192) == expected
-
-
-def test_nanotron_is_the_sum_of_its_products():
-    """Each product of the forward pass by its shape, times three (nanotron's get_flops adds them up so)."""
-    seq, layers, d, kv = 4096, 32, 4096, 1024
-    forward = (
-        layers * (2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336) + 2 * d * 128256
-    )
-    assert flops_per_token("nanotron", LLAMA, seq) == 3 * forward
-
-
-def test_conventions_differ_by_the_causal_mask_and_the_embedding():
-    counts = {name: flops_per_token(name, LLAMA, 8192) for name in CONVENTIONS}
-    assert counts["megatron"] < counts["nanotron"] <= counts["torchtitan"] < counts["llm_foundry"]
-    there = reconciled(420e12, "megatron", "torchtitan", LLAMA, 8192)
-    assert reconciled(there, "torchtitan", "megatron", LLAMA, 8192) == pytest.approx(420e12)
-    assert there > 420e12
-
-
-def test_a_framework_that_counts_none_is_named():
-    with pytest.raises(ValueError, match="deepspeed's log counts no FLOPs"):
-        flops_per_token("deepspeed", LLAMA, 1024)
+    refused(lambda: read_log(text), says)

@@ -3,19 +3,21 @@
 The numbers in the messages are made up or follow from shapes; the wording is torch's.
 """
 
+import json
 import math
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from harness.config.own_files.models import published_model
 from harness.config.own_files.oom.explain import read_oom
 from harness.config.own_files.oom.message import messages_in
-from harness.config.own_files.oom.phase import where_of
-from harness.config.own_files.oom.sizes import sizes_of
 from harness.config.own_files.oom.tensors import step_tensors
 from harness.config.own_files.setup import OwnSetup
+from suites.training.layouts.shape_of_config import shape_of_config
 
 GiB = 2**30
 OLD = (
@@ -61,6 +63,16 @@ XPU = (
 )
 TEXTS = {"1.13": OLD, "2.1": TWO_ONE, "2.5": TWO_FIVE, "others": OTHERS, "rocm": ROCM, "xpu": XPU}
 LLAMA = published_model("meta-llama/Llama-3.1-8B").config
+
+
+@cache
+def shape_of_text(text):
+    return shape_of_config(json.loads(text))
+
+
+def shape_of(config):
+    """Return a config's shape in this process, once."""
+    return shape_of_text(json.dumps(config))
 
 
 def setup(**changes):
@@ -121,7 +133,9 @@ def test_several_messages_are_counted():
 def test_the_tensor_that_was_asked_for_is_among_those_named(data):
     """Each tensor of a step, printed as the allocator prints it, is found again by its size."""
     name = data.draw(
-        st.sampled_from(["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b", "gpt2", "llama-3.1-405b"])
+        st.sampled_from(
+            ["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b", "gpt2", "deepseek-v3", "qwen3-30b-a3b"]
+        )
     )
     of = setup(
         model=published_model(name).config,
@@ -130,8 +144,8 @@ def test_the_tensor_that_was_asked_for_is_among_those_named(data):
         tp=data.draw(st.sampled_from([1, 2])),
         dp=data.draw(st.sampled_from([2, 8, 64])),
     )
-    tensor = data.draw(st.sampled_from(list(step_tensors(of, sizes_of(of.model)))))
-    found = read_oom(TWO_FIVE.format(asked=printed(tensor.size_B)), of).tensors
+    tensor = data.draw(st.sampled_from(list(step_tensors(of, shape_of(of.model)))))
+    found = read_oom(TWO_FIVE.format(asked=printed(tensor.size_B)), of, shape_of).tensors
     assert tensor.name in [one.name for one in found]
 
 
@@ -143,7 +157,7 @@ def test_small_requests_ask_for_a_segment_of_their_pool(size_B, least, most):
 
 def test_the_logits_of_a_large_vocabulary_are_named():
     """8,192 tokens × 128,256 × 4 B = 4,202,692,608 B, which torch prints as 3.91 GiB."""
-    found = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup())
+    found = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup(), shape_of)
     assert found.tensors[0].kind == "logits"
     assert found.tensors[0].size_B == 8192 * 128256 * 4
     assert "fused" in found.remedies[1].change
@@ -160,82 +174,79 @@ OPTIMIZER = """Traceback (most recent call last):
 def test_adams_temporary_of_a_flat_shard_is_named():
     """DeepSpeed keeps one flat group: foreach's temporary has 4 B for each of P / 8 parameters."""
     of = setup(engine="zero", zero=1)
-    size_B = 4 * sizes_of(LLAMA).parameters // 8
-    found = read_oom(OPTIMIZER + TWO_FIVE.format(asked=printed(size_B)), of)
+    size_B = 4 * shape_of(LLAMA).parameters // 8
+    found = read_oom(OPTIMIZER + TWO_FIVE.format(asked=printed(size_B)), of, shape_of)
     assert found.where.phase == "optimizer"
     assert found.tensors[0].kind == "optimizer"
     assert found.tensors[0].size_B == pytest.approx(size_B, abs=8)
     assert "fused AdamW" in found.remedies[1].change
 
 
-def test_parameters_of_llama_are_counted_exactly():
-    """8,030,261,248 parameters, as the sum over its state dict's shapes gives."""
-    layer = 4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
-    assert sizes_of(LLAMA).parameters == 32 * layer + 2 * 128256 * 4096 + 4096 == 8_030_261_248
+def test_a_sub_group_of_zero_3_is_named():
+    """1e9 parameters in fp32 are 3.73 GiB, whatever the model is; 70 B over 8 ranks have 9 of them each."""
+    of = setup(model=published_model("llama-2-70b").config, engine="zero", zero=3)
+    found = read_oom(OPTIMIZER + TWO_FIVE.format(asked="3.73 GiB"), of, shape_of)
+    assert "sub-group" in found.tensors[0].name
+    assert found.tensors[0].size_B == 4_000_000_000
 
 
-FRAMES = {
-    "optimizer": OPTIMIZER,
-    "gather": '  File "/x/torch/distributed/fsdp/_fsdp_param_group.py", line 257, in wait_for_unshard\n'
-    "    foreach_all_gather_copy_out(\n",
-    "reduce": '  File "/x/t.py", line 3, in f\n    loss.backward()\n'
-    '  File "/x/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", line 9, in '
-    "foreach_reduce\n    reduce_scatter(\n",
-    "loss": '  File "/x/torch/nn/functional.py", line 3059, in cross_entropy\n'
-    "    return torch._C._nn.cross_entropy_loss(\n",
-    "load": '  File "/x/t.py", line 3, in f\n    model = AutoModelForCausalLM.from_pretrained(name)\n',
-    "backward": '  File "/x/torch/autograd/__init__.py", line 9, in backward\n    _engine_run_backward(\n',
-    "forward": '  File "/x/modeling_llama.py", line 240, in forward\n'
-    "    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))\n",
+def test_the_mask_of_a_long_sequence_is_named():
+    """65,536² elements of 2 B are 8 GiB."""
+    found = read_oom(TWO_FIVE.format(asked="8.00 GiB"), setup(seq_len=65536), shape_of)
+    assert "the attention mask in bf16" in [one.name for one in found.tensors]
+
+
+EXPERTS = {
+    "deepseek-v3": ("one matrix of a layer's experts", 256 * 7168 * 2048),
+    "qwen3-30b-a3b": ("gate and up of a layer's experts", 128 * 2 * 2048 * 768),
+    "mixtral-8x7b": ("one matrix of a layer's experts", 8 * 4096 * 14336),
 }
 
 
-@pytest.mark.parametrize("phase", FRAMES)
-@pytest.mark.parametrize("prefix", ["", "[rank2]: "])
-def test_the_phase_is_read_from_the_traceback(phase, prefix):
-    text = "".join(prefix + line + "\n" for line in FRAMES[phase].splitlines())
-    assert where_of(text).phase == phase
+@pytest.mark.parametrize("name", EXPERTS)
+def test_the_stacked_matrices_of_experts_are_named(name):
+    """transformers keeps a layer's experts in one tensor each for gate and up, and for down."""
+    part, elements = EXPERTS[name]
+    of = setup(model=published_model(name).config, zero=0)
+    found = read_oom(TWO_FIVE.format(asked=printed(2 * elements)), of, shape_of).tensors
+    assert any(part in one.name and one.size_B == 2 * elements for one in found)
 
 
-def test_a_recomputed_forward_is_backward_and_says_so():
-    text = (
-        '  File "/x/t.py", line 3, in f\n    loss.backward()\n'
-        '  File "/x/torch/autograd/graph.py", line 9, in _engine_run_backward\n    return run_backward(\n'
-        '  File "/x/torch/utils/checkpoint.py", line 9, in recompute_fn\n    fn(*args)\n' + FRAMES["forward"]
-    )
-    where = where_of(text)
-    assert (where.phase, where.recomputed, where.operation) == ("backward", True, "MLP")
+def test_a_model_without_a_shape_is_named_in_one_line():
+    of = setup(model={"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 320})
+
+    def none(config):
+        raise ValueError(f"model_type {config['model_type']!r}: no")
+
+    found = read_oom(TWO_FIVE.format(asked="3.91 GiB"), of, none)
+    assert (found.tensors, found.missing) == ((), "model_type 'mamba': no")
 
 
-RICH = """
-│ /x/torch/optim/adamw.py:566 in _multi_tensor_adamw │
-│   565 │   │   │   torch._foreach_div_(exp_avg_sq_sqrt, bias)   │
-│ ❱ 566 │   │   │   denom = torch._foreach_add(exp_avg_sq_sqrt, eps)   │
+ASYNC = """torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)
+Currently allocated     : 22.41 GiB
+Requested               : 3.91 GiB
+Device limit            : 23.99 GiB
+Free (according to CUDA): 10.56 MiB
+PyTorch limit (set by user-supplied memory fraction)
+                        : 17179869184.00 GiB
 """
-IPYTHON = """
-/x/transformers/models/llama/modeling_llama.py in forward(self, x)
-    323             x = self.norm(x)
---> 324             logits = self.lm_head(x)
-"""
 
 
-@pytest.mark.parametrize(("text", "phase", "line"), [
-    (RICH, "optimizer", "denom = torch._foreach_add(exp_avg_sq_sqrt, eps)"),
-    (IPYTHON, "loss", "logits = self.lm_head(x)"),
-    ("no traceback", "", ""),
-])  # fmt: skip
-def test_tracebacks_of_rich_and_ipython_are_read(text, phase, line):
-    where = where_of(text)
-    assert (where.phase, where.line) == (phase, line)
+def test_the_asynchronous_allocator_prints_the_tensor_itself():
+    message = messages_in(ASYNC)[0]
+    assert (message.gpu, message.backend) == (0, "CUDA")
+    assert pytest.approx(23.99 * GiB) == message.total.B
+    assert message.tensor_B == pytest.approx((3.91 * GiB, 3.91 * GiB), rel=2e-3)
+    assert read_oom(ASYNC, setup(), shape_of).tensors[0].size_B == 8192 * 128256 * 4
 
 
-def test_only_the_frames_of_the_messages_rank_count():
-    other = "".join(f"[rank1]: {line}\n" for line in FRAMES["forward"].splitlines())
-    own = "".join(f"[rank3]: {line}\n" for line in FRAMES["loss"].splitlines())
-    found = read_oom(
-        own.splitlines()[0] + "\n" + other + own + TWO_FIVE.format(asked="2.00 GiB") + "\n" + other
-    )
-    assert (found.message.rank, found.where.phase) == (3, "loss")
+def test_memory_that_the_driver_does_not_know_is_not_taken_for_a_size():
+    """On WSL drivers give 2^64 - 1 bytes for a process."""
+    unknown = f"{2**64 / GiB:.2f} GiB"
+    text = OTHERS.format(asked="2.00 GiB").replace("20.00 GiB", unknown).replace("77.70 GiB", unknown)
+    message = messages_in(text)[0]
+    assert (message.process_B, message.others_B) == (None, None)
+    assert not any("other processes" in one.change for one in read_oom(text).remedies)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +259,8 @@ def test_fragmentation_is_judged_by_what_torch_holds_unused(asked, verdict):
 
 
 def test_remedies_leave_out_what_the_setup_has():
-    plain = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup()).remedies
-    fused = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup(fused_loss=True)).remedies
+    plain = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup(), shape_of).remedies
+    fused = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup(fused_loss=True), shape_of).remedies
     assert {one.change for one in plain} > {one.change for one in fused}
 
 
@@ -261,20 +272,24 @@ def test_remedies_leave_out_what_the_setup_has():
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", "cuBLAS"),
         ("exitcode  : -9 (pid: 620208)\nSignal 9 (SIGKILL) received", "host's memory"),
         ("ncclInternalError NCCL WARN Cuda failure 'out of memory'", "NCCL"),
+        ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be", "prints no size"),
+        ("torch.AcceleratorError: HIP error: out of memory", "prints no size"),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 17.70 GB)", "MPS"),
+        ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", "JAX"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory.", "shape is wrong"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.", "host's memory"),
+        ("Error out of memory at line 380 in file /src/csrc/pythonInterface.c", "bitsandbytes"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "before its size"),
     ],
 )
 def test_half_a_message_is_one_line_that_says_what_is_missing(text, says):
-    with pytest.raises(ValueError) as raised:
-        read_oom(text)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) <= 300
+    refused(lambda: read_oom(text), says)
 
 
 def test_without_a_setup_the_answer_says_what_is_missing():
     found = read_oom(TWO_FIVE.format(asked="3.91 GiB"))
     assert not found.tensors
     assert "config=" in found.missing
-    nothing = read_oom(TWO_FIVE.format(asked=printed(math.prod((1000, 77777, 13)))), setup())
+    nothing = read_oom(TWO_FIVE.format(asked=printed(math.prod((1000, 77777, 13)))), setup(), shape_of)
     assert not nothing.tensors
     assert "no tensor" in nothing.missing

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.config.own_files.architectures import DecoderSizes, config_of
 from harness.config.own_files.read import FORMATS, WRITERS, format_named, read_own_text, write_own
 from harness.config.own_files.setup import Adapters, OwnSetup
 
@@ -21,6 +22,41 @@ LLAMA = {
     "max_position_embeddings": 4096,
     "model_type": "llama",
 }
+SIZES = {"num_hidden_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 4096}
+MODERN = {"gated": True, "rms_norm": True, "bias": False, "learned_positions": False, "tied": False}
+ROUTED = {**MODERN, "num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 64}
+LATENT = {
+    "q_lora_rank": 96,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 24,
+}
+SHARED = {"shared_intermediate_size": 128, "dense_layers": 2}
+MODELS = [
+    LLAMA,
+    *(
+        config_of(DecoderSizes(**SIZES, intermediate_size=512, num_key_value_heads=4, **own))
+        for own in (
+            {**MODERN, "qkv_bias": True},
+            {**MODERN, "qk_norm": True, "head_dim": 48},
+            ROUTED,
+            {**ROUTED, "qk_norm": True},
+            {**ROUTED, **SHARED},
+            {**ROUTED, **SHARED, "qk_norm": True, "qkv_bias": True},
+        )
+    ),
+    *(
+        config_of(DecoderSizes(**SIZES, intermediate_size=512, **own))
+        for own in (
+            {**ROUTED, **SHARED, "latent": LATENT},
+            {"positions": 2048},
+            {"learned_positions": False, "tied": False},
+        )
+    ),
+]
+"""One model of each architecture that Megatron-LM's arguments are read as."""
+
 small = st.sampled_from([1, 2, 4])
 flag = st.booleans()
 adapters = st.builds(
@@ -117,7 +153,7 @@ EXPRESSED = {
         "offload": st.sampled_from([(), ("optimizer",), ("optimizer", "parameters"), ("optimizer:disk",)]),
         "compile": flag,
     },
-    "megatron": MEGATRON,
+    "megatron": {**MEGATRON, "model": st.sampled_from(MODELS)},
     "megatron_bridge": MEGATRON,
     "llm_foundry": {
         **COMMON,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training import techniques
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.estimates import interleaving_penalty, korthikanti_layer_bytes
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.stages import all_layers_of, passes_in_flight, passes_of_stage
 from suites.training.layouts.states import parameters_of
 from suites.training.models.model import Transformer
@@ -23,8 +23,8 @@ from suites.training.workload import Workload
 
 GPT = TransformerShape(
     num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8, head_dim=8,
-    intermediate_size=256, vocab_size=1024, gated=False, layer_norm=True, bias=True, learned_positions=128,
-    dropout=0.1,
+    intermediate_size=256, vocab_size=1024, gated=False, layer_norm=True, learned_positions=128,
+    qkv_bias=True, attention_output_bias=True, mlp_bias=True, expert_bias=True, dropout=0.1,
 )  # fmt: skip
 TRAINING = Training(seq_len=128)
 FIRST = np.array([0])
@@ -74,7 +74,7 @@ def test_one_rank_has_the_models_parameters(changes: dict[str, Any]):
         num_key_value_heads=workload.num_key_value_heads,
         gated=workload.mlp == "swiglu",
         layer_norm=workload.norm == "layer",
-        bias=workload.bias,
+        **dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), workload.bias),
         learned_positions=128 if workload.position == "learned" else 0,
         tie_word_embeddings=workload.tie_word_embeddings,
     )

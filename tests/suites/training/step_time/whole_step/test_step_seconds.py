@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import gpu_of
 from suites.training.step_time.whole_step.layer import experts_s

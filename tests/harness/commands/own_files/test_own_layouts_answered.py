@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from own_texts import TITAN
 
 from harness.commands.advise.command import main as advise
 from harness.commands.cost.command import main as cost
@@ -14,20 +15,6 @@ from harness.commands.fit.command import main as fit
 from harness.config.own_files.read import read_own_text
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
-
-TITAN = """
-[model]
-name = "llama3"
-flavor = "8B"
-[training]
-local_batch_size = 2
-seq_len = 8192
-[parallelism]
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 2
-[activation_checkpoint]
-mode = "full"
-"""
 
 
 @pytest.fixture

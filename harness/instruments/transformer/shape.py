@@ -22,11 +22,15 @@ class TransformerShape:
     vocab_size: int
     gated: bool = True  # three matrices in an MLP (SwiGLU), else two
     layer_norm: bool = False  # norms have a shift, too
-    bias: bool = False  # of every linear layer but the output layer and the router
-    attention_bias: bool = False  # of attention's linear layers alone
-    qkv_bias: bool = False  # of queries, keys and values alone
+    norm_weights: bool = True  # norms have parameters at all
+    qkv_bias: bool = False  # of queries, keys and values
+    attention_output_bias: bool = False
+    mlp_bias: bool = False  # of every linear layer of MLPs, the shared ones included
+    expert_bias: bool = False
+    head_bias: bool = False  # of the output layer
     router_bias: bool = False
     norms_per_layer: int = 2
+    outer_norms: int = 1  # before the first layer and after the last
     qk_norm_size: int = 0  # parameters of the norms of queries and keys in a layer
     attention_sinks: bool = False  # a parameter per head
     tie_word_embeddings: bool = False
@@ -105,31 +109,42 @@ class TransformerShape:
     @cached_property
     def attention_vector_parameters(self) -> int:
         """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
-        count = 0
-        if self.bias or self.attention_bias or self.qkv_bias:
-            count += self.query_size + self.key_value_size
-        if self.bias or self.attention_bias:
+        count = self.qkv_bias_parameters
+        if self.attention_output_bias:
             count += self.hidden_size
         if self.attention_sinks:
             count += self.num_attention_heads
         return count + self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
 
     @property
+    def qkv_bias_parameters(self) -> int:
+        """Return the parameters of a layer's biases of queries, keys and values.
+
+        Of latent attention the down projections alone have biases (transformers, modeling_deepseek_v3.py).
+        """
+        if not self.qkv_bias:
+            return 0
+        if self.kv_lora_rank:
+            return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
+        return self.query_size + self.key_value_size
+
+    @property
     def norm_parameters(self) -> int:
         """Return the parameters of one norm over the hidden size."""
-        return self.hidden_size * (2 if self.layer_norm else 1)
+        return self.hidden_size * (self.norm_weights + self.layer_norm)
 
-    def mlp_parameters(self, width: int) -> int:
-        """Return the parameters of one MLP of a width."""
+    def mlp_parameters(self, width: int, bias: bool | None = None) -> int:
+        """Return the parameters of one MLP of a width; `bias`: None: as MLPs have it."""
         if not width:
             return 0
-        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if self.bias else 0
+        biased = self.mlp_bias if bias is None else bias
+        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if biased else 0
         return self.matrices_of_mlp * self.hidden_size * width + biases
 
     @cached_property
     def expert_parameters(self) -> int:
         """Return the parameters of one expert."""
-        return self.mlp_parameters(self.moe_intermediate_size)
+        return self.mlp_parameters(self.moe_intermediate_size, self.expert_bias)
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
         """Return the parameters of one layer. `active`: of experts, only those that one token passes."""
@@ -139,6 +154,13 @@ class TransformerShape:
             return count + self.mlp_parameters(self.intermediate_size)
         experts = self.experts_per_token if active else self.num_experts
         return count + self.router_parameters + experts * self.expert_parameters + self.shared_parameters
+
+    def active_matrix_parameters(self, moe: bool) -> int:
+        """Return the parameters of one layer's matrices that a token is multiplied by, but the router's."""
+        width = self.intermediate_size
+        if moe:
+            width = self.experts_per_token * self.moe_intermediate_size + self.shared_intermediate_size
+        return self.attention_matrix_parameters + self.matrices_of_mlp * self.hidden_size * width
 
     @property
     def router_parameters(self) -> int:
@@ -151,11 +173,17 @@ class TransformerShape:
         gate = self.hidden_size if self.shared_gate else 0
         return gate + self.mlp_parameters(self.shared_intermediate_size)
 
+    @property
+    def embedding_parameters(self) -> int:
+        """Return the parameters of the embedding of tokens."""
+        return self.vocab_size * self.hidden_size
+
     def _all(self, active: bool) -> int:
-        vocabulary = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        vocabulary = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
+        vocabulary += self.vocab_size if self.head_bias else 0
         positions = self.learned_positions * self.hidden_size
         layers = sum(self.layer_parameters(moe, active) for moe in self.layers_are_moe)
-        return vocabulary + positions + layers + self.norm_parameters
+        return vocabulary + positions + layers + self.outer_norms * self.norm_parameters
 
     @cached_property
     def parameters(self) -> int:

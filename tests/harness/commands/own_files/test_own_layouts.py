@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from own_texts import MEGATRON, TITAN
 
 from harness.commands.advise.own_run import own_run
 from harness.commands.advise.question import KEYS as ADVISE_KEYS
@@ -18,28 +19,6 @@ from harness.commands.fit.written_layout import answered_setup, written_layout
 from harness.config.own_files.read import read_own_text
 from harness.config.validation import ConfigError
 
-MEGATRON = (
-    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
-    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
-    "--seq-length 4096 --max-position-embeddings 8192 --swiglu --untie-embeddings-and-output-weights "
-    "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --micro-batch-size 2 "
-    "--global-batch-size 256 --bf16 --use-distributed-optimizer --tensor-model-parallel-size 4 "
-    "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 --vocab-size 128256 "
-    "--recompute-activations --moe-token-dispatcher-type alltoall"
-)
-TITAN = """
-[model]
-name = "llama3"
-flavor = "8B"
-[training]
-local_batch_size = 2
-seq_len = 8192
-[parallelism]
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 2
-[activation_checkpoint]
-mode = "full"
-"""
 NANOTRON = """
 parallelism: {dp: 4, tp: 2, pp: 2, pp_engine: 1f1b, tp_mode: ALL_REDUCE}
 tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 8, sequence_length: 2048}

@@ -1,0 +1,1 @@
+"""Sizes of transformers, and the FLOP of their training steps, by one account for harness and suites."""
