@@ -35,6 +35,8 @@ def first_layer_after(shape: TransformerShape, layouts: Layouts, training: Train
     and output layer count as one layer each (torchtitan/distributed/pipeline.py, input_weight).
     """
     layers, stages = shape.num_hidden_layers, layouts.pp * layouts.virtual_stages
+    if training.layers_of_stages:
+        return np.cumsum(training.layers_of_stages)[np.minimum(stage, len(training.layers_of_stages) - 1)]
     if training.program == "nanotron":
         mlp = shape.matrices_of_mlp * shape.hidden_size * shape.intermediate_size
         cost = shape.attention_matrix_parameters + mlp
