@@ -128,11 +128,17 @@ def peak_of_rank(
 def gradients_exist(layouts: Layouts, training: Training) -> Floats:
     """Return 1 where a rank has its gradients when a backward pass begins, else 0.
 
-    FSDP's are set to None by each update, so that only further micro-batches find some. All exist when the
-    pass ends, with what its last layer makes.
+    FSDP's are set to None by each update, so that only further micro-batches find some, and in a pipeline
+    none does (`gathered_B`). All exist when the pass ends, with what its last layer makes.
     """
     transient = training.program in FSDP
-    return np.where(transient & (layouts.micro_batches == 1), 0.0, 1.0)
+    none = (layouts.micro_batches == 1) | in_stages(layouts, training)
+    return np.where(transient & none, 0.0, 1.0)
+
+
+def in_stages(layouts: Layouts, training: Training) -> np.ndarray:
+    """Return where FSDP2 is in torchtitan's pipeline."""
+    return np.asarray((layouts.pp > 1) & (layouts.zero >= 2) & (training.program == "torchtitan"))
 
 
 class GatheredBytes(NamedTuple):
@@ -151,18 +157,19 @@ def gathered_B(
     two layers gathered, the output layer's gradient, and the fp32 buffer in which a layer's gradients are
     reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py). With stage 2
     (reshard_after_forward=False) and in torchtitan's pipelines all stay gathered until the backward pass. A
-    pipeline reduces after the last one, so that gradients of all parameters exist in fp32 until then
-    (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+    pipeline reduces after the last one: gradients of all parameters exist in fp32 until then, and a layer's
+    in bf16 (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
     """
     shards = (layouts.zero >= 3) | ((layouts.zero == 2) & (training.program in FSDP))
-    in_stages = (layouts.pp > 1) & (training.program == "torchtitan")
-    stay = (layouts.zero == 2) | in_stages
+    staged = in_stages(layouts, training)
+    stay = (layouts.zero == 2) | staged
     at_loss = np.where(stay, parameters.all, units.root + units.layer)
     in_backward = np.where(stay, parameters.all, units.root + 2 * units.layer) + units.head
-    late = np.where(in_stages, 4 * parameters.all, 0.0)
+    late = np.where(staged, 4 * parameters.all, 0.0)
+    of_layer = np.where(staged, 2.0, 4.0) * units.layer
     return GatheredBytes(
         np.where(shards, 2 * at_loss + late, 0.0),
-        np.where(shards, 2 * in_backward + 4 * units.layer + late, 0.0),
+        np.where(shards, 2 * in_backward + of_layer + late, 0.0),
     )
 
 
