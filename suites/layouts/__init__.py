@@ -17,6 +17,7 @@ from suites.layouts.seconds import of_seconds
 from suites.layouts.subject import Subject, Workload, parts_note, subject_of
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.host import host_B
+from suites.training.layouts.layout import DEFAULT_MODULES
 from suites.training.layouts.search import (
     candidates,
     dominated,
@@ -26,7 +27,6 @@ from suites.training.layouts.search import (
     with_micro_batch,
 )
 from suites.training.layouts.stages import all_layers_of
-from suites.training.layouts.states import parameters_of
 
 METHOD = "account"
 
@@ -50,8 +50,18 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "program": workload.program,
         "precision": workload.precision,
         "optimizer": workload.optimizer,
-        "layout": "searched" if workload.search else title(subject.layout),
+        "layout": "searched" if workload.search else described(subject),
     }
+
+
+def described(subject: Subject) -> str:
+    """Return the layout in words, with the modules that are recomputed and another dispatcher."""
+    words, training = title(subject.layout), subject.training
+    if training.recompute_modules != DEFAULT_MODULES and subject.workload.recompute == "selective":
+        words += f" of {' and '.join(training.recompute_modules)}"
+    if training.dispatcher != "alltoall":
+        words += f", tokens sent by {training.dispatcher}"
+    return words
 
 
 def sample(subject: Subject) -> Iterator[Reading | Note]:
@@ -106,7 +116,7 @@ def of_host(subject: Subject) -> Iterator[Reading]:
     layout = subject.layout
     rank = np.array([0])
     layers = all_layers_of(subject.shape, layout, subject.training, rank)
-    host = host_B(layout, subject.training, parameters_of(subject.shape, layout, layers, rank))
+    host = host_B(subject.shape, layout, subject.training, layers, rank)
     if host.asked[0]:
         yield calculated("host_memory", float(host.asked[0]))
         yield calculated("host_memory/pinned", float(host.pinned[0]))

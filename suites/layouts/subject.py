@@ -9,8 +9,15 @@ from harness.bounds import Bounds, PositiveInt
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Note, Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
-from suites.training.layouts.divide import divisors, refusal
-from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
+from suites.training.layouts.divide import divisors, refusal, refusal_of_training
+from suites.training.layouts.layout import (
+    DEFAULT_MODULES,
+    RECOMPUTES,
+    DispatcherName,
+    Layouts,
+    ProgramName,
+    Training,
+)
 from suites.training.layouts.search import LayoutGpus
 from suites.training.layouts.shape_of_config import shape_of_config
 
@@ -47,6 +54,8 @@ class Workload:
     shard_size: PositiveInt | None = None  # ranks of hybrid sharding; None: all data-parallel ones
     micro_batch_size: PositiveInt = 1
     recompute: Literal["none", "selective", "full"] = "none"
+    recompute_modules: list[Any] = field(default_factory=list, hash=False)  # of selective; []: core_attn
+    dispatcher: DispatcherName = "alltoall"  # of tokens to their experts
     sequence_parallel: bool = True  # with tensor parallelism
     usable_memory_B: Bytes = 85.0e9  # of one GPU
     architecture: Architecture = "hopper"
@@ -91,12 +100,18 @@ def subject_of(workload: Workload) -> Subject:
         optimizer=workload.optimizer,
         offload=workload.offload,
         fused_loss=workload.fused_loss,
+        recompute_modules=tuple(workload.recompute_modules) or DEFAULT_MODULES,
+        dispatcher=workload.dispatcher,
         attention="flash" if workload.program != "megatron" else "fused",
     )
     shape = shape_of_config(workload.hf_config)
     cluster = LayoutGpus(
         workload.gpus, workload.gpus_per_node, workload.usable_memory_B, workload.architecture
     )
+    if reason := refusal_of_training(shape, training):
+        raise Unavailable(reason)
+    if workload.seconds and (workload.recompute_modules or workload.dispatcher != "alltoall"):
+        raise Unavailable("recompute_modules, dispatcher: their seconds are not modelled; leave them out")
     layout = layout_of(workload)
     if not workload.search and (reason := refusal(shape, layout, training)):
         raise Unavailable(reason)

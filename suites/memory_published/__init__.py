@@ -12,7 +12,7 @@ import torch
 
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.memory_published import megatron
+from suites.memory_published import host, megatron
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
 from suites.training import correctness
@@ -52,6 +52,9 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     Active bytes are compared with allocated ones; they also count freed blocks that another stream uses.
     Raises `Unavailable` where the step cannot be simulated.
     """
+    if subject.workload.program == "deepspeed":
+        yield from host.readings(subject.workload)
+        return
     published_B = subject.workload.published_B
     if published_B is not None:
         yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")

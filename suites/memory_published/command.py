@@ -16,13 +16,14 @@ NAME = "published"
 def command_of(workload: Workload) -> str:
     """Return one line for a shell; what is not in it has the memory suite's default.
 
-    Megatron-LM's formula is of this suite, which gets the same layout without a published peak.
+    The accounts of Megatron-LM and DeepSpeed are of this suite, which gets the same layout without a
+    published peak.
     """
-    if workload.program == "megatron":
+    if workload.program != "torch":
         layout = {
             one.name: value
             for one in fields(Workload)
-            if one.name not in PUBLISHED and (value := getattr(workload, one.name)) != one.default
+            if one.name not in PUBLISHED and (value := getattr(workload, one.name)) not in (one.default, [])
         }
         return (
             f"python -m harness suite=memory_published workloads=[{NAME}] "

@@ -9,8 +9,9 @@ from harness.records import Unavailable
 from suites.memory_published.subject import Workload
 from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
-from suites.training.layouts.divide import refusal
-from suites.training.layouts.layout import RECOMPUTES, Layouts, Training
+from suites.training.layouts.divide import refusal, refusal_of_training
+from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
+from harness.instruments.transformer.shape import TransformerShape
 
 FIXED: dict[str, Any] = {
     "optimizer": "adamw",
@@ -52,7 +53,7 @@ def published_peak(workload: Workload) -> MegatronPeak:
             f"{name}={getattr(workload, name)!r}: the account of Megatron-LM is for {FIXED[name]!r} alone"
         )
     shape, layout, training = shape_of(workload), layout_of(workload), training_of(workload)
-    if reason := refusal(shape, layout, training):
+    if reason := refusal_of_training(shape, training) or refusal(shape, layout, training):
         raise Unavailable(reason)
     if workload.published is None:
         peak = worst_peak(shape, layout, training, workload.architecture)
@@ -130,4 +131,8 @@ def training_of(workload: Workload) -> Training:
         precision=workload.precision,
         attention=workload.attention,
         fused_loss=workload.fused_loss,
+        recompute_modules=tuple(workload.recompute_modules) or DEFAULT_MODULES,
+        layers_of_stages=tuple(workload.layers_of_stages),
+        dispatcher=workload.dispatcher,
+        grouped_experts=workload.grouped_experts,
     )

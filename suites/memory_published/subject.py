@@ -18,6 +18,9 @@ UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
 MEGATRONS = OnlyWith("program", ("megatron",))
 """Marks fields that the account of Megatron-LM's tensors alone reads."""
 
+DEEPSPEEDS = OnlyWith("program", ("deepspeed",))
+"""Marks fields that the account of DeepSpeed's host memory alone reads."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(training.Workload):
@@ -27,12 +30,26 @@ class Workload(training.Workload):
     micro_batch_size: PositiveInt  # sequences of one micro-batch on one rank
     optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
-    program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by the account of its tensors
+    # megatron: by the account of its tensors; deepspeed: what it offloads, by that of its host memory
+    program: Literal["torch", "megatron", "deepspeed"] = "torch"
+    parameters: Annotated[PositiveInt, DEEPSPEEDS] | None = None  # of the model, whose shape is not read then
+    zero_stage: Annotated[int, Bounds(at_least=2, at_most=3), DEEPSPEEDS] = 3
+    offload: Annotated[Literal["optimizer", "parameters"], DEEPSPEEDS] = "optimizer"  # parameters: both
+    nodes: Annotated[PositiveInt, DEEPSPEEDS] = 1
+    pinned: Annotated[bool, DEEPSPEEDS] = False  # in blocks of torch's own, which rounds up since 1.11
+    # after_parameters: what ZeRO-3's set-up adds after its bf16 partitions
+    host_part: Annotated[Literal["all", "after_parameters"], DEEPSPEEDS] = "all"
     # As the next ones, an argument of Megatron-LM's.
     sequence_parallel: Annotated[bool, MEGATRONS] = False
     stages_per_rank: Annotated[PositiveInt, MEGATRONS] = 1  # more than 1: interleaved 1F1B
     distributed_optimizer: Annotated[bool, MEGATRONS] = False
     recompute: Annotated[Literal["none", "selective", "full"], MEGATRONS] = "none"
+    # Of selective recompute; []: core_attn alone.
+    recompute_modules: Annotated[list[Any], MEGATRONS] = field(default_factory=list, hash=False)
+    # Layers of every pipeline stage, where they differ; []: equal parts.
+    layers_of_stages: Annotated[list[Any], MEGATRONS] = field(default_factory=list, hash=False)
+    dispatcher: Annotated[Literal["alltoall", "allgather", "deepep"], MEGATRONS] = "alltoall"
+    grouped_experts: Annotated[bool, MEGATRONS] = True  # else one expert after another
     attention: Annotated[Literal["fused", "flash", "unfused"], MEGATRONS] = "fused"
     expert_ranks: Annotated[PositiveInt, MEGATRONS] = 1  # that share the experts of a layer
     expert_tensor_ranks: Annotated[PositiveInt, MEGATRONS] | None = None  # of one expert; None: tp_size
@@ -46,7 +63,7 @@ class Workload(training.Workload):
     # As it was published, in `unit`; None: nothing was.
     published: Annotated[float, Bounds(above=0)] | None = None
     unit: Literal["GiB", "GB"] = "GB"
-    kind: Literal["allocated", "active", "reserved"] = "allocated"
+    kind: Literal["allocated", "active", "reserved", "host"] = "allocated"  # host: of a node
     gpu: str = ""
     architecture: Architecture  # of the simulated GPU
     expandable_segments: bool = False  # of PYTORCH_CUDA_ALLOC_CONF
@@ -62,7 +79,7 @@ class Workload(training.Workload):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A published peak and its step. `missing`: why there is none; Megatron-LM has none without a reason."""
+    """A published peak and its step. `missing`: why there is none, where torch has one."""
 
     workload: Workload
     step: TrainingStep | None
@@ -71,7 +88,7 @@ class Subject:
 
 def subject_of(workload: Workload, seed: int) -> Subject:
     """Return the step of a published peak, or the first technique of its list that is not built."""
-    if workload.program == "megatron":
+    if workload.program != "torch":
         return Subject(workload, None)
     if reason := not_built(workload.techniques):
         return Subject(workload, None, reason)

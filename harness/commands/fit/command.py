@@ -60,7 +60,8 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
                       program=megatron (or torchtitan, deepspeed, nanotron,
                       composer), recompute=none, precision=bf16 (fp8, mxfp8),
                       global_batch_size, offload=none, gpus_per_node=8,
-                      fused_loss=false
+                      fused_loss=false, recompute_modules=[moe_act,layernorm],
+                      dispatcher=alltoall (allgather, deepep)
   out=results/fit     folder of the records, one folder below it per question;
                       the same question is answered from them
 

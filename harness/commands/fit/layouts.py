@@ -32,6 +32,8 @@ PASSED_ON = (
     "micro_batch_size",
     "optimizer",
     "recompute",
+    "recompute_modules",
+    "dispatcher",
     "program",
     "precision",
     "offload",
@@ -81,6 +83,8 @@ def question_of(argv: Sequence[str]) -> LayoutQuestion:
     fields |= {key: given[key] for key in PASSED_ON if key in given}
     if fields.get("program", "megatron") == "torchtitan":
         fields.setdefault("zero", 3)
+    if "recompute_modules" in fields:
+        fields.setdefault("recompute", "selective")
     run = loaded(
         [
             "suite=layouts",

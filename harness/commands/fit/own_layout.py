@@ -122,6 +122,13 @@ def of_setup(
                 layout["global_batch_size"] = str(batch)
         fields = {**fields_of(changed, left_out), **layout, devices_key: str(count)}
         fields["model"] = model_path(given, changed, out)
+        only_bytes = modules_and_dispatcher(changed) if fields["program"] == "megatron" else {}
+        if devices_key == "devices":
+            fields |= only_bytes
+        else:
+            left_out.extend(
+                f"{key} {text}, of which seconds are not modelled" for key, text in only_bytes.items()
+            )
     except ValueError as error:
         text = str(error).replace("devices=", f"{devices_key}=")
         raise ConfigError(text.replace("devices is missing", f"{devices_key} is missing")) from error
@@ -210,6 +217,16 @@ def fields_of(setup: OwnSetup, left_out: list[str]) -> dict[str, str]:
     else:
         left_out.append("the file has no sequence length; seq_len= gives one")
     left_out.extend(unmodelled(setup, program))
+    return found
+
+
+def modules_and_dispatcher(setup: OwnSetup) -> dict[str, str]:
+    """Return the words that are not Megatron-LM's most usual ones."""
+    found = {}
+    if setup.recompute_modules:
+        found["recompute_modules"] = f"[{','.join(setup.recompute_modules)}]"
+    if setup.dispatcher != "alltoall":
+        found["dispatcher"] = setup.dispatcher
     return found
 
 

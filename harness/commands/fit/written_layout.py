@@ -48,6 +48,8 @@ def setup_of_workload(fields: Mapping[str, object], setup: OwnSetup | None) -> O
         seq_len=int(str(fields["seq_len"])),
         precision=base.precision if base.precision == "fp16" else str(fields["precision"]),
         optimizer=str(fields["optimizer"]),
+        recompute_modules=tuple(map(str, fields.get("recompute_modules") or ())),  # type: ignore[call-overload]
+        dispatcher=str(fields.get("dispatcher", "alltoall")),
         offload={"none": (), "optimizer": ("optimizer",)}.get(offload, ("optimizer", "parameters")),
     )
 

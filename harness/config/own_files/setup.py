@@ -70,6 +70,8 @@ class OwnSetup:
     global_batch_size: int | None = None  # sequences per step
     recompute: str = "none"  # none, selective, full
     recompute_every: int = 1  # of "full": every n-th layer alone
+    recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
+    dispatcher: str = "alltoall"  # of tokens to their experts, in Megatron-LM: alltoall, allgather, deepep
     sequence_parallel: bool = False
     seq_len: int | None = None
     precision: str = "bf16"  # of matmuls: bf16, fp16, fp32, fp8, mxfp8, nvfp4

@@ -11,15 +11,20 @@ import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B, Architecture
-from suites.training.layouts.kept import (
-    KeptOfLayer,
-    kept_of_layer,
+from suites.training.layouts.dispatch import gathered_tokens_B
+from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
+from suites.training.layouts.layout import (
+    Floats,
+    Ints,
+    Layouts,
+    Training,
     parts_of_sequence,
     tokens_of_rank,
 )
-from suites.training.layouts.layout import Floats, Ints, Layouts, Training
+from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
 from suites.training.layouts.states import (
+    FSDP,
     RankParameters,
     UnitParameters,
     padded_vocabulary,
@@ -99,8 +104,9 @@ def peak_of_rank(
     kept = kept_of_layer(shape, layouts, training, architecture)
     waiting = waiting_B(shape, layouts, training, rank, kept)
     made = np.where(layers.all > 0, kept.recomputed, 0.0)
-    logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept), 0.0)
-    gathered = gathered_B(layouts, units_of(shape, layouts, layers, rank))
+    buffer = np.where(layers.moe > 0, gathered_tokens_B(shape, layouts, training), 0.0)
+    logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept, buffer), 0.0)
+    gathered = gathered_B(layouts, training, units_of(shape, layouts, layers, rank), parameters)
     at_loss = logits + gathered.at_loss > made + gathered.in_backward
     at_begin = waiting + np.where(at_loss, logits + gathered.at_loss, made + gathered.in_backward)
     late = late_gradients_B(layouts, training, parameters, waiting, np.maximum(logits, made))
@@ -113,6 +119,7 @@ def peak_of_rank(
         waiting + np.where(at_loss, 0.0, made),
         np.where(at_loss, logits, 0.0),
         communication_B(layouts, training, parameters, kept)
+        + buffer
         + late
         + np.where(at_loss, gathered.at_loss, gathered.in_backward),
         workspaces_B(shape, layouts, training, architecture),
@@ -122,11 +129,17 @@ def peak_of_rank(
 def gradients_exist(layouts: Layouts, training: Training) -> Floats:
     """Return 1 where a rank has its gradients when a backward pass begins, else 0.
 
-    FSDP's are set to None by each update, so that only further micro-batches find some. All exist when the
-    pass ends, with what its last layer makes.
+    FSDP's are set to None by each update, so that only further micro-batches find some, and in a pipeline
+    none does (`gathered_B`). All exist when the pass ends, with what its last layer makes.
     """
-    transient = training.program in ("torchtitan", "composer")
-    return np.where(transient & (layouts.micro_batches == 1), 0.0, 1.0)
+    transient = training.program in FSDP
+    none = (layouts.micro_batches == 1) | in_stages(layouts, training)
+    return np.where(transient & none, 0.0, 1.0)
+
+
+def in_stages(layouts: Layouts, training: Training) -> np.ndarray:
+    """Return where FSDP2 is in torchtitan's pipeline."""
+    return np.asarray((layouts.pp > 1) & (layouts.zero >= 2) & (training.program == "torchtitan"))
 
 
 class GatheredBytes(NamedTuple):
@@ -136,17 +149,28 @@ class GatheredBytes(NamedTuple):
     in_backward: Floats
 
 
-def gathered_B(layouts: Layouts, units: UnitParameters) -> GatheredBytes:
+def gathered_B(
+    layouts: Layouts, training: Training, units: UnitParameters, parameters: RankParameters
+) -> GatheredBytes:
     """Return what FSDP2 gathers in bf16, and the gradients that it has not reduced.
 
     The root's parameters and the last layer's stay gathered where the loss is computed. A backward pass has
     two layers gathered, the output layer's gradient, and the fp32 buffer in which a layer's gradients are
-    reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py).
+    reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py). With stage 2
+    (reshard_after_forward=False) and in torchtitan's pipelines all stay gathered until the backward pass. A
+    pipeline reduces after the last one: gradients of all parameters exist in fp32 until then, and a layer's
+    in bf16 (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
     """
-    backward = 2 * (units.root + units.head + 2 * units.layer) + 4 * units.layer
-    shards = layouts.zero >= 3
+    shards = (layouts.zero >= 3) | ((layouts.zero == 2) & (training.program in FSDP))
+    staged = in_stages(layouts, training)
+    stay = (layouts.zero == 2) | staged
+    at_loss = np.where(stay, parameters.all, units.root + units.layer)
+    in_backward = np.where(stay, parameters.all, units.root + 2 * units.layer) + units.head
+    late = np.where(staged, 4 * parameters.all, 0.0)
+    of_layer = np.where(staged, 2.0, 4.0) * units.layer
     return GatheredBytes(
-        np.where(shards, 2 * (units.root + units.layer), 0.0), np.where(shards, backward, 0.0)
+        np.where(shards, 2 * at_loss + late, 0.0),
+        np.where(shards, 2 * in_backward + of_layer + late, 0.0),
     )
 
 
@@ -165,13 +189,17 @@ def waiting_B(
     return total + np.where(rank == layouts.pp - 1, extra, 0.0)
 
 
-def logits_B(shape: TransformerShape, layouts: Layouts, training: Training, kept: KeptOfLayer) -> Floats:
+def logits_B(
+    shape: TransformerShape, layouts: Layouts, training: Training, kept: KeptOfLayer, buffer: Floats
+) -> Floats:
     """Return what the last stage has where the loss is computed: the last norm, its result and the logits.
 
-    With sequence parallelism, Megatron-LM also gathers the output layer's input into a buffer that stays.
+    With sequence parallelism, Megatron-LM also gathers the output layer's input into a buffer that stays;
+    `buffer`: what it has of that already.
     """
     tokens = tokens_of_rank(layouts, training)
     gathered = np.where(parts_of_sequence(layouts) > 1, 2 * tokens * shape.hidden_size, 0.0)
+    gathered = np.maximum(gathered - buffer, 0.0)
     each: float | Floats = LOGIT_B[training.program]
     if training.fused_loss and training.program == "megatron":
         each = FUSED_LOGIT_B
@@ -240,5 +268,5 @@ def workspaces_B(
     size_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture]
     if training.program == "megatron":
         engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
-        size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts else 0))
+        size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts and training.grouped_experts else 0))
     return np.full_like(layouts.tp, size_B, dtype=float)

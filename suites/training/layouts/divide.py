@@ -8,14 +8,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from suites.training.layouts.dispatch import DEEP_EP
+from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTE_MODULES, Ints, Layouts, Training
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.layout import Ints, Layouts, Training
 
 Bools = NDArray[np.bool_]
 
 
 ALONE: Mapping[str, tuple[str, ...]] = {"composer": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp")}
 """Parallelism that a program does not have, or that the account does not cover of it."""
+
+
+NEEDS: Mapping[str, tuple[str, str]] = {
+    "moe_act": ("num_experts", "the model has no experts"),
+    "moe": ("num_experts", "the model has no experts"),
+    "shared_experts": ("shared_intermediate_size", "the model has no shared experts"),
+    "mla_up_proj": ("kv_lora_rank", "the model has no latent attention"),
+}
+"""Fields of a shape without which a module of selective recompute does not exist."""
 
 
 class DivisionRule(NamedTuple):
@@ -48,6 +58,27 @@ def refusal(shape: TransformerShape, layout: Layouts, training: Training) -> str
     return None
 
 
+def refusal_of_training(shape: TransformerShape, training: Training) -> str | None:
+    """Return in one line what Megatron-LM's modules or dispatcher cannot do with a model; None where all can.
+
+    core/transformer/transformer_config.py, __post_init__, refuses moe_act without grouped experts.
+    """
+    for name in training.recompute_modules:
+        given = f"recompute_modules={name}"
+        if name not in RECOMPUTE_MODULES:
+            return f"{given}: unknown; allowed: {', '.join(RECOMPUTE_MODULES)}"
+        field, missing = NEEDS.get(name, ("hidden_size", ""))
+        if not getattr(shape, field):
+            return f"{given}: {missing}"
+    if "moe_act" in training.recompute_modules and not training.grouped_experts:
+        return "recompute_modules=moe_act: Megatron-LM has it with grouped_experts=true alone"
+    if training.program != "megatron" and training.recompute_modules != DEFAULT_MODULES:
+        return f"recompute_modules: {training.program} has no such modules; leave it out"
+    if training.dispatcher != "alltoall" and training.program != "megatron":
+        return f"dispatcher={training.dispatcher}: {training.program} has alltoall here"
+    return None
+
+
 def divisors(whole: int) -> list[int]:
     """Return the divisors of a number in order."""
     return [one for one in range(1, whole + 1) if whole % one == 0]
@@ -62,7 +93,7 @@ def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iter
     tokens = training.seq_len
     yield DivisionRule(tokens % split == 0, "cp", f"seq_len={tokens} (in two parts per rank)", tokens // 2)
     yield DivisionRule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
-    yield from rules_of_experts(shape, layouts)
+    yield from rules_of_experts(shape, layouts, training)
     yield from rules_of_sharding(layouts, training)
 
 
@@ -96,7 +127,12 @@ def rules_of_pipelines(
         "several stages per rank need pp of at least 2",
         0,
     )
-    if training.program == "megatron":
+    given = training.layers_of_stages
+    if given:
+        right = (stages == len(given)) & (sum(given) == layers)
+        what = f"layers_of_stages has {len(given)} stages of {sum(given)} layers, the model {layers} layers"
+        yield DivisionRule(right, "pp", what, 0)
+    elif training.program == "megatron":
         alone, all_of = equal_stages(layers, layouts.pp), equal_stages(layers, stages)
         yield DivisionRule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
         each = layers // int(layouts.pp.max())
@@ -123,7 +159,7 @@ def equal_stages(layers: int, stages: Ints) -> Bools:
     return whole
 
 
-def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
+def rules_of_experts(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield the conditions on expert parallelism."""
     if not shape.num_experts:
         yield DivisionRule(layouts.ep == 1, "ep", "the model has no experts", 0)
@@ -134,6 +170,9 @@ def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[Divi
     ranks = layouts.dp * layouts.cp * layouts.tp
     size = int(ranks.max())
     yield DivisionRule(ranks % (layouts.ep * layouts.etp) == 0, "ep", f"dp × cp × tp / etp = {size}", size)
+    if training.dispatcher == "deepep":
+        able = np.isin(layouts.ep * layouts.etp, list(DEEP_EP))
+        yield DivisionRule(able, "ep", f"DeepEP has ep × etp of {', '.join(map(str, sorted(DEEP_EP)))}", 0)
 
 
 def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[DivisionRule]:

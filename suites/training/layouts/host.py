@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from suites.training.layouts.layout import Floats, Layouts, Training
-from suites.training.layouts.states import RankParameters, sharded
+from suites.training.layouts.layout import Floats, Ints, Layouts, Training
+from harness.instruments.transformer.shape import TransformerShape
+from suites.training.layouts.stages import RankLayers
+from suites.training.layouts.states import RankParameters, parameters_of, sharded
 
 
 class HostBytes(NamedTuple):
@@ -23,29 +26,96 @@ class HostBytes(NamedTuple):
         return self.pageable + self.pinned
 
 
-def host_B(layouts: Layouts, training: Training, parameters: RankParameters) -> HostBytes:
+def host_B(
+    shape: TransformerShape, layouts: Layouts, training: Training, layers: RankLayers, rank: Ints
+) -> HostBytes:
     """Return what one rank has on its host.
 
-    DeepSpeed with states on the host, per parameter of a rank's part: fp32 weights and gradients (4 and 4)
-    and their bf16 copy (2), page-locked, and Adam's moments (8); the bf16 parameters (2) where they are
-    there, too (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py). FSDP2 has fp32 weights and gradients (4
-    and 4), page-locked, and the moments (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, offload_to_cpu).
+    FSDP2 has fp32 weights and gradients (4 and 4 per parameter of a rank's part), page-locked, each tensor a
+    block, and Adam's moments (8): torch/distributed/fsdp/_fully_shard/_fsdp_param.py and
+    _fsdp_collectives.py, foreach_reduce.
     """
-    part = sharded(layouts, parameters, 1)
+    part = sharded(layouts, parameters_of(shape, layouts, layers, rank), 1)
     nothing = np.zeros_like(part)
     if training.offload == "none":
         return HostBytes(nothing, nothing, nothing)
-    blocks = [4.0, 4.0]
-    if training.program == "deepspeed":
-        blocks += [2.0, *([2.0] if training.offload == "parameters" else [])]
-    pinned = sum((each * part for each in blocks), nothing)
-    reserved = sum((power_of_two(each * part) for each in blocks), nothing)
-    return HostBytes(8 * part, pinned, 8 * part + reserved)
+    if training.program != "deepspeed":
+        tensors = list(shards(shape, layouts, layers, rank))
+        reserved = sum((2 * count * power_of_two(4 * size) for size, count in tensors), nothing)
+        return HostBytes(8 * part, 8 * part, 8 * part + reserved)
+    return deepspeed_host_B(part, layouts.zero, training.offload == "parameters")
+
+
+SUB_GROUP = 1e9
+"""Elements of a sub-group of ZeRO-3 by default: deepspeed/runtime/zero/config.py, sub_group_size."""
+
+
+def deepspeed_host_B(part: Floats, stage: Ints, with_parameters: bool) -> HostBytes:
+    """Return what DeepSpeed has on the host, with pin_memory, of so many parameters of one rank.
+
+    Stages 1 and 2: fp32 weights and gradients (4 and 4) and a bf16 copy (2), each one page-locked block
+    (runtime/zero/stage_1_and_2.py, param_buffer_of_bit16_for_cpu_offload_groups). Stage 3: fp32 weights (4),
+    pageable, and page-locked bf16 gradients in one block (2, grad_partitions_flat_buffer) and fp32 ones by
+    sub-groups (4, initialize_optimizer_states); bf16 parameters (2, one block) where they are there, too
+    (runtime/zero/stage3.py). Both have Adam's moments (8), pageable. As of 0.19.8.
+    """
+    third = stage >= 3
+    blocks = [np.where(third, 0.0, 4 * part), 2 * part]
+    blocks += [2 * part * with_parameters]
+    whole = np.where(third, np.floor(part / SUB_GROUP), 0.0)
+    rest = part - SUB_GROUP * whole
+    pinned = sum(blocks, 4 * part)
+    of_gradients = whole * power_of_two(np.full_like(part, 4 * SUB_GROUP)) + power_of_two(4 * rest)
+    reserved = sum(map(power_of_two, blocks), of_gradients)
+    pageable = 8 * part + np.where(third, 4 * part, 0.0)
+    return HostBytes(pageable, pinned, pageable + reserved)
 
 
 def power_of_two(size_B: Floats) -> Floats:
     """Return sizes rounded up to powers of two, as torch reserves page-locked blocks.
 
-    aten/src/ATen/core/CachingHostAllocator.h, getSizeIndex; github.com/pytorch/pytorch, issue 95823.
+    aten/src/ATen/core/CachingHostAllocator.h, allocate (no threshold by default); github.com/pytorch/pytorch,
+    issue 95823.
     """
     return np.where(size_B > 0, np.exp2(np.ceil(np.log2(np.maximum(size_B, 1.0)))), 0.0)
+
+
+def shards(
+    shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yield a rank's shards of the model's matrices and norms: elements of one, and how many there are.
+
+    Experts of a layer lie in one tensor per matrix. Biases are left out.
+    """
+    first, last = (rank == 0).astype(float), (rank == layouts.pp - 1).astype(float)
+    vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
+    untied = 1.0 - first * bool(shape.tie_word_embeddings)
+    whole = [(vocabulary, first), (vocabulary, last * untied)]
+    whole += [(size / layouts.tp, layers.all) for size in attention_matrices(shape)]
+    whole += [(np.full_like(first, shape.hidden_size), shape.norms_per_layer * layers.all + last)]
+    each = shape.hidden_size / layouts.tp
+    whole += [(each * shape.intermediate_size, shape.matrices_of_mlp * layers.dense)]
+    if shape.num_experts:
+        whole += [(each * shape.shared_intermediate_size, shape.matrices_of_mlp * layers.moe)]
+        whole += [(np.full_like(first, shape.router_parameters), layers.moe)]
+    for size, count in whole:
+        yield sharded(layouts, RankParameters(size, np.zeros_like(size)), 1), count
+    if shape.num_experts:
+        size = shape.hidden_size * shape.moe_intermediate_size * shape.num_experts / layouts.ep / layouts.etp
+        experts = RankParameters(np.zeros_like(size), size)
+        yield sharded(layouts, experts, 1), shape.matrices_of_mlp * layers.moe
+
+
+def attention_matrices(shape: TransformerShape) -> list[int]:
+    """Return the elements of each matrix of a layer's attention."""
+    hidden, queries = shape.hidden_size, shape.query_size
+    output = shape.attention_size * hidden
+    if not shape.kv_lora_rank:
+        keys, values = (shape.num_key_value_heads * one for one in (shape.head_dim, shape.value_dim))
+        return [hidden * queries, hidden * keys, hidden * values, output]
+    latent = shape.kv_lora_rank
+    heads = shape.num_attention_heads * (shape.head_dim - shape.qk_rope_head_dim + shape.value_dim)
+    down = [hidden * (latent + shape.qk_rope_head_dim), latent * heads, output]
+    if not shape.q_lora_rank:
+        return [hidden * queries, *down]
+    return [hidden * shape.q_lora_rank, shape.q_lora_rank * queries, *down]

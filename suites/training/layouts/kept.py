@@ -1,10 +1,4 @@
-"""Bytes that autograd keeps of one layer and one micro-batch on one rank, by the tensors of each program.
-
-Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has
-two. Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d;
-huggingface/nanotron commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own
-operations.
-"""
+"""Bytes that autograd keeps of one layer and one micro-batch on one rank, under each recompute."""
 
 from __future__ import annotations
 
@@ -14,13 +8,27 @@ import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import Architecture
-from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts, Training
-
-ROUTER_B = 16
-"""Bytes per token and expert: core/transformer/moe/moe_utils.py, unfused."""
-
-FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
-"""Bytes per element in which Transformer Engine keeps the inputs of matmuls, with their scales."""
+from suites.training.layouts.layout import (
+    RECOMPUTES,
+    Floats,
+    Layouts,
+    Training,
+    parts_of_sequence,
+    tokens_of_rank,
+)
+from suites.training.layouts.parts import (
+    attention_kept,
+    backward_of_mlp,
+    experts_kept,
+    matmul_input_B,
+    matmuls_kept,
+    mlp_kept,
+    norms_kept,
+    reorders,
+    scores_kept,
+    tokens_of_experts,
+)
+from harness.instruments.transformer.shape import TransformerShape
 
 
 class KeptOfLayer(NamedTuple):
@@ -46,12 +54,16 @@ def kept_of_layer(
     moe = attention + masks + norms + experts_kept(shape, layouts, training)
     scores = scores_kept(shape, layouts, training)
     whole = KeptOfLayer(dense + scores, moe + scores, 2 * shape.hidden_size / spread, dense, masks / 2)
-    chosen = by_recompute(shape, layouts, training, whole, scores)
+    chosen = by_recompute(shape, layouts, training, whole, architecture)
     return KeptOfLayer(*(np.asarray(one * tokens, dtype=float) for one in chosen))
 
 
 def by_recompute(
-    shape: TransformerShape, layouts: Layouts, training: Training, whole: KeptOfLayer, scores: Floats
+    shape: TransformerShape,
+    layouts: Layouts,
+    training: Training,
+    whole: KeptOfLayer,
+    architecture: Architecture,
 ) -> KeptOfLayer:
     """Return what is left to keep under each recompute, and what a layer's backward pass makes."""
     has_moe = shape.num_experts > 0
@@ -59,9 +71,11 @@ def by_recompute(
     made = whole.input + backward_of_mlp(shape, layouts, training)
     full = layouts.recompute == RECOMPUTES.index("full")
     selective = layouts.recompute == RECOMPUTES.index("selective")
-    if training.program == "megatron":  # of attention's kernel, which fused attention recomputes anyway
-        dense, moe = whole.dense - scores, whole.moe - scores
-        again = scores
+    if training.program == "megatron":
+        dropped = dropped_by_modules(shape, layouts, training, architecture)
+        dense = whole.dense - dropped.attention - dropped.dense
+        moe = whole.moe - dropped.attention - dropped.moe
+        again = np.maximum(dropped.attention, dropped.moe if has_moe else dropped.dense)
     else:
         dense = moe = matmuls_kept(shape, layouts, training)
         again = largest - dense
@@ -74,123 +88,69 @@ def by_recompute(
     )
 
 
-def tokens_of_rank(layouts: Layouts, training: Training) -> Floats:
-    """Return the tokens of a micro-batch that a context-parallel rank has."""
-    return training.seq_len * layouts.micro_batch_size / layouts.cp
+class DroppedBytes(NamedTuple):
+    """Bytes per token that a layer does not keep, since its backward pass computes them again."""
+
+    attention: Floats
+    dense: Floats  # of a dense layer's MLP
+    moe: Floats  # of experts
 
 
-def parts_of_sequence(layouts: Layouts) -> Floats:
-    """Return over how many ranks norms, dropout and residuals are spread: t with sequence parallelism."""
-    return np.where(layouts.sequence_parallel > 0, layouts.tp, 1).astype(float)
+def dropped_by_modules(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
+) -> DroppedBytes:
+    """Return what Megatron-LM's selective recompute of `training.recompute_modules` drops.
 
-
-def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision.
-
-    nanotron's column-parallel layers keep the results as they gathered them, unless tp_recompute_allgather
-    (parallel/tensor_parallel/functional.py); that it was off is inferred from published memory.
+    `mlp`, `moe` and `shared_experts` keep their input alone (tensor_parallel/random.py, CheckpointFunction),
+    and the MLP of a dense layer has its norm in it (core/transformer/transformer_layer.py, _run_mlp; its
+    first linear layer is a TELayerNormColumnParallelLinear). `layernorm` and `moe_act` drop results alone
+    (CheckpointWithoutOutput): of norms that are no part of a linear layer, so the one before experts and
+    latent attention's (models/gpt/gpt_layer_specs.py), and of the activation of experts
+    (core/transformer/moe/experts.py, TEGroupedMLP.forward).
     """
-    spread = parts_of_sequence(layouts)
-    results = matmul_input_B(training) / (1.0 if training.program == "nanotron" else spread)
-    return shape.norms_per_layer * shape.hidden_size * (2 / spread + results)
+    named, spread = training.recompute_modules, parts_of_sequence(layouts)
+    nothing = np.zeros_like(spread)
+    inputs_B = matmul_input_B(training)
+    norm = inputs_B * shape.hidden_size / spread
+    alone = norm if "layernorm" in named else nothing
+    mlp = mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
+    experts = nothing
+    if "moe" in named:
+        experts = experts_kept(shape, layouts, training)
+    elif shape.num_experts:
+        arrived = tokens_of_experts(shape, layouts, training)
+        if "moe_act" in named:
+            experts = experts + inputs_B * shape.moe_intermediate_size * arrived / layouts.etp
+        if "shared_experts" in named:
+            experts = experts + mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
+    attention = dropped_of_attention(shape, layouts, training, architecture)
+    return DroppedBytes(
+        attention + (alone if shape.kv_lora_rank else nothing),
+        mlp + norm if "mlp" in named else nothing,
+        experts + alone,
+    )
 
 
-def matmul_input_B(training: Training) -> float:
-    """Return the bytes per element of an input that a matmul keeps for its weight's gradient.
-
-    torchao keeps inputs as they are, and casts them again (torchao/float8/float8_linear.py).
-    """
-    return FP8_INPUT_B.get(training.precision, 2.0) if training.program == "megatron" else 2.0
-
-
-def attention_kept(
+def dropped_of_attention(
     shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
 ) -> Floats:
-    """Return queries, keys, values, attention's result and fp32 sums of rows; and the result's copies.
+    """Return what is dropped by core_attn and mla_up_proj.
 
-    A kernel that wants (batch, sequence) has a result in another order than the layers' (sequence, batch), so
-    that the output layer's input is a copy of it where a micro-batch has several sequences: FlashAttention,
-    which Transformer Engine prefers below Hopper, and nanotron's. In FP8 the output layer keeps a copy, too.
+    core_attn keeps queries, keys and values (core/transformer/attention.py,
+    _checkpointed_attention_forward) and the result, which the output layer takes; so it drops the scores, or
+    a fused kernel's sums and its own copy of the result. mla_up_proj drops queries, keys and values, and
+    what the norms of both latents keep (core/transformer/multi_latent_attention.py,
+    qkv_up_proj_and_rope_apply); a kernel that copied them into its own order keeps its copies.
     """
-    queries, keys_values, result = shape.query_size, shape.key_value_size, shape.attention_size
-    if training.program == "torchtitan":  # repeats keys and values for all heads
-        keys_values = queries + result
-    ordered = training.program in ("megatron", "nanotron")
-    flash = training.program == "nanotron" or training.attention == "flash" or architecture == "ampere"
-    several = (layouts.micro_batch_size > 1) & ordered & flash
-    copies = np.where(several, 2.0, 1.0) + (
-        matmul_input_B(training) / 2 if training.precision in FP8_INPUT_B and ordered else 0.0
-    )
-    kept = 2 * (queries + keys_values + copies * result)
-    if shape.qk_norm_size:
-        kept = kept + 2 * (queries + keys_values / 2)
-    if training.attention != "unfused":
-        kept = kept + 4 * shape.num_attention_heads
-    kept = kept / layouts.tp
-    if not shape.kv_lora_rank:
-        return np.asarray(kept, dtype=float)
-    # latent: results of the down projections and of their norms, on all ranks of a sequence's part
-    latent = 2 * (2 * shape.q_lora_rank + 2 * shape.kv_lora_rank + shape.qk_rope_head_dim)
-    return np.asarray(kept + latent / parts_of_sequence(layouts), dtype=float)
-
-
-def scores_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return what unfused attention keeps of the scores: 5as/t with dropout, 2as/t without."""
-    if training.attention != "unfused":
-        return np.zeros_like(layouts.tp, dtype=float)
-    each = 5 if shape.dropout else 2
-    return np.asarray(each * shape.num_attention_heads * training.seq_len / layouts.tp, dtype=float)
-
-
-def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
-    """Return an MLP's first result and its activation, before tensor parallelism.
-
-    Megatron-LM fuses SwiGLU: gate and up, and their product. Elsewhere the gate's activation is kept, too.
-    """
-    first: float = 2 * width * (2 if shape.gated else 1)
-    gate = 2 * width if shape.gated and training.program != "megatron" else 0
-    return first + gate + matmul_input_B(training) * width
-
-
-def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return what a mixture of experts keeps: probabilities, tokens as they arrived, experts, the shared MLP.
-
-    Of a rank whose experts get `imbalance` times the mean. Tokens go to experts by all-to-all; ranks that
-    share an expert gather theirs. The router keeps fp32 scores in three forms, probabilities and a mask.
-    """
-    if not shape.num_experts:
-        return np.zeros_like(layouts.tp, dtype=float)
-    spread = parts_of_sequence(layouts)
-    arrived = training.imbalance * shape.experts_per_token * layouts.etp / spread
-    inputs = matmul_input_B(training) * shape.hidden_size
-    experts = arrived * (inputs + mlp_kept(shape, training, shape.moe_intermediate_size) / layouts.etp)
-    shared = mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
-    if shape.shared_intermediate_size:
-        shared = shared + 2 * shape.hidden_size / spread
-    return np.asarray(experts + shared + ROUTER_B * shape.num_experts / spread, dtype=float)
-
-
-def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return what torchtitan's selective checkpointing keeps: every second matmul's result, and attention's.
-
-    torchtitan/distributed/activation_checkpoint.py: of queries, keys, values, output, gate, up and down in
-    turn the first, third, fifth and seventh.
-    """
-    spread = parts_of_sequence(layouts)
-    of_heads = shape.query_size + shape.num_key_value_heads * shape.value_dim + shape.attention_size
-    kept = 2 * (of_heads + shape.intermediate_size) + 4 * shape.num_attention_heads
-    return np.asarray(kept / layouts.tp + 4 * shape.hidden_size / spread, dtype=float)
-
-
-def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the gradients of an MLP's inner results, which its backward pass makes.
-
-    Of experts also their input as it arrived and as it is sorted.
-    """
-    widths = 3 if shape.gated else 2
-    dense = 2 * widths * shape.intermediate_size / layouts.tp
-    if not shape.num_experts:
-        return np.asarray(dense, dtype=float)
-    arrived = training.imbalance * shape.experts_per_token / parts_of_sequence(layouts)
-    experts = 2 * (widths * shape.moe_intermediate_size + 2 * shape.hidden_size) * arrived
-    return np.asarray(np.maximum(experts, dense if not all(shape.layers_are_moe) else 0.0), dtype=float)
+    own_order = reorders(layouts, training, architecture)
+    dropped: Floats = np.zeros_like(parts_of_sequence(layouts))
+    if "core_attn" in training.recompute_modules:
+        sums = 0 if training.attention == "unfused" else 4 * shape.num_attention_heads
+        copy = np.where(own_order, 2 * shape.attention_size, 0.0)
+        dropped = dropped + scores_kept(shape, layouts, training) + (sums + copy) / layouts.tp
+    if "mla_up_proj" in training.recompute_modules:
+        copied = own_order if "core_attn" not in training.recompute_modules else False
+        projected = 2 * (shape.query_size + shape.key_value_size) / layouts.tp
+        latents = 2 * (shape.q_lora_rank + shape.kv_lora_rank) / parts_of_sequence(layouts)
+        dropped = dropped + np.where(copied, 0.0, projected) + latents
+    return dropped

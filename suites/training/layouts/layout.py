@@ -16,8 +16,19 @@ ProgramName = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "compos
 """Whose code trains: it decides what is kept, sent and overlapped."""
 
 RECOMPUTES = ("none", "selective", "full")
-"""By `Layouts.recompute`: what is recomputed in the backward pass. selective: attention without its kernel's
-inputs (Megatron-LM), matmuls kept and the rest recomputed (torchtitan)."""
+"""By `Layouts.recompute`: what is recomputed in the backward pass. selective: single modules (Megatron-LM,
+`Training.recompute_modules`), matmuls kept and the rest recomputed (torchtitan)."""
+
+RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+"""What Megatron-LM's --recompute-modules can name of the models that have a shape here
+(core/transformer/transformer_config.py, __post_init__, allowed_modules)."""
+
+DEFAULT_MODULES = ("core_attn",)
+"""Those that it names by default."""
+
+DispatcherName = Literal["alltoall", "allgather", "deepep"]
+"""How Megatron-LM sends tokens to their experts: --moe-token-dispatcher-type; deepep: `flex` with its default
+--moe-flex-dispatcher-backend."""
 
 
 class Layouts(NamedTuple):
@@ -67,6 +78,16 @@ DEFAULTS: Mapping[str, int] = {
 """Of a row; shard_size 0 stands for dp × cp, sequence_parallel -1 for "with tensor parallelism"."""
 
 
+def tokens_of_rank(layouts: Layouts, training: Training) -> Floats:
+    """Return the tokens of a micro-batch that a context-parallel rank has."""
+    return training.seq_len * layouts.micro_batch_size / layouts.cp
+
+
+def parts_of_sequence(layouts: Layouts) -> Floats:
+    """Return over how many ranks norms, dropout and residuals are spread: t with sequence parallelism."""
+    return np.where(layouts.sequence_parallel > 0, layouts.tp, 1).astype(float)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """What layouts of one question have in common besides the model."""
@@ -77,5 +98,9 @@ class Training:
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     attention: Literal["fused", "flash", "unfused"] = "fused"
     offload: Literal["none", "optimizer", "parameters"] = "none"  # what is on the host; of FSDP2, all of it
+    recompute_modules: tuple[str, ...] = DEFAULT_MODULES  # of selective recompute, with Megatron-LM
+    dispatcher: DispatcherName = "alltoall"  # of tokens to their experts, with Megatron-LM
+    layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
+    grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
     imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean

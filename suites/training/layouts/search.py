@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.account import worst_peak
+from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
 from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
 from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
@@ -59,7 +60,7 @@ def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster:
     nanotron's account was compared with reserved bytes, so that nothing is added for fragmentation.
     """
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
-    room = room_B(layouts, cluster.usable_B)
+    room = room_B(layouts, cluster.usable_B) - deep_ep_B(shape, layouts, training)
     needed = peak * (1.0 if training.program == "nanotron" else FRAGMENTED)
     fit = needed <= room
     return Fits(needed, room, fit, fit & (peak * WITHOUT_RETRIES > room))

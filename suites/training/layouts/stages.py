@@ -32,9 +32,13 @@ def first_layer_after(shape: TransformerShape, layouts: Layouts, training: Train
     (--account-for-embedding-in-pipeline-split and its sister), if that divides. nanotron: a stage ends with
     the block whose cumulative cost passes its share; costs are the parameters of matmuls
     (nanotron/models/llama.py, get_block_compute_costs; models/base.py, build_model). torchtitan: embedding
-    and output layer count as one layer each (torchtitan/distributed/pipeline.py, input_weight).
+    and output layer count as one layer each (torchtitan/distributed/pipeline.py, input_weight). Any: as
+    `training.layers_of_stages` has them.
     """
     layers, stages = shape.num_hidden_layers, layouts.pp * layouts.virtual_stages
+    if training.layers_of_stages:
+        ends = np.cumsum(np.array(training.layers_of_stages, dtype=np.int64))
+        return ends[np.minimum(stage, len(ends) - 1)]
     if training.program == "nanotron":
         mlp = shape.matrices_of_mlp * shape.hidden_size * shape.intermediate_size
         cost = shape.attention_matrix_parameters + mlp

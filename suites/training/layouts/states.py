@@ -45,6 +45,9 @@ SIZES = {
 core/optimizer). nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they
 exist. DeepSpeed: arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
 
+FSDP = ("torchtitan", "composer")
+"""Programs with torch's FSDP2 or FSDP1."""
+
 FP8_WEIGHT_B = {"fp8": 2.0, "mxfp8": 2.0 + 2 / 32, "nvfp4": 1.0 + 2 / 16}
 """Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay
 from step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
@@ -149,21 +152,26 @@ class StateBytes(NamedTuple):
 def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -> StateBytes:
     """Return the bytes of weights, gradients and optimizer states on one rank, as ZeRO's stage shards them.
 
-    Experts are sharded over the ranks that have the same ones.
+    Experts are sharded over the ranks that have the same ones. FSDP shards the fp32 weights at stage 2, too,
+    and keeps gathered copies of them (`account.gathered_B`).
     """
     sizes = sizes_of(training)
     return StateBytes(
-        sizes.weights * sharded(layouts, parameters, 3),
+        sizes.weights * sharded(layouts, parameters, 2 if training.program in FSDP else 3),
         sizes.gradients * sharded(layouts, parameters, 2),
         sizes.optimizer * sharded(layouts, parameters, 1),
     )
 
 
 def sharded(layouts: Layouts, parameters: RankParameters, stage: int) -> Floats:
-    """Return the parameters of which a rank has something that ZeRO shards from this stage on."""
+    """Return the parameters of which a rank has something that ZeRO shards from this stage on.
+
+    Groups of ranks that each shard a full copy divide those with the same experts, too (Megatron-LM's
+    core/parallel_state.py, intra_partial_expert_data_parallel_size).
+    """
     shards = layouts.shard_size.astype(float)
-    hybrid = layouts.shard_size < layouts.dp * layouts.cp
-    copies = np.where(hybrid, np.minimum(expert_copies(layouts), shards), expert_copies(layouts))
+    instances = np.maximum(layouts.dp * layouts.cp / shards, 1.0)
+    copies = np.maximum(expert_copies(layouts) / instances, 1.0)
     here = parameters.shared / shards + parameters.experts / copies
     return np.where(layouts.zero >= stage, here, parameters.all)
 

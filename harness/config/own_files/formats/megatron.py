@@ -66,6 +66,8 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     found["sequence_parallel"] = found["sequence_parallel"] and found["tp"] > 1
     found["optimizer"] = optimizer_of("optimizer", fields["_optimizer"], unclear)
     found["recompute"] = recompute_of(fields, unclear)
+    found["recompute_modules"] = modules_of(fields, found["recompute"])
+    found["dispatcher"] = dispatcher_of(fields, unclear)
     found["attention"] = attention_of(fields)
     found["model"] = model_config(fields, unclear)
     found["model_source"] = "sizes in the file" if found["model"] else ""
@@ -156,12 +158,6 @@ def recompute_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
         return "none"
     if granularity not in ("selective", "full"):
         raise ValueError(f"recompute_granularity is {granularity!r}; it must be selective or full")
-    modules = fields.get("_modules")
-    modules = [modules] if isinstance(modules, str) else modules or ["core_attn"]
-    if granularity == "selective" and list(modules) != ["core_attn"]:
-        unclear.append(
-            NotUnderstood("recompute_modules", modules, "other modules than core_attn are recomputed")
-        )
     if granularity == "full" and fields.get("_method") == "block":
         why = "some layers per stage alone are recomputed; all are taken"
         unclear.append(NotUnderstood("recompute_method", "block", why))
@@ -173,6 +169,25 @@ def recompute_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
         why = "several layers are one unit of recomputation; one is taken"
         unclear.append(NotUnderstood("recompute_num_layers", fields["_recompute_layers"], why))
     return str(granularity)
+
+
+def modules_of(fields: Fields, recompute: str) -> tuple[str, ...]:
+    """Return what selective recompute names, () for its default; shells give one string or several."""
+    modules = fields.get("_modules") or ()
+    names = modules.strip("[]").replace(",", " ").split() if isinstance(modules, str) else modules
+    return tuple(map(str, names)) if recompute == "selective" and list(names) != ["core_attn"] else ()
+
+
+def dispatcher_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
+    """Return how tokens reach their experts; allgather is the default where the model has experts."""
+    kind = str(fields.get("_dispatcher") or "allgather") if fields.get("_experts") else "alltoall"
+    backend = str(fields.get("_flex") or "deepep")
+    if kind == "flex" and backend != "deepep":
+        unclear.append(NotUnderstood("moe_flex_dispatcher_backend", backend, "taken as deepep"))
+    found = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}.get(kind)
+    if found is None:
+        raise ValueError(f"moe_token_dispatcher_type is {kind!r}; it must be alltoall, allgather or flex")
+    return found
 
 
 def written(setup: OwnSetup) -> Flat:
@@ -210,6 +225,8 @@ def arguments_of(setup: OwnSetup) -> dict[str, Any]:
         "global_batch_size": _global_batch(setup),
         "seq_length": setup.seq_len,
         "recompute_granularity": None if setup.recompute == "none" else setup.recompute,
+        "recompute_modules": list(setup.recompute_modules) or None,
+        "moe_token_dispatcher_type": written_dispatcher(setup),
         "attention_backend": "unfused" if setup.attention == "explicit" else "flash",
         "optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(setup.optimizer, setup.optimizer),
         "optimizer_cpu_offload": "optimizer" in setup.offload,
@@ -220,6 +237,12 @@ def arguments_of(setup: OwnSetup) -> dict[str, Any]:
     if setup.recompute == "full":
         flat |= {"recompute_method": "uniform", "recompute_num_layers": 1}
     return flat
+
+
+def written_dispatcher(setup: OwnSetup) -> str | None:
+    """Return --moe-token-dispatcher-type, which is of experts alone."""
+    has_experts = setup.ep > 1 or setup.dispatcher != "alltoall"
+    return {"deepep": "flex"}.get(setup.dispatcher, setup.dispatcher) if has_experts else None
 
 
 WRITTEN_PRECISION: dict[str, dict[str, Any]] = {

@@ -159,6 +159,9 @@ def test_what_spreads_or_recomputes_takes_less(fields):
     assert worst_peak(GPT, one(**fields), TRAINING).total_B[0] < worst_peak(GPT, one(), TRAINING).total_B[0]
 
 
+KEEP = {"fsdp2": {"reshard_after_forward": False}}
+PIPELINE = {"pp_size": 2, "num_hidden_layers": 16, "dp_size": 4, "gradient_accumulation_steps": 4}
+
 STEPS: list[tuple[dict[str, int], list[Any], dict[str, int]]] = [
     ({}, [], {}),
     ({"micro_batch_size": 4}, ["activation_checkpointing"], {"recompute": 2}),
@@ -167,6 +170,18 @@ STEPS: list[tuple[dict[str, int], list[Any], dict[str, int]]] = [
     ({"micro_batch_size": 4}, [{"activation_checkpointing": {"mode": "per_op"}}], {"recompute": 1}),
     ({"seq_len": 512, "dp_size": 2}, ["activation_checkpointing"], {"recompute": 2}),
     ({"seq_len": 512, "dp_size": 4, "vocab_size": 32000}, [], {}),
+    ({}, [KEEP], {"zero": 2}),
+    (
+        {"vocab_size": 32000, "micro_batch_size": 2},
+        [KEEP, "activation_checkpointing"],
+        {"recompute": 2, "zero": 2},
+    ),
+    ({**PIPELINE, "vocab_size": 32000}, ["pipeline", "fsdp2"], {"pp": 2, "micro_batches": 4}),
+    (
+        PIPELINE,
+        ["pipeline", "fsdp2", "activation_checkpointing"],
+        {"pp": 2, "micro_batches": 4, "recompute": 2},
+    ),
 ]
 
 
@@ -178,7 +193,9 @@ def test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes(sizes, recipe, fiel
         "intermediate_size": 8192, "vocab_size": 128256, "seq_len": 4096, "dp_size": 8,
         "optimizer_impl": "fused", **sizes,
     })  # fmt: skip
-    listed = ["fsdp2", "mixed_precision", {"attention": {"kernel": "flash"}}, *recipe]
+    sharding = [one for one in recipe if one in ("fsdp2", "pipeline", KEEP)] or ["fsdp2"]
+    others = [one for one in recipe if one not in sharding]
+    listed = [*sharding, "mixed_precision", {"attention": {"kernel": "flash"}}, *others]
     run = dry_run(techniques.build_step(asdict(workload), listed, 0), Device("cuda", architecture="hopper"))
     shape = TransformerShape(
         num_hidden_layers=16, hidden_size=2048, num_attention_heads=16, head_dim=128, intermediate_size=8192,
