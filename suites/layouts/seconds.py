@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.records import Note, Origin, Reading, Unavailable
+from suites.layouts.causes import asked_of, causes
+from suites.layouts.nearest import flop_per_token, nearest
 from suites.layouts.subject import Subject, parts_note
 from suites.training.layouts.divide import divides
 from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts
@@ -66,13 +68,6 @@ def setting_of(subject: Subject) -> StepSetting:
     return StepSetting(subject.shape, subject.training, cluster, constants, compiled=workload.compiled)
 
 
-def asked_of(setting: StepSetting, layouts: Layouts, batch: int | None) -> AskedStep:
-    """Return layouts as the model's questions have them; a batch may take several steps."""
-    held = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
-    batches = np.ones(len(held)) if batch is None else batch / held
-    return AskedStep(setting, layouts, batches, True, setting.cluster.node_size)
-
-
 def with_micro_batches(layouts: Layouts, batch: int | None) -> Layouts:
     """Return every layout with every micro-batch that divides its part of the batch."""
     parts = []
@@ -128,19 +123,8 @@ def tokens_of(subject: Subject, layouts: Layouts) -> Floats:
 
 
 def model_FLOP(subject: Subject, tokens: float) -> float:
-    """Return a step's model FLOP: 6 per matmul parameter and token, and 12 Lsh of attention, without a mask.
-
-    The convention of nanotron, torchtitan and, before core 0.12, Megatron-LM, in which a causal mask saves
-    nothing; of a layer that sees a window, s is that window.
-    """
-    shape = subject.shape
-    matmuls = shape.active_parameters - shape.vocab_size * shape.hidden_size * (
-        0 if shape.tie_word_embeddings else 1
-    )
-    length = subject.workload.seq_len
-    window = min(length, shape.sliding_window or length)
-    seen = sum(window if windowed else length for windowed in shape.layers_are_windowed)
-    return tokens * (6.0 * matmuls + 6 * seen * (shape.query_size + shape.attention_size))
+    """Return a step's model FLOP, see `nearest.flop_per_token`."""
+    return tokens * flop_per_token(subject.shape, subject.workload.seq_len)
 
 
 def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
@@ -157,7 +141,9 @@ def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
     if found:
         yield from parts_of(subject, found[0])
         yield from switches(subject, found[0])
-        yield from causes(subject, found[0])
+        if not subject.workload.search:
+            yield from causes(subject, setting_of(subject), found[0].layout, found[0].seconds)
+        yield from nearest(setting_of(subject), found[0].layout)
         yield Note(f"interval: {found[0].basis}")
         yield parts_note(found[0].layout)
 
@@ -215,36 +201,6 @@ def switches(subject: Subject, one: RankedLayout) -> Iterator[Reading | Note]:
         own = float(predicted(asked).seconds[0]) / float(tokens_of(subject, layout)[0])
         base = one.seconds / float(tokens_of(subject, one.layout)[0])
         yield Reading("switch", "1", own / base, Origin.CALCULATED, name)
-
-
-def causes(subject: Subject, one: RankedLayout) -> Iterator[Reading]:
-    """Return the seconds of the layout if something were otherwise than was asked, by what it is."""
-    setting, batch = setting_of(subject), subject.workload.global_batch_size
-    cluster = setting.cluster
-    own = setting.constants.program(setting.training.program)
-    launch = f"{setting.training.program}.layer_launch_s"
-    changed = [
-        (f"a network {share:g} times slower", replace_network(setting, share)) for share in (4.0, 10.0)
-    ]
-    changed.append(("a host that launches kernels three times as slowly", replace(
-        setting, constants=StepConstants.read(**{launch: 3 * own.layer_launch_s}))))  # fmt: skip
-    if cluster.gpu.power_share == 1.0:
-        slow = replace(cluster.gpu, power_share=0.7)
-        changed.append(("GPUs at 70 % of their power", replace(setting, cluster=cluster._replace(gpu=slow))))
-    for name, other in changed:
-        seconds = float(predicted(asked_of(other, one.layout, batch)).seconds[0])
-        yield Reading("cause", "s", seconds, Origin.CALCULATED, name)
-    for index, recompute in enumerate(RECOMPUTES):
-        if index > int(one.layout.recompute[0]):
-            layout = one.layout._replace(recompute=np.array([index]))
-            seconds = float(predicted(asked_of(setting, layout, batch)).seconds[0])
-            yield Reading("cause", "s", seconds, Origin.CALCULATED, f"{recompute} recompute")
-
-
-def replace_network(setting: StepSetting, slower: float) -> StepSetting:
-    """Return the setting with a network that is so many times slower."""
-    network_B_per_s = setting.cluster.network_B_per_s / slower
-    return replace(setting, cluster=setting.cluster._replace(network_B_per_s=network_B_per_s))
 
 
 def neighbours(subject: Subject, layout: Layouts) -> Iterator[tuple[str, dict[str, int]]]:

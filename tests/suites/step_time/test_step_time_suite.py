@@ -11,7 +11,8 @@ from harness.sweep.store import read_records
 from suites import step_time
 from suites.step_time import leave_out, rules, scores
 from suites.step_time.predictors import PREDICTORS, on_file
-from suites.step_time.published import published, ran, steps_of
+from suites.step_time.published import steps_of
+from suites.training.step_time.published.steps import published, ran
 from suites.training.step_time.rates.constants import StepConstants
 
 
