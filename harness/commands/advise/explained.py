@@ -85,12 +85,15 @@ def of_mine(record: Record, own_s: float, predicted: Mapping[str, float]) -> Ite
         for one in record.measurements
         if one.metric.startswith("cause/")
     }
-    slower = {key: seconds for key, seconds in causes.items() if (seconds > step_s) == (own_s > step_s)}
-    if not slower:
+    alike = {key: seconds for key, seconds in causes.items() if (seconds > step_s) == (own_s > step_s)}
+    if not alike:
         return
     yield "What would explain it, the likeliest first, with the seconds that it predicts"
-    for one in likely_causes(slower, own_s, math.log(high / low) / (2 * NORMAL_90))[:LISTED]:
-        reaches = "" if low <= own_s * step_s / one.step_s <= high else ", which does not suffice"
+    for one in likely_causes(alike, own_s, math.log(high / low) / (2 * NORMAL_90))[:LISTED]:
+        reaches = ""
+        if not low <= own_s * step_s / one.step_s <= high:
+            less = (one.step_s < own_s) == (own_s > step_s)
+            reaches = ", which does not suffice" if less else ", which is more than yours"
         yield from wrapped(
             f"  {one.title}: {one.step_s:.3g} s{reaches}; {FAMILIES[one.family].find_out}", "    "
         )

@@ -153,13 +153,17 @@ PREDICTED = {"step_time": 2.0, "step_time/low": 1.8, "step_time/high": 2.2, "mod
 
 
 def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_not():
-    record = made_record(("network", "slow", 4.0), ("batch", "half", 1.0), ("power", "less", 2.6))
+    record = made_record(
+        ("network", "slow", 4.0), ("batch", "half", 1.0), ("power", "less", 2.6), ("loader", "all", 90.0)
+    )
     slower = list(of_mine(record, 4.0, PREDICTED))
     assert slower[0].startswith("Yours: 4 s, 2.00 times the prediction, above the 90 % interval; 200 TFLOP/s")
     assert [line.split(":")[0].strip() for line in slower[2:4]] == ["slow", "less"]
     assert ("suffice" in slower[2], "suffice" in slower[3]) == (False, True)
+    assert slower[4].startswith("  all: 90 s, which is more than yours")
     faster = list(of_mine(record, 1.0, PREDICTED))
-    assert [line.split(":")[0].strip() for line in faster[2:]] == ["half"]
+    assert [line.split(":")[0].strip() for line in faster[2:-1]] == ["half"]
+    assert faster[-1].strip().startswith("Or another count of FLOP")
     (inside,) = of_mine(record, 2.1, PREDICTED)
     assert "inside the 90 % interval" in inside
     said = " ".join(of_nearest(record))
