@@ -98,5 +98,6 @@ def refuse_what_does_not_divide(workload: Workload) -> None:
             f"{workload.global_batch_size}"
         )
     asked = asked_of(Subject(workload))
-    if reason := refusal(asked.setting.shape, asked.layouts, asked.setting.training):
+    sharded = int(asked.layouts.zero[0]) == 3  # Megatron's FSDP, which the search of layouts leaves out
+    if not sharded and (reason := refusal(asked.setting.shape, asked.layouts, asked.setting.training)):
         raise Unavailable(reason)

@@ -43,6 +43,7 @@ def lines(record: Record, question: AdviseQuestion) -> Iterator[str]:
     yield from of_layouts(record, question, found)
     if question.mine_s is not None:
         yield ""
+        yield from question.mine_said
         yield from of_mine(record, question.mine_s, next(iter(found.values())))
     yield ""
     yield from of_nearest(record)

@@ -113,7 +113,7 @@ def test_ones_own_step_is_compared_with_the_prediction(
     said = capsys.readouterr().out
     assert "above the 90 % interval" in said
     assert "What would explain it, the likeliest first" in said
-    assert "a network 10 times slower" in said
+    assert "a loader for which the step waits 100% longer" in said
     assert ", which does not suffice" in said
     assert "Nearest published: " in said
     assert "Yours in TFLOP/s per GPU is" in said
