@@ -26,10 +26,10 @@ class MethodError(NamedTuple):
     """How far predictions of one method were off on measurements of others."""
 
     name: str
-    predicts: Sequence[str]  # suites
+    predicts: Sequence[str]  # suites, or claims of them as <suite>/<claim>
     origin: str  # of the values that it predicts
     known_from: str
-    errors: Sequence[float]  # (predicted - measured) / measured
+    errors: Sequence[float]  # (predicted - measured) / measured; none where no such record is known
 
     @property
     def worst(self) -> float:
@@ -38,6 +38,8 @@ class MethodError(NamedTuple):
 
     def __str__(self) -> str:
         """Return `the dry run, at most 1.9 % off on 41 published peaks`."""
+        if not self.errors:
+            return f"{self.name}, whose error is not known: no {self.known_from}"
         return f"{self.name}, at most {100 * self.worst:.2g} % off on {len(self.errors)} {self.known_from}"
 
 
@@ -73,7 +75,7 @@ class Evidence(NamedTuple):
     low: float
     high: float
     runs: tuple[Obtained, ...] = ()
-    method: str = ""  # of a prediction: the method with its error
+    method: str = ""  # of a prediction: the method with its error, or without one
 
     @property
     def decides(self) -> bool:
@@ -128,8 +130,10 @@ def evidence_of(name: str, findings: Findings) -> list[Evidence]:
         grade, strength = _grade(claim, one)
         outcome, predictor = OUTCOMES.get(one.outcome, UNDECIDED), ""
         if strength == "C" and (method := _predicted(name, one, findings)) and grade != ILLUSTRATION:
-            outcome = _beyond(claim, one.low, one.high, TIMES_FARTHER * method.worst)
-            strength, predictor = "B", str(method)
+            predictor = str(method)
+            if method.errors:
+                outcome = _beyond(claim, one.low, one.high, TIMES_FARTHER * method.worst)
+                strength = "B"
         key = group_of[one.interpretation], grade, strength, predictor
         groups.setdefault(key, {}).setdefault((one.ours, one.low, one.high), (one, outcome))
     return [
@@ -173,7 +177,12 @@ def _predicted(name: str, verdict: Verdict, findings: Findings) -> MethodError |
         return None
     suite = name.partition("/")[0]
     return next(
-        (one for one in findings.methods if suite in one.predicts and one.origin == verdict.origin), None
+        (
+            one
+            for one in findings.methods
+            if {suite, name} & set(one.predicts) and one.origin == verdict.origin
+        ),
+        None,
     )
 
 

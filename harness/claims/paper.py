@@ -80,6 +80,7 @@ METHOD: Fields = {
     "predicts": {"type": "list"},
     "origin": _TEXT,
     "suite": _TEXT,
+    "workload": _OPTIONAL,
     "metric": _TEXT,
     "method": _TEXT,
     "known_from": _TEXT,
@@ -153,12 +154,13 @@ class Method(NamedTuple):
     """A way of predicting, and where its error on measurements of others is recorded."""
 
     name: str
-    predicts: Sequence[str]  # suites whose values of `origin` it predicts
+    predicts: Sequence[str]  # suites whose values of `origin` it predicts, or claims of them
     origin: str
     suite: str  # whose records have its relative errors
     metric: str
     method: str
     known_from: str  # what it was compared with
+    workload: str = ""  # the one whose records count; "" for all
 
 
 class Sentence(NamedTuple):

@@ -10,6 +10,8 @@ import numpy as np
 
 from harness.instruments.transformer.flop import model_flop_per_token
 from harness.records import Note, Origin, Reading, Unavailable
+from suites.layouts.causes import asked_of, causes
+from suites.layouts.nearest import nearest
 from suites.layouts.subject import Subject, parts_note
 from suites.training.layouts.divide import divides
 from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts
@@ -65,13 +67,6 @@ def setting_of(subject: Subject) -> StepSetting:
     cluster = GpuCluster(gpu, workload.gpus_per_node, workload.network_B_per_s, workload.network)
     constants = StepConstants.read()
     return StepSetting(subject.shape, subject.training, cluster, constants, compiled=workload.compiled)
-
-
-def asked_of(setting: StepSetting, layouts: Layouts, batch: int | None) -> AskedStep:
-    """Return layouts as the model's questions have them; a batch may take several steps."""
-    held = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
-    batches = np.ones(len(held)) if batch is None else batch / held
-    return AskedStep(setting, layouts, batches, True, setting.cluster.node_size)
 
 
 def with_micro_batches(layouts: Layouts, batch: int | None) -> Layouts:
@@ -142,7 +137,9 @@ def of_seconds(subject: Subject) -> Iterator[Reading | Note]:
     if found:
         yield from parts_of(subject, found[0])
         yield from switches(subject, found[0])
-        yield from causes(subject, found[0])
+        if not subject.workload.search:
+            yield from causes(subject, setting_of(subject), found[0].layout, found[0].seconds)
+        yield from nearest(setting_of(subject), found[0].layout)
         yield Note(f"interval: {found[0].basis}")
         yield parts_note(found[0].layout)
 
@@ -200,36 +197,6 @@ def switches(subject: Subject, one: RankedLayout) -> Iterator[Reading | Note]:
         own = float(predicted(asked).seconds[0]) / float(tokens_of(subject, layout)[0])
         base = one.seconds / float(tokens_of(subject, one.layout)[0])
         yield Reading("switch", "1", own / base, Origin.CALCULATED, name)
-
-
-def causes(subject: Subject, one: RankedLayout) -> Iterator[Reading]:
-    """Return the seconds of the layout if something were otherwise than was asked, by what it is."""
-    setting, batch = setting_of(subject), subject.workload.global_batch_size
-    cluster = setting.cluster
-    own = setting.constants.program(setting.training.program)
-    launch = f"{setting.training.program}.layer_launch_s"
-    changed = [
-        (f"a network {share:g} times slower", replace_network(setting, share)) for share in (4.0, 10.0)
-    ]
-    changed.append(("a host that launches kernels three times as slowly", replace(
-        setting, constants=StepConstants.read(**{launch: 3 * own.layer_launch_s}))))  # fmt: skip
-    if cluster.gpu.power_share == 1.0:
-        slow = replace(cluster.gpu, power_share=0.7)
-        changed.append(("GPUs at 70 % of their power", replace(setting, cluster=cluster._replace(gpu=slow))))
-    for name, other in changed:
-        seconds = float(predicted(asked_of(other, one.layout, batch)).seconds[0])
-        yield Reading("cause", "s", seconds, Origin.CALCULATED, name)
-    for index, recompute in enumerate(RECOMPUTES):
-        if index > int(one.layout.recompute[0]):
-            layout = one.layout._replace(recompute=np.array([index]))
-            seconds = float(predicted(asked_of(setting, layout, batch)).seconds[0])
-            yield Reading("cause", "s", seconds, Origin.CALCULATED, f"{recompute} recompute")
-
-
-def replace_network(setting: StepSetting, slower: float) -> StepSetting:
-    """Return the setting with a network that is so many times slower."""
-    network_B_per_s = setting.cluster.network_B_per_s / slower
-    return replace(setting, cluster=setting.cluster._replace(network_B_per_s=network_B_per_s))
 
 
 def neighbours(subject: Subject, layout: Layouts) -> Iterator[tuple[str, dict[str, int]]]:

@@ -11,7 +11,6 @@ from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSP
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
-from harness.instruments.transformer.shape import TransformerShape
 
 FIXED: dict[str, Any] = {
     "optimizer": "adamw",

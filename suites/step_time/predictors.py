@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from suites.step_time import rules
-from suites.step_time.published import PublishedStep, read_lines
-from suites.step_time.scores import Predictions
+from suites.step_time.pairs import Predictions
+from suites.step_time.published import read_lines
+from suites.training.step_time.published.steps import PublishedStep
 from suites.training.step_time.questions.answers import answers
 
 Predictor = Callable[[Sequence[PublishedStep]], Predictions]

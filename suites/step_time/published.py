@@ -1,25 +1,23 @@
-"""Published training steps, of published_steps.jsonl: a question each, with the published answer."""
+"""The step_time suite's types: published training steps of some sources, and the predictions on file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
+from suites.training.step_time.published.steps import PublishedStep, published
 
-PublishedStep = Mapping[str, Any]
-"""A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The sources whose steps are compared."""
 
-    sources: list[Any]  # as `source` of published_steps.jsonl names them
+    sources: list[Any]  # as `source` of a published step names them
     source: str = ""  # who published them, where
 
 
@@ -29,12 +27,6 @@ class Subject:
 
     workload: Workload
     steps: Sequence[PublishedStep]
-
-
-@cache
-def published() -> tuple[PublishedStep, ...]:
-    """Return every published step."""
-    return tuple(read_lines("published_steps.jsonl"))
 
 
 def read_lines(name: str) -> list[dict[str, Any]]:
@@ -51,11 +43,6 @@ def steps_of(sources: Sequence[str]) -> list[PublishedStep]:
             f"sources={unknown[0]!r}: no step was published there; known are {', '.join(sorted(known))}"
         )
     return [one for one in published() if one["source"] in sources]
-
-
-def ran(step: PublishedStep) -> bool:
-    """Return whether seconds were published of a step."""
-    return step["kind"] == "step" and bool(step["published"].get("step_s"))
 
 
 def conditions_of(subject: Subject) -> Mapping[str, str]:

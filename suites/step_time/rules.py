@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from suites.step_time.published import PublishedStep
-from suites.step_time.scores import Predictions
+from suites.step_time.pairs import Predictions
+from suites.training.step_time.published.steps import PublishedStep
 from suites.training.step_time.questions.words import precision_of
 from suites.training.step_time.rates.gpu import gpu_of
 

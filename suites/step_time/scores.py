@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 from harness.records import Origin, Reading
-from suites.step_time.published import PublishedStep, ran
-
-Predictions = Mapping[str, Mapping[str, Any]]
-"""By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""
+from suites.step_time.pairs import SWITCHES, Predictions, of_ratios, pairs_of
+from suites.training.step_time.published.steps import PublishedStep, ran
 
 DIFFER = 1.05
 """Ratio of two steps from which on the sign of their difference counts."""
-
-
-class SwitchedFields(NamedTuple):
-    """Two layouts that differ by one switch alone."""
-
-    metric: str
-    fields: tuple[str, ...]  # of the layout, that differ
-
-
-ACCUMULATED = "gradient_accumulation_steps"
-SWITCHES = (
-    SwitchedFields("zero", ("sharding",)),
-    SwitchedFields("micro_batch", ("micro_batch_size", ACCUMULATED)),
-    SwitchedFields("tensor_for_data", ("tp", "dp", ACCUMULATED)),
-    SwitchedFields("pipeline_for_data", ("pp", "dp", ACCUMULATED)),
-)
 
 
 def readings(method: str, steps: Sequence[PublishedStep], said: Predictions) -> Iterator[Reading]:
@@ -46,6 +26,7 @@ def values(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[
     yield from of_memory(steps, said)
     yield from of_choices(steps, said)
     yield from of_signs(steps, said)
+    yield from of_ratios(steps, said)
 
 
 def of_seconds(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
@@ -96,24 +77,9 @@ def of_choices(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tu
 
 def of_signs(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield whether the faster was named of two layouts that differ by one switch and 5 % or more."""
-    known = [
-        one
-        for one in steps
-        if ran(one) and one["source"] == "playbook" and said.get(one["id"], {}).get("step_s")
-    ]
+    of_playbook = [one for one in steps if one["source"] == "playbook"]
     for switch in SWITCHES:
-        groups: dict[str, list[PublishedStep]] = {}
-        for one in known:
-            groups.setdefault(_rest(one, switch), []).append(one)
-        for group in groups.values():
-            for index, first in enumerate(group):
-                for second in group[index + 1 :]:
-                    ratio = first["published"]["step_s"] / second["published"]["step_s"]
-                    if abs(math.log(ratio)) >= math.log(DIFFER):
-                        ours = said[first["id"]]["step_s"] / said[second["id"]]["step_s"]
-                        yield f"sign_rightly/{switch.metric}", float((ratio - 1) * (ours - 1) > 0)
-
-
-def _rest(step: PublishedStep, switch: SwitchedFields) -> str:
-    layout = {name: value for name, value in step["layout"].items() if name not in switch.fields}
-    return json.dumps([step["model"]["hidden_size"], step["gpus"], layout], sort_keys=True)
+        for pair in pairs_of(of_playbook, switch):
+            ours = pair.predicted(said)
+            if ours is not None and math.log(pair.gain) >= math.log(DIFFER):
+                yield f"sign_rightly/{switch.name}", float(ours > 1)

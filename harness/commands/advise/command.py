@@ -92,7 +92,7 @@ def answer(argv: Sequence[str]) -> int:
     record = record_of(question)
     if record.status != "ok":
         return refused(record)
-    print_all([*question.mine_said, *lines(record, question), *written(record, question, None, format_)])
+    print_all([*lines(record, question), *written(record, question, None, format_)])
     return DONE if any(map(fits, layouts_of(record).values())) else NO
 
 

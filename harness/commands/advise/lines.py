@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from harness.commands.advise.explained import of_mine, of_nearest
 from harness.commands.advise.question import AdviseQuestion
 from harness.commands.fit.answer import GB, value
 from harness.commands.fit.layout_lines import PROGRAMS
@@ -42,7 +43,10 @@ def lines(record: Record, question: AdviseQuestion) -> Iterator[str]:
     yield from of_layouts(record, question, found)
     if question.mine_s is not None:
         yield ""
-        yield from of_mine(record, question, found)
+        yield from question.mine_said
+        yield from of_mine(record, question.mine_s, next(iter(found.values())))
+    yield ""
+    yield from of_nearest(record)
     yield ""
     yield from switches(record)
     yield ""
@@ -140,21 +144,6 @@ def parts(record: Record) -> Iterator[str]:
     for name, words in PARTS.items():
         if found.get(name, 0.0) > 0.001 * total:
             yield f"  {found[name] / total:>4.0%}  {words}"
-
-
-def of_mine(record: Record, question: AdviseQuestion, found: Mapping[str, Values]) -> Iterator[str]:
-    """Yield where the user's own step stands, and which causes would explain it, the likeliest first."""
-    assert question.mine_s is not None
-    best = next(iter(found.values()))
-    low, high, own = best["step_time/low"], best["step_time/high"], question.mine_s
-    where = "inside" if low <= own <= high else "above" if own > high else "below"
-    ratio = own / best["step_time"]
-    yield f"Yours: {own:.3g} s, {ratio:.2f} times the prediction, {where} the 90 % interval."
-    causes = [(one.method, one.samples[-1]) for one in record.measurements if one.metric == "cause"]
-    if where != "inside" and causes:
-        yield "What would explain it, the nearest first"
-        for name, step_s in sorted(causes, key=lambda one: abs(one[1] / own - 1))[:5]:
-            yield f"  {name}: {step_s:.3g} s"
 
 
 def conditions(record: Record, question: AdviseQuestion) -> Iterator[str]:

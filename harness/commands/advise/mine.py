@@ -33,7 +33,8 @@ def own_step(words: CommandWords, fields: Mapping[str, object], setup: OwnSetup 
     text = words.values["mine"]
     match = DURATION.fullmatch(text)
     if match is not None and float(match[1]) > 0:
-        return OwnStep(float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]], ())
+        seconds = float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]
+        return OwnStep(seconds, tuple(other_counts(log_setup(fields, setup), seconds)))
     path = Path(text)
     if not path.is_file():
         raise ConfigError(
@@ -44,8 +45,9 @@ def own_step(words: CommandWords, fields: Mapping[str, object], setup: OwnSetup 
     own = log_setup(fields, setup)
     try:
         log = read_log(path.read_text(encoding="utf-8", errors="replace"), own)
-        seconds = seconds_of(log, own)
-        return OwnStep(seconds.median, tuple(said(path, log, seconds, own)))
+        steady = seconds_of(log, own)
+        lines = [*said(path, log, steady, own), *other_counts(own, steady.median)]
+        return OwnStep(steady.median, tuple(lines))
     except ValueError as error:
         raise ConfigError(f"{words.typed['mine']}: {error}") from error
 
@@ -65,6 +67,24 @@ def log_setup(fields: Mapping[str, object], setup: OwnSetup | None) -> OwnSetup:
         global_batch_size=int(str(batch)) if batch else None,
     )
     return found if batch is None else replace(found, gradient_accumulation_steps=None)
+
+
+def other_counts(setup: OwnSetup, step_s: float) -> Iterator[str]:
+    """Yield the step's TFLOP/s as each framework counts them: of another count, a lower number is no gap."""
+    from harness.commands.fit.lines import wrapped
+    from harness.config.own_files.logs.flops import CONVENTIONS, flops_per_token
+    from harness.config.own_files.oom.sizes import sizes_of
+
+    if setup.global_batch_size is None or setup.model is None or not setup.devices or not setup.seq_len:
+        return
+    per_gpu = setup.global_batch_size * setup.seq_len / setup.devices / step_s
+    try:
+        sizes = sizes_of(setup.model)
+    except ValueError:  # the cell refuses such a model, with its reason
+        return
+    rates = {name: per_gpu * flops_per_token(name, sizes, setup.seq_len) for name in CONVENTIONS}
+    counted = ", ".join(f"{rate / 1e12:.0f} as {name}" for name, rate in rates.items())
+    yield from wrapped(f"Yours in TFLOP/s per GPU is {counted} counts FLOP: compare numbers of one count.")
 
 
 def seconds_of(log: OwnLog, setup: OwnSetup) -> Steady:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.commands.advise.lines import layouts_of, of_mine
+from harness.commands.advise.explained import of_mine, of_nearest
+from harness.commands.advise.lines import layouts_of
 from harness.commands.advise.question import KEYS, AdviseQuestion, question_of
 from harness.commands.fit.answer import GB
 from harness.commands.fit.lines import wrapped
@@ -63,7 +64,8 @@ def lines(run: OwnRun, record: Record, others: Record) -> Iterator[str]:
     )
     yield from run.asked.mine_said
     if run.asked.mine_s is not None:
-        yield from of_mine(record, run.asked, layouts_of(record))
+        yield from of_mine(record, run.asked.mine_s, one)
+    yield from of_nearest(record)
     found = layouts_of(others)
     if found:
         best = next(iter(found.values()))

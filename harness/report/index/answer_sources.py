@@ -12,6 +12,7 @@ from harness.claims.evidence import Findings, Judged, MethodError, Obtained
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import Method
 from harness.config.validation import ConfigError
+from harness.records import measurement
 from harness.report.output.run_line import days, device, machine
 from harness.report.report_data import ReportData
 
@@ -23,19 +24,19 @@ def findings(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method
         for data, folder in folders
         for record in data.records
     }
-    known = (_error(folders, method) for method in methods)
-    return Findings(judged_claims(folders), runs, [one for one in known if one.errors])
+    return Findings(judged_claims(folders), runs, [_error(folders, method) for method in methods])
 
 
 def _error(folders: Sequence[tuple[ReportData, str]], method: Method) -> MethodError:
-    """Return a method's relative errors: of each cell one, the median of its samples."""
-    errors = [
-        value.median
-        for data, _ in folders
-        if data.suite == method.suite
-        for value in data.index.table.values()
-        if (value.metric, value.method) == (method.metric, method.method)
-    ]
+    """Return a method's relative errors: of each cell the median, or of its workload every sample."""
+    of_suite = [data for data, _ in folders if data.suite == method.suite]
+    if method.workload:
+        records = [one for data in of_suite for one in data.records if one.cell.workload == method.workload]
+        found = [measurement(one, method.metric, method.method) for one in records]
+        errors = [sample for one in found if one for sample in one.samples]
+    else:
+        values = [value for data in of_suite for value in data.index.table.values()]
+        errors = [one.median for one in values if (one.metric, one.method) == (method.metric, method.method)]
     return MethodError(method.name, method.predicts, method.origin, method.known_from, errors)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.claims.answers import AnsweredClaim
-from harness.claims.evidence import Evidence
+from harness.claims.evidence import UNDECIDED, Evidence
 from harness.claims.paper import PaperClaim, PublicRecord
 from harness.records import Origin
 from harness.report.tables.tables import percent
@@ -72,7 +72,17 @@ def evidence_text(one: Evidence, claim: PaperClaim) -> str:
     origin = one.verdicts[0].origin
     grade = "" if one.grade == origin else f", {one.grade}"
     group = f"{one.group}: " if one.group else ""
-    return f"{group}{marked(text, origin)}{grade} ({of_runs(one)})"
+    why = "".join(f"; {reason}" for reason in [_undecided(one)] if reason)
+    return f"{group}{marked(text, origin)}{grade} ({of_runs(one)}){why}"
+
+
+def _undecided(one: Evidence) -> str:
+    """Return why a prediction decides nothing: its error is not known, or too large for where it lies."""
+    if not one.method or not one.decides:
+        return one.method
+    if any(outcome != UNDECIDED for outcome in one.outcomes):
+        return ""
+    return f"too close to the edge to count: {one.method}"
 
 
 def of_runs(one: Evidence) -> str:

@@ -21,7 +21,6 @@ from suites.training.layouts.layout import (
     parts_of_sequence,
     tokens_of_rank,
 )
-from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
 from suites.training.layouts.states import (
     FSDP,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.training.layouts.layout import Floats, Layouts, Training, parts_of_sequence, tokens_of_rank
 from harness.instruments.transformer.shape import TransformerShape
+from suites.training.layouts.layout import Floats, Layouts, Training, parts_of_sequence, tokens_of_rank
 
 MiB = 2**20
 

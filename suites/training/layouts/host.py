@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.training.layouts.layout import Floats, Ints, Layouts, Training
 from harness.instruments.transformer.shape import TransformerShape
+from suites.training.layouts.layout import Floats, Ints, Layouts, Training
 from suites.training.layouts.stages import RankLayers
 from suites.training.layouts.states import RankParameters, parameters_of, sharded
 

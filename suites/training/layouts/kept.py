@@ -28,7 +28,6 @@ from suites.training.layouts.parts import (
     scores_kept,
     tokens_of_experts,
 )
-from harness.instruments.transformer.shape import TransformerShape
 
 
 class KeptOfLayer(NamedTuple):

@@ -15,8 +15,11 @@ from harness.claims.judge import judge
 from harness.claims.model import Claim
 from harness.claims.paper import PublicRecord, load_answers
 from harness.records import Record
+from harness.report.index.answer_sources import findings
 from harness.report.index.answers_page import Answers, index_markdown
 from harness.report.index.answers_text import evidence_text, shares_text
+from harness.report.language.spec import load_spec
+from harness.report.report_data import ReportData
 
 
 def of(held: Claim, records: list[Record]) -> Findings:
@@ -181,6 +184,40 @@ def test_a_prediction_under_other_conditions_or_of_a_worse_method_decides_nothin
     other = DRY_RUN._replace(origin="calculated")
     found = answered(paper_claim(), *values, origin="simulated", methods=(other,), device="cuda")
     assert (found.answer, found.strength) == ("implausible", "C")
+
+
+def test_a_prediction_whose_error_is_not_on_record_decides_nothing_and_its_row_says_so() -> None:
+    unknown = DRY_RUN._replace(errors=[], known_from="two published steps differ in it alone")
+    found = answered(paper_claim(), 1.0, 1.1, 3.0, origin="simulated", methods=(unknown,), device="cuda")
+    assert (found.answer, found.strength) == ("implausible", "C")
+    said = "; the dry run, whose error is not known: no two published steps differ in it alone"
+    assert evidence_text(found.evidence[0], found.claim).endswith(said)
+
+
+def test_a_method_may_predict_one_claim_of_a_suite_and_says_where_its_error_is_too_large() -> None:
+    of_claim = DRY_RUN._replace(predicts=["invented/claim"])
+    found = answered(paper_claim(), 1.0, 1.1, 3.0, origin="simulated", methods=(of_claim,), device="cuda")
+    assert (found.answer, found.strength) == ("contradicted", "B")
+    assert "too close" not in evidence_text(found.evidence[0], found.claim)
+    other = DRY_RUN._replace(predicts=["invented/another"])
+    found = answered(paper_claim(), 1.0, 1.1, 3.0, origin="simulated", methods=(other,), device="cuda")
+    assert (found.answer, found.strength) == ("implausible", "C")
+    worse = of_claim._replace(errors=[0.5])
+    found = answered(paper_claim(), 1.0, 1.1, 3.0, origin="simulated", methods=(worse,), device="cuda")
+    said = "; too close to the edge to count: the dry run, at most 50 % off on 1 published peaks"
+    assert evidence_text(found.evidence[0], found.claim).endswith(said)
+
+
+def test_the_errors_of_one_workload_are_all_its_samples() -> None:
+    method = next(one for one in ASKED.methods if one.workload)
+    errors = ("1", "calculated", (0.1, -0.3))
+    records = [
+        made(name, "baseline", {(method.metric, method.method): errors}, suite=method.suite)
+        for name in (method.workload, "another")
+    ]
+    data = ReportData(method.suite, load_spec(method.suite), records, [], {}, [])
+    (found,) = findings([(data, method.suite)], [method]).methods
+    assert list(found.errors) == [0.1, -0.3]
 
 
 def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confirms_what_can_be() -> None:

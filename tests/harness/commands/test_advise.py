@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+from scipy.stats import norm
+from synthetic import made
 
 from harness.commands.advise import command
+from harness.commands.advise.explained import FAMILIES, likely_causes, of_mine, of_nearest
 from harness.commands.advise.question import question_of
 from harness.config.validation import ConfigError
+from harness.records import Record
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -107,8 +112,62 @@ def test_ones_own_step_is_compared_with_the_prediction(
     assert command.main([*words, "mine=600s"]) == 0
     said = capsys.readouterr().out
     assert "above the 90 % interval" in said
-    assert "What would explain it, the nearest first" in said
-    assert "a network 10 times slower" in said
+    assert "What would explain it, the likeliest first" in said
+    assert "a loader for which the step waits 100% longer" in said
+    assert ", which does not suffice" in said
+    assert "Nearest published: " in said
+    assert "Yours in TFLOP/s per GPU is" in said
+
+
+def test_the_likeliest_cause_fits_and_is_common_before_one_looks():
+    """Sizes of a family share its prior; the density is that of a normal logarithm, by scipy."""
+    causes = {
+        ("network", "twice"): 2.0,
+        ("network", "four times"): 4.0,
+        ("power", "half"): 3.0,
+        ("loader", "waits"): 3.9,
+    }
+    found = likely_causes(causes, 4.0, 0.1)
+    assert [one.title for one in found] == ["four times", "waits", "half"]
+    for one in found:
+        share = 2 if one.family == "network" else 1
+        density = norm.logpdf(math.log(4.0), math.log(one.step_s), 0.1) + math.log(
+            0.1 * math.sqrt(2 * math.pi)
+        )
+        assert one.log_likelihood == pytest.approx(math.log(FAMILIES[one.family].prior / share) + density)
+    assert likely_causes(causes, 1000.0, 0.01)[0].title == "four times"  # nothing is near
+
+
+def made_record(*causes: tuple[str, str, float]) -> Record:
+    figures = {
+        (f"cause/{family}", title): ("s", "calculated", (seconds,)) for family, title, seconds in causes
+    }
+    nearest_ = {"published": 2.0, "predicted": 2.5, "flop_per_gpu": 1e15}
+    figures |= {
+        (f"nearest/{name}", "X on 8 GPUs"): ("s", "calculated", (one,)) for name, one in nearest_.items()
+    }
+    return made(figures=figures)
+
+
+PREDICTED = {"step_time": 2.0, "step_time/low": 1.8, "step_time/high": 2.2, "model_flop_rate": 400e12}
+
+
+def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_not():
+    record = made_record(
+        ("network", "slow", 4.0), ("batch", "half", 1.0), ("power", "less", 2.6), ("loader", "all", 90.0)
+    )
+    slower = list(of_mine(record, 4.0, PREDICTED))
+    assert slower[0].startswith("Yours: 4 s, 2.00 times the prediction, above the 90 % interval; 200 TFLOP/s")
+    assert [line.split(":")[0].strip() for line in slower[2:4]] == ["slow", "less"]
+    assert ("suffice" in slower[2], "suffice" in slower[3]) == (False, True)
+    assert slower[4].startswith("  all: 90 s, which is more than yours")
+    faster = list(of_mine(record, 1.0, PREDICTED))
+    assert [line.split(":")[0].strip() for line in faster[2:-1]] == ["half"]
+    assert faster[-1].strip().startswith("Or another count of FLOP")
+    (inside,) = of_mine(record, 2.1, PREDICTED)
+    assert "inside the 90 % interval" in inside
+    said = " ".join(of_nearest(record))
+    assert said == "Nearest published: X on 8 GPUs: 2 s, 500 TFLOP/s per GPU; predicted for it 2.5 s, 400."
 
 
 @pytest.mark.parametrize(("device", "message"), [("mi300x", "seconds are not known"), ("t4", "bf16 matmuls")])

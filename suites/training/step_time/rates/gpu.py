@@ -63,6 +63,7 @@ class RatedGpu:
     matmul_FLOP_per_s: Mapping[str, float]
     processors: int
     power_share: float = 1.0  # of the chip's full power limit
+    title: str = ""  # in words, of the file of conf/hardware
 
     def peak_FLOP_per_s(self, precision: str) -> float:
         """Return the dense matmul rate of a precision; raises KeyError where the GPU has none."""
@@ -126,4 +127,5 @@ def _read(name: str) -> RatedGpu:
         matmul_FLOP_per_s={precision: float(rate) for precision, rate in rates.items()},
         processors=PROCESSORS.get(name.split("_")[0], OTHER_PROCESSORS),
         power_share=MORE_POWER.get(name, 1.0),
+        title=str(values.get("name", name)),
     )

@@ -197,6 +197,11 @@ def test_a_log_is_ones_own_step_with_its_flops_counted_as_here(tmp_path):
     assert "the first 1 are left out" in said
     tokens_per_gpu = 256 * 4096 / 32 / 4.1
     assert f"{tokens_per_gpu:,.0f} tokens/s per GPU" in said
+    by_megatron = tokens_per_gpu * (6 * matrices + scores / 2) / 1e12
+    assert (
+        f"{by_megatron:.0f} as megatron, {tokens_per_gpu * (6 * matrices + scores) / 1e12:.0f} as nanotron"
+        in said
+    )
 
 
 @pytest.mark.parametrize(

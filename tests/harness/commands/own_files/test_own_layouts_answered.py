@@ -52,7 +52,8 @@ def test_the_adviser_compares_the_files_layout_and_a_log_with_others(file, tmp_p
     step_s = 2 * 8192 / 2 / 512  # a data-parallel rank's two sequences, on two devices
     assert f"train.log, torchtitan's: {step_s:.3g} s per step" in said
     assert "above the 90 % interval" in said
-    assert "What would explain it" in said
+    assert "What would explain it, the likeliest first" in said
+    assert "Nearest published: " in said
     assert "times its tokens/s." in said
     first = next(line for line in said.splitlines() if line.startswith("1. "))
     toml = said[said.index("[model]") :].partition("\nThis file")[0]

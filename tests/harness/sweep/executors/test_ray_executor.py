@@ -16,6 +16,7 @@ from test_jobs import command
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
+from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JOBS
@@ -96,6 +97,29 @@ def test_cells_on_a_ray_of_this_machine_end_as_without_it(tmp_path):
         "unavailable_here": "unavailable",
     }
     assert not list((tmp_path / "out" / JOBS).glob("*/"))
+
+
+def test_a_search_over_models_clusters_and_layouts_runs_on_ray_as_here(tmp_path):
+    """Suite layouts, whose cells answer `harness.advise`: two models, two clusters, every layout."""
+    words = ["suite=layouts", "workloads=[llama_8b_8,more]", "suite.workloads.llama_8b_8.seconds=true"]
+    fields = "gpus: 32, seq_len: 4096, global_batch_size: 64, search: true, seconds: true"
+    model = "${suite.workloads.llama_70b_128.hf_config}"
+    words.append(f"+suite.workloads.more={{hf_config: {model}, {fields}}}")
+    found = {}
+    for executor in ("local", "ray"):
+        out = tmp_path / executor
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *words, f"executor={executor}", f"out={out}"],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        found[executor] = {
+            one.cell.workload: [(m.metric, m.method, list(m.samples)) for m in one.measurements]
+            for one in read_records(out)
+        }
+    assert set(found["ray"]) == {"llama_8b_8", "more"}
+    assert found["ray"] == found["local"]
+    assert all(len(values) > 50 for values in found["ray"].values())
 
 
 WORKER_DIED, NODE_LOST = "its job ended when its Ray worker died", "its job ended when its Ray node was lost"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Reading
 from suites import memory_published
 from suites.memory_published.host import ERROR, METRIC
 from suites.training.layouts.host import attention_matrices, deepspeed_host_B, host_B, power_of_two
 from suites.training.layouts.layout import Layouts, Training
-from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.stages import all_layers_of
 from suites.training.models.model import Transformer
 from suites.training.workload import Workload

@@ -1,0 +1,31 @@
+"""Published training steps, of the two files of this folder: a question each, with the published answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+
+FILES = ("published_steps.jsonl", "dgxc_steps.jsonl")
+"""Steps that constants of the model were fitted to, and steps that none was fitted to: the tables of
+NVIDIA/dgxc-benchmarking, whose READMEs state sizes and layouts. Llama's sizes are those of its config.json;
+Nemotron's MLP is not gated (NVIDIA/NeMo, nemo/collections/llm/gpt/model/nemotron.py)."""
+
+PublishedStep = Mapping[str, Any]
+"""A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
+
+
+@cache
+def published() -> tuple[PublishedStep, ...]:
+    """Return every published step."""
+    lines = [line for name in FILES for line in (FOLDER / name).read_text().splitlines()]
+    return tuple(json.loads(line) for line in lines)
+
+
+def ran(step: PublishedStep) -> bool:
+    """Return whether seconds were published of a step."""
+    return step["kind"] == "step" and bool(step["published"].get("step_s"))

@@ -1,0 +1,103 @@
+"""The step_gains suite: each variant against what bounds it, or against the model asked another way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import load
+from harness.records import Unavailable
+from harness.sweep.store import read_records
+from suites import step_gains
+from suites.step_gains import exposed, gpu, link, precision, zero_3
+from suites.step_gains.subject import Subject, question_of
+from suites.training.step_time.questions.answers import answers
+
+WORKLOADS = load(["suite=step_gains"])[0].workloads
+LARGE = [name for name in WORKLOADS if name != "gemma_12b_16"]
+
+
+def built(name: str) -> Subject:
+    return step_gains.build(WORKLOADS[name], 1)
+
+
+def values(subject: Subject) -> dict[str, float]:
+    return {one.metric: one.value for one in step_gains.sample(subject) if hasattr(one, "metric")}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_step_is_what_the_model_answers_to_the_same_question(name: str):
+    """Of the network that a question stands for where it names none: 400 Gbit/s per GPU."""
+    subject = built(name)
+    (said,) = answers([question_of(subject.workload)])
+    assert values(subject)["time"] == pytest.approx(said["step_s"])
+    step_gains.check(subject)
+
+
+def test_the_slow_link_takes_as_long_as_the_bytes_that_have_to_cross_it():
+    """At the least half of the weights, three times, per node of eight: 12.2 B of them in two bytes."""
+    slow = link.apply(built("gemma_12b_16"), link.Settings(network_B_per_s=1.25e9 / 8))
+    seconds = values(slow)["time"]
+    least_s = 3 * 0.5 * 12.2e9 * 2 / 1.25e9
+    assert least_s < seconds < 4 * least_s
+    faster = link.apply(built("gemma_12b_16"), link.Settings(network_B_per_s=1.25e9 / 4))
+    assert seconds / 2 < values(faster)["time"] < seconds
+
+
+def test_narrow_matmuls_gain_at_most_their_rate():
+    for name in LARGE:
+        gain = (
+            values(built(name))["time"]
+            / values(precision.apply(built(name), precision.Settings("fp8")))["time"]
+        )
+        assert 1 < gain < 2, name
+
+
+def test_overlap_gains_where_there_are_tensor_parallel_ranks():
+    for name in ("llama_70b_1024", "llama_405b_2048"):
+        assert values(exposed.apply(built(name)))["time"] > values(built(name))["time"]
+    with pytest.raises(Unavailable, match="tp 1"):
+        exposed.apply(built("llama_8b_64"))
+
+
+def test_shares_add_up_and_narrow_matmuls_leave_more_to_the_rest():
+    for name in LARGE:
+        bf16, fp8 = values(built(name)), values(precision.apply(built(name), precision.Settings("fp8")))
+        for one in (bf16, fp8):
+            assert sum(value for key, value in one.items() if key.startswith("share/")) == pytest.approx(1.0)
+        assert fp8["share/attention"] > bf16["share/attention"]
+        assert fp8["share/matmul"] < bf16["share/matmul"]
+
+
+def test_zero_3_needs_a_sequence_per_gpu():
+    fewer = replace(built("llama_70b_1024").workload, global_batch_size=512)
+    with pytest.raises(Unavailable, match="1024 sequences of all data-parallel ranks do not divide"):
+        zero_3.apply(Subject(fewer))
+    layout = zero_3.apply(built("llama_70b_1024")).workload.layout
+    assert (layout.get("tp", 1), layout.get("pp", 1)) == (1, 1)
+
+
+def test_a_token_costs_the_hour_over_what_it_makes():
+    own = values(built("llama_405b_2048"))
+    tokens_per_hour = 3600 * own["tokens_per_s_per_device"]
+    assert own["cost_per_token"] == pytest.approx(1.42 / tokens_per_hour)
+    assert own["run_cost"] == pytest.approx(15e12 * 1.42 / tokens_per_hour)
+    settings = gpu.Settings("gb200", 4, 50e9, 2.36, 4)
+    other = values(gpu.apply(built("llama_405b_2048"), settings))
+    speed = other["tokens_per_s_per_device"] / own["tokens_per_s_per_device"]
+    assert other["cost_per_token"] / own["cost_per_token"] == pytest.approx(2.36 / 1.42 / speed)
+
+
+def test_what_does_not_divide_is_refused():
+    with pytest.raises(Unavailable, match="does not divide the 1000 GPUs"):
+        step_gains.build({**WORKLOADS["llama_70b_1024"], "gpus": 1000}, 1)
+
+
+def test_committed_predictions_are_calculated_again():
+    for record in read_records(ROOT / "results/reference/step_gains"):
+        if record.cell.optimization == "baseline":
+            now = values(step_gains.build(record.cell.config["workload"], 1))
+            kept = {one.metric: one.samples[0] for one in record.measurements}
+            assert now == pytest.approx(kept, rel=1e-9), record.cell.workload
