@@ -65,8 +65,10 @@ class Child:
     def ask(self, chosen: tuple[str, ...]) -> pairs.Tried:
         if self.process is None:
             command = [sys.executable, __file__, CHILD + self.suite]
-            pipe = subprocess.PIPE
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL  # of libraries' words at the end
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=nothing, text=True, cwd=ROOT
+            )
         limit = threading.Timer(LIMIT_S, self.process.kill)
         limit.start()
         try:

@@ -35,8 +35,12 @@ FIELDS = {
     "context_parallel": {"cp_size": 2},
     "tensor_parallel": {"tp_size": 2},
     "expert_parallel": {"ep_size": 2, "num_experts": 4, "mlp": "swiglu", "bias": False},
+    "float8": {"intermediate_size": 32},
+    "lora": {"loss_steps": 64},
+    "llama_adapter": {"loss_steps": 64},
 }
-"""The workload's fields that say how many ranks a technique takes, and what they share."""
+"""The workload's fields that say how many ranks a technique takes and what they share, which sizes it
+takes, and how many losses show that adapters learn, which begin as zeros."""
 
 OK, REFUSED, CRASHED = "ok", "refused", "crashed"
 
