@@ -37,7 +37,7 @@ FIELDS = {
     "expert_parallel": {"ep_size": 2, "num_experts": 4, "mlp": "swiglu", "bias": False},
     "float8": {"intermediate_size": 32},
     "lora": {"loss_steps": 64},
-    "llama_adapter": {"loss_steps": 64},
+    "llama_adapter": {"loss_steps": 64, "learning_rate": 0.03},
 }
 """The workload's fields that say how many ranks a technique takes and what they share, which sizes it
 takes, and how many losses show that adapters learn, which begin as zeros."""
