@@ -116,13 +116,14 @@ class EmulatedCluster(TrainingCluster):
         taken_s: dict[float, dict[Collective, list[float]]] = {}
         for _ in range(REPEATS):
             events = self.trace(step)
+            kinds = collectives(events)
             for rate in map(self.rate, CALIBRATION_B_PER_S):
                 self.shape(rate)
                 alone = alone_s(events, self.call("collectives", key=trace_key(step)))
                 for one, all_s in alone.items():
                     taken_s.setdefault(rate, {}).setdefault(one, []).extend(all_s)
         self._services[trace_key(step)] = {
-            one: service({rate: alone[one] for rate, alone in taken_s.items()}) for one in collectives(events)
+            one: service({rate: alone[one] for rate, alone in taken_s.items()}) for one in kinds
         }
 
     def predicted_s(self, events: TraceEvents, step: TrainingStep, rate_B_per_s: float) -> float:

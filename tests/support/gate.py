@@ -27,7 +27,7 @@ STARTS = {
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
         test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
-        test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite
+        test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite test_fit_verdicts
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
@@ -91,6 +91,8 @@ LONG = """
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_fit_verdicts.py::test_reserved_bytes_decide_in_the_first_line
+    test_fit_verdicts.py::test_states_on_the_host_need_its_memory
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
     test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
     test_fsdp2.py::test_repeated_layers_equal_a_full_trace

@@ -29,7 +29,8 @@ COUNTED = re.compile(r"(num_|n_|moe_).*(layers?|experts?|blocks?)|n_layers?|.*_l
 """Keys that count modules, each of which is built."""
 
 NEVER_NEGATIVE = re.compile(r"(num|n)_.*|.*_(size|dim|rank|heads|layers|width)")
-PROBABILITY = re.compile(r"drop(out)?$|dropout_(prob|rate|p)$|pdrop$")
+SHARE = re.compile(r"drop(out)?$|dropout_(prob|rate|p)$|pdrop$|^(partial_rotary_factor|rotary_pct|rope_pct)$")
+"""Keys of probabilities, and of the share of a head's dimensions that is rotated."""
 
 UNLIMITED = re.compile(r"window|chunk|context")
 """Parts of keys whose negative values mean that there is no limit."""
@@ -130,7 +131,7 @@ def _expected_number(key: str, value: Any) -> str:
         return f"at most {LARGEST_NUMBER} in size"
     if value < 0 and NEVER_NEGATIVE.fullmatch(key) and not UNLIMITED.search(key):
         return "a number of at least 0"
-    if PROBABILITY.search(key) and not 0 <= value <= 1:
+    if SHARE.search(key) and not 0 <= value <= 1:
         return "a number from 0 to 1"
     if COUNTED.fullmatch(key) and value > (most := MOST_LAYERS if "layer" in key else MOST_COUNTED):
         return f"at most {most:,}"

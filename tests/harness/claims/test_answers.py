@@ -209,7 +209,7 @@ def test_a_method_may_predict_one_claim_of_a_suite_and_says_where_its_error_is_t
 
 
 def test_the_errors_of_one_workload_are_all_its_samples() -> None:
-    method = next(one for one in ASKED.methods if one.workload)
+    method = next(one for one in load_answers().methods if one.workload)
     errors = ("1", "calculated", (0.1, -0.3))
     records = [
         made(name, "baseline", {(method.metric, method.method): errors}, suite=method.suite)

@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -27,6 +28,13 @@ LONGEST = 300
 """Characters of a message, without the name of the command."""
 
 CONFIG = json.loads((ROOT / "tests/data/configs/gpt2.json").read_text())
+
+LOG = """\
+step 1 loss 4.5 time 2.1 s
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity \
+of 79.20 GiB of which 1.50 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and \
+6.25 GiB is reserved by PyTorch but unallocated.
+"""
 
 KEY = re.compile(r"(?:^|[ \[])([+~]?[a-z][\w.]*)=", re.MULTILINE)
 """A key of KEY=VALUE in a usage."""
@@ -62,6 +70,11 @@ def folder(tmp_path_factory):
         "other.json": json.dumps({"traceEvents": [{"ph": "X", "ts": "now", "dur": -1, "name": 3}]}),
     }.items():
         (path / name).write_text(text)
+    (path / "train.log").write_text(LOG)
+    for file in (ROOT / "tests/data/own_files").glob("*.yaml"):
+        (path / file.name).write_bytes(file.read_bytes())
+    shutil.copy(ROOT / "tests/data/traces/communication_without_nccl.json", path / "steps.json")
+    (path / "mixture.json").write_bytes((ROOT / "tests/data/small_configs/mixtral.json").read_bytes())
     (path / "binary.json").write_bytes(bytes(range(256)))
     (path / "results").mkdir()
     for name in ("plan.json", "records.jsonl"):
@@ -118,17 +131,81 @@ text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=1
 long = st.builds(lambda one, times: one * times, st.sampled_from("a[{9,$"), st.sampled_from((400, 5000)))
 value = st.one_of(st.sampled_from((*SIMPLE, *ODD, *MEANT, *FILES, *FOLDERS)), text, long)
 
+parts = st.builds(
+    lambda name, sign, size: f"{name}{sign}{size}",
+    st.sampled_from(("dp", "tp", "pp", "cp", "ep", "etp", "zero", "virtual_stages", "shard_size", "xp")),
+    st.sampled_from((":", "=", "")),
+    st.integers(0, 9),
+)
+layout = st.one_of(st.just("search"), st.lists(parts, max_size=4).map(",".join))
+own_file = st.sampled_from(sorted(one.name for one in (ROOT / "tests/data/own_files").glob("*.yaml")))
+model = st.sampled_from(("config.json", "mixture.json"))
+count = st.sampled_from(("1", "2", "8", "64", "100", "4096"))
+RIGHT = {
+    "model": model,
+    "config": st.one_of(own_file, model),
+    "oom": st.sampled_from(("train.log", "config.json")),
+    "mine": st.sampled_from(("4.1s", "850ms", "0s", "train.log", "config.json")),
+    "layout": layout,
+    "link": st.sampled_from(("400gbit", "3200gbit/node", "400gbit,efa", "50gb/s", "1tbit", "1gbit,ethernet")),
+    "tokens_per_batch": st.sampled_from(("4M", "512k", "4194304", "1", "1.5B")),
+    "write": st.sampled_from(("torchtitan", "megatron", "nanotron", "hugging_face", "axolotl", "deepspeed")),
+    "program": st.sampled_from(("megatron", "torchtitan", "nanotron", "deepspeed", "composer")),
+    "precision": st.sampled_from(("bf16", "fp8", "mxfp8", "nvfp4", "fp32")),
+    "recompute": st.sampled_from(("none", "full", "selective")),
+    "device": st.sampled_from(("h100_80gb", "24GB", "44.5GiB", "v100_32gb", "b200_180gb")),
+    "optimizer": st.sampled_from(("adamw", "sgd_momentum", "adafactor", "adamw_8bit", "muon")),
+    "techniques": st.sampled_from(
+        ("[]", "[fsdp2,mixed_precision]", "[zero: {stage: 3}]", "[qlora]", "[ddp]")
+    ),
+    "rate": st.sampled_from(("2.5", "1800/month", "20/node", "14000/node/month")),
+    "against": st.sampled_from(("steps.json", "trace.json")),
+    "peak": st.sampled_from(("989e12", "h100_80gb")),
+    "communication": st.sampled_from(("[a,b]", "[push]", "[(]", "push")),
+    "suite": st.sampled_from(tuple(names("suite"))),
+    "from_results": st.sampled_from(FOLDERS),
+    "seq_len": count,
+    "micro_batch_size": count,
+    "global_batch_size": count,
+    "gpus": count,
+    "gpus_per_node": count,
+    "devices": count,
+}
+"""Values that are meant, by key; with other keys they need not be right."""
+
+BEGINNINGS = {
+    "": ([], ["suite"], ["suite", "techniques"]),
+    "fit": (["model"], ["model", "layout", "devices"], ["config"], ["oom"], ["config", "oom"]),
+    "advise": (["model", "gpus"], ["model", "gpus", "layout", "mine"], ["config", "gpus", "mine"]),
+    "cost": (["model", "gpus"], ["config", "gpus", "rate"], ["a path"]),
+    "profile": (["a path"], ["a path", "communication"]),
+    "compare": (["a path", "a path"],),
+    "migrate": (["a path"],),
+}
+"""Keys that a command is likely to begin with."""
+
+FILES_AND_FOLDERS = (*FILES, "steps.json", "train.log", "deepspeed.yaml", *FOLDERS)
+
 
 @st.composite
 def words_of(draw: st.DrawFn, command: str) -> list[str]:
-    known = (*keys_of(command), "sute", "modle", "+x", "~seed", "")
-    keys = st.one_of(st.sampled_from(known), text)
-    pair = st.builds(lambda key, one: f"{key}={one}", keys, value)
+    meant = keys_of(command)
+    known = (*meant, "sute", "modle", "+x", "~seed", "")
+
+    def right(key: str) -> st.SearchStrategy[str]:
+        if key == "a path":
+            return st.sampled_from(FILES_AND_FOLDERS)
+        return st.builds(lambda one: f"{key}={one}", RIGHT.get(key, value))
+
+    pair = st.builds(lambda key, one: f"{key}={one}", st.one_of(st.sampled_from(known), text), value)
     flag = st.sampled_from(
         (*SHOWN, *SHORT, "--resolve", "--run", "--fail-above", "--json", "--what", "-", "--", *INFO)
     )
-    alone = st.one_of(st.sampled_from((*FILES, *FOLDERS, "list", "plan", "suites", "techniques")), text)
-    return draw(st.lists(st.one_of(pair, pair, flag, alone), max_size=5))
+    alone = st.one_of(st.sampled_from((*FILES_AND_FOLDERS, "list", "plan", "suites", "techniques")), text)
+    keys = draw(st.sampled_from(BEGINNINGS[command]))
+    words = [draw(right(key)) for key in keys] if draw(st.integers(0, 3)) else []
+    further = st.one_of(st.sampled_from(meant).flatmap(right), pair, flag, alone) if meant else alone | flag
+    return words + draw(st.lists(further, max_size=4))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,5 +251,6 @@ def test_any_words_end_with_an_answer_or_one_line(command, data):
 
 def test_what_is_tried_is_what_the_usage_names():
     assert {"suite", "techniques", "out", "from_results", "preset"} <= set(keys_of(""))
-    assert {"model", "devices", "seq_len"} <= set(keys_of("fit"))
+    assert {"model", "devices", "seq_len", "layout", "oom", "config"} <= set(keys_of("fit"))
+    assert {"gpus", "mine", "link", "write"} <= set(keys_of("advise"))
     assert Path("results/plan.json").exists()

@@ -9,7 +9,7 @@ import pytest
 from moved import needs_namespaces, quick_networks
 from variants import tiny_run
 
-from harness.records import Origin, Reading, WrongResult
+from harness.records import Note, Origin, Reading, WrongResult
 from suites import interconnect
 from suites.interconnect.scaling import paper_run
 from suites.interconnect.subject import STRATEGIES
@@ -73,6 +73,15 @@ def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     ranks_of_states = 1 if strategy == "ddp" else 2
     peak_B = found["peak_memory", ""].value
     assert states_B / ranks_of_states < peak_B < 3 * states_B + 20 * activations_B(subject)
+
+
+def test_a_step_whose_collectives_cannot_be_timed_by_themselves_has_no_prediction(opened):
+    session = opened(interconnect.apply_techniques(baseline("ddp"), ["fsdp1"]))
+    found = [*interconnect.read_once(session), *interconnect.sample(session)]
+    notes = [one.text for one in found if isinstance(one, Note)]
+    assert any("cannot be timed by itself" in text for text in notes)
+    times = {one.method for one in found if isinstance(one, Reading) and one.metric == "time"}
+    assert times == {"packets"}
 
 
 def test_links_are_scaled_by_the_bytes_of_the_workloads_own_strategy(cluster, opened):

@@ -150,7 +150,8 @@ def _annotated(trace: RankTrace) -> FoundSteps | None:
     bounds = [*trace.start_ns[events].tolist(), int(trace.end_ns[events[-1]])]
     name = re.sub(r"\d+", "N", trace.name(int(events[0])))
     found = _bounded(trace, bounds, track)
-    return FoundSteps(found, f"{len(found)} steps are those of the annotation {name!r}") if found else None
+    those = "1 step is that" if len(found) == 1 else f"{len(found)} steps are those"
+    return FoundSteps(found, f"{those} of the annotation {name!r}") if found else None
 
 
 def _between_optimizer_steps(trace: RankTrace) -> FoundSteps | None:
@@ -164,7 +165,8 @@ def _between_optimizer_steps(trace: RankTrace) -> FoundSteps | None:
     read = np.flatnonzero(_read(trace))
     bounds = [int(trace.start_ns[read].min()), *np.unique(trace.end_ns[events]).tolist()]
     found = _bounded(trace, bounds, int(trace.track_of[events[0]]))
-    return FoundSteps(found, f"{len(found)} steps each end with {trace.names[name]}") if found else None
+    those = "1 step ends" if len(found) == 1 else f"{len(found)} steps each end"
+    return FoundSteps(found, f"{those} with {trace.names[name]}") if found else None
 
 
 def _bounded(trace: RankTrace, bounds: list[int], track: int) -> tuple[Step, ...]:

@@ -36,6 +36,10 @@ BF16_REDUCTION = 1e-3
 
 TWICE = "the formula has gradients once; DDP's buckets hold them once more"
 
+FIRST_BUCKET_B = 1 << 20
+"""torch.distributed's `_DEFAULT_FIRST_BUCKET_BYTES`. torch.compile cuts a graph where it expects a bucket to
+be full, and refuses buckets below this. DDP has made its own by then, of the size that was chosen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -90,14 +94,13 @@ def wrap(settings: Settings, hooked: bool, model: nn.Module, resources: Resource
     bucket_MiB = None
     if settings.buckets is not None:
         bucket_MiB = sum(one.nbytes for one in model.parameters()) / settings.buckets / 2**20
-        if settings.buckets == 1:
-            bucket_MiB = max(bucket_MiB, 1.0)  # torch.compile takes no bucket below DDP's first, of 1 MiB
     wrapped = DistributedDataParallel(
         model,
         bucket_cap_mb=bucket_MiB,
         broadcast_buffers=False,
         gradient_as_bucket_view=settings.gradient_as_bucket_view,
     )
+    wrapped.bucket_bytes_cap = max(wrapped.bucket_bytes_cap, FIRST_BUCKET_B)
     if settings.reduce_dtype == "bf16":
         # DDP accepts this hook by name for NCCL alone, though gloo also sums bf16.
         wrapped.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))

@@ -117,6 +117,11 @@ def test_the_configs_that_are_made_wrong_have_an_answer(name: str) -> None:
         ({"layer_types": 3}, "layer_types is 3; it must be a list"),
         ({"attention_dropout": "0.1"}, 'attention_dropout is "0.1"; it must be'),
         ({"attention_dropout": -1.0}, "attention_dropout is -1.0"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5; it must be a number from 0 to 1"),
+        (
+            {"rope_scaling": {"partial_rotary_factor": 3}},
+            "rope_scaling.partial_rotary_factor is 3; it must be",
+        ),
         ({"rms_norm_eps": 1}, "rms_norm_eps is 1; it must be a number with a decimal point"),
         ({"rms_norm_eps": math.nan}, "rms_norm_eps is NaN; it must be a finite number"),
         ({"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000; it must be at most"),

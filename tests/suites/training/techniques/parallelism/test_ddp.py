@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from small_steps import GPT, HOST
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.memory.measure import measure_peak
+from suites.training.correctness import check
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
@@ -74,3 +78,13 @@ def test_states_that_come_later_than_the_first_update_are_measured() -> None:
     assert measured_B(["local_sgd"], short) == pytest.approx(8 * parameters_B, rel=0.01)
     approximated_B = measured_B([{"ddp": {"buckets": 1}}, "powersgd"])
     assert approximated_B > with_common_model_B + parameters_B
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_torch_compile_takes_buckets_below_a_mebibyte(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda model, **_: compiled(model, dynamic=False, backend=aot_eager)
+    )
+    check(build_step(GPT, [{"ddp": {"buckets": buckets}}, "compile"]))  # by a model of less than that
+    torch._dynamo.reset()

@@ -1,0 +1,146 @@
+"""Start every technique and every pair of techniques once, on every suite that trains.
+
+python tests/benchmarks/every_pair.py [--record=FILE] [SUITE...]
+
+Each is built on the suite's first tiny workload that takes techniques, compared with plain PyTorch and
+measured; or it is refused in one line. One process tries a suite's, with ranks that last; in it, what
+torch.compile captures is run by aot_eager, and on ranks by Inductor. A process that ends, crashes or answers
+nothing for LIMIT_S is replaced. Each result is appended to FILE, by default tests/data/technique_pairs.jsonl,
+which the gate reads. What is ok or refused there is not tried again, so delete lines to try theirs again.
+Prints counts; exit status 1 where something crashed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUPPORT = ("", "processes", "ranks", "records", "steps", "traces")
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests/support" / one) for one in SUPPORT)]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+import pytest  # noqa: E402
+import technique_pairs as pairs  # noqa: E402
+
+LIMIT_S = 300.0
+"""For one of them, ranks and compilers included."""
+
+CHILD = "--child="
+
+
+def serve(suite: str) -> None:
+    """Try each list of techniques of the input; write a line of JSON for each."""
+    from cheap_sessions import cheap_sessions
+    from forked_ranks import forking
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    with pytest.MonkeyPatch.context() as patch:
+        template = forking(patch)
+        with cheap_sessions(template):
+            pairs.compile_by_aot_eager(patch)
+            fields = pairs.workload_of(suite)
+            for line in sys.stdin:
+                found = pairs.tried(suite, fields, tuple(json.loads(line)))
+                answers.write(json.dumps(found._asdict()) + "\n")
+                answers.flush()
+        template.close()
+
+
+class Child:
+    """A process that tries one after another; a new one after a crash."""
+
+    def __init__(self, suite: str) -> None:
+        self.suite, self.process = suite, None
+
+    def ask(self, chosen: tuple[str, ...]) -> pairs.Tried:
+        if self.process is None:
+            command = [sys.executable, __file__, CHILD + self.suite]
+            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL  # of libraries' words at the end
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=nothing, text=True, cwd=ROOT
+            )
+        limit = threading.Timer(LIMIT_S, self.process.kill)
+        limit.start()
+        try:
+            self.process.stdin.write(json.dumps(chosen) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            limit.cancel()
+        if answer:
+            found = pairs.Tried(**json.loads(answer))
+        else:
+            ended = f"its process ended with {self.process.wait()}"
+            found = pairs.Tried(self.suite, chosen, pairs.CRASHED, True, ended)
+        if found.status == pairs.CRASHED:
+            self.close()
+        return found
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.stdin.close()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            self.process = None
+
+
+def main(words: list[str]) -> int:
+    """Try what the record lacks, sort it, and print counts."""
+    record, suites = pairs.RECORD, []
+    for word in words:
+        if word.startswith("--record="):
+            record = Path(word.partition("=")[2])
+        else:
+            suites.append(word)
+    for suite in suites or pairs.SUITES:
+        known, child = pairs.recorded(record), Child(suite)
+        todo = [one for one in pairs.combined() if not done(known.get((suite, one)))]
+        for number, chosen in enumerate(todo, 1):
+            begin_s = time.monotonic()
+            found = child.ask(chosen)
+            with record.open("a") as file:
+                file.write(json.dumps(found._asdict()) + "\n")
+            what = f"{number}/{len(todo)} {suite} {'+'.join(chosen)}"
+            said = f"{found.status} {found.reason}"[:200]
+            print(f"{what}: {time.monotonic() - begin_s:.1f} s, {said}", flush=True)
+        child.close()
+    return summary(record)
+
+
+def done(found: pairs.Tried | None) -> bool:
+    return found is not None and found.status != pairs.CRASHED
+
+
+def summary(record: Path) -> int:
+    """Write the latest of each in order, and print how many of each suite were what."""
+    known = pairs.recorded(record)
+    latest = [known[key] for key in sorted(known, key=lambda key: (key[0], len(key[1]), key[1]))]
+    record.write_text("".join(json.dumps(one._asdict()) + "\n" for one in latest))
+    counts = Counter((one.suite, len(one.techniques), one.status) for one in latest)
+    for (suite, size, status), count in sorted(counts.items()):
+        print(f"{suite}: {count} {'pairs' if size > 1 else 'alone'} {status}")
+    crashed = [one for one in latest if one.status == pairs.CRASHED]
+    for one in crashed:
+        print(f"{one.suite} {'+'.join(one.techniques)}: {one.reason}")
+    return 1 if crashed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith(CHILD):
+        serve(sys.argv[1].removeprefix(CHILD))
+    else:
+        sys.exit(main(sys.argv[1:]))
