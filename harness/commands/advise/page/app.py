@@ -19,7 +19,15 @@ from harness.config.validation import ConfigError
 
 VIEWS = {"step": "Full step", "start": "Start", "end": "End", "totals": "Totals"}
 
-CHILDREN = ("headline", "timeline-legend", "timeline-note", "memory-legend", "memory-note", "tables", "command")
+CHILDREN = (
+    "headline",
+    "timeline-legend",
+    "timeline-note",
+    "memory-legend",
+    "memory-note",
+    "tables",
+    "command",
+)
 FIGURES = ("timeline", "memory")
 """Parts of the page that an answer fills."""
 
@@ -58,11 +66,10 @@ def app_of(words: Sequence[str], model: StepModel, folder: Path) -> Dash:
 
 def first_values(page: AskedPage, model: StepModel) -> dict[str, Any]:
     """Return the controls of the first question: its layout, or the fastest where it has none."""
-    question = question_of(page.words)
     name = page.first_model
-    values = values_of(question, name, page.models[name])
-    if question.search:
-        values |= layout_values(model.ask(question.workload).record.notes)
+    values = values_of(page.first, name, page.models[name])
+    if page.first.search:
+        values |= layout_values(model.ask(page.first.workload).record.notes)
     return values
 
 

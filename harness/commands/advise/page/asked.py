@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.commands.advise.question import AdviseQuestion, question_of
+from harness.commands.advise.question import KEYS, AdviseQuestion, question_of
 from harness.commands.fit.layouts import PASSED_ON
+from harness.commands.fit.written_layout import RECOMPUTES
 from harness.commands.grammar import read
-from harness.config.user_inputs.hf_config import SIZES, read_workload_file
+from harness.config.user_inputs.hf_config import SIZES
 from harness.config.validation import ConfigError
+from harness.records import digest
 
 Values = Mapping[str, Any]
 """By a control's name: a number, a text, or None where it is empty."""
 
-LAYOUT = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "sequence_parallel")
+LAYOUT = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
 """Controls that are parts of `layout=`."""
 
 FIELDS = (
@@ -42,7 +44,7 @@ MOST: Mapping[str, int] = {
 }
 """The largest numbers that the page takes; larger ones would only keep it busy."""
 
-OPTIONAL = ("global_batch_size", "etp")
+OPTIONAL = ("global_batch_size", "etp", "shard_size")
 """Controls that may be empty."""
 
 DEFAULT_WORKLOAD = "llama_70b_128"
@@ -70,41 +72,49 @@ def suite_models(folder: Path) -> dict[str, KnownModel]:
 
     found = {}
     for fields in load(["suite=layouts"])[0].workloads.values():
-        name = str(fields["source"]).partition(",")[0].partition("/")[2]
+        name = model_of(fields)
         path = folder / f"{name}.json"
         path.write_text(json.dumps(fields["hf_config"]))
         found[name] = KnownModel(path, fields["hf_config"], False)
     return found
 
 
-def default_words(folder: Path) -> list[str]:
-    """Return the question that the page begins with where none is given."""
+def default_words(folder: Path, given: Collection[str]) -> list[str]:
+    """Return the words of the question that the page begins with, without those of the keys given."""
     from harness.config.run import load
 
     fields = load(["suite=layouts"])[0].workloads[DEFAULT_WORKLOAD]
-    name = str(fields["source"]).partition(",")[0].partition("/")[2]
-    own = [f"{key}={fields[key]}" for key in ("gpus", "seq_len", "global_batch_size")]
-    return [f"model={folder / name}.json", *own]
+    own = {"model": folder / f"{model_of(fields)}.json", "gpus": fields["gpus"], "seq_len": fields["seq_len"]}
+    if "tokens_per_batch" not in given:
+        own["global_batch_size"] = fields["global_batch_size"]
+    return [f"{key}={text}" for key, text in own.items() if key not in given]
+
+
+def model_of(fields: Mapping[str, Any]) -> str:
+    """Return the name of a workload's model, as Llama-3.1-70B."""
+    return str(fields["source"]).partition(",")[0].partition("/")[2]
 
 
 class AskedPage:
     """The models that can be chosen, and the words that no control has."""
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:
-        """`words`: those of the command without `serve`; `folder`: of configs that the page changes."""
+        """Raise ConfigError where the words are refused.
+
+        `words`: those of the command without `serve`; `folder`: for configs that the page writes.
+        """
         self.folder = folder
         self.models = suite_models(folder)
-        keys = [word.partition("=")[0] for word in words]
-        self.words = list(words) if "model" in keys else [*default_words(folder), *words]
-        given = read(self.words, [*keys, "model", "gpus", "seq_len", "global_batch_size"]).values
-        path = Path(given["model"])
-        if "model" in keys:
-            first = {path.stem if path.stem != "config" else path.parent.name: path}
-            own = {
-                name: KnownModel(file, read_workload_file(file), True) for name, file in first.items()
-            }
-            self.models = {**own, **self.models}
-        self.first_model = next(name for name, one in self.models.items() if one.path == path)
+        given = read(words, KEYS).values
+        self.first = question_of(words if "model" in given else [*default_words(folder, given), *words])
+        if "model" in given:
+            path = Path(given["model"])
+            self.first_model = path.stem if path.stem != "config" else path.parent.name
+            own = KnownModel(path, self.first.workload["hf_config"], True)  # type: ignore[arg-type]
+            others = {name: one for name, one in self.models.items() if name != self.first_model}
+            self.models = {self.first_model: own, **others}
+        else:
+            self.first_model = str(self.first.model).removesuffix(".json")
         self.fixed = [f"{key}={given[key]}" for key in PASSED_ON if key in given and key not in FIELDS]
 
     def path_of(self, values: Values) -> Path:
@@ -118,11 +128,10 @@ class AskedPage:
         if not changed:
             return model.path
         names = {name: next(key for key in SIZES[name] if key in model.config) for name in changed}
-        path = self.folder / "changed" / f"{values['model']}.json"
+        config = {**model.config, **{names[name]: size for name, size in changed.items()}}
+        path = self.folder / digest(config) / f"{values['model']}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(
-            json.dumps({**model.config, **{names[name]: size for name, size in changed.items()}})
-        )
+        path.write_text(json.dumps(config))
         return path
 
     def words_of(self, values: Values, search: bool = False) -> list[str]:
@@ -187,6 +196,9 @@ def layout_values(notes: Sequence[str]) -> dict[str, Any]:
     parts = {name: int(size) for name, _, size in (one.partition(":") for one in text.split(",") if one)}
     if not parts:
         return {}
-    parts["recompute"] = ("none", "selective", "full")[parts["recompute"]]  # type: ignore[assignment]
-    parts["sequence_parallel"] = bool(parts["sequence_parallel"]) or parts["tp"] == 1
-    return {name: parts[name] for name in (*LAYOUT, "micro_batch_size", "recompute")}
+    found: dict[str, Any] = {name: parts[name] for name in (*LAYOUT, "micro_batch_size")}
+    found["recompute"] = RECOMPUTES[parts["recompute"]]
+    found["sequence_parallel"] = bool(parts["sequence_parallel"]) or parts["tp"] == 1
+    if parts["shard_size"] == parts["dp"] * parts["cp"]:
+        found["shard_size"] = None  # all of them, also once there are others
+    return found

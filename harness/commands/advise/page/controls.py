@@ -10,6 +10,7 @@ from dash import dcc, html
 from harness.commands.advise.question import NETWORKS
 from harness.commands.fit.layout_lines import PROGRAMS
 from harness.commands.fit.own_layout import PRECISIONS
+from harness.commands.fit.written_layout import RECOMPUTES
 from harness.config.user_inputs.hf_config import SIZES
 
 WAIT_S = 0.4
@@ -18,7 +19,7 @@ WAIT_S = 0.4
 Options = Sequence[tuple[Any, str]]
 
 
-class Control(NamedTuple):
+class FormControl(NamedTuple):
     """One control; without options it is a number."""
 
     name: str
@@ -27,34 +28,35 @@ class Control(NamedTuple):
     hint: str = ""
 
 
-def controls(models: Sequence[str], devices: Sequence[str]) -> Mapping[str, Sequence[Control]]:
+def controls(models: Sequence[str], devices: Sequence[str]) -> Mapping[str, Sequence[FormControl]]:
     """Return the controls by the heading that they are under."""
     return {
-        "Model": [Control("model", "Model", [(name, name) for name in models])],
+        "Model": [FormControl("model", "Model", [(name, name) for name in models])],
         "Cluster": [
-            Control("gpus", "GPUs"),
-            Control("gpus_per_node", "GPUs per node"),
-            Control("device", "Device", [(name, name.replace("_", " ").upper()) for name in devices]),
-            Control("link", "Network, Gbit/s per GPU"),
-            Control("network", "Fabric", [(name, NETWORK_TITLES[name]) for name in NETWORKS]),
+            FormControl("gpus", "GPUs"),
+            FormControl("gpus_per_node", "GPUs per node"),
+            FormControl("device", "Device", [(name, name.replace("_", " ").upper()) for name in devices]),
+            FormControl("link", "Network, Gbit/s per GPU"),
+            FormControl("network", "Fabric", [(name, NETWORK_TITLES[name]) for name in NETWORKS]),
         ],
         "Batch": [
-            Control("seq_len", "Sequence length", hint="tokens"),
-            Control("global_batch_size", "Global batch size", hint="sequences"),
-            Control("micro_batch_size", "Micro-batch size", hint="sequences"),
-            Control("precision", "Precision", [(name, name.upper()) for name in PRECISIONS]),
+            FormControl("seq_len", "Sequence length", hint="tokens"),
+            FormControl("global_batch_size", "Global batch size", hint="sequences"),
+            FormControl("micro_batch_size", "Micro-batch size", hint="sequences"),
+            FormControl("precision", "Precision", [(name, name.upper()) for name in PRECISIONS]),
         ],
         "Layout": [
-            Control("tp", "Tensor parallel (tp)"),
-            Control("pp", "Pipeline parallel (pp)"),
-            Control("cp", "Context parallel (cp)"),
-            Control("virtual_stages", "Stages per rank", hint="more than 1: interleaved 1F1B"),
-            Control("ep", "Expert parallel (ep)"),
-            Control("etp", "Tensor parallel of experts"),
-            Control("zero", "ZeRO stage", list(ZERO.items())),
-            Control("recompute", "Recompute", [(name, name) for name in ("none", "selective", "full")]),
-            Control("sequence_parallel", "Sequence parallel", [(True, "with tp"), (False, "off")]),
-            Control("program", "Program", list(PROGRAMS.items())),
+            FormControl("tp", "Tensor parallel (tp)"),
+            FormControl("pp", "Pipeline parallel (pp)"),
+            FormControl("cp", "Context parallel (cp)"),
+            FormControl("virtual_stages", "Stages per rank", hint="more than 1: interleaved 1F1B"),
+            FormControl("ep", "Expert parallel (ep)"),
+            FormControl("etp", "Tensor parallel of experts"),
+            FormControl("zero", "ZeRO stage", list(ZERO.items())),
+            FormControl("shard_size", "Shard size", hint="ranks; empty: all"),
+            FormControl("recompute", "Recompute", [(name, name) for name in RECOMPUTES]),
+            FormControl("sequence_parallel", "Sequence parallel", [(True, "with tp"), (False, "off")]),
+            FormControl("program", "Program", list(PROGRAMS.items())),
         ],
     }
 
@@ -87,11 +89,11 @@ def form(models: Sequence[str], devices: Sequence[str], values: Mapping[str, Any
 def sizes(heading: str, values: Mapping[str, Any]) -> Iterator[html.Details]:
     """Yield the model's sizes, folded, under the heading of the model."""
     if heading == "Model":
-        fields = [field(Control(name, SIZE_LABELS[name]), values[name]) for name in SIZES]
+        fields = [field(FormControl(name, SIZE_LABELS[name]), values[name]) for name in SIZES]
         yield html.Details([html.Summary("Change its sizes"), html.Div(fields, className="sizes")])
 
 
-def field(control: Control, value: Any) -> html.Div:
+def field(control: FormControl, value: Any) -> html.Div:
     """Return one control with its label."""
     part: Any
     if control.options:

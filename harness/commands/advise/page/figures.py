@@ -1,4 +1,4 @@
-"""The two figures of the page, as plotly's JSON: a step's timeline and its memory, a row per pipeline rank."""
+"""The two figures of the page as plotly's JSON: timeline and memory, with a row per pipeline rank."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def timeline_figure(ranks: Sequence[Spans]) -> Json:
                 **bars(look, [rank for rank, *_ in spans], [end - start for *_, start, end in spans], width),
                 "base": [start for *_, start, _ in spans],
                 "customdata": [
-                    f"{human(end - start, "s")}, from {start:.4g} s to {end:.4g} s"
+                    f"{human(end - start, 's')}, from {start:.4g} s to {end:.4g} s"
                     for *_, start, end in spans
                 ],
             })  # fmt: skip

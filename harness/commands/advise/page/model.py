@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from harness.config.validation import ConfigError
-from harness.records import Cell, Note, Reading, Record, Status, gather
+from harness.records import Cell, Reading, Record, Status, gather
 
 MODULE = "suites.layouts.page"
 
@@ -24,8 +24,9 @@ class StepModel:
         self.devices: Sequence[str] = ()  # whose seconds are known
 
     def _started(self) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen([sys.executable, "-m", MODULE], stdin=pipe, stdout=pipe, text=True)
+        """Start the process, in a session of its own, since Ctrl-C is for this one."""
+        command, pipe = [sys.executable, "-m", MODULE], subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
 
     def __enter__(self) -> Self:
         self.devices = json.loads(self._line())["devices"]

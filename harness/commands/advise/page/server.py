@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -37,8 +39,9 @@ def serve(argv: Sequence[str]) -> int:
             f"{words.typed['serve']}: dash is not installed; the extra `serve` brings it: pip install "
             "'throughput-harness[serve]'"
         )
-    with StepModel() as model, tempfile.TemporaryDirectory() as folder:
-        server = server_of(question_words(words, Path(folder)), model, Path(folder), port, words.typed["serve"])
+    typed = words.typed["serve"]
+    with listener(port, typed) as opened, StepModel() as model, tempfile.TemporaryDirectory() as folder:
+        server = server_of(question_words(words, Path(folder)), model, Path(folder), opened)
         print_all([f"http://{HOST}:{server.port}/ shows the predicted step; Ctrl-C ends it."])
         try:
             server.serve_forever()
@@ -47,6 +50,14 @@ def serve(argv: Sequence[str]) -> int:
         finally:
             server.server_close()
     return DONE
+
+
+def listener(port: int, typed: str) -> socket.socket:
+    """Return a socket of this machine alone; raises ConfigError for a port that is taken."""
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigError(f"{typed}: port {port} of {HOST}: {error.strerror}; give another") from error
 
 
 def port_of(words: CommandWords) -> int:
@@ -71,25 +82,15 @@ def question_words(words: CommandWords, folder: Path) -> list[str]:
     return [word for word in own.words if not word.startswith("out=")]
 
 
-def server_of(
-    words: Sequence[str], model: StepModel, folder: Path, port: int, typed: str
-) -> BaseWSGIServer:
-    """Return the server of a page, ready to serve; raises ConfigError for a port that is taken."""
-    from werkzeug.serving import WSGIRequestHandler, make_server
+def server_of(words: Sequence[str], model: StepModel, folder: Path, opened: socket.socket) -> BaseWSGIServer:
+    """Return the server of a page, ready to serve; raises ConfigError where its question is refused."""
+    from werkzeug.serving import make_server
 
     from harness.commands.advise.page.app import app_of
 
-    class Quiet(WSGIRequestHandler):
-        """Print no line per request."""
-
-        def log_request(self, *_: object, **__: object) -> None:
-            pass
-
-    app = app_of(words, model, folder)
-    try:
-        return make_server(HOST, port, loopback_only(app.server), threaded=True, request_handler=Quiet)
-    except (OSError, SystemExit) as error:
-        raise ConfigError(f"{typed}: port {port} of {HOST} cannot be opened; give another") from error
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line per request
+    app = loopback_only(app_of(words, model, folder).server)
+    return make_server(HOST, 0, app, threaded=True, fd=opened.fileno())
 
 
 def loopback_only(app: Any) -> Any:

@@ -145,11 +145,10 @@ def memory_note(answer: StepAnswer) -> str:
 def tables(answer: StepAnswer) -> list[Component]:
     """Return what switches are worth, where the seconds go, and the figures' numbers."""
     record, memory = answer.record, answer.memory["kinds"]
-    numbers = html.Details([
-        html.Summary("The figures as tables"),
-        by_rank("Seconds", TIMES, [time_of_rank(row) for row in answer.timeline["ranks"]], 1.0),
-        by_rank("GB", BYTES, [dict(zip(memory, row, strict=True)) for row in zip(*memory.values(), strict=True)], 1e9),
-    ])  # fmt: skip
+    seconds = [time_of_rank(row) for row in answer.timeline["ranks"]]
+    sizes = [dict(zip(memory, row, strict=True)) for row in zip(*memory.values(), strict=True)]
+    parts = [by_rank("Seconds", TIMES, seconds, 1.0), by_rank("GB", BYTES, sizes, 1e9)]
+    numbers = html.Details([html.Summary("The figures as tables"), *parts])
     return [html.Div([switches(record), seconds_by_part(record)], className="pair"), numbers]
 
 

@@ -50,7 +50,7 @@ class StepTimeline(NamedTuple):
 
 View = Literal["step", "start", "end", "totals"]
 
-Pieces = Iterable[tuple[SpanKind, float]]
+PartSeconds = Iterable[tuple[SpanKind, float]]
 
 
 def timeline(
@@ -103,7 +103,7 @@ def _after(step: StepSeconds, total_s: float) -> list[tuple[SpanKind, float]]:
     ]
 
 
-def _pieces(own: PassParts, forward: int, backward: int) -> Pieces:
+def _pieces(own: PassParts, forward: int, backward: int) -> PartSeconds:
     """Yield the seconds of so many forward and backward passes of one rank by kind."""
     exposed = forward * own.forward_exposed + backward * own.backward_exposed
     yield "forward", float(forward * own.forward)
@@ -112,7 +112,7 @@ def _pieces(own: PassParts, forward: int, backward: int) -> Pieces:
     yield "exposed_communication", float(exposed)
 
 
-def _in_turn(pieces: Pieces, start_s: float) -> Iterator[TimeSpan]:
+def _in_turn(pieces: PartSeconds, start_s: float) -> Iterator[TimeSpan]:
     """Yield pieces one after the other."""
     for kind, seconds in pieces:
         if seconds > 0:
