@@ -47,6 +47,10 @@ python -m harness.advise model=PATH gpus=N [KEY=VALUE ...]
   precision=bf16      or fp8, mxfp8, nvfp4; also fused_loss=true, compiled=true
   out=results/advise  folder of the records
 
+python -m harness.advise serve=8050 [KEY=VALUE ...]
+    a page at this port of this machine: the step's timeline, its memory, and
+    controls to change them; with the keys above, or none. serve=true: port 8050
+
 python -m harness.advise questions=FILE out=FILE
     predictions for a file of questions, one JSON object per line
 
@@ -69,6 +73,10 @@ def run(argv: Sequence[str]) -> int:
     """Answer while the ranks of a launcher, if there is one, serve; raises ConfigError and StoreError."""
     if any(word.startswith("questions=") for word in argv):
         return answer_file(argv)
+    if any(word.startswith("serve=") for word in argv):
+        from harness.commands.advise.page.server import serve
+
+        return serve(argv)
     from harness.sweep.executors.start import executor_context
 
     with executor_context():

@@ -55,15 +55,20 @@ class Fits(NamedTuple):
 
 
 def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
-    """Return whether each layout fits the cluster's GPUs.
-
-    nanotron's account was compared with reserved bytes, so that nothing is added for fragmentation.
-    """
+    """Return whether each layout fits the cluster's GPUs."""
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
     room = room_B(layouts, cluster.usable_B) - deep_ep_B(shape, layouts, training)
-    needed = peak * (1.0 if training.program == "nanotron" else FRAGMENTED)
+    needed = needed_B(peak, training)
     fit = needed <= room
     return Fits(needed, room, fit, fit & (peak * WITHOUT_RETRIES > room))
+
+
+def needed_B(peak_B: Floats, training: Training) -> Floats:
+    """Return what the allocator needs for a peak of so many bytes, with its fragmentation.
+
+    nanotron's account was compared with reserved bytes, so that nothing is added.
+    """
+    return peak_B * (1.0 if training.program == "nanotron" else FRAGMENTED)
 
 
 def candidates(

@@ -1,0 +1,179 @@
+"""A predicted step as a timeline: what each pipeline rank does when, its schedule stepped through time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from suites.training.layouts.layout import Layouts
+from suites.training.step_time.whole_step.passes import PassParts, rank_passes
+from suites.training.step_time.whole_step.schedule import TimedPass, stepped
+from suites.training.step_time.whole_step.seconds import StepSeconds
+from suites.training.step_time.whole_step.setting import StepSetting
+
+SpanKind = Literal["forward", "recompute", "backward", "exposed_communication", "optimizer", "other", "idle"]
+
+MOST_SPANS = 1500
+"""Spans that a timeline has at most; beyond that, passes that follow one another are summed up."""
+
+MOST_SPANS_PER_RANK = 24
+"""The same of one rank, where there are many."""
+
+SPANS_PER_PASS = 3
+"""Of one kind each, in the mean, idle ones included."""
+
+MOST_PASSES = 60_000
+"""Passes that are stepped through time at most, in a fraction of a second; beyond that, ranks have totals."""
+
+SHORTEST_S = 1e-9
+"""An idle span that is shorter is rounding."""
+
+EXTRA_MICRO_BATCHES = 4
+"""Micro-batches that a view of a step's start or end shows in addition to the pipeline's filling."""
+
+
+class TimeSpan(NamedTuple):
+    """What a rank does from when to when, in seconds from the start of the step."""
+
+    kind: SpanKind
+    start_s: float
+    end_s: float
+
+
+class StepTimeline(NamedTuple):
+    """The spans of each pipeline rank in order, idle ones included."""
+
+    ranks: list[list[TimeSpan]]
+    passes_per_span: int  # passes summed up in one group of spans; 0: all of a rank
+    drawn_over_stepped: float  # how much longer passes are drawn than the schedule has them
+
+
+View = Literal["step", "start", "end", "totals"]
+
+PartSeconds = Iterable[tuple[SpanKind, float]]
+
+
+def timeline(
+    setting: StepSetting, layout: Layouts, step: StepSeconds, total_s: float, view: View = "step"
+) -> StepTimeline:
+    """Return what each rank of one layout does in a step of `total_s` seconds, of which `step` are the parts.
+
+    The schedule is stepped through time with each rank's own passes; the step's seconds come from a formula
+    that is a few percent off with uneven stages, so passes are drawn as much longer or shorter. Gradients are
+    reduced and parameters updated after the pipeline has drained. `view`: all of the step, its start or its
+    end, or totals per rank in place of an order.
+    """
+    parts, micro_batches = rank_passes(setting, layout), int(layout.micro_batches[0])
+    virtual, after = int(layout.virtual_stages[0]), _after(step, total_s)
+    ranks = [PassParts(*(part[rank] for part in parts)) for rank in range(len(parts.forward))]
+    pipelined_s = total_s - sum(seconds for _, seconds in after)
+    if view == "totals" or 2 * micro_batches * virtual * len(ranks) > MOST_PASSES:
+        rows = [
+            _total(own.times(micro_batches), pipelined_s) + list(_in_turn(after, pipelined_s))
+            for own in ranks
+        ]
+        return StepTimeline(rows, 0, 1.0)
+    one = parts.times(1 / virtual)
+    done = stepped(one.forward_s.tolist(), one.backward_s.tolist(), micro_batches, virtual)
+    factor = pipelined_s / max(each.end_s for each in done)
+    shown_s = (len(ranks) + EXTRA_MICRO_BATCHES) * float((parts.forward_s + parts.backward_s).max()) * factor
+    window = _window(view, shown_s, pipelined_s, total_s)
+    passes: list[list[TimedPass]] = [[] for _ in ranks]
+    for one_pass in done:
+        if one_pass.end_s * factor > window[0] and one_pass.start_s * factor < window[1]:
+            passes[one_pass.rank].append(one_pass)
+    at_once = -(-sum(map(len, passes)) * SPANS_PER_PASS // max(MOST_SPANS, MOST_SPANS_PER_RANK * len(ranks)))
+    rows = []
+    for own_passes, own in zip(passes, ranks, strict=True):
+        spans = _spans(own_passes, own.times(factor / virtual), at_once, factor, (window[0], pipelined_s))
+        rows.append(_clipped([*spans, *_in_turn(after, pipelined_s)], window))
+    return StepTimeline(rows, at_once, factor)
+
+
+def _after(step: StepSeconds, total_s: float) -> list[tuple[SpanKind, float]]:
+    """Return what follows once the pipeline has drained: reduction, update, stragglers and what is left.
+
+    `total_s` also has the allocator's retries, which `step` has not.
+    """
+    rest = float(step.rest[0]) + total_s - float(step.total[0])
+    return [
+        ("exposed_communication", float(step.reduction[0])),
+        ("optimizer", float(step.update[0])),
+        ("other", rest),
+    ]
+
+
+def _pieces(own: PassParts, forward: int, backward: int) -> PartSeconds:
+    """Yield the seconds of so many forward and backward passes of one rank by kind."""
+    exposed = forward * own.forward_exposed + backward * own.backward_exposed
+    yield "forward", float(forward * own.forward)
+    yield "recompute", float(backward * own.recompute)
+    yield "backward", float(backward * own.backward)
+    yield "exposed_communication", float(exposed)
+
+
+def _in_turn(pieces: PartSeconds, start_s: float) -> Iterator[TimeSpan]:
+    """Yield pieces one after the other."""
+    for kind, seconds in pieces:
+        if seconds > 0:
+            yield TimeSpan(kind, start_s, start_s + seconds)
+            start_s += seconds
+
+
+def _total(own: PassParts, pipelined_s: float) -> list[TimeSpan]:
+    """Return the seconds of all passes of a rank by kind, and for how long it is idle."""
+    spans = list(_in_turn(_pieces(own, 1, 1), 0.0))
+    end_s = spans[-1].end_s if spans else 0.0
+    return [*spans, TimeSpan("idle", end_s, max(pipelined_s, end_s))]
+
+
+def _spans(
+    passes: Iterable[TimedPass], own: PassParts, at_once: int, factor: float, ends_s: tuple[float, float]
+) -> Iterator[TimeSpan]:
+    """Yield the spans of one rank's passes between two ends, up to `at_once` of them summed up.
+
+    Idle seconds between summed passes are drawn after them.
+    """
+    now_s, end_s = ends_s
+    longest_s = at_once / 2 * float(own.forward_s) / factor
+    for group in _groups(passes, at_once, longest_s):
+        start_s = group[0].start_s * factor
+        if start_s - now_s > SHORTEST_S:
+            yield TimeSpan("idle", now_s, start_s)
+        backward = sum(one.work.backward for one in group)
+        spans = list(_in_turn(_pieces(own, len(group) - backward, backward), start_s))
+        yield from spans
+        now_s = spans[-1].end_s
+    if end_s - now_s > SHORTEST_S:
+        yield TimeSpan("idle", now_s, end_s)
+
+
+def _groups(passes: Iterable[TimedPass], at_once: int, longest_s: float) -> Iterator[list[TimedPass]]:
+    """Yield passes in groups of up to `at_once`; an idle time above `longest_s` ends a group, too."""
+    group: list[TimedPass] = []
+    for one in passes:
+        if group and (len(group) == at_once or one.start_s - group[-1].end_s > longest_s):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _window(view: View, shown_s: float, pipelined_s: float, total_s: float) -> tuple[float, float]:
+    """Return the seconds that a view shows, from when to when."""
+    if view == "start":
+        return 0.0, min(shown_s, total_s)
+    if view == "end":
+        return max(pipelined_s - shown_s, 0.0), total_s
+    return 0.0, total_s
+
+
+def _clipped(spans: Iterable[TimeSpan], window: tuple[float, float]) -> list[TimeSpan]:
+    """Return the spans that a window shows, cut at its ends."""
+    low, high = window
+    return [
+        TimeSpan(one.kind, max(one.start_s, low), min(one.end_s, high))
+        for one in spans
+        if one.end_s > low and one.start_s < high
+    ]
