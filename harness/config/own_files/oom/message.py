@@ -126,12 +126,12 @@ def _message(text: str, start: re.Match[str], body: str, count: int) -> OomMessa
         spare = max(0.0, reserved.B - allocated.B)
     own = _first(OWN, body)
     others = [size for one in OTHERS.findall(body) if (size := printed(*one).B) < UNKNOWN_B]
-    backend, size, unit = start.groups() if start.re is ASKED else ("CUDA", *start.groups())
+    backend, number, unit = start.groups() if start.re is ASKED else ("CUDA", *start.groups())
     process_B = own.B if own else max(others) if len(others) == 1 else None
     private = _first(PRIVATE, body)
     return OomMessage(
         backend=backend,
-        asked=printed(size, unit),
+        asked=printed(number, unit),
         gpu=int(next(one for one in gpu.groups() if one is not None)) if gpu else None,
         rank=_rank(text, start.start()),
         total=_first(TOTAL, body),
