@@ -165,7 +165,7 @@ def _toml(flat: dict[str, Any]) -> str:
 
 def _command(flat: dict[str, Any]) -> str:
     words = [
-        f"--{key}" if value is True else f"--{key} {value}"
+        f"--{key}" if value is True else f"--{key} {' '.join(value) if isinstance(value, list) else value}"
         for key, value in flat.items()
         if value is not False
     ]
