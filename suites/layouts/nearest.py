@@ -56,7 +56,8 @@ def distance(step: PublishedStep, setting: StepSetting, layout: Layouts) -> floa
 def flop_per_gpu(step: PublishedStep) -> float:
     """Return a published step's model FLOP per GPU, as `transformer.flop` counts them."""
     tokens = float(step["global_batch_size"] * step["seq_len"])
-    return model_flop_per_token(shape_of_question(step["model"]), step["seq_len"]) * tokens / step["gpus"]
+    flop = model_flop_per_token(shape_of_question(step["model"]), step["seq_len"]) * tokens
+    return flop / float(step["gpus"])
 
 
 def words_of(step: PublishedStep) -> str:

@@ -12,7 +12,8 @@ from typing import Any, TextIO
 
 from harness.records import Json, Note, Unavailable
 from suites.layouts import build, conditions, sample
-from suites.layouts.seconds import COMPARED, asked_of, setting_of
+from suites.layouts.causes import asked_of
+from suites.layouts.seconds import COMPARED, setting_of
 from suites.layouts.subject import Subject
 from suites.training.layouts.kinds import memory_kinds
 from suites.training.step_time.questions.answers import predicted

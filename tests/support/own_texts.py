@@ -7,7 +7,7 @@ MEGATRON = (
     "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --micro-batch-size 2 "
     "--global-batch-size 256 --bf16 --use-distributed-optimizer --tensor-model-parallel-size 4 "
     "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 --vocab-size 128256 "
-    "--recompute-activations --moe-token-dispatcher-type alltoall"
+    "--recompute-activations --moe-expert-capacity-factor 1.0"
 )
 TITAN = """
 [model]

@@ -72,17 +72,17 @@ def log_setup(fields: Mapping[str, object], setup: OwnSetup | None) -> OwnSetup:
 def other_counts(setup: OwnSetup, step_s: float) -> Iterator[str]:
     """Yield the step's TFLOP/s as each framework counts them: of another count, a lower number is no gap."""
     from harness.commands.fit.lines import wrapped
-    from harness.config.own_files.logs.flops import CONVENTIONS, flops_per_token
-    from harness.config.own_files.oom.sizes import sizes_of
+    from harness.commands.model_shape import shape_of
+    from harness.instruments.transformer.flop import CONVENTIONS, flop_per_token
 
     if setup.global_batch_size is None or setup.model is None or not setup.devices or not setup.seq_len:
         return
     per_gpu = setup.global_batch_size * setup.seq_len / setup.devices / step_s
     try:
-        sizes = sizes_of(setup.model)
+        shape = shape_of(setup.model)
     except ValueError:  # the cell refuses such a model, with its reason
         return
-    rates = {name: per_gpu * flops_per_token(name, sizes, setup.seq_len) for name in CONVENTIONS}
+    rates = {name: per_gpu * flop_per_token(name, shape, setup.seq_len) for name in CONVENTIONS}
     counted = ", ".join(f"{rate / 1e12:.0f} as {name}" for name, rate in rates.items())
     yield from wrapped(f"Yours in TFLOP/s per GPU is {counted} counts FLOP: compare numbers of one count.")
 

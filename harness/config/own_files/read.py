@@ -168,12 +168,15 @@ def _toml(flat: dict[str, Any]) -> str:
 
 
 def _command(flat: dict[str, Any]) -> str:
-    words = [
-        f"--{key}" if value is True else f"--{key} {shlex.quote(str(value))}"
-        for key, value in flat.items()
-        if value is not False
-    ]
+    words = [_option(key, value) for key, value in flat.items() if value is not False]
     return " \\\n    ".join(words) + "\n"
+
+
+def _option(key: str, value: Any) -> str:
+    if value is True:
+        return f"--{key}"
+    values = value if isinstance(value, list) else [value]
+    return " ".join([f"--{key}", *(shlex.quote(str(one)) for one in values)])
 
 
 __all__ = ["FORMATS", "flattened", "format_of", "read_own_file", "read_own_text", "write_own"]

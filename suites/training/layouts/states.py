@@ -97,8 +97,8 @@ def parameters_of(
     before = shape.norm_parameters * max(shape.outer_norms - 1, 0)
     shared = shared + np.where(first, vocabulary + positions + before, 0.0)
     tied = first & bool(shape.tie_word_embeddings)
-    after = shape.norm_parameters * min(shape.outer_norms, 1)
-    after += padded_vocabulary(shape, layouts) / tp if shape.head_bias else 0
+    head_bias = padded_vocabulary(shape, layouts) / tp if shape.head_bias else 0
+    after = shape.norm_parameters * min(shape.outer_norms, 1) + head_bias
     shared = shared + np.where(last, after + np.where(tied, 0.0, vocabulary), 0.0)
     if predicted and not shape.tie_word_embeddings:  # its own copy of the embedding
         shared = shared + np.where(last & ~first, vocabulary, 0.0)

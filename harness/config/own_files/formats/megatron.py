@@ -180,7 +180,8 @@ def modules_of(fields: Fields, recompute: str) -> tuple[str, ...]:
 
 def dispatcher_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
     """Return how tokens reach their experts; allgather is the default where the model has experts."""
-    kind = str(fields.get("_dispatcher") or "allgather") if fields.get("_experts") else "alltoall"
+    default = "allgather" if fields.get("_experts") else "alltoall"
+    kind = str(fields.get("_dispatcher") or default)
     backend = str(fields.get("_flex") or "deepep")
     if kind == "flex" and backend != "deepep":
         unclear.append(NotUnderstood("moe_flex_dispatcher_backend", backend, "taken as deepep"))
@@ -225,7 +226,7 @@ def arguments_of(setup: OwnSetup) -> dict[str, Any]:
         "global_batch_size": _global_batch(setup),
         "seq_length": setup.seq_len,
         "recompute_granularity": None if setup.recompute == "none" else setup.recompute,
-        "recompute_modules": list(setup.recompute_modules) or None,
+        "recompute_modules": list(setup.recompute_modules) if setup.recompute_modules else None,
         "moe_token_dispatcher_type": written_dispatcher(setup),
         "attention_backend": "unfused" if setup.attention == "explicit" else "flash",
         "optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(setup.optimizer, setup.optimizer),

@@ -125,7 +125,7 @@ def _message(text: str, start: re.Match[str], body: str, count: int) -> OomMessa
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0.0, reserved.B - allocated.B)
     own = _first(OWN, body)
-    others = [size for one in OTHERS.findall(body) if (size := printed(*one).B) < UNKNOWN_B]
+    others = [found.B for one in OTHERS.findall(body) if (found := printed(*one)).B < UNKNOWN_B]
     backend, number, unit = start.groups() if start.re is ASKED else ("CUDA", *start.groups())
     process_B = own.B if own else max(others) if len(others) == 1 else None
     private = _first(PRIVATE, body)

@@ -19,6 +19,11 @@ from harness.commands.fit.written_layout import answered_setup, written_layout
 from harness.config.own_files.read import read_own_text
 from harness.config.validation import ConfigError
 
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "max_position_embeddings": 32768,
+}  # fmt: skip
 NANOTRON = """
 parallelism: {dp: 4, tp: 2, pp: 2, pp_engine: 1f1b, tp_mode: ALL_REDUCE}
 tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 8, sequence_length: 2048}
@@ -57,7 +62,24 @@ def test_megatrons_arguments_are_a_layout_with_all_that_they_say(tmp_path):
         "search": False,
     }
     assert {name: fields[name] for name in by_hand} == by_hand
-    assert "moe_token_dispatcher_type" in "\n".join(own.lines())
+    assert "moe_expert_capacity_factor" in "\n".join(own.lines())
+
+
+def test_megatrons_modules_and_dispatcher_are_asked_about_and_seconds_have_none(tmp_path):
+    text = MEGATRON.replace(
+        "--recompute-activations",
+        "--recompute-granularity selective --recompute-modules mlp layernorm --num-experts 8 "
+        "--moe-router-topk 2 --expert-model-parallel-size 4",
+    )
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MIXTRAL))
+    _, question = asked(tmp_path, text, f"model={config}")
+    assert question.workload["recompute_modules"] == ["mlp", "layernorm"]
+    assert question.workload["dispatcher"] == "allgather"  # its default
+    path = tmp_path / "run.txt"
+    advised = own_run([f"config={path}", f"out={tmp_path}", f"model={config}"])
+    assert advised is not None
+    assert "dispatcher allgather, of which seconds are not modelled" in "; ".join(advised.own.left_out)
 
 
 def test_torchtitans_file_has_the_ranks_that_the_command_leaves(tmp_path):

@@ -95,6 +95,8 @@ MEGATRON = {
     "global_batch_size": st.sampled_from([64, 256]),
     "precision": st.sampled_from(["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]),
     "recompute": st.sampled_from(["none", "selective", "full"]),
+    "recompute_modules": st.sampled_from([(), ("mlp",), ("layernorm", "moe_act")]),
+    "dispatcher": st.sampled_from(["alltoall", "allgather", "deepep"]),
     "attention": st.sampled_from(["flash", "explicit"]),
     "offload": st.sampled_from([(), ("optimizer",)]),
     "model": st.just(LLAMA),
@@ -217,6 +219,8 @@ def test_what_is_written_is_read_back(name, data):
     values = data.draw(st.fixed_dictionaries(EXPRESSED[name]))
     if values.get("sequence_parallel") and name.startswith("megatron"):
         values["sequence_parallel"] = values["tp"] > 1  # Megatron-LM switches it off with one rank
+    if values.get("recompute_modules") and values["recompute"] != "selective":
+        values["recompute_modules"] = ()  # Megatron-LM reads them with selective recompute alone
     setup = OwnSetup(format=name, framework=format_named(name).SOURCE, **values)
     read = read_own_text(write_own(setup, name), name, suffix_of(name))
     assert {field: getattr(read, field) for field in values} == values
