@@ -42,7 +42,7 @@ def app_of(words: Sequence[str], model: StepModel, folder: Path) -> Dash:
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = lambda: whole(page, model, values)
 
-    @app.callback(
+    @app.callback(  # type: ignore[untyped-decorator]
         output={
             "message": Output("message", "children"),
             "parts": {name: Output(name, "children") for name in CHILDREN},

@@ -108,10 +108,10 @@ def _activations(setup: OwnSetup, shape: TransformerShape) -> Iterator[StepTenso
         widths.append(("latent queries", shape.q_lora_rank, 1))
     inner = [("the MLP's", shape.intermediate_size)] if not all(shape.layers_are_moe) else []
     inner += [("the shared experts'", shared)] if shared else []
-    for name, width in inner:
-        widths.append((f"{name} inner activation", width, tp))
+    for whose, inner_width in inner:
+        widths.append((f"{whose} inner activation", inner_width, tp))
         if shape.gated:
-            widths.append((f"{name} gate and up together", 2 * width, tp))
+            widths.append((f"{whose} gate and up together", 2 * inner_width, tp))
     for name, width, ranks in widths:
         by = f" / tp {tp}" if ranks > 1 else ""
         text = f"{tokens_of(setup):,} tokens × {width:,}{by}"
