@@ -34,7 +34,7 @@ SWITCHES = (
     SwitchedFields("gpus", "gpus", ("dp", "global_batch_size", ACCUMULATED)),
     SwitchedFields("gpu", "architecture", ("device", "gpus_per_node", "global_batch_size", *LAYOUT)),
 )
-"""Between generations of GPUs each step has the layout and the batch that were published for it."""
+"""Between generations of GPUs, a step has the layout and the batch that were published for it."""
 
 
 class StepPair(NamedTuple):
