@@ -65,11 +65,15 @@ def app_of(words: Sequence[str], model: StepModel, folder: Path) -> Dash:
 
 
 def first_values(page: AskedPage, model: StepModel) -> dict[str, Any]:
-    """Return the controls of the first question: its layout, or the fastest where it has none."""
+    """Return the controls of the first question: its layout, or the fastest where it has none.
+
+    Raises ConfigError where the model refuses it.
+    """
     name = page.first_model
     values = values_of(page.first, name, page.models[name])
+    found = layout_values(model.ask(page.first.workload).record.notes)
     if page.first.search:
-        values |= layout_values(model.ask(page.first.workload).record.notes)
+        values |= found
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,8 @@ def listener(port: int, typed: str) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        raise ConfigError(f"{typed}: port {port} of {HOST}: {error.strerror}; give another") from error
+        reason = os.strerror(error.errno)
+        raise ConfigError(f"{typed}: port {port} of {HOST}: {reason}; give another") from error
 
 
 def port_of(words: CommandWords) -> int:
