@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.own_files.formats.megatron_model import model_config, written_model
+from harness.config.own_files.formats.megatron_model import EXPERTS, model_config, written_model
 from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat, flag_of
@@ -242,7 +242,8 @@ def arguments_of(setup: OwnSetup) -> dict[str, Any]:
 
 def written_dispatcher(setup: OwnSetup) -> str | None:
     """Return --moe-token-dispatcher-type, which is of experts alone."""
-    has_experts = setup.ep > 1 or setup.dispatcher != "alltoall"
+    named = any((setup.model or {}).get(name) for name in EXPERTS)
+    has_experts = named or setup.ep > 1 or setup.dispatcher != "alltoall"
     return {"deepep": "flex"}.get(setup.dispatcher, setup.dispatcher) if has_experts else None
 
 

@@ -151,9 +151,12 @@ def written_model(model: Mapping[str, Any] | None) -> dict[str, Any]:
     return own | _written_experts(model) | (_written_latent(model) if kind == "deepseek_v3" else {})
 
 
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""How configs of different models call the number of experts."""
+
+
 def _written_experts(model: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    count = next((model[name] for name in names if model.get(name)), 0)
+    count = next((model[name] for name in EXPERTS if model.get(name)), 0)
     if not count:
         return {}
     width = model.get("moe_intermediate_size") or model["intermediate_size"]

@@ -62,6 +62,7 @@ VALUES = {
     "fsdp_config.reshard_after_forward": True,
     "parallelism.pipeline_parallel_schedule": "1F1B",
     "recompute_granularity": "full",
+    "moe_token_dispatcher_type": "alltoall",
     "quantization_bit": 4,
     "device_train_microbatch_size": 4,
     "activation_checkpoint.selective_ac_option": "op",
