@@ -59,6 +59,20 @@ def test_one_compilation_serves_any_length(name):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+def test_an_engine_without_code_for_any_length_is_a_reading_with_its_message(monkeypatch):
+    def no_code(capture):
+        raise RuntimeError("failed to legalize operation 'x'")
+
+    subject = any_length.apply(build(TINY, 4), any_length.Settings("inductor"))
+    engine = dataclasses.replace(subject.engine, compile=no_code)
+    session = prepare(dataclasses.replace(subject, engine=engine))
+    check(session)
+    readings = {one.metric: one.value for one in read_once(session) if isinstance(one, Reading)}
+    assert readings["compiles"] == 0
+    assert "coverage" not in readings
+    assert "failed to legalize" in session.failure
+
+
 def test_what_is_compiled_again_for_another_length_is_no_such_code():
     session = prepare(inductor.apply(build(TINY, 4)))
     session.compile()

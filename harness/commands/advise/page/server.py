@@ -58,7 +58,7 @@ def listener(port: int, typed: str) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        reason = os.strerror(error.errno)
+        reason = os.strerror(error.errno or 0)
         raise ConfigError(f"{typed}: port {port} of {HOST}: {reason}; give another") from error
 
 
