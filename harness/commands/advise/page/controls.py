@@ -52,7 +52,7 @@ def controls(models: Sequence[str], devices: Sequence[str]) -> Mapping[str, Sequ
             FormControl("virtual_stages", "Stages per rank", hint="more than 1: interleaved 1F1B"),
             FormControl("ep", "Expert parallel (ep)"),
             FormControl("etp", "Tensor parallel of experts"),
-            FormControl("zero", "ZeRO stage", list(ZERO.items())),
+            FormControl("zero", "ZeRO stage", [(stage, f"ZeRO-{stage}") for stage in range(4)]),
             FormControl("shard_size", "Shard size", hint="ranks; empty: all"),
             FormControl("recompute", "Recompute", [(name, name) for name in RECOMPUTES]),
             FormControl("sequence_parallel", "Sequence parallel", [(True, "with tp"), (False, "off")]),
@@ -61,10 +61,10 @@ def controls(models: Sequence[str], devices: Sequence[str]) -> Mapping[str, Sequ
     }
 
 
-NETWORK_TITLES = {"infiniband": "InfiniBand", "efa": "AWS EFA"}
+WIDE = ("model", "device", "program")
+"""Controls as wide as the form."""
 
-ZERO = {0: "0: none", 1: "1: optimizer", 2: "2: + gradients", 3: "3: + parameters"}
-"""What each stage shards over the data-parallel ranks."""
+NETWORK_TITLES = {"infiniband": "InfiniBand", "efa": "AWS EFA"}
 
 SIZE_LABELS = {
     "num_hidden_layers": "Layers",
@@ -104,6 +104,6 @@ def field(control: FormControl, value: Any) -> html.Div:
     else:
         part = dcc.Input(id=control.name, type="number", value=value, min=0, debounce=WAIT_S)
     hint = [html.Small(control.hint)] if control.hint else []
-    wide = " wide" if control.name == "model" else ""
+    wide = " wide" if control.name in WIDE else ""
     label = html.Label([control.label, *hint], htmlFor=control.name)
     return html.Div([label, part], className=f"field{wide}")

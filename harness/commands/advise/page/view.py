@@ -29,14 +29,13 @@ def headline(answer: StepAnswer, question: AdviseQuestion) -> list[Component]:
     step_s, rate = one["step_time"], one["model_flop_rate"] / 1e12
     low, high = one["step_time/low"], one["step_time/high"]
     left_B = one["room_for_allocator"] - one["needed_memory"]
-    room = f"{GB(one['needed_memory'])} of {GB(one['room_for_allocator'])} GB needed"
+    room = f"{GB(one['needed_memory'])} of {GB(one['room_for_allocator'])} GB"
     state = "no" if not fits(one) else "tight" if one["retries"] else "yes"
-    verdict = {
-        "yes": f"fits, {GB(left_B)} GB left",
-        "tight": f"fits, {GB(left_B)} GB left",
-        "no": f"{GB(-left_B)} GB too much",
+    verdict, margin = {
+        "yes": ("fits", f"{GB(left_B)} GB left: {room}"),
+        "tight": ("fits barely", f"{GB(left_B)} GB left: {room}; the allocator may retry"),
+        "no": ("does not fit", f"{GB(-left_B)} GB too much: {room}"),
     }[state]
-    note = {"yes": "", "tight": "; the allocator may retry", "no": "; does not fit"}[state]
     tiles = [
         tile("step", "Time per step", human(step_s, "s"), f"90 %: {human(low, 's')} … {human(high, 's')}"),
         tile(
@@ -52,7 +51,7 @@ def headline(answer: StepAnswer, question: AdviseQuestion) -> list[Component]:
             f"{one['tokens_per_s_per_device']:,.0f}",
             f"{human(one['tokens_per_s_per_device'] * question.gpus, 'token/s')} in all",
         ),
-        tile("memory", "Memory per GPU", verdict, room + note, state),
+        tile("memory", "Memory per GPU", verdict, margin, state),
     ]
     return [html.P(name, className="layout"), html.Div(tiles, className="tiles"), about(answer, question)]
 
@@ -74,7 +73,7 @@ def about(answer: StepAnswer, question: AdviseQuestion) -> html.P:
     tokens = f", {int(str(batch)) * int(str(fields['seq_len'])):,} tokens per step" if batch else ""
     return html.P(
         f"{size}{tokens}, {question.gpus:,} × {question.device.title}, {question.link}, as "
-        f"{PROGRAMS[record.conditions['program']]} trains. Calculated; the interval is that of {kind}.",
+        f"{PROGRAMS[record.conditions['program']]} trains. Calculated. Interval: {kind}.",
         className="soft",
     )
 
@@ -93,7 +92,12 @@ def time_legend(answer: StepAnswer) -> list[html.Span]:
     seconds = [time_of_rank(row) for row in answer.timeline["ranks"]]
     total = {kind: sum(one.get(kind, 0.0) for one in seconds) for kind in TIMES}
     whole = sum(total.values())
-    return legend(TIMES, {kind: f"{each / whole:.1%}" for kind, each in total.items() if each > 0})
+    return legend(TIMES, {kind: share(each / whole) for kind, each in total.items() if each > 0})
+
+
+def share(part: float) -> str:
+    """Return a part of a whole in percent."""
+    return f"{part:.1%}" if part >= 0.001 else "< 0.1%"
 
 
 def time_of_rank(spans: Iterable[tuple[str, float, float]]) -> dict[str, float]:

@@ -82,12 +82,21 @@ def timeline(
     for one_pass in done:
         if one_pass.end_s * factor > window[0] and one_pass.start_s * factor < window[1]:
             passes[one_pass.rank].append(one_pass)
-    at_once = -(-sum(map(len, passes)) * SPANS_PER_PASS // max(MOST_SPANS, MOST_SPANS_PER_RANK * len(ranks)))
+    at_once = _at_once(sum(map(len, passes)), len(ranks), virtual)
     rows = []
     for own_passes, own in zip(passes, ranks, strict=True):
         spans = _spans(own_passes, own.times(factor / virtual), at_once, factor, (window[0], pipelined_s))
         rows.append(_clipped([*spans, *_in_turn(after, pipelined_s)], window))
     return StepTimeline(rows, at_once, factor)
+
+
+def _at_once(passes: int, ranks: int, virtual_stages: int) -> int:
+    """Return how many passes are summed up: one, or those of whole micro-batches, forward and backward."""
+    most = max(MOST_SPANS, MOST_SPANS_PER_RANK * ranks)
+    if passes * SPANS_PER_PASS <= most:
+        return 1
+    turn = 2 * virtual_stages
+    return turn * -(-passes * SPANS_PER_PASS // (most * turn))
 
 
 def _after(step: StepSeconds, total_s: float) -> list[tuple[SpanKind, float]]:
