@@ -26,7 +26,8 @@ STARTS = {
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
-        test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
+        test_account test_advise test_advise_page test_advise_page_browser
+        test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
         test_huggingface
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
