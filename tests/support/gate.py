@@ -28,6 +28,7 @@ STARTS = {
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
         test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
         test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite test_fit_verdicts
+        test_advise_page test_advise_page_browser
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora

@@ -42,7 +42,11 @@ def app_of(words: Sequence[str], model: StepModel, folder: Path) -> Dash:
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = lambda: whole(page, model, values)
 
-    @app.callback(  # type: ignore[untyped-decorator]
+    def changed(values: dict[str, Any], shown: str, clicks: int, message: str) -> dict[str, Any]:
+        """Answer for what the controls have now."""
+        return answered(page, model, values, shown, str(ctx.triggered_id))
+
+    app.callback(
         output={
             "message": Output("message", "children"),
             "parts": {name: Output(name, "children") for name in CHILDREN},
@@ -56,11 +60,7 @@ def app_of(words: Sequence[str], model: StepModel, folder: Path) -> Dash:
             "message": State("message", "children"),
         },
         prevent_initial_call=True,
-    )
-    def changed(values: dict[str, Any], shown: str, clicks: int, message: str) -> dict[str, Any]:
-        """Answer for what the controls have now."""
-        return answered(page, model, values, shown, str(ctx.triggered_id))
-
+    )(changed)
     return app
 
 

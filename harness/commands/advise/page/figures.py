@@ -104,7 +104,7 @@ def timeline_figure(ranks: Sequence[Spans]) -> Json:
     low = min((row[0][1] for row in ranks if row), default=0.0)
     high = max((row[-1][2] for row in ranks if row), default=1.0)
     layout = {"barmode": "overlay", "xaxis": {"range": [low, high], "rangemode": "normal"}}
-    return figure(len(ranks), traces, "Seconds from the start of the step", layout)
+    return figure(len(ranks), traces, "Seconds", layout)
 
 
 def memory_figure(kinds: Mapping[str, Sequence[float]], usable_B: float) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -58,7 +57,7 @@ def listener(port: int, typed: str) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = str(error.strerror).partition(" (")[0]
         raise ConfigError(f"{typed}: port {port} of {HOST}: {reason}; give another") from error
 
 

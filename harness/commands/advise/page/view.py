@@ -17,7 +17,7 @@ from harness.commands.fit.answer import GB, value
 from harness.commands.fit.layout_lines import PROGRAMS
 from harness.commands.fit.lines import parameters
 from harness.records import Record
-from harness.units import human
+from harness.units import human, kept_together
 
 Component = Any
 """One of dash's, whose types are made as it is imported."""
@@ -59,7 +59,11 @@ def headline(answer: StepAnswer, question: AdviseQuestion) -> list[Component]:
 def tile(name: str, title: str, text: str, below: str, state: str = "") -> html.Div:
     """Return one number of the headline."""
     return html.Div(
-        [html.Span(title), html.Strong(text, id=f"value-{name}"), html.Small(below)],
+        [
+            html.Span(title),
+            html.Strong(text, id=f"value-{name}"),
+            html.Small(kept_together(below), id=f"below-{name}"),
+        ],
         className=f"tile {state}".strip(),
     )
 
