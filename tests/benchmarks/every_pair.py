@@ -50,7 +50,8 @@ def serve(suite: str) -> None:
             pairs.compile_by_aot_eager(patch)
             fields = pairs.workload_of(suite)
             for line in sys.stdin:
-                found = pairs.tried(suite, fields, tuple(json.loads(line)))
+                chosen, start = json.loads(line)
+                found = pairs.tried(suite, fields, tuple(chosen), start)
                 answers.write(json.dumps(found._asdict()) + "\n")
                 answers.flush()
         template.close()
@@ -62,7 +63,7 @@ class Child:
     def __init__(self, suite: str) -> None:
         self.suite, self.process = suite, None
 
-    def ask(self, chosen: tuple[str, ...]) -> pairs.Tried:
+    def ask(self, chosen: tuple[str, ...], start: bool) -> pairs.Tried:
         if self.process is None:
             command = [sys.executable, __file__, CHILD + self.suite]
             pipe, nothing = subprocess.PIPE, subprocess.DEVNULL  # of libraries' words at the end
@@ -72,7 +73,7 @@ class Child:
         limit = threading.Timer(LIMIT_S, self.process.kill)
         limit.start()
         try:
-            self.process.stdin.write(json.dumps(chosen) + "\n")
+            self.process.stdin.write(json.dumps([chosen, start]) + "\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except BrokenPipeError:
@@ -106,19 +107,27 @@ def main(words: list[str]) -> int:
             record = Path(word.partition("=")[2])
         else:
             suites.append(word)
-    for suite in suites or pairs.SUITES:
-        known, child = pairs.recorded(record), Child(suite)
-        todo = [one for one in pairs.combined() if not done(known.get((suite, one)))]
-        for number, chosen in enumerate(todo, 1):
-            begin_s = time.monotonic()
-            found = child.ask(chosen)
-            with record.open("a") as file:
-                file.write(json.dumps(found._asdict()) + "\n")
-            what = f"{number}/{len(todo)} {suite} {'+'.join(chosen)}"
-            said = f"{found.status} {found.reason}"[:200]
-            print(f"{what}: {time.monotonic() - begin_s:.1f} s, {said}", flush=True)
-        child.close()
+    for start in (False, True):  # what is refused before it starts takes seconds, so it comes first
+        for suite in suites or pairs.SUITES:
+            try_all(suite, record, start)
     return summary(record)
+
+
+def try_all(suite: str, record: Path, start: bool) -> None:
+    """Try what the record lacks, and append what is known then."""
+    known, child = pairs.recorded(record), Child(suite)
+    todo = [one for one in pairs.combined() if not done(known.get((suite, one)))]
+    for number, chosen in enumerate(todo, 1):
+        begin_s = time.monotonic()
+        found = child.ask(chosen, start)
+        if not start and found.status == pairs.OK:
+            continue
+        with record.open("a") as file:
+            file.write(json.dumps(found._asdict()) + "\n")
+        what = f"{number}/{len(todo)} {suite} {'+'.join(chosen)}"
+        said = f"{found.status} {found.reason}"[:200]
+        print(f"{what}: {time.monotonic() - begin_s:.1f} s, {said}", flush=True)
+    child.close()
 
 
 def done(found: pairs.Tried | None) -> bool:

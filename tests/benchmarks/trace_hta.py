@@ -2,10 +2,11 @@
 
 python tests/benchmarks/trace_hta.py --record=FILE [--source=WHERE] TRACE...
 
-Runs in an environment with HolisticTraceAnalysis, which need not have this project. FILE gets a line of JSON
-for each trace, with WHERE the traces after it come from: microseconds of HTA's temporal breakdown and the
-percentage of communication that it finds hidden, or the error that it ends with. A trace is given to HTA by
-itself, as rank 0, with all of its steps and no rounding.
+Runs in an environment with HolisticTraceAnalysis, which need not have this project; under pandas 3, release
+0.5.0 ends with a TypeError for some traces. FILE gets a line of JSON for each trace, with WHERE the traces
+after it come from: microseconds of HTA's temporal breakdown and the percentage of communication that it
+finds hidden, or the error that it ends with. A trace is given to HTA by itself, as rank 0, with all of its
+steps and no rounding.
 """
 
 from __future__ import annotations

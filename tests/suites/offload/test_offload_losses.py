@@ -209,6 +209,14 @@ def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
         check_course(TrainingSession(subject, None), [*right[:-1], 9.0])
 
 
+@pytest.mark.parametrize("settings", [{}, {"split": False}])
+def test_micro_batches_are_compared_with_those_of_plain_pytorch(settings, pools):
+    """A sequence of text depends on the number of its micro-batch."""
+    subject = subject_of("baseline").with_techniques([{"gradient_accumulation": settings}])
+    losses = pools.losses("train_steps", subject, steps=4)
+    check_course(TrainingSession(subject, None), losses)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_is_wrong(bad):
     losses = [4.0, bad, 3.0, 2.0, 2.0, 2.0]
