@@ -1,4 +1,4 @@
-"""The table of docs/commands/traces.md has the values of its two records: the breakdown's, and those of HTA."""
+"""The table of docs/commands/traces.md has the values of its two records: the breakdown and HTA."""
 
 import json
 import re
