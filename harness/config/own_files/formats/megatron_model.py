@@ -111,10 +111,15 @@ LEARNED = "gpt2"
 
 
 def written_model(model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a config's sizes as arguments, by argparse's names; empty for another architecture."""
-    kind = (model or {}).get("model_type")
-    if model is None or kind not in (*GATED, LEARNED, "gpt_neox"):
+    """Return a config's sizes as arguments, by argparse's names; empty without a model.
+
+    Raises ValueError for another architecture, whose sizes would be missing in the file.
+    """
+    if model is None:
         return {}
+    kind, known = model.get("model_type"), (*GATED, LEARNED, "gpt_neox")
+    if kind not in known:
+        raise ValueError(f"model_type is {kind}, whose sizes are not written; they are of {', '.join(known)}")
     if kind == LEARNED:
         return {
             "num_layers": model["n_layer"],

@@ -7,6 +7,7 @@ import yaml
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.own_files.formats import torchtitan, torchtune
+from harness.config.own_files.formats.megatron_model import written_model
 from harness.config.own_files.models import (
     TABLE,
     canonical,
@@ -103,3 +104,9 @@ def test_a_name_is_translated_between_frameworks():
     assert name_among("Qwen/Qwen2.5-7B-Instruct", flavors) is None
     assert hub_name("llama3/405B", "torchtitan") == "meta-llama/Meta-Llama-3.1-405B"
     assert hub_name("mine/model", "axolotl") == "mine/model"
+
+
+def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
+    assert written_model(None) == {}
+    with pytest.raises(ValueError, match=r"^model_type is falcon, whose sizes are not written; they are of "):
+        written_model({"model_type": "falcon", "hidden_size": 64})
