@@ -38,7 +38,8 @@ where does the time of a training step go?
                     they contradict each other
   out=FOLDER        write timeline.html, and perfetto.json.gz (ui.perfetto.dev)
 
-Exit status: 0, or 2 for a mistake in the command or in a trace. docs/commands/traces.md
+Exit status: 0, or 2 for a mistake in the command or in a trace.
+docs/commands/traces.md
 
 python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 """

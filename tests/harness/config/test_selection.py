@@ -173,5 +173,5 @@ def test_only_suites_that_time_nothing_run_several_cells_at_once_by_default():
     several = {run.suite for run in load(["suite=all"]) if compose_run(run.suite, {}, []).suite.parallel}
     assert several == {
         "memory", "memory_published", "congestion", "interconnect_formula", "cost", "limits",
-        "layouts", "stack_published", "step_time",
+        "layouts", "stack_published", "step_gains", "step_time",
     }  # fmt: skip

@@ -38,8 +38,8 @@ def of_few_layers(name):
 def test_there_are_rows_of_several_authors_and_kinds():
     rows = RUN.workloads.values()
     assert len({row["published_by"] for row in rows}) >= 4
-    assert {row["kind"] for row in rows} == {"allocated", "active", "reserved"}
-    assert all("commit" in row["source"] or " at " in row["source"] for row in rows)
+    assert {row["kind"] for row in rows} == {"allocated", "active", "reserved", "host"}
+    assert all(any(one in row["source"] for one in ("commit", " at ", "issue")) for row in rows)
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -166,9 +166,11 @@ def test_the_docs_have_the_errors_of_the_committed_run():
     errors = {}
     for record in read_records(ROOT / "results" / "reference" / "memory_published"):
         method = "megatron" if record.cell.workload in MEGATRON else "fake_step"
+        if record.cell.config["workload"]["kind"] == "host":
+            continue
         (error,) = measurement(record, "relative_error", method).samples
         errors[record.cell.workload] = 100 * error
-    assert errors.keys() == RUN.workloads.keys()
+    assert errors.keys() == {name for name, row in RUN.workloads.items() if row["kind"] != "host"}
     for words, names in GROUPS.items():
         (line,) = [one for one in lines if one.startswith("|") and words in one]
         of_group = [error for name, error in errors.items() if re.match(names, name)]
@@ -180,7 +182,7 @@ def test_the_docs_have_the_errors_of_the_committed_run():
     )
     dry = [abs(error) for name, error in errors.items() if name not in MEGATRON]
     within = [error for error in errors.values() if abs(error) < 2]
-    by_account = [abs(errors[name]) for name in MEGATRON]
+    by_account = [abs(errors[name]) for name in MEGATRON if name in errors]
     assert max(map(abs, errors.values())) == max(by_account)
     text = " ".join(lines)
     assert f"{len(within)} of {len(errors)} peaks are predicted within 2 %: {len(dry)} by dry runs" in text

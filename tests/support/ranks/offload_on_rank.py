@@ -54,6 +54,7 @@ class Reducing(nn.Module):
     def __init__(self, model, **settings):
         super().__init__()
         self.model = model
+        self.bucket_bytes_cap = 0
 
     def forward(self, *batch):
         return self.model(*batch)
