@@ -6,12 +6,14 @@ The result is compared at the workload's length and, from the same code, at half
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from harness.records import Unavailable
+from suites.portability.capture.graph import Capture
 from suites.portability.engines import inductor, iree, onnx_runtime, openvino
 from suites.portability.extra import missing
-from suites.portability.subject import Subject
+from suites.portability.subject import Compiled, Subject
 
 ENGINES = {
     "inductor": (inductor, ()),
@@ -30,10 +32,17 @@ class Settings:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject compiled for any length; raises `Unavailable` where a package is missing."""
-    module, packages = ENGINES[settings.engine]
+    """Return the subject compiled for any length."""
+    engine = ENGINES[settings.engine][0].apply(subject).engine
+    assert engine is not None
+    return replace(
+        subject, engine=replace(engine, compile=partial(compiled, name=settings.engine), any_length=True)
+    )
+
+
+def compiled(capture: Capture, name: str) -> Compiled:
+    """Return the graph compiled by an engine; raises `Unavailable` where a package is missing."""
+    module, packages = ENGINES[name]
     if reason := missing(*packages):
         raise Unavailable(reason)
-    engine = module.apply(subject).engine
-    assert engine is not None
-    return replace(subject, engine=replace(engine, any_length=True))
+    return module.compiled(capture)
