@@ -45,4 +45,5 @@ def compiled(capture: Capture, name: str) -> Compiled:
     module, packages = ENGINES[name]
     if reason := missing(*packages):
         raise Unavailable(reason)
-    return module.compiled(capture)
+    found: Compiled = module.compiled(capture)
+    return found
