@@ -245,20 +245,20 @@ def check_course(session: TrainingSession, losses: Sequence[float]) -> None:
     if workload.needs_gpu:  # too large for one plain process
         return
     compared = losses[: COMPARED_STEPS[device().type]] if workload.precision == "bf16" else losses
-    batches = (step.workload.micro_batch_size, step.workload.gradient_accumulation_steps)
-    plain = losses_of_plain_pytorch(workload, subject.seed, len(compared), *batches)
+    batch, micro_batches = step.workload.micro_batch_size, step.workload.gradient_accumulation_steps
+    plain = losses_of_plain_pytorch(workload, subject.seed, len(compared), batch, micro_batches)
     error = compare(compared, plain, max(RANKS, step.contract.relative))
     session.max_error = max(error, session.max_error or 0.0)
 
 
 @lru_cache(maxsize=1)
 def losses_of_plain_pytorch(
-    workload: Workload, seed: int, count: int, micro_batch_size: int, micro_batches: int
+    workload: Workload, seed: int, count: int, batch: int, micro_batches: int
 ) -> Sequence[float]:
     """Return the losses with which all variants of a workload that take such micro-batches are compared."""
     step = baseline(workload, seed).step
-    sizes = {"micro_batch_size": micro_batch_size, "gradient_accumulation_steps": micro_batches}
-    taken = replace(step, workload=replace(step.workload, **sizes))
+    batches = replace(step.workload, micro_batch_size=batch, gradient_accumulation_steps=micro_batches)
+    taken = replace(step, workload=batches)
     return plain_losses(step, text_updates(taken, count), shared_techniques(workload), device())
 
 

@@ -88,10 +88,12 @@ LONG = """
     test_every_optimization.py::*memory_parquet_306_8-ray_data]
     test_every_optimization.py::*memory_parquet_306_8-spdl]
     test_every_optimization.py::*memory|*_mixed_*]
+    test_every_optimization.py::*portability|*-any_length.*
     test_every_optimization.py::*portability|softmax-inductor]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_fit_verdicts.py::test_a_for_loop_over_parameters_does_not_fit_under_zero_2
     test_fit_verdicts.py::test_reserved_bytes_decide_in_the_first_line
     test_fit_verdicts.py::test_states_on_the_host_need_its_memory
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
@@ -119,6 +121,7 @@ LONG = """
     test_ray_executor.py::test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
     test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
+    test_ray_executor.py::test_a_search_over_models_clusters_and_layouts_runs_on_ray_as_here
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_reserved_memory.py::test_other_sizes_of_a_step_are_built_as_its_own_were[[]techniques1]
     test_slurm_executor.py::test_a_folder_that_nodes_do_not_see_is_named[[]no node]
@@ -138,7 +141,6 @@ kernel's target, one more way for a node or a submitter to be lost. `make long` 
 
 SAMPLED = {
     2: """
-        test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes
         test_compare.py::test_identical_runs_of_real_processes_do_not_fail
         test_context_parallel.py::test_fused_attention_on_cuda_makes_no_mask
         test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
@@ -151,6 +153,7 @@ SAMPLED = {
         test_mixture.py::test_a_dry_run_with_equal_shares_is_what_a_real_routing_takes_on_one_device
         test_ranks.py::test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it
         test_ranks.py::test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell
+        test_repeated_weights.py::test_a_slice_of_each_size_stands_for_all
         test_room.py::test_the_needed_room_is_within_the_stated_range
         test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job
         test_steady_micro_batches.py::test_further_micro_batches_take_what_the_second_does
@@ -192,6 +195,7 @@ SAMPLED = {
         test_user_model.py::test_the_dry_run_of_the_example_is_the_real_steps_peak
     """,
     4: """
+        test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes
         test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
         test_expert_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
         test_expert_parallel.py::test_the_dry_run_equals_what_real_tensors_take
@@ -200,9 +204,10 @@ SAMPLED = {
         test_further_meshes.py::test_the_dry_run_of_a_rank_of_each_stage_equals_what_real_tensors_*
         test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
         test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
-        test_published_models.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
         test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
         test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
+        test_published_models.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+        test_repeated_weights.py::test_the_timeline_is_that_of_running_each_widening
     """,
     5: """
         test_encoder_decoder.py::test_a_step_is_answered
