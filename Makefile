@@ -7,6 +7,8 @@ RUN := $(VENV)/bin/python
 # set up once; in the order of tests/support/gate.py.
 PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 export DS_BUILD_OPS := 0
+# Hundreds of tests start Python: none is to compile the same modules again, whatever the shell has set.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: reproduce check test long setup system check-ruff check-types check-quick check-tests operators
 
