@@ -44,7 +44,7 @@ def test_an_engine_computes_a_training_step_as_float64_does(name):
     assert 0 < session.errors.largest < 1e-4
 
 
-@pytest.mark.parametrize("name", ["iree", "onnx_runtime", "tvm"])
+@pytest.mark.parametrize("name", ["iree", "openvino", "onnx_runtime", "tvm"])
 def test_code_that_a_process_kept_serves_a_later_one_with_other_values(name, monkeypatch, tmp_path):
     module = available(name)
     monkeypatch.setenv(FOLDER, str(tmp_path))
