@@ -80,7 +80,7 @@ def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
 
 
 def repeats_of(run: Run, variant: Variant) -> int:
-    """Return how many fresh processes a variant gets; a baseline as many as any variant beside it."""
+    """Return how many fresh processes a variant gets; a baseline as many as any other variant."""
     if variant.module in BASELINES:
         others = (repeats_of(run, one) for one in run.variants if one.module not in BASELINES)
         return max(others, default=run.repeats)

@@ -110,8 +110,8 @@ class Capture:
         """Return what the graph computes as text: operators, shapes, types and constants, not its inputs."""
         nodes = list(self.graph.graph.nodes)
         lines = [f"{one.format_node()} {one.meta.get('val')}" for one in nodes]
-        names = [one.target for one in nodes if one.op == "get_attr"]
-        constants = [(name, getattr(self.graph, name).tolist()) for name in names]
+        values = [getattr(self.graph, str(one.target)) for one in nodes if one.op == "get_attr"]
+        constants = [one.tolist() if isinstance(one, Tensor) else str(one) for one in values]
         return "\n".join([*lines, str(constants), str(self.dynamic)])
 
     @property
