@@ -24,14 +24,16 @@ class OptimizationSchema:
     """One optimization's YAML; see `harness.config.variants.optimizations`.
 
     `fields` declares what `settings` allow. `techniques`: see docs/extend/adding-a-technique.md.
-    `applies_to`: for which workloads it is planned, see `harness.config.variants.applicability`. A variant
-    has settings of its own, and may have `title` and `techniques`.
+    `applies_to`: for which workloads it is planned, see `harness.config.variants.applicability`. `repeats`:
+    fresh processes at most, where more would find the same. A variant has settings of its own, and may have
+    `title` and `techniques`.
     """
 
     title: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     techniques: list[Any] = field(default_factory=list)
     applies_to: list[Any] = field(default_factory=list)
+    repeats: int | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, Any] = field(default_factory=dict)
 

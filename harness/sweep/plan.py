@@ -57,7 +57,7 @@ def plan(
             )
             for repeat in range(1 if name in run.reference_workloads else run.repeats)
             for column, (variant, tail) in enumerate(tails)
-            if is_planned(run, variant, name, gpu)
+            if repeat < repeats_of(run, variant) and is_planned(run, variant, name, gpu)
         ]  # fmt: skip
         if sampling is not None:
             groups.extend(by_repeat(cells, sampling))
@@ -77,6 +77,14 @@ def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     if not (applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)):
         return False
     return not _has_nothing_to_compare(run, variant, workload, gpu)
+
+
+def repeats_of(run: Run, variant: Variant) -> int:
+    """Return how many fresh processes a variant gets; a baseline as many as any other variant."""
+    if variant.module in BASELINES:
+        others = (repeats_of(run, one) for one in run.variants if one.module not in BASELINES)
+        return max(others, default=run.repeats)
+    return min(run.repeats, variant.repeats or run.repeats)
 
 
 def is_requested(run: Run, variant: Variant, workload: str) -> bool:
@@ -104,8 +112,9 @@ def not_planned(run: Run, gpu: bool) -> list[str]:
         if name not in run.reference_workloads and name not in run.slow_bf16_workloads
         if is_requested(run, variant, name)
         if variant.module not in BASELINES or is_planned(run, variant, name, True)
+        for _ in range(repeats_of(run, variant))
     ]
-    return left_out(pairs, run.repeats)
+    return left_out(pairs)
 
 
 def config_of(variant: Variant) -> dict[str, Any]:

@@ -6,7 +6,7 @@ feed-forward layer, V vocabulary, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -61,7 +61,8 @@ class Compiled(NamedTuple):
 
     `call` computes once, with inputs that are on the device already, and waits; None where the target's
     device is not here. `tensors` converts what `call` returns. `size_B`: of the compiled program, None where
-    the engine does not give it. `readings`: further ones, such as registers. `compile_method`: "cached"
+    the engine does not give it. `readings`: further ones, such as registers; an iterator reads them once
+    compiling is over. `compile_method`: "cached"
     where the engine found its code on disk, "cold" where it could have. `call_with`: computes once with other
     inputs, which may be of another length where the graph leaves that open.
     """
@@ -69,7 +70,7 @@ class Compiled(NamedTuple):
     call: Callable[[], Any] | None
     tensors: Callable[[Any], Sequence[Tensor]] = list
     size_B: int | None = None
-    readings: tuple[Reading | Note, ...] = ()
+    readings: Iterable[Reading | Note] = ()
     compile_method: str = ""
     call_with: Callable[[Sequence[Tensor]], Any] | None = None
 

@@ -21,7 +21,8 @@ STARTS = {
     """,
     "compilers": """
         test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step
-        test_portability_capture test_portability_engines test_symmetric_compiled
+        test_portability_capture test_portability_engines test_portability_targets
+        test_symmetric_compiled
         test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """

@@ -77,13 +77,13 @@ def applies(alternatives: Alternatives, workload: Mapping[str, Any], gpu: bool) 
     )
 
 
-def left_out(pairs: Sequence[tuple[bool, bool]], repeats: int) -> list[str]:
+def left_out(cells: Sequence[tuple[bool, bool]]) -> list[str]:
     """Return what is not planned, in sentences.
 
-    `pairs` are those of a variant and a workload: whether it applies here, and whether it would with a GPU.
+    `cells`: of each, whether its variant applies to its workload here, and whether it would with a GPU.
     """
-    need_gpu = repeats * sum(with_gpu and not here for here, with_gpu in pairs)
-    never = repeats * sum(not with_gpu for _, with_gpu in pairs)
+    need_gpu = sum(with_gpu and not here for here, with_gpu in cells)
+    never = sum(not with_gpu for _, with_gpu in cells)
     lines = []
     if need_gpu:
         lines.append(f"not planned: {_cells(need_gpu)} that need a GPU")

@@ -61,6 +61,7 @@ class Variant:
     techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     title: str = ""
     applies_to: Alternatives = ()
+    repeats: int | None = None  # fresh processes at most; None: as many as the run has
 
 
 def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
@@ -140,6 +141,9 @@ def variants_of(
     """
     applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
     check_declarations(f"{where}.fields", entry["fields"])
+    repeats = check_value(
+        f"{where}.repeats", entry["repeats"], {"type": "int", "optional": True, "at_least": 1}
+    )
     fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
     variants = []
     for label, changed in (entry["variants"] or {"": {}}).items():
@@ -156,7 +160,7 @@ def variants_of(
         check_value(f"{place}.title", title, {"type": "str"})
         techniques = checked_techniques(at, listed)
         refuse_conflicts(at, techniques)
-        variants.append(Variant(variant, name, settings, techniques, title, applies_to))
+        variants.append(Variant(variant, name, settings, techniques, title, applies_to, repeats))
     return variants
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from harness.instruments.triton_kernels.code_objects import of_cubin, of_hsaco
 from harness.instruments.triton_kernels.options import OPTIONS
 from harness.records import Unavailable
 
@@ -16,7 +14,6 @@ AMD = ("gfx90a", "gfx942")
 TARGETS = (*NVIDIA, *AMD)
 """The targets: A100, H100 and H200, B200; MI200, MI300."""
 
-REGISTER_B = 4
 COMPILE_TIME = "constexpr"
 
 
@@ -40,8 +37,7 @@ class Compilation(NamedTuple):
 class Usage(NamedTuple):
     """What one thread and one program of a kernel need on `target`.
 
-    `registers`: per thread, 4 B each (AMD: vector registers). `shared_memory_B`: per program.
-    `spilled_registers`: registers per thread that did not fit and are in memory (NVIDIA: its stack).
+    `registers` and `spilled_registers`: see `code_objects.KernelUsage`. `shared_memory_B`: per program.
     """
 
     target: str
@@ -62,8 +58,9 @@ def usage(compilation: Compilation, target: str) -> Usage:
     if target not in TARGETS:
         raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
     compiled = _compile(compilation, target)
-    registers, spilled = _nvidia(compiled) if target in NVIDIA else _amd(compiled.asm["amdgcn"])
-    return Usage(target, registers, compiled.metadata.shared, spilled)
+    found = of_cubin(compiled.asm["cubin"]) if target in NVIDIA else of_hsaco(compiled.asm["hsaco"])
+    (kernel,) = (one for one in found if one.name == compiled.metadata.name)
+    return Usage(target, kernel.registers, compiled.metadata.shared, kernel.spilled_registers)
 
 
 def assembly(compilation: Compilation, target: str) -> str:
@@ -124,31 +121,3 @@ def _jit_function(compilation: Compilation) -> Any:
             )
         function = function.fn
     return function
-
-
-def _nvidia(compiled: Any) -> tuple[int, int]:
-    """Return registers and spilled registers per thread, from the cubin."""
-    import triton
-
-    try:
-        tool = triton.knobs.nvidia.cuobjdump.path
-    except RuntimeError as error:
-        raise Unavailable(f"Triton's package lacks cuobjdump, which reads registers: {error}") from error
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        text = subprocess.run(
-            [tool, "-res-usage", file.name], check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-    counts = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text))
-    if "REG" not in counts:
-        raise Unavailable(f"cuobjdump states no registers: {' '.join(text.split())[:200]}")
-    return int(counts["REG"]), (int(counts.get("STACK", 0)) + int(counts.get("LOCAL", 0))) // REGISTER_B
-
-
-def _amd(assembly: str) -> tuple[int, int]:
-    """Return vector registers and spilled ones per thread, from the assembly's metadata."""
-    counts = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly))
-    if len(counts) < 2:
-        raise Unavailable("the AMD assembly states no registers")
-    return int(counts["vgpr_count"]), int(counts["vgpr_spill_count"])

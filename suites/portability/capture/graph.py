@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils.flop_counter import flop_registry
 
+from harness.instruments.kept_code import kept_code
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
 from suites.portability.capture import rewrites
@@ -33,6 +34,8 @@ class Capture:
     """A captured graph. `inputs`: tensors in the order of its placeholders; `capture_s`: of capturing it.
 
     `dynamic`: for each input its dimensions whose size the graph leaves open; empty where all are fixed.
+    `lent_s`: seconds that engines did not spend on `exported` and `stablehlo`, since another engine, or an
+    earlier process of the sweep, had made them.
     """
 
     def __init__(
@@ -48,21 +51,68 @@ class Capture:
         self.output_names = tuple(output_names)
         self.capture_s = capture_s
         self.dynamic = dynamic
+        self.lent_s = 0.0
+        self._made: dict[str, tuple[Any, float]] = {}
 
-    @cached_property
+    @property
     def exported(self) -> torch.export.ExportedProgram:
         """Return the graph as torch.export's program, which engines import."""
+        program: torch.export.ExportedProgram = self._once("exported", self._exported)
+        return program
+
+    @property
+    def stablehlo(self) -> str:
+        """Return the graph in StableHLO's text by torch-mlir; raises what that raises, `Unavailable` too."""
+        text: str = self._once("stablehlo", self._stablehlo)
+        return text
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when it was first called, or raise what it raised."""
+        lent_s = self.lent_s
+        if name not in self._made:
+            begin_s = time.perf_counter()
+            try:
+                made = make()
+            except MemoryError:
+                raise
+            except Exception as error:  # torch.export and torch-mlir raise many kinds
+                made = error
+            self._made[name] = made, time.perf_counter() - begin_s + self.lent_s - lent_s
+        else:
+            self.lent_s += self._made[name][1]
+        if isinstance(self._made[name][0], Exception):
+            raise self._made[name][0]
+        return self._made[name][0]
+
+    def _exported(self) -> torch.export.ExportedProgram:
         open_sizes = [dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in self.dynamic]
         shapes = {"arguments": tuple(open_sizes)} if self.dynamic else None
         module = GraphAsModule(copy.deepcopy(self.graph))
         return torch.export.export(module, self.inputs, dynamic_shapes=shapes)
 
-    @cached_property
-    def stablehlo(self) -> str:
-        """Return the graph in StableHLO's text by torch-mlir; raises `Unavailable` without it."""
+    def _stablehlo(self) -> str:
         from suites.portability.stablehlo import text_of
 
-        return text_of(self.exported)
+        begin_s, lent_s = time.perf_counter(), self.lent_s
+
+        def made() -> bytes:
+            text = text_of(self.exported)
+            return f"{time.perf_counter() - begin_s + self.lent_s - lent_s}\n{text}".encode()
+
+        kept = kept_code(made, "stablehlo", self.key)
+        took_s, _, text = kept.code.decode().partition("\n")
+        if kept.method == "cached":
+            self.lent_s += float(took_s)
+        return text
+
+    @cached_property
+    def key(self) -> str:
+        """Return what the graph computes as text: operators, shapes, types and constants, not its inputs."""
+        nodes = list(self.graph.graph.nodes)
+        lines = [f"{one.format_node()} {one.meta.get('val')}" for one in nodes]
+        values = [getattr(self.graph, str(one.target)) for one in nodes if one.op == "get_attr"]
+        constants = [one.tolist() if isinstance(one, Tensor) else str(one) for one in values]
+        return "\n".join([*lines, str(constants), str(self.dynamic)])
 
     @property
     def nodes(self) -> list[fx.Node]:

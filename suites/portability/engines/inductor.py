@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,10 @@ from torch._dynamo import mark_dynamic
 from harness.instruments.torch_internals import compilations_from_cache
 from suites.portability.capture.graph import Capture
 from suites.portability.subject import Compiled, Engine, Subject
+
+NO_POOL = ("TORCH_WARM_POOL", "0")
+"""Variable and value without which torch starts processes for Triton's compiler, of which a CPU's code has no
+use (torch/_inductor/async_compile.py, maybe_warm_pool). They import torch while other engines compile."""
 
 
 def apply(subject: Subject) -> Subject:
@@ -24,6 +29,7 @@ def compiled(capture: Capture) -> Compiled:
 
     Calling it with sizes for which it would compile again raises torch's error.
     """
+    os.environ.setdefault(*NO_POOL)
     torch.compiler.reset()
     hits = compilations_from_cache()
     function = torch.compile(capture.graph, dynamic=None if capture.dynamic else False, fullgraph=True)

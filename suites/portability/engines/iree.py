@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.instruments.kept_code import kept_code
 from harness.records import HostInfo
 from suites.portability import stablehlo
 from suites.portability.arrays import array_of, tensors_of
@@ -38,7 +39,10 @@ def compile_text(text: str, backend: str, flags: Sequence[str]) -> bytes:
 
 def compiled(capture: Capture) -> Compiled:
     """Return the program, loaded, with its inputs on IREE's device."""
-    program = compile_text(capture.stablehlo, "llvm-cpu", ["--iree-llvmcpu-target-cpu=host"])
+    flags = ["--iree-llvmcpu-target-cpu=host"]
+    program, method = kept_code(
+        lambda: compile_text(capture.stablehlo, "llvm-cpu", flags), "iree", *flags, capture.key
+    )
     with as_tried("iree-base-runtime", TRIED):
         from iree import runtime
 
@@ -60,4 +64,6 @@ def compiled(capture: Capture) -> Compiled:
 
     inputs = on_device(capture.inputs)
     call_with = lambda others: computed(on_device(others))  # noqa: E731
-    return Compiled(lambda: computed(inputs), tensors, len(program), call_with=call_with)
+    return Compiled(
+        lambda: computed(inputs), tensors, len(program), compile_method=method, call_with=call_with
+    )

@@ -1,14 +1,19 @@
 """IREE's compiler for devices that need not be here: each target gets the same StableHLO as the CPU.
 
-Nothing is run: the record has whether it compiles, and the bytes and seconds.
+Nothing is run: the record has whether it compiles, the bytes and seconds, and for CUDA and ROCm the registers
+and spills of the kernel that needs most.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
-from harness.records import HostInfo
+from harness.instruments.triton_kernels.code_objects import KernelUsage, of_hsaco, of_ptx
+from harness.records import HostInfo, Note, Origin, Reading, Unavailable
 from suites.portability import stablehlo
 from suites.portability.capture.graph import Capture
 from suites.portability.engines.iree import compile_text
@@ -47,6 +52,35 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 
 def compiled(capture: Capture, target: str) -> Compiled:
-    """Return the size of the target's program; raises the compiler's error."""
+    """Return the size of the target's program and what its kernels need; raises the compiler's error."""
     backend, flags = BACKENDS[target]
-    return Compiled(None, size_B=len(compile_text(capture.stablehlo, backend, flags)))
+    with tempfile.TemporaryDirectory() as folder:
+        dump = f"--iree-hal-dump-executable-binaries-to={folder}"
+        program = compile_text(capture.stablehlo, backend, [*flags, dump])
+        objects = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return Compiled(None, size_B=len(program), readings=usage_readings(objects, target))
+
+
+def usage_readings(objects: Mapping[str, bytes], target: str) -> Iterator[Reading | Note]:
+    """Yield the most registers and spills of any kernel in a program's code objects, by their files' names.
+
+    SPIR-V, for Vulkan and Metal, has no registers.
+    """
+    try:
+        kernels = [kernel for name, code in objects.items() for kernel in _kernels(name, code, target)]
+    except Unavailable as reason:
+        yield Note(f"registers: not read, {reason}")
+        return
+    if kernels:
+        largest = {
+            "registers": max(one.registers for one in kernels),
+            "spilled_registers": max(one.spilled_registers for one in kernels),
+            "kernels": len(kernels),
+        }
+        yield from (Reading(name, "1", value, Origin.CALCULATED) for name, value in largest.items())
+
+
+def _kernels(name: str, code: bytes, target: str) -> list[KernelUsage]:
+    if name.endswith(".hsaco"):
+        return of_hsaco(code)
+    return of_ptx(code.decode(), target.removeprefix("cuda_")) if name.endswith(".ptx") else []

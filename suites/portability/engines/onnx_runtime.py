@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.instruments.kept_code import kept_code
 from harness.records import HostInfo, Unavailable
 from suites.portability.arrays import array_of, tensors_of
 from suites.portability.capture.graph import Capture
@@ -40,7 +41,7 @@ def compiled(capture: Capture) -> Compiled:
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    model = exported_model(capture)
+    model, method = kept_code(lambda: exported_model(capture), "onnx_runtime", capture.key)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     outputs = [one.name for one in session.get_outputs()]
@@ -60,7 +61,7 @@ def compiled(capture: Capture) -> Compiled:
     def tensors(result: Any) -> list[Tensor]:
         return tensors_of([one.numpy() for one in result])
 
-    return Compiled(call, tensors, len(model), call_with=call_with)
+    return Compiled(call, tensors, len(model), compile_method=method, call_with=call_with)
 
 
 def exported_model(capture: Capture) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from harness.instruments.kept_code import kept_code
 from harness.records import HostInfo
 from suites.portability.arrays import array_of, tensor_of
 from suites.portability.capture.graph import Capture
@@ -40,7 +42,14 @@ def compiled(capture: Capture) -> Compiled:
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
     }
-    model = openvino.compile_model(openvino.convert_model(capture.exported), "CPU", settings)
+    core, stream = openvino.Core(), io.BytesIO()
+
+    def code_of_graph() -> bytes:
+        core.compile_model(openvino.convert_model(capture.exported), "CPU", settings).export_model(stream)
+        return stream.getvalue()
+
+    code, method = kept_code(code_of_graph, "openvino", str(settings), capture.key)
+    model = core.import_model(io.BytesIO(code), "CPU", settings)
     request = model.create_infer_request()
     inputs = [_on_device(openvino, one) for one in capture.inputs]
 
@@ -56,7 +65,7 @@ def compiled(capture: Capture) -> Compiled:
             _tensor(result[output], output.element_type == openvino.Type.bf16) for output in model.outputs
         ]
 
-    return Compiled(call, tensors, call_with=call_with)
+    return Compiled(call, tensors, len(code), compile_method=method, call_with=call_with)
 
 
 def _tensor(value: Any, is_bf16: bool) -> torch.Tensor:

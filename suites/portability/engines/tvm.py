@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from harness.instruments.kept_code import kept_code
 from harness.records import HostInfo
 from suites.portability.arrays import array_of, tensors_of
 from suites.portability.capture.graph import Capture
@@ -31,11 +36,24 @@ def compiled(capture: Capture) -> Compiled:
         import tvm
         from tvm import relax
         from tvm.relax.frontend.torch import from_exported_program
-    module = from_exported_program(capture.exported)
-    machine = relax.VirtualMachine(relax.build(module, target="llvm"), tvm.cpu())
+
+    def library() -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "program.so")
+            relax.build(from_exported_program(capture.exported), target="llvm").export_library(str(path))
+            return path.read_bytes()
+
+    code, method = kept_code(library, "tvm", capture.key)
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(code)
+        file.flush()
+        machine = relax.VirtualMachine(tvm.runtime.load_module(file.name), tvm.cpu())
     inputs = [tvm.runtime.tensor(array_of(one)) for one in capture.inputs]
 
     def call() -> Any:
         return machine["main"](*inputs)
 
-    return Compiled(call, lambda result: tensors_of([one.numpy() for one in result]))
+    def tensors(result: Any) -> list[Tensor]:
+        return tensors_of([one.numpy() for one in result])
+
+    return Compiled(call, tensors, len(code), compile_method=method)

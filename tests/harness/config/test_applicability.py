@@ -129,7 +129,7 @@ def test_offload_plans_what_is_sized_for_a_gpu_with_one_alone():
 
 
 def test_nothing_is_reported_where_nothing_is_left_out():
-    assert left_out([(True, True)], repeats=5) == []
+    assert left_out([(True, True)] * 5) == []
 
 
 def test_every_applies_to_of_a_suite_is_read():

@@ -34,7 +34,10 @@ class Settings:
 def contract(settings): ...
 def apply(step, settings): ...
 """
-PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "variants": {}}
+PLAIN = {
+    "title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "repeats": None,
+    "variants": {},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -205,6 +208,7 @@ def test_settings_stay_as_the_yaml_gives_them(tree):
             {"variants": {"a": 3}},
             "absent.variants.a=3: expected the keys of a variant, such as {title: TEXT}",
         ),
+        ({"repeats": 0}, "suite.optimizations.absent.repeats=0: expected a whole number of at least 1"),
         ({"techniques": ["no_such"]}, "suite.optimizations.absent.techniques.no_such: no such name"),
         ({"variants": {"a": {"techniques": ["none"]}}}, "absent.variants.a.techniques.none: no such name"),
     ],

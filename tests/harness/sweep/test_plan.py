@@ -10,7 +10,7 @@ from planned import RUN, cells
 
 from harness.config.variants.optimizations import Variant
 from harness.records import Limits, Sampling
-from harness.sweep.plan import plan
+from harness.sweep.plan import not_planned, plan
 
 
 def ids(*args, **more):
@@ -37,6 +37,35 @@ def test_reference_workloads_are_measured_once_and_with_the_baseline():
         found = [(one.repeat, one.optimization) for one in cells(run) if one.workload == "a"]
         assert found == [(0, "baseline")]
         assert len([one for one in cells(run) if one.workload == "b"]) == 6
+
+
+def test_a_variant_may_need_fewer_processes_than_the_others():
+    once = Variant("once", "once", {}, repeats=1)
+    again = Variant("baseline_again", "baseline_again", {})
+    run = replace(RUN, variants=(*RUN.variants, again, once), sampling=Sampling())
+    found = [(one.repeat, one.optimization) for one in cells(run) if one.workload == "b"]
+    assert found == [
+        (0, "baseline"), (0, "fast.x"), (0, "baseline_again"), (0, "once"),
+        (1, "baseline"), (1, "fast.x"), (1, "baseline_again"),
+    ]  # fmt: skip
+    alone = replace(run, variants=(RUN.variants[0], again, once))
+    assert {one.repeat for one in cells(alone)} == {0}
+    assert {one.repeat for one in cells(replace(alone, variants=alone.variants[:2]))} == {0, 1}
+    more = replace(run, variants=(RUN.variants[0], Variant("once", "once", {}, repeats=5)))
+    assert {one.repeat for one in cells(more)} == {0, 1}
+
+
+def test_cells_that_are_not_planned_are_counted_with_their_own_repeats():
+    elsewhere = ({"size": (3,)},)
+    run = replace(
+        RUN,
+        variants=(
+            *RUN.variants,
+            Variant("once", "once", {}, applies_to=elsewhere, repeats=1),
+            Variant("twice", "twice", {}, applies_to=elsewhere),
+        ),
+    )
+    assert not_planned(run, gpu=True) == ["not planned: 6 cells to which the variant does not apply"]
 
 
 def test_a_workload_may_say_how_many_rounds():

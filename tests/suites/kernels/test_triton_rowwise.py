@@ -8,6 +8,7 @@ five GPUs, by their compilers.
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import pytest
@@ -22,7 +23,15 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from harness.instruments.triton_kernels import targets
 from harness.instruments.triton_kernels.launch import launch
-from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, CompilationFailed, usage
+from harness.instruments.triton_kernels.targets import (
+    AMD,
+    NVIDIA,
+    TARGETS,
+    Compilation,
+    CompilationFailed,
+    assembly,
+    usage,
+)
 from harness.records import Unavailable
 from suites.kernels.operations import OPERATIONS
 from suites.training.triton_kernels import layer_norm, rms_norm, softmax, swiglu
@@ -243,6 +252,19 @@ def test_every_kernel_compiles_for_every_target_without_spills(name: str) -> Non
             assert 0 < found.registers <= (256 if target in NVIDIA else 512), compilation.name
             assert found.spilled_registers == 0, compilation.name
             assert found.target == target
+
+
+@pytest.mark.parametrize("num_warps", [1, 8])
+@pytest.mark.parametrize("target", AMD)
+def test_an_amd_kernels_registers_are_those_of_its_assembly(target: str, num_warps: int) -> None:
+    kernel = swiglu.kernels("fp32")[1]._replace(constexprs={"BLOCK": 32768}, num_warps=num_warps)
+    text = assembly(kernel, target)
+    used, spilled = (
+        int(*re.findall(rf"\.{name}:\s+(\d+)", text)) for name in ("vgpr_count", "vgpr_spill_count")
+    )
+    found = usage(kernel, target)
+    assert (found.registers, found.spilled_registers) == (used, spilled)
+    assert (spilled > 0) == (num_warps == 1)
 
 
 @pytest.mark.parametrize("target", TARGETS)

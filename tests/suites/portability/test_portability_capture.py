@@ -4,13 +4,15 @@ No engine is needed: faulty ones are made up here.
 """
 
 import dataclasses
+import time
 
 import pytest
 import torch
 from torch import nn
 
+from harness.instruments.kept_code import FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
-from suites.portability import build, check, conditions, prepare, read_once, timed
+from suites.portability import build, check, conditions, prepare, read_once, stablehlo, timed
 from suites.portability.capture import rewrites
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import captured, flops_of
@@ -19,7 +21,7 @@ from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.compare import compare
 from suites.portability.divergence import source_lines
 from suites.portability.engines import triton
-from suites.portability.session import Session, message_of, parameters_before
+from suites.portability.session import Session, clear, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject, Workload
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
@@ -249,6 +251,85 @@ def test_a_missing_engine_of_another_version_is_unavailable_and_no_failure_of_th
 
     with pytest.raises(Unavailable):
         check(prepare(with_engine(Engine("made_up", compiled))))
+
+
+def test_what_engines_share_is_made_once_and_counts_for_each(monkeypatch):
+    calls = []
+
+    def slowly(exported):
+        calls.append(exported)
+        time.sleep(0.2)
+        return "text"
+
+    clear()
+    monkeypatch.setattr(stablehlo, "text_of", slowly)
+
+    def compiled(capture):
+        assert capture.stablehlo == "text"
+        return Compiled(lambda: capture.graph(*capture.inputs))
+
+    sessions = [prepare(with_engine(Engine(name, compiled), WORKLOADS[2])) for name in "ab"]
+    for one in sessions:
+        one.compile()
+    assert len(calls) == 1
+    assert all(one.compile_s > 0.2 for one in sessions)
+
+
+def test_stablehlo_of_an_earlier_process_counts_with_its_own_seconds(monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+
+    def slowly(exported):
+        time.sleep(0.2)
+        return "text\nof two lines"
+
+    monkeypatch.setattr(stablehlo, "text_of", slowly)
+    engine = Engine("a", lambda capture: Compiled(None, size_B=len(capture.stablehlo)))
+    seconds = []
+    for _ in range(2):
+        clear()
+        session = prepare(with_engine(engine, WORKLOADS[2]))
+        session.compile()
+        seconds.append(session.compile_s)
+        assert session.compiled.size_B == len("text\nof two lines")
+        monkeypatch.setattr(stablehlo, "text_of", None)  # an earlier process has called it
+    assert min(seconds) > 0.2
+
+
+def test_what_cannot_be_made_is_tried_once_and_raised_for_each(monkeypatch):
+    calls = []
+
+    def failing(exported):
+        calls.append(exported)
+        raise ValueError("error: failed to legalize x")
+
+    clear()
+    monkeypatch.setattr(stablehlo, "text_of", failing)
+    engine = Engine("a", lambda capture: Compiled(None, size_B=len(capture.stablehlo)))
+    sessions = [prepare(with_engine(engine, WORKLOADS[2])) for _ in range(2)]
+    for one in sessions:
+        one.compile()
+        assert one.failure == "error: failed to legalize x"
+    assert len(calls) == 1
+
+
+def test_a_graphs_key_is_that_of_its_operators_shapes_types_and_constants_alone():
+    def of(function, *inputs):
+        return captured(Problem(function, inputs, ("output",), 0, None, None)).key
+
+    ones, table = torch.ones(2, 3), torch.arange(3.0)
+    key = of(lambda x: (x * 2,), ones)
+    assert key == of(lambda x: (x * 2,), torch.zeros(2, 3))
+    others = [
+        of(lambda x: (x * 3,), ones),
+        of(lambda x: (x + 2,), ones),
+        of(lambda x: (x * 2,), torch.ones(3, 2)),
+        of(lambda x: (x * 2,), ones.double()),
+        of(lambda x: (x * table,), ones),
+        of(lambda x: (x * (table + 1),), ones),
+    ]
+    assert len({key, *others}) == 1 + len(others)
+    step = [captured(problem_of(Workload(**STEP), seed)).key for seed in (1, 2)]
+    assert step[0] == step[1]
 
 
 def test_a_compilers_message_is_one_line():

@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 import torch
 
+from harness.instruments.kept_code import FOLDER
 from harness.instruments.triton_kernels import ascend
 from harness.instruments.triton_kernels.compiled_on_cpu import compiled_on_cpu, kind_of
 from harness.instruments.triton_kernels.linalg_on_cpu import over_a_range, upgraded, with_linalg_copies
@@ -41,6 +42,18 @@ def test_an_engine_computes_a_training_step_as_float64_does(name):
     check(session)
     assert session.failure == ""
     assert 0 < session.errors.largest < 1e-4
+
+
+@pytest.mark.parametrize("name", ["iree", "openvino", "onnx_runtime", "tvm"])
+def test_code_that_a_process_kept_serves_a_later_one_with_other_values(name, monkeypatch, tmp_path):
+    module = available(name)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    for seed, method in ((4, "cold"), (5, "cached")):
+        session = prepare(module.apply(build(TINY, seed)))
+        check(session)
+        assert session.failure == ""
+        assert session.compiled.compile_method == method
+        assert 0 < session.errors.largest < 1e-4
 
 
 @pytest.mark.parametrize("name", ["inductor", "onnx_runtime", "openvino"])

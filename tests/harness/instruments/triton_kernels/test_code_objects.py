@@ -1,0 +1,117 @@
+"""Registers read from code objects, compared with what assemblers print of the same code."""
+
+import re
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+from harness.instruments.triton_kernels import code_objects
+from harness.instruments.triton_kernels.code_objects import KernelUsage, of_hsaco, of_ptx
+from harness.records import Unavailable
+
+triton = pytest.importorskip("triton")
+
+LIVE = 40
+"""Values that a kernel keeps at once."""
+
+
+def ptx_of(name, most_registers):
+    """Return a kernel that loads LIVE values, then stores them in the opposite order."""
+    numbers = range(LIVE)
+    loads = "\n".join(f"ld.volatile.global.f32 %f{i}, [%rd1+{4 * i}];" for i in numbers)
+    stores = "\n".join(f"st.volatile.global.f32 [%rd1+{4 * i}], %f{i};" for i in reversed(numbers))
+    return f"""
+.visible .entry {name}(.param .u64 p) .maxntid 32 .maxnreg {most_registers}
+{{
+.reg .b64 %rd<3>;
+.reg .f32 %f<{LIVE}>;
+ld.param.u64 %rd2, [p];
+cvta.to.global.u64 %rd1, %rd2;
+{loads}
+{stores}
+ret;
+}}"""
+
+
+HEAD = ".version 7.6\n.target sm_80\n.address_size 64\n"
+
+
+def as_ptxas_says(text, folder):
+    """Return registers, bytes of stack and spilled bytes by kernel, as `ptxas -v` prints them."""
+    path = folder / "kernels.ptx"
+    path.write_text(text)
+    command = [triton.knobs.nvidia.ptxas.path, "-v", "-arch", "sm_80", str(path), "-o", str(folder / "c")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    pattern = (
+        r"function '(\w+)' for.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers"
+    )
+    found = re.findall(pattern, said, re.S)
+    return {name: (int(used), int(stack), int(spilled)) for name, stack, spilled, used in found}
+
+
+def test_a_kernel_without_enough_registers_spills_and_its_neighbour_does_not(tmp_path):
+    text = HEAD + ptx_of("roomy", 255) + ptx_of("tight", 24)
+    said = as_ptxas_says(text, tmp_path)
+    found = {one.name: one for one in of_ptx(text, "sm_80")}
+    assert set(found) == {"roomy", "tight"}
+    for name, (used, stack_B, spilled_B) in said.items():
+        assert found[name].registers == used
+        assert found[name].spilled_registers * 4 == stack_B
+        assert 0 <= stack_B - spilled_B < 8  # frames are multiples of 8 B
+    assert found["roomy"].registers > LIVE
+    assert found["roomy"].spilled_registers == 0
+    assert found["tight"].spilled_registers >= LIVE - 24
+
+
+def test_text_that_no_assembler_takes_is_one_line():
+    with pytest.raises(Unavailable, match=r"^ptxas: .*(error|fatal)") as caught:
+        of_ptx(HEAD + "no such instruction;\n", "sm_80")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_tool_the_reason_names_it(monkeypatch):
+    def missing(*command):
+        raise Unavailable("x")
+
+    monkeypatch.setattr(code_objects, "_tool", missing)
+    with pytest.raises(Unavailable):
+        of_ptx(HEAD, "sm_80")
+
+
+def elf(*notes, kind=7):
+    """Return a 64-bit ELF file of one section with notes, each (name, type, content)."""
+    body = b""
+    for name, number, text in notes:
+        padded = [one + b"\0" * (-len(one) % 4) for one in (name, text)]
+        body += struct.pack("<III", len(name), len(text), number) + b"".join(padded)
+    head = bytearray(64)
+    head[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into("<Q", head, 0x28, 64 + len(body))
+    struct.pack_into("<HH", head, 0x3A, 64, 1)
+    section = bytearray(64)
+    struct.pack_into("<I", section, 4, kind)
+    struct.pack_into("<QQ", section, 24, 64, len(body))
+    return bytes(head) + body + bytes(section)
+
+
+METADATA = b"\x81\xaeamdhsa.kernels\x91\x83\xa5.name\xa1k\xab.vgpr_count\xcd\x01\x00\xb1.vgpr_spill_count\x07"
+
+
+def test_the_metadata_is_the_note_of_that_name_and_type():
+    notes = (b"AMD\0", 32, b"other"), (b"AMDGPU\0", 31, b"xy"), (b"AMDGPU\0", 32, METADATA)
+    assert of_hsaco(elf(*notes)) == [KernelUsage("k", 256, 7)]
+    for code in (elf(*notes[:2]), elf(*notes, kind=1), b"\x7fELF\x01\x01"):
+        with pytest.raises(Unavailable):
+            of_hsaco(code)
+
+
+def test_a_foreign_reader_finds_the_same_note(tmp_path):
+    tool = shutil.which("llvm-readelf") or shutil.which("readelf")
+    if tool is None:
+        pytest.skip("there is no readelf")
+    path = tmp_path / "k.elf"
+    path.write_bytes(elf((b"AMDGPU\0", 32, METADATA)))
+    said = subprocess.run([tool, "--notes", str(path)], capture_output=True, text=True, check=False)
+    assert "AMDGPU" in said.stdout
