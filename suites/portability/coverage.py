@@ -16,7 +16,7 @@ from suites.portability.capture.single import single
 from suites.portability.session import Session, message_of
 from suites.portability.subject import Engine
 
-BUDGET_S = 20.0
+BUDGET_S = 30.0
 """Seconds after which no further operator is tried, since an engine may take seconds for each."""
 
 

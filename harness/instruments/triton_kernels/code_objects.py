@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.instruments.triton_kernels.message_pack import unpacked
+import msgspec
+
 from harness.records import Unavailable
 
 REGISTER_B = 4
@@ -39,7 +40,7 @@ def of_hsaco(code: bytes) -> list[KernelUsage]:
     """Return the kernels of an AMD code object, from its metadata; raises `Unavailable` where it has none."""
     for name, kind, text in _elf_notes(code):
         if (name, kind) == AMD_METADATA:
-            kernels: list[dict[str, Any]] = unpacked(text)["amdhsa.kernels"]
+            kernels: list[dict[str, Any]] = msgspec.msgpack.decode(text)["amdhsa.kernels"]
             return [
                 KernelUsage(one[".name"], one[".vgpr_count"], one[".vgpr_spill_count"]) for one in kernels
             ]
