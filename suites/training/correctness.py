@@ -179,10 +179,10 @@ def compare(ours: Sequence[float], theirs: Sequence[float], relative: float, whe
     return worst
 
 
-def require_learning(losses: Sequence[float]) -> None:
-    """Raise `WrongResult` unless a straight line through the losses falls, at the 1 % level.
+def learns(losses: Sequence[float]) -> bool:
+    """Return whether a straight line through the losses falls, at the 1 % level.
 
-    Raises ValueError for fewer than `FEWEST` losses, which show nothing.
+    Raises `WrongResult` where one is not finite, and ValueError for fewer than `FEWEST`, which show nothing.
     """
     from scipy.stats import linregress  # imported here: ranks do not need it, and it takes a second
 
@@ -190,7 +190,12 @@ def require_learning(losses: Sequence[float]) -> None:
         raise ValueError(f"{len(losses)} losses do not show whether a step learns; {FEWEST} do")
     if not all(map(math.isfinite, losses)):
         raise WrongResult(f"losses of {len(losses)} updates: {', '.join(f'{one:.4g}' for one in losses)}")
-    if not linregress(range(len(losses)), losses, alternative="less").pvalue < 0.01:
+    return bool(linregress(range(len(losses)), losses, alternative="less").pvalue < 0.01)
+
+
+def require_learning(losses: Sequence[float]) -> None:
+    """Raise `WrongResult` unless the losses fall; raises as `learns` does."""
+    if not learns(losses):
         raise WrongResult(
             f"it does not learn: loss {losses[0]:.4g} first, {losses[-1]:.4g} after {len(losses)} updates"
         )

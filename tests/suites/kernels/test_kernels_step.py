@@ -253,6 +253,15 @@ def test_a_technique_that_does_not_learn_is_caught():
         checked(kernels.apply_techniques(subject_of(), still))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["mixed_precision", "bf16_states"])
+def test_an_adapter_whose_first_updates_a_rounding_hides_is_found_to_learn(precision):
+    session = checked(
+        kernels.apply_techniques(subject_of(), [(precision, {}), ("llama_adapter", {"start_layer": 0})])
+    )
+    assert session.compared.startswith("3 losses and no gradients")
+
+
 def test_techniques_that_need_ranks_or_a_full_step_are_refused():
     with pytest.raises(Unavailable, match="fsdp2: this step runs in one process"):
         kernels.apply_techniques(subject_of(), [("fsdp2", {})])
