@@ -99,7 +99,7 @@ def peak_of_rank(
     """Return the peak of a pipeline rank: where the loss is computed, or in a layer's backward pass."""
     layers = all_layers_of(shape, layouts, training, rank)
     parameters = parameters_of(shape, layouts, layers, rank)
-    states = states_B(layouts, training, parameters)
+    states = states_B(layouts, training, parameters, architecture)
     kept = kept_of_layer(shape, layouts, training, architecture)
     waiting = waiting_B(shape, layouts, training, rank, kept)
     made = np.where(layers.all > 0, kept.recomputed, 0.0)
