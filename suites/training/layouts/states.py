@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
 from suites.training.layouts.stages import RankLayers
 
@@ -63,7 +62,7 @@ OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
 twice."""
 
 
-def narrow_weight_B(training: Training, architecture: Architecture) -> float:
+def narrow_weight_B(training: Training, architecture: str) -> float:
     """Return how many bytes Transformer Engine's format adds to a weight of a layer.
 
     With `training.fp8_parameters` the format replaces the bf16 weight; embeddings, output layer and norms
@@ -184,7 +183,7 @@ def states_B(
     layouts: Layouts,
     training: Training,
     parameters: RankParameters,
-    architecture: Architecture = "hopper",
+    architecture: str = "hopper",
 ) -> StateBytes:
     """Return the bytes of weights, gradients and optimizer states on one rank, as ZeRO's stage shards them.
 
