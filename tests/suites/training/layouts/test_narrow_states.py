@@ -18,7 +18,7 @@ from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.stages import all_layers_of
 from suites.training.layouts.states import parameters_of, states_B
 from suites.training.models.model import Transformer
-from suites.training.step_time.published.steps import published, ran
+from suites.training.step_time.published.steps import PublishedStep, published, ran
 from suites.training.step_time.questions.answers import answers
 from suites.training.workload import Workload
 
@@ -45,7 +45,7 @@ def sizes_of_model() -> tuple[int, int]:
     """Return the parameters of all layers and of what lies outside of them, by the tensors of a model."""
     with torch.device("meta"):
         model = Transformer(SMALL.shape)
-    inside = sum(one.numel() for layer in model.layers for one in layer.parameters())
+    inside = sum(one.numel() for layer in model.blocks for one in layer.parameters())
     return inside, sum(one.numel() for one in model.parameters()) - inside
 
 
@@ -88,22 +88,37 @@ def test_llama_8b_of_nemos_recipe_on_eight_gpus_by_hand():
     assert plain == pytest.approx(8_030_261_248 * (2 + 2 + 4 + 12 / 8) - 2 * embeddings)
 
 
-def test_every_published_run_of_megatrons_recipes_is_said_to_fit():
-    """130 steps of NeMo, Megatron Bridge, MLPerf and dgxc-benchmarking, which ran."""
-    steps = [
+RECOMPUTED = {"steps/614", "steps/622", "steps/690"}
+"""Published runs that fit with recompute alone, of which nothing was published: Llama 3 70B on 64 GB200 and
+GB300 with Megatron's FSDP, and Llama 2 70B on 16 H100."""
+
+
+def of_recipes() -> list[PublishedStep]:
+    """Return the steps of NeMo, Megatron Bridge, MLPerf and dgxc-benchmarking that ran."""
+    return [
         one for one in published() if ran(one) and not one["source"].startswith(("playbook", "llm-foundry"))
     ]
-    said = {one["id"]: one for one in answers(steps)}
-    known = [one["id"] for one in steps if said[one["id"]]["step_s"]]
-    assert len(known) >= 130
-    assert [name for name in known if not said[name]["fits"]] == []
 
 
-def test_without_what_the_recipes_do_the_same_runs_are_said_not_to_fit():
-    """So the test above could have failed: plain Megatron-LM has fp32 gradients and two copies in FP8."""
-    steps = [one for one in published() if one["source"] == "dgxc-benchmarking" and one["precision"] == "FP8"]
-    plain = answers([{**one, "framework": "Megatron-LM"} for one in steps])
-    assert 10 <= sum(not one["fits"] for one in plain) < len(plain)
+def not_fitting(steps: list[PublishedStep], **changed: Any) -> set[str]:
+    """Return the steps that are said not to fit without recompute."""
+    asked = [
+        {**one, "layout": {**one["layout"], "recompute": one["layout"].get("recompute") or "none"}, **changed}
+        for one in steps
+    ]
+    return {one["id"] for one in answers(asked) if one["step_s"] and not one["fits"]}
+
+
+def test_every_published_run_of_megatrons_recipes_is_said_to_fit():
+    assert len(of_recipes()) == 130
+    assert not [one["id"] for one in answers(of_recipes()) if one["step_s"] and not one["fits"]]
+    assert not_fitting(of_recipes()) == RECOMPUTED
+
+
+def test_without_what_the_recipes_do_a_sixth_of_these_runs_is_said_not_to_fit():
+    """Plain Megatron-LM has fp32 gradients, full master weights, and two copies in FP8 next to bf16."""
+    submitted = [one for one in of_recipes() if not one["source"].startswith("mlperf")]
+    assert len(not_fitting(submitted, framework="Megatron-LM")) > len(submitted) / 6
 
 
 def test_the_backward_pass_of_scores_makes_their_gradients():
