@@ -19,7 +19,8 @@ ATTENTION_FILE = "attention_steps.jsonl"
 """Steps with and without FlashAttention: 1.3 B and 2.7 B on 8 A100, arXiv 2307.08691, table 1. Seconds follow
 from its TFLOP/s by its formula, 6 per parameter and token and 12 × layers × hidden size × tokens; sizes,
 batches and ZeRO-1 are those of Dao-AILab/flash-attention, commit 0251105a, training/configs/experiment/pile.
-Micro-batches are not published; one sequence is taken. No constant was fitted to these steps, and `published` leaves them out."""
+Micro-batches are not published; one sequence is taken. No constant was fitted to these
+steps, and `published` leaves them out."""
 
 PublishedStep = Mapping[str, Any]
 """A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
