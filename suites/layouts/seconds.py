@@ -187,16 +187,28 @@ def switches(subject: Subject, one: RankedLayout) -> Iterator[Reading | Note]:
 
     A switch that does not divide is left out, and one whose layout does not fit is named.
     """
-    setting, batch = setting_of(subject), subject.workload.global_batch_size
-    for name, row in neighbours(subject, one.layout):
-        layout = Layouts.of([row])
-        if not fits(subject.shape, layout, subject.training, subject.cluster).fits[0]:
+    batch = subject.workload.global_batch_size
+    base = one.seconds / float(tokens_of(subject, one.layout)[0])
+    for name, other, layout in alternatives(subject, one.layout):
+        if not fits(other.shape, layout, other.training, other.cluster).fits[0]:
             yield Note(f"does not fit: {name}")
             continue
-        asked = asked_of(setting, layout, batch)
-        own = float(predicted(asked).seconds[0]) / float(tokens_of(subject, layout)[0])
-        base = one.seconds / float(tokens_of(subject, one.layout)[0])
+        asked = asked_of(setting_of(other), layout, batch)
+        own = float(predicted(asked).seconds[0]) / float(tokens_of(other, layout)[0])
         yield Reading("switch", "1", own / base, Origin.CALCULATED, name)
+
+
+def alternatives(subject: Subject, layout: Layouts) -> Iterator[tuple[str, Subject, Layouts]]:
+    """Yield what differs by one switch: other layouts, and explicit attention in place of FlashAttention."""
+    for name, row in neighbours(subject, layout):
+        yield name, subject, Layouts.of([row])
+    explicit = subject._replace(training=replace(subject.training, attention="unfused"))
+    if not divides(subject.shape, layout, explicit.training)[0]:
+        return
+    yield "FlashAttention → explicit attention", explicit, layout
+    if subject.training.program == "megatron" and RECOMPUTES[int(layout.recompute[0])] == "none":
+        again = layout._replace(recompute=np.full_like(layout.recompute, RECOMPUTES.index("selective")))
+        yield "FlashAttention → explicit attention, scores recomputed", explicit, again
 
 
 def neighbours(subject: Subject, layout: Layouts) -> Iterator[tuple[str, dict[str, int]]]:

@@ -53,7 +53,9 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "nodes": str(given.gpus // given.gpus_per_node),
         "ranks_per_node": str(given.gpus_per_node),
         "network_B_per_s": f"{given.network_B_per_s:g}",
+        "seq_len": str(given.seq_len),
         "precision": given.precision,
+        "attention": given.attention,
         "layout": ", ".join(f"{name} {value}" for name, value in given.layout.items()),
     }
 
@@ -61,8 +63,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the step's seconds with their 90 % interval, rates, memory, cost, and shares of its parts.
 
-    Whether it fits is a reading of its own: of some published FP8 steps, which did run, the account says that
-    they do not.
+    Whether it fits is a reading of its own: seconds are those of GPUs with as much memory as it takes.
     """
     given = subject.workload
     asked = asked_of(subject)

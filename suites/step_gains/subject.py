@@ -27,6 +27,7 @@ class Workload:
     global_batch_size: PositiveInt  # sequences
     precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
     layout: dict[str, Any] = field(hash=False)  # tp, pp, cp, virtual_stages, micro_batch_size, …
+    attention: Literal["fused", "explicit"] = "fused"  # explicit: from a score matrix in memory
     tensor_overlap: bool = True  # tensor-parallel collectives run while matmuls do
     gpu_hour_USD: Annotated[float, Bounds(above=0)] | None = None
     run_tokens: Annotated[float, Bounds(above=0)] | None = None  # of a training run, whose cost is asked
@@ -67,7 +68,8 @@ def question_of(workload: Workload) -> Mapping[str, Any]:
         "seq_len": workload.seq_len,
         "global_batch_size": workload.global_batch_size,
         "precision": workload.precision,
-        "layout": {"sharding": "distributed optimizer", **workload.layout, "dp": dp},
+        "attention": workload.attention,
+        "layout": {"sharding": "distributed optimizer", "recompute": "none", **workload.layout, "dp": dp},
     }
 
 

@@ -31,6 +31,7 @@ SWITCHES = (
     SwitchedFields("tensor_for_data", "tp", ("dp", ACCUMULATED)),
     SwitchedFields("pipeline_for_data", "pp", ("dp", ACCUMULATED)),
     SwitchedFields("precision", "precision", ()),
+    SwitchedFields("attention", "attention", ()),
     SwitchedFields("gpus", "gpus", ("dp", "global_batch_size", ACCUMULATED)),
     SwitchedFields("gpu", "architecture", ("device", "gpus_per_node", "global_batch_size", *LAYOUT)),
 )

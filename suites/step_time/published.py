@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suites.training.step_time.published.steps import PublishedStep, published
+from suites.training.step_time.published.steps import PublishedStep, published, with_and_without_attention
 
 FOLDER = Path(__file__).parent
 
@@ -36,13 +36,14 @@ def read_lines(name: str) -> list[dict[str, Any]]:
 
 def steps_of(sources: Sequence[str]) -> list[PublishedStep]:
     """Return the steps of some sources; raises ValueError for a source that has none."""
-    known = {one["source"] for one in published()}
+    every = (*published(), *with_and_without_attention())
+    known = {one["source"] for one in every}
     unknown = [name for name in sources if name not in known]
     if unknown:
         raise ValueError(
             f"sources={unknown[0]!r}: no step was published there; known are {', '.join(sorted(known))}"
         )
-    return [one for one in published() if one["source"] in sources]
+    return [one for one in every if one["source"] in sources]
 
 
 def conditions_of(subject: Subject) -> Mapping[str, str]:

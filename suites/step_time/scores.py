@@ -51,7 +51,10 @@ def of_seconds(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tu
 
 
 def of_memory(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
-    """Yield whether each layout was rightly said to fit or not, of sources that published failures."""
+    """Yield whether each step that ran is said to fit, and rightly, of sources that published failures."""
+    for one in steps:
+        if ran(one) and "fits" in said.get(one["id"], {}):
+            yield "ran_and_fits", float(said[one["id"]]["fits"])
     failing = {one["source"] for one in steps if one["kind"] == "step" and not one["published"]["runs"]}
     asked = [one for one in steps if one["kind"] == "step" and one["source"] in failing]
     told = [(one["published"]["runs"], said.get(one["id"], {}).get("fits")) for one in asked]

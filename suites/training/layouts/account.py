@@ -14,6 +14,7 @@ from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSP
 from suites.training.layouts.dispatch import gathered_tokens_B
 from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
 from suites.training.layouts.layout import (
+    RECOMPUTES,
     Floats,
     Ints,
     Layouts,
@@ -99,13 +100,15 @@ def peak_of_rank(
     """Return the peak of a pipeline rank: where the loss is computed, or in a layer's backward pass."""
     layers = all_layers_of(shape, layouts, training, rank)
     parameters = parameters_of(shape, layouts, layers, rank)
-    states = states_B(layouts, training, parameters)
+    states = states_B(layouts, training, parameters, architecture)
     kept = kept_of_layer(shape, layouts, training, architecture)
+    units = units_of(shape, layouts, layers, rank)
     waiting = waiting_B(shape, layouts, training, rank, kept)
+    waiting = waiting + autocast_copies_B(layouts, training, units, parameters)
     made = np.where(layers.all > 0, kept.recomputed, 0.0)
     buffer = np.where(layers.moe > 0, gathered_tokens_B(shape, layouts, training), 0.0)
     logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept, buffer), 0.0)
-    gathered = gathered_B(layouts, training, units_of(shape, layouts, layers, rank), parameters)
+    gathered = gathered_B(layouts, training, units, parameters)
     at_loss = logits + gathered.at_loss > made + gathered.in_backward
     at_begin = waiting + np.where(at_loss, logits + gathered.at_loss, made + gathered.in_backward)
     late = late_gradients_B(layouts, training, parameters, waiting, np.maximum(logits, made))
@@ -171,6 +174,21 @@ def gathered_B(
         np.where(shards, 2 * at_loss + late, 0.0),
         np.where(shards, 2 * in_backward + of_layer + late, 0.0),
     )
+
+
+def autocast_copies_B(
+    layouts: Layouts, training: Training, units: UnitParameters, parameters: RankParameters
+) -> Floats:
+    """Return the bf16 copies of weights that autocast makes where nothing is sharded, as with torch's DDP.
+
+    Autograd keeps them for the backward pass; recomputed layers make theirs again.
+    """
+    if training.program not in FSDP or training.precision == "fp32":
+        return np.zeros_like(units.head)
+    in_layers = np.where(
+        layouts.recompute == RECOMPUTES.index("full"), 0.0, parameters.all - parameters.outside
+    )
+    return np.where(layouts.zero < 2, 2 * (in_layers + units.head), 0.0)
 
 
 def waiting_B(

@@ -93,6 +93,9 @@ def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iter
     tokens = training.seq_len
     yield DivisionRule(tokens % split == 0, "cp", f"seq_len={tokens} (in two parts per rank)", tokens // 2)
     yield DivisionRule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
+    if training.attention == "unfused":
+        # Transformer Engine, pytorch/attention/dot_product_attention/utils.py, get_attention_backend
+        yield DivisionRule(layouts.cp == 1, "cp", "explicit attention has no context parallelism", 0)
     yield from rules_of_experts(shape, layouts, training)
     yield from rules_of_sharding(layouts, training)
 

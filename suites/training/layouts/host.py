@@ -99,10 +99,10 @@ def shards(
         whole += [(each * shape.shared_intermediate_size, shape.matrices_of_mlp * layers.moe)]
         whole += [(np.full_like(first, shape.router_parameters), layers.moe)]
     for size, count in whole:
-        yield sharded(layouts, RankParameters(size, np.zeros_like(size)), 1), count
+        yield sharded(layouts, RankParameters(size, np.zeros_like(size), np.zeros_like(size)), 1), count
     if shape.num_experts:
         size = shape.hidden_size * shape.moe_intermediate_size * shape.num_experts / layouts.ep / layouts.etp
-        experts = RankParameters(np.zeros_like(size), size)
+        experts = RankParameters(np.zeros_like(size), size, np.zeros_like(size))
         yield sharded(layouts, experts, 1), shape.matrices_of_mlp * layers.moe
 
 

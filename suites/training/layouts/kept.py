@@ -19,6 +19,7 @@ from suites.training.layouts.layout import (
 from suites.training.layouts.parts import (
     attention_kept,
     backward_of_mlp,
+    backward_of_scores,
     experts_kept,
     matmul_input_B,
     matmuls_kept,
@@ -67,7 +68,10 @@ def by_recompute(
     """Return what is left to keep under each recompute, and what a layer's backward pass makes."""
     has_moe = shape.num_experts > 0
     largest = whole.moe if has_moe else whole.dense
-    made = whole.input + backward_of_mlp(shape, layouts, training)
+    freed = mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
+    freed = np.minimum(freed, experts_kept(shape, layouts, training)) if has_moe else freed
+    of_scores = backward_of_scores(shape, layouts, training) - freed  # the MLP's backward pass is over then
+    made = whole.input + np.maximum(backward_of_mlp(shape, layouts, training), of_scores)
     full = layouts.recompute == RECOMPUTES.index("full")
     selective = layouts.recompute == RECOMPUTES.index("selective")
     if training.program == "megatron":

@@ -42,7 +42,8 @@ def memory_kinds(
     each = Layouts(*(np.repeat(field, len(ranks)) for field in layout))
     peak = peak_of_rank(shape, each, training, ranks, cluster.architecture)
     layers = all_layers_of(shape, each, training, ranks)
-    states = states_B(each, training, parameters_of(shape, each, layers, ranks))
+    parameters = parameters_of(shape, each, layers, ranks)
+    states = states_B(each, training, parameters, cluster.architecture)
     return MemoryKinds(
         states.weights,
         states.gradients * gradients_exist(each, training),

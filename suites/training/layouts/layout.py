@@ -95,6 +95,9 @@ class Training:
     seq_len: int
     program: ProgramName = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
+    gradients: Literal["fp32", "bf16"] = "fp32"  # of Megatron-LM, in which all micro-batches' are added up
+    master_remainders: bool = False  # of its bf16 steps: the half of an fp32 weight that the bf16 one lacks
+    fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     attention: Literal["fused", "flash", "unfused"] = "fused"
     offload: Literal["none", "optimizer", "parameters"] = "none"  # what is on the host; of FSDP2, all of it

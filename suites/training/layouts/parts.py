@@ -83,6 +83,18 @@ def scores_kept(shape: TransformerShape, layouts: Layouts, training: Training) -
     return np.asarray(each * shape.num_attention_heads * training.seq_len / layouts.tp, dtype=float)
 
 
+def backward_of_scores(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return what unfused attention's backward pass makes of the scores: gradients of the softmax's result.
+
+    And of its input, which Megatron-LM and Transformer Engine write in the same place
+    (core/fusions/fused_softmax.py, and its kernels).
+    """
+    if training.attention != "unfused":
+        return np.zeros_like(layouts.tp, dtype=float)
+    each = 2 if training.program == "megatron" else 4
+    return np.asarray(each * shape.num_attention_heads * training.seq_len / layouts.tp, dtype=float)
+
+
 def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
     """Return an MLP's first result and its activation, before tensor parallelism.
 

@@ -19,6 +19,7 @@ class RankParameters(NamedTuple):
 
     shared: Floats  # all but the experts'
     experts: Floats
+    outside: Floats  # of the shared ones, those outside of layers: embeddings, output layer, last norm
 
     @property
     def all(self) -> Floats:
@@ -49,19 +50,41 @@ FSDP = ("torchtitan", "composer")
 """Programs with torch's FSDP2 or FSDP1."""
 
 FP8_WEIGHT_B = {"fp8": 2.0, "mxfp8": 2.0 + 2 / 32, "nvfp4": 1.0 + 2 / 16}
-"""Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay
-from step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
+"""Bytes per weight of a layer in 8 bits (4 of nvfp4), by rows and transposed, with scales. They stay from
+step to step: transformer_engine/pytorch/module/base.py, _fp8_workspaces, or the parameters themselves."""
+
+UNTRANSPOSED = ("blackwell",)
+"""Architectures that multiply fp8 weights in either order, so that no transposed ones are kept:
+transformer_engine/pytorch/csrc/quantizer.cpp, Float8Quantizer::create_tensor."""
 
 OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
 """Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
 twice."""
 
 
+def narrow_weight_B(training: Training, architecture: str) -> float:
+    """Return how many bytes Transformer Engine's format adds to a weight of a layer.
+
+    With `training.fp8_parameters` the format replaces the bf16 weight; embeddings, output layer and norms
+    stay in bf16 (core/fp8_utils.py, get_fp8_context; core/tensor_parallel/layers.py). NVFP4 has no such
+    parameters here.
+    """
+    if training.program != "megatron" or training.precision not in FP8_WEIGHT_B:
+        return 0.0
+    format_B = FP8_WEIGHT_B[training.precision]
+    if training.precision == "fp8" and architecture in UNTRANSPOSED:
+        format_B /= 2
+    replaces = training.fp8_parameters and training.precision != "nvfp4"
+    return format_B - (SIZES["megatron"].weights if replaces else 0.0)
+
+
 def sizes_of(training: Training) -> StateSizes:
     """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
-    if training.precision in FP8_WEIGHT_B and training.program == "megatron":
-        sizes = sizes._replace(weights=sizes.weights + FP8_WEIGHT_B[training.precision])
+    if training.program == "megatron" and training.gradients == "bf16":
+        sizes = sizes._replace(gradients=2)
+    if training.program == "megatron" and training.master_remainders and training.precision == "bf16":
+        sizes = sizes._replace(optimizer=sizes.optimizer - 2)
     if training.offload != "none" and training.program == "torchtitan":
         return StateSizes(0, 0, 0)
     if training.offload != "none":
@@ -86,23 +109,30 @@ def parameters_of(
     layer, tp = layer_parameters(shape, layouts), layouts.tp
     shared = layers.dense * layer.dense + layers.moe * layer.moe
     experts = layers.moe * layer.experts
-    last, first = rank == layouts.pp - 1, rank == 0
+    last = rank == layouts.pp - 1
     predicted = shape.num_nextn_predict_layers
     if predicted:
         joined = 2 * shape.hidden_size**2 / tp + 3 * shape.norm_parameters
         shared = shared + np.where(last, predicted * (layer.moe + joined), 0.0)
         experts = experts + np.where(last, predicted * layer.experts, 0.0)
-    vocabulary = padded_vocabulary(shape, layouts) * shape.hidden_size / tp
+    outside = outside_of_layers(shape, layouts, rank)
+    return RankParameters(shared + outside, experts, outside)
+
+
+def outside_of_layers(shape: TransformerShape, layouts: Layouts, rank: Ints) -> Floats:
+    """Return the parameters of a rank's embeddings, output layer and norms that belong to no layer."""
+    last, first = rank == layouts.pp - 1, rank == 0
+    vocabulary = padded_vocabulary(shape, layouts) * shape.hidden_size / layouts.tp
     positions = shape.learned_positions * shape.hidden_size
     before = shape.norm_parameters * max(shape.outer_norms - 1, 0)
-    shared = shared + np.where(first, vocabulary + positions + before, 0.0)
+    total = np.where(first, vocabulary + positions + before, 0.0)
     tied = first & bool(shape.tie_word_embeddings)
-    head_bias = padded_vocabulary(shape, layouts) / tp if shape.head_bias else 0
+    head_bias = padded_vocabulary(shape, layouts) / layouts.tp if shape.head_bias else 0
     after = shape.norm_parameters * min(shape.outer_norms, 1) + head_bias
-    shared = shared + np.where(last, after + np.where(tied, 0.0, vocabulary), 0.0)
-    if predicted and not shape.tie_word_embeddings:  # its own copy of the embedding
-        shared = shared + np.where(last & ~first, vocabulary, 0.0)
-    return RankParameters(shared, experts)
+    total = total + np.where(last, after + np.where(tied, 0.0, vocabulary), 0.0)
+    if shape.num_nextn_predict_layers and not shape.tie_word_embeddings:  # its own copy of the embedding
+        total = total + np.where(last & ~first, vocabulary, 0.0)
+    return np.asarray(total, dtype=float)
 
 
 class LayerParameters(NamedTuple):
@@ -149,15 +179,22 @@ class StateBytes(NamedTuple):
     optimizer: Floats
 
 
-def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -> StateBytes:
+def states_B(
+    layouts: Layouts,
+    training: Training,
+    parameters: RankParameters,
+    architecture: str = "hopper",
+) -> StateBytes:
     """Return the bytes of weights, gradients and optimizer states on one rank, as ZeRO's stage shards them.
 
     Experts are sharded over the ranks that have the same ones. FSDP shards the fp32 weights at stage 2, too,
     and keeps gathered copies of them (`account.gathered_B`).
     """
-    sizes = sizes_of(training)
+    sizes, stage = sizes_of(training), 2 if training.program in FSDP else 3
+    in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
+    narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
     return StateBytes(
-        sizes.weights * sharded(layouts, parameters, 2 if training.program in FSDP else 3),
+        sizes.weights * sharded(layouts, parameters, stage) + (narrow_B if sizes.weights else 0.0),
         sizes.gradients * sharded(layouts, parameters, 2),
         sizes.optimizer * sharded(layouts, parameters, 1),
     )

@@ -9,12 +9,13 @@ import pytest
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.records import Reading, Unavailable
+from harness.records import Note, Reading, Unavailable
 from suites import layouts
 from suites.layouts.changes import possible
 from suites.layouts.subject import Workload, subject_of
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.room import FRAGMENTED
+from suites.training.step_time.questions.answers import answers
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
@@ -112,3 +113,33 @@ def test_what_does_not_divide_is_refused_with_what_would(fields: dict[str, Any],
         subject_of(replace(ONE, **fields))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) <= 300
+
+
+EXPLICIT = "FlashAttention → explicit attention"
+
+
+def switches(workload: Workload) -> tuple[dict[str, float], set[str]]:
+    """Return what switches cost, and those that do not fit."""
+    found = list(layouts.sample(subject_of(workload)))
+    costs = {one.method: one.value for one in found if isinstance(one, Reading) and one.metric == "switch"}
+    notes = [one.text for one in found if isinstance(one, Note)]
+    return costs, {one.removeprefix("does not fit: ") for one in notes if one.startswith("does not fit: ")}
+
+
+def test_explicit_attention_is_a_switch_of_layouts_without_context_parallelism():
+    """Its cost is that of the same step as a question; at 8,192 tokens its scores fit recomputed alone."""
+    workload = replace(ONE, seconds=True, global_batch_size=64)
+    costs, without = switches(workload)
+    assert EXPLICIT in without
+    asked = {
+        "id": "one", "kind": "step", "framework": "NeMo", "model": LLAMA, "device": "h100_80gb", "gpus": 16,
+        "seq_len": 8192, "global_batch_size": 64, "precision": "bf16",
+        "layout": {"dp": 4, "tp": 2, "pp": 2, "virtual_stages": 1, "recompute": "none"},
+    }  # fmt: skip
+    again = {**asked, "attention": "explicit", "layout": {**asked["layout"], "recompute": "selective"}}
+    fused_s, again_s = (one["step_s"] for one in answers([asked, again]))
+    assert costs[f"{EXPLICIT}, scores recomputed"] == pytest.approx(again_s / fused_s)
+    short, _ = switches(replace(workload, seq_len=2048))
+    assert 1 < short[EXPLICIT] < short[f"{EXPLICIT}, scores recomputed"] < again_s / fused_s
+    costs, without = switches(replace(workload, cp=2))
+    assert not [one for one in (*costs, *without) if one.startswith(EXPLICIT)]

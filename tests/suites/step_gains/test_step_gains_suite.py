@@ -11,12 +11,13 @@ from harness.config.run import load
 from harness.records import Unavailable
 from harness.sweep.store import read_records
 from suites import step_gains
-from suites.step_gains import exposed, gpu, link, precision, zero_3
+from suites.step_gains import attention, exposed, gpu, link, precision, zero_3
 from suites.step_gains.subject import Subject, question_of
 from suites.training.step_time.questions.answers import answers
 
 WORKLOADS = load(["suite=step_gains"])[0].workloads
 LARGE = [name for name in WORKLOADS if name != "gemma_12b_16"]
+WITHOUT_CP = ("gpt3_175b_1024", "nemotron_340b_1024", "llama_8b_64_tp", "llama_70b_1024_tp")
 
 
 def built(name: str) -> Subject:
@@ -53,6 +54,52 @@ def test_narrow_matmuls_gain_at_most_their_rate():
             / values(precision.apply(built(name), precision.Settings("fp8")))["time"]
         )
         assert 1 < gain < 2, name
+
+
+def scores_of(name: str) -> float:
+    """Return the scores that a rank computes per step, in all of its layers and micro-batches."""
+    given, layout = built(name).workload, built(name).workload.layout
+    layers = given.sizes["num_hidden_layers"] / layout.get("pp", 1)
+    dp = given.gpus / layout["tp"] / layout.get("pp", 1)
+    heads = given.sizes["num_attention_heads"] / layout["tp"]
+    return float(given.global_batch_size / dp * layers * heads * given.seq_len**2)
+
+
+@pytest.mark.parametrize("name", WITHOUT_CP)
+def test_explicit_attention_takes_as_long_as_its_scores_cross_the_memory(name: str):
+    """22 bytes per score, 8 more with recompute, at 40 to 100 % of the datasheet's rate."""
+    fused = values(built(name))
+    kept, again = (
+        values(attention.apply(built(name), attention.Settings(one))) for one in ("none", "selective")
+    )
+    assert fused["time"] < kept["time"] < again["time"]
+    least_s = scores_of(name) / 3.35e12
+    fused_s = fused["share/attention"] * fused["time"]
+    assert 22 * least_s < kept["time"] - fused["time"] + fused_s < 22 * least_s / 0.4
+    assert 8 * least_s < again["time"] - kept["time"] < 8 * least_s / 0.4
+
+
+def test_scores_decide_what_fits():
+    """Two bytes per score that a pipeline rank keeps; recomputed they leave one layer's."""
+    for name, fits in zip(WITHOUT_CP, (1.0, 0.0, 0.0, 0.0), strict=True):
+        fused = values(built(name))
+        kept, again = (
+            values(attention.apply(built(name), attention.Settings(one))) for one in ("none", "selective")
+        )
+        assert (fused["fits"], kept["fits"], again["fits"]) == (1.0, fits, 1.0), name
+        assert again["peak_memory"] < 1.1 * fused["peak_memory"]
+    given = built("llama_8b_64_tp").workload
+    scores_B = 2 * 32 / 2 * given.seq_len**2 * 32  # all layers are on one rank, and one micro-batch waits
+    more = (
+        values(attention.apply(built("llama_8b_64_tp"), attention.Settings("none")))["peak_memory"]
+        - values(built("llama_8b_64_tp"))["peak_memory"]
+    )
+    assert more == pytest.approx(scores_B, rel=0.03)
+
+
+def test_explicit_attention_has_no_context_parallelism():
+    with pytest.raises(Unavailable, match="cp=2: explicit attention has no context parallelism"):
+        attention.apply(built("llama_70b_1024"), attention.Settings("none"))
 
 
 def test_overlap_gains_where_there_are_tensor_parallel_ranks():

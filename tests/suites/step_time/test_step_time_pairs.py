@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from suites.step_time.pairs import SWITCHES, SwitchedFields, of_ratios, pairs_of, per_token_s
-from suites.training.step_time.published.steps import published
+from suites.training.step_time.published.steps import published, with_and_without_attention
+from suites.training.step_time.questions.answers import answers
 from suites.training.step_time.questions.words import network_B_per_s
 
 SWITCH = {one.name: one for one in SWITCHES}
@@ -62,6 +63,18 @@ def test_the_error_is_that_of_the_gain():
         "ratio_pairs/gpu": [1],
     }
     assert list(of_ratios([A, B], {"a": {"step_s": 3.0}})) == []
+
+
+def test_pairs_with_and_without_flash_attention_gain_what_the_paper_says():
+    """arXiv 2307.08691, table 1: TFLOP/s per GPU without FlashAttention, and with FlashAttention-2."""
+    rates = [(142, 196), (72, 220), (149, 205), (80, 225)]
+    steps = with_and_without_attention()
+    pairs = list(pairs_of(steps, SWITCH["attention"]))
+    assert [one.gain for one in pairs] == pytest.approx([fused / without for without, fused in rates], 1e-4)
+    said = {one["id"]: one for one in answers(steps)}
+    assert all(abs((one.predicted(said) or 0.0) / one.gain - 1) < 0.10 for one in pairs)
+    assert all(0.9 < said[one["id"]]["step_s"] / one["published"]["step_s"] < 1.1 for one in steps)
+    assert not {one["id"] for one in steps} & {one["id"] for one in published()}
 
 
 def test_no_two_published_steps_differ_in_the_link_alone():

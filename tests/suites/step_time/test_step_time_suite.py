@@ -44,6 +44,7 @@ def test_scores_are_those_by_hand():
     assert found["relative_error"] == pytest.approx([0.1, -0.25])
     assert found["inside_interval"] == [0.0, 1.0]
     assert found["interval_half_width"] == pytest.approx([0.1 / 2.2, 0.5])
+    assert found["ran_and_fits"] == [1.0, 0.0]
     assert (found["fits_rightly"], found["said_to_fit_and_failed"]) == ([1.0, 0.0, 0.0], [1])
     assert found["sign_rightly/micro_batch"] == [1.0]
     assert listed({"a": {"step_s": 3.0}, "b": {"step_s": 3.0}})["sign_rightly/micro_batch"] == [0.0]

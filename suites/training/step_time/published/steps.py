@@ -1,4 +1,4 @@
-"""Published training steps, of the two files of this folder: a question each, with the published answer."""
+"""Published training steps, of the files of this folder: a question each, with the published answer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ FILES = ("published_steps.jsonl", "dgxc_steps.jsonl")
 NVIDIA/dgxc-benchmarking, whose READMEs state sizes and layouts. Llama's sizes are those of its config.json;
 Nemotron's MLP is not gated (NVIDIA/NeMo, nemo/collections/llm/gpt/model/nemotron.py)."""
 
+ATTENTION_FILE = "attention_steps.jsonl"
+"""Steps with and without FlashAttention: 1.3 B and 2.7 B on 8 A100, arXiv 2307.08691, table 1. Seconds follow
+from its TFLOP/s by its formula, 6 per parameter and token and 12 × layers × hidden size × tokens; sizes,
+batches and ZeRO-1 are those of Dao-AILab/flash-attention, commit 0251105a, training/configs/experiment/pile.
+Micro-batches are not published; one sequence is taken. No constant was fitted to these
+steps, and `published` leaves them out."""
+
 PublishedStep = Mapping[str, Any]
 """A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
 
@@ -24,6 +31,12 @@ def published() -> tuple[PublishedStep, ...]:
     """Return every published step."""
     lines = [line for name in FILES for line in (FOLDER / name).read_text().splitlines()]
     return tuple(json.loads(line) for line in lines)
+
+
+@cache
+def with_and_without_attention() -> tuple[PublishedStep, ...]:
+    """Return the steps of `ATTENTION_FILE`."""
+    return tuple(json.loads(line) for line in (FOLDER / ATTENTION_FILE).read_text().splitlines())
 
 
 def ran(step: PublishedStep) -> bool:

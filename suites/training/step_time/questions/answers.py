@@ -37,16 +37,23 @@ def memory_B(setting: StepSetting, layouts: Layouts) -> Floats:
 
 
 def predicted(asked: AskedStep) -> PredictedSteps:
-    """Return the seconds and the memory of a question's layouts."""
+    """Return the seconds and the memory of a question's layouts.
+
+    Where nothing was published of recompute, a layout fits if full recompute makes it. Seconds are with it
+    then, but for Megatron's recipes, which may recompute part of the layers or keep activations on the host.
+    """
     setting, layouts = asked.setting, asked.layouts
     used_B = memory_B(setting, layouts)
     room = room_B(layouts, setting.gpu.usable_memory_B)
-    if not asked.recompute_known and setting.training.program != "megatron":
-        layouts, used_B = _recomputed_to_fit(setting, layouts, used_B)
+    least_B = used_B
+    if not asked.recompute_known:
+        again, least_B = _recomputed_to_fit(setting, layouts, used_B)
+        if setting.training.program != "megatron":
+            layouts, used_B = again, least_B
     filled = used_B / room
     parts = step_s(setting, layouts)
     seconds = parts.total + allocator_retries_s(setting, layouts, filled)
-    fits = (filled < setting.constants["allocator.fits_below"]) & accepted(setting, layouts)
+    fits = (least_B / room < setting.constants["allocator.fits_below"]) & accepted(setting, layouts)
     return PredictedSteps(seconds * asked.batches, parts, used_B, filled, fits)
 
 

@@ -40,6 +40,8 @@ def interval_of(asked: AskedStep, filled: float, index: int = 0) -> StepInterval
 def kind_of(asked: AskedStep, filled: float, index: int = 0) -> str:
     """Return which kind a question is of."""
     setting, program = asked.setting, asked.setting.training.program
+    if setting.training.attention == "unfused":
+        return "explicit attention"
     if setting.shape.num_experts:
         return "mixture of experts"
     if setting.adapters_alone:

@@ -17,7 +17,7 @@ from suites.training.step_time.questions.words import (
     is_hybrid,
     is_lora,
     is_mlperf,
-    is_overlapped,
+    is_recipe,
     network_B_per_s,
     network_kind,
     precision_of,
@@ -84,6 +84,10 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
         seq_len=int(question["seq_len"]),
         program=program,
         precision=precision_of(question, gpu.architecture),  # type: ignore[arg-type]
+        gradients="bf16" if is_recipe(question) else "fp32",
+        master_remainders=is_recipe(question),
+        fp8_parameters=is_recipe(question),
+        attention="unfused" if question.get("attention") == "explicit" else "fused",
     )
     return StepSetting(
         shape_of_question(question["model"]),
@@ -94,7 +98,7 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
         triton_attention="triton" in str(question.get("notes") or "").lower(),
         tuned=is_mlperf(question),
         compiled=is_compiled(question),
-        tensor_overlap=is_overlapped(question),
+        tensor_overlap=is_recipe(question),
         routing_forced="bridge" in str(question.get("framework") or "").lower(),
     )
 

@@ -158,8 +158,15 @@ def is_compiled(question: Json) -> bool:
     return ("compile" in said or "fms" in said) and not without
 
 
-def is_overlapped(question: Json) -> bool:
-    """Return whether tensor-parallel collectives overlap: in NeMo's recipes, not in plain Megatron-LM."""
+def is_recipe(question: Json) -> bool:
+    """Return whether a step of Megatron-Core is that of a recipe of NeMo or Megatron Bridge, or MLPerf's.
+
+    These overlap tensor-parallel collectives (training/comm_overlap.py), add gradients up in bf16
+    (perf_recipes/_common.py; NeMo, collections/llm/recipes, grad_reduce_in_fp32), keep FP8 parameters
+    (NeMo, recipes/precision/mixed_precision.py, fp8_param_gather) and in bf16 half of each master weight
+    (NeMo, scripts/performance/helpers.py, use_precision_aware_optimizer; before,
+    megatron_base_model.py, store_param_remainders). Plain Megatron-LM does none of it by default.
+    """
     framework = str(question.get("framework") or "").lower()
     plain = "megatron" in framework and not any(word in framework for word in ("nemo", "bridge"))
     return not plain or is_mlperf(question)

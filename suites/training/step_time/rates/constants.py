@@ -76,6 +76,11 @@ class StepConstants(dict[str, float]):
         rate *= self["attention.small_heads"] if head_dim <= 64 else 1.0
         return rate * self[f"{name}.forward"], rate * self[f"{name}.backward"]
 
+    def scores_share(self, gpu: RatedGpu) -> float:
+        """Return the share of the datasheet's memory rate that operators on attention's scores reach."""
+        known = f"attention.scores.{gpu.architecture}" in self
+        return self[f"attention.scores.{gpu.architecture if known else 'ampere'}"]
+
     def links(self, cluster: GpuCluster) -> NodeLinks:
         """Return the links as collectives see them."""
         return NodeLinks(

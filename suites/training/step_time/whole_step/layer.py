@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import layer_parameters
 from suites.training.step_time.rates.kernels import attention_flop, matmul_s
+from suites.training.step_time.whole_step.scores import scores_s
 from suites.training.step_time.whole_step.setting import StepSetting
 
 BACKWARD_ATTENTION = 2.5
@@ -135,7 +136,9 @@ def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSec
 
 
 def attention_s(setting: StepSetting, layouts: Layouts, windowed: bool) -> PassSeconds:
-    """Return the seconds of causal attention, of which half is masked."""
+    """Return the seconds of causal attention, of which half is masked, or of explicit attention."""
+    if setting.training.attention == "unfused":
+        return PassSeconds(*scores_s(setting, layouts))
     shape, tp = setting.shape, layouts.tp
     seen = positions_seen(setting.training.seq_len, shape.sliding_window if windowed else 0)
     sizes = shape.query_size / tp, shape.attention_size / tp

@@ -96,8 +96,8 @@ MOE = replace(GPT, num_experts=8, experts_per_token=2, moe_intermediate_size=32,
 def test_ranks_share_experts_and_copies_of_them_are_sharded():
     layout, whole = one(dp=8, ep=4, etp=1), one(dp=8)
     ranks = np.array([0])
-    shared, experts = parameters_of(MOE, layout, all_layers_of(MOE, layout, TRAINING, ranks), ranks)
-    all_shared, all_experts = parameters_of(MOE, whole, all_layers_of(MOE, whole, TRAINING, ranks), ranks)
+    shared, experts, _ = parameters_of(MOE, layout, all_layers_of(MOE, layout, TRAINING, ranks), ranks)
+    all_shared, all_experts, _ = parameters_of(MOE, whole, all_layers_of(MOE, whole, TRAINING, ranks), ranks)
     assert shared[0] == all_shared[0]
     assert 4 * experts[0] == all_experts[0] == 6 * 8 * MOE.expert_parameters
     assert shared[0] + all_experts[0] == MOE.parameters + 24 * 0  # vocabulary of 1,024: no padding
