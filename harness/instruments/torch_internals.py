@@ -444,7 +444,8 @@ def symmetric_memory(size_B: int) -> tuple[torch.Tensor, list[int]]:
 
 def process_group(name: str) -> Any:
     """Return the process group of which a functional collective has the name."""
-    return torch.distributed.distributed_c10d._resolve_process_group(name)
+    resolve: Any = torch._C._distributed_c10d._resolve_process_group
+    return resolve(name)
 
 
 def wait_for(tensor: torch.Tensor) -> None:

@@ -55,7 +55,7 @@ class WidthGroup:
         if not self.by_sequence:
             return rows.view_as(rows)
         result = rows.new_empty(sum(sizes), rows.shape[1])
-        parts = result.split(list(sizes))
+        parts = torch.split(result, list(sizes))
         parts[self.rank].copy_(rows)
         for rank, part in enumerate(parts):
             if len(part):
@@ -71,7 +71,7 @@ class WidthGroup:
             result = rows.clone()
             dist.all_reduce(result, group=self.processes)
             return result
-        parts = rows.split(list(sizes))
+        parts = torch.split(rows, list(sizes))
         for rank, part in enumerate(parts):
             if len(part):
                 dist.reduce(part, group_dst=rank, group=self.processes)
