@@ -440,3 +440,14 @@ def symmetric_memory(size_B: int) -> tuple[torch.Tensor, list[int]]:
         raise Unavailable(f"PyTorch cannot share memory between these GPUs: {reason}") from error
     offset = own.data_ptr() - addresses[torch.distributed.get_rank()]  # within the memory that is mapped
     return own, [address + offset for address in addresses]
+
+
+def process_group(name: str) -> Any:
+    """Return the process group of which a functional collective has the name."""
+    resolve: Any = torch._C._distributed_c10d._resolve_process_group
+    return resolve(name)
+
+
+def wait_for(tensor: torch.Tensor) -> None:
+    """Wait for a functional collective's result; its handle is released."""
+    torch.ops._c10d_functional.wait_tensor(tensor)

@@ -26,7 +26,8 @@ def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
     if not alone:
         sizes += [step.context_ranks, step.expert_ranks]
         if step.expert_ranks > 1:
-            sizes.append(same_part // step.expert_ranks)
+            of_experts = step.expert_ranks * step.expert_tensor_ranks
+            sizes.append(step.ranks // step.pipeline_ranks // of_experts)
     groups = [ranks for ranks in sizes if ranks > 1]
     if groups:
         outside_B["nccl_buffers"] = sum(NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B for ranks in groups)

@@ -144,7 +144,10 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
     if step.features.sharding not in ("tensor", "context"):
         neighbours = lcm(step.same_data_ranks, step.ranks_multiple_of)
         return range(neighbours, MOST_RANKS + 1, neighbours)
-    most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
+    widths = [workload.intermediate_size]
+    if workload.num_experts is not None:
+        widths = [workload.shape.expert_width, workload.shared_expert_intermediate_size or 0]
+    most = gcd(workload.num_attention_heads, workload.num_key_value_heads, *widths)
     if step.features.sharding == "context":
         most = workload.seq_len // 2
     return [ranks for ranks in range(1, most + 1) if most % ranks == 0]

@@ -134,4 +134,6 @@ def training_of(workload: Workload) -> Training:
         layers_of_stages=tuple(workload.layers_of_stages),
         dispatcher=workload.dispatcher,
         grouped_experts=workload.grouped_experts,
+        deterministic=workload.deterministic,
+        imbalance=workload.imbalance,
     )

@@ -50,6 +50,9 @@ class Workload(training.Workload):
     layers_of_stages: Annotated[list[Any], MEGATRONS] = field(default_factory=list, hash=False)
     dispatcher: Annotated[Literal["alltoall", "allgather", "deepep"], MEGATRONS] = "alltoall"
     grouped_experts: Annotated[bool, MEGATRONS] = True  # else one expert after another
+    deterministic: Annotated[bool, MEGATRONS] = False
+    # Tokens of the logged rank's experts over the mean, at the peak.
+    imbalance: Annotated[float, Bounds(above=0), MEGATRONS] = 1.2
     attention: Annotated[Literal["fused", "flash", "unfused"], MEGATRONS] = "fused"
     expert_ranks: Annotated[PositiveInt, MEGATRONS] = 1  # that share the experts of a layer
     expert_tensor_ranks: Annotated[PositiveInt, MEGATRONS] | None = None  # of one expert; None: tp_size

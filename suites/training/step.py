@@ -95,7 +95,8 @@ class TrainingStep:
     - `ranks`: over how many ranks it runs; one process is one of them.
     - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
-    - `expert_ranks`: how many ranks share each layer's experts; they take different data.
+    - `expert_ranks`: how many ranks share each layer's experts; they take different tokens.
+    - `expert_tensor_ranks`: how many of the ranks that share each layer share each of these experts.
     - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
       None: all ranks that have the same layers, or the same part of each.
     - `ranks_multiple_of`: what divides `ranks`, whatever their number.
@@ -130,6 +131,7 @@ class TrainingStep:
     tensor_ranks: int = 1
     context_ranks: int = 1
     expert_ranks: int = 1
+    expert_tensor_ranks: int = 1
     shard_within: int | None = None
     ranks_multiple_of: int = 1
     pipeline_ranks: int = 1

@@ -70,7 +70,7 @@ class Workload(StepWorkload):
     cp_size: PositiveInt = 1  # ranks that context parallelism spreads over
     # Ranks that share the layers under the technique pipeline; a step on one rank ignores it.
     pp_size: Annotated[int, Bounds(at_least=1, not_above="num_hidden_layers")] = 1
-    ep_size: PositiveInt = 1  # of dp_size * cp_size ranks, neighbours that share each layer's experts
+    ep_size: PositiveInt = 1  # ranks that share each layer's experts, see the technique expert_parallel
     optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
     optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
     weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD

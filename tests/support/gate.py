@@ -9,6 +9,7 @@ STARTS = {
     "ranks, engines and networks": """
         test_context_parallel test_dataloader_loader test_dataloader_other_peers test_dataloader_peers
         test_dataloader_suite test_drain_gloo test_every_optimization test_expert_parallel test_fabric
+        test_expert_tensor_parallel
         test_fsdp1 test_fsdp2 test_fsdp2_resharding test_further_meshes
         test_interconnect test_launcher test_memory_order
         test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
@@ -252,9 +253,12 @@ SAMPLED = {
     4: """
         test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes
         test_context_parallel.py::test_fused_attention_on_cuda_makes_no_mask
+        test_account.py::test_so_it_is_with_experts_and_ranks_that_share_each_layer
         test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
         test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_expert_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
+        test_expert_tensor_parallel.py::test_real_ranks_with_uneven_routing_see_the_losses_and_gradients_of*
+        test_expert_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_fabric.py::test_packets_go_where_the_kernel_says
         test_huggingface.py::test_optimizations_hold_for_these_models_too
         test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from harness.instruments import torch_internals
@@ -62,6 +63,12 @@ def mesh_of_rows(device_type: str, width: int, names: tuple[str, str]) -> Device
 def mesh_of_sizes(device_type: str, sizes: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
     """Return all ranks as `rank_mesh` does, in dimensions of these sizes and names, the outermost first."""
     return _mesh(device_type, sizes, names)
+
+
+def mesh_of_ranks(device_type: str, ranks: Tensor, names: tuple[str, ...]) -> DeviceMesh:
+    """Return the ranks in the order of a tensor that has a dimension per name."""
+    with torch_internals.no_modes():
+        return DeviceMesh(device_type, ranks, mesh_dim_names=names)
 
 
 def world_size() -> int:

@@ -30,12 +30,18 @@ ALLGATHER_B = 4
 INDEX_B = 8
 """Of one int64 index."""
 
+TORCH_CHOICE_B = 3 * INDEX_B + 3 * 4
+"""Per token and chosen expert in torch: which expert, its place in their order and its token; its probability
+as chosen, scaled and ordered (suites/training/models/mixture.py)."""
+
 
 def routing_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
     """Return the bytes per token that routing and dispatching keep besides the experts' inputs."""
     experts, chosen, spread = shape.num_experts, shape.experts_per_token, parts_of_sequence(layouts)
     arrived = training.imbalance * chosen * layouts.etp
-    if training.dispatcher == "allgather":
+    if training.program != "megatron":
+        kept = SCORES_B * experts + TORCH_CHOICE_B * chosen * np.ones_like(spread)
+    elif training.dispatcher == "allgather":
         kept = SCORES_B * experts + ALLGATHER_B * experts * layouts.etp + INDEX_B * arrived
     elif training.dispatcher == "deepep":
         received = np.minimum(distinct_tokens(shape, layouts) * training.imbalance, arrived)
@@ -53,6 +59,24 @@ def distinct_tokens(shape: TransformerShape, layouts: Layouts) -> Floats:
     """
     ranks = layouts.etp * layouts.ep
     return np.asarray(ranks * (1 - (1 - 1 / layouts.ep) ** shape.experts_per_token), dtype=float)
+
+
+def summed_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return the bytes per token of experts' results that are kept for the sum over each token's experts.
+
+    With --deterministic-mode Megatron-LM sums by index_add, whose backward pass keeps what it adds; otherwise
+    by scatter_add, which keeps none (moe_utils.py, unpermute, since commit 56818f9e50 of October 2025).
+    All-to-all has returned the results to each token's rank before. torchtitan multiplies them by their
+    probabilities there, in fp32 (commit b5bcd76c, models/common/token_dispatcher.py, combine).
+    """
+    rows = shape.experts_per_token / parts_of_sequence(layouts)
+    if training.program != "megatron":
+        return np.asarray(4 * shape.hidden_size * rows, dtype=float)
+    if not training.deterministic:
+        return np.zeros_like(layouts.tp, dtype=float)
+    if training.dispatcher != "alltoall":
+        rows = rows * training.imbalance * layouts.etp
+    return np.asarray(2 * shape.hidden_size * rows, dtype=float)
 
 
 def gathered_tokens_B(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:

@@ -21,6 +21,7 @@ from suites.training.layouts.parts import (
     backward_of_mlp,
     backward_of_scores,
     experts_kept,
+    gathered_kept,
     matmul_input_B,
     matmuls_kept,
     mlp_kept,
@@ -50,8 +51,11 @@ def kept_of_layer(
     attention = attention_kept(shape, layouts, training, architecture)
     masks = 2 * shape.hidden_size / spread if shape.dropout else np.zeros_like(tokens)
     norms = norms_kept(shape, layouts, training)
-    dense = attention + masks + norms + mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
-    moe = attention + masks + norms + experts_kept(shape, layouts, training)
+    each = shape.norms_per_layer
+    common = attention + masks + norms
+    dense = common + mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
+    dense = dense + gathered_kept(shape, layouts, training, each)
+    moe = common + experts_kept(shape, layouts, training) + gathered_kept(shape, layouts, training, each - 1)
     scores = scores_kept(shape, layouts, training)
     whole = KeptOfLayer(dense + scores, moe + scores, 2 * shape.hidden_size / spread, dense, masks / 2)
     chosen = by_recompute(shape, layouts, training, whole, architecture)

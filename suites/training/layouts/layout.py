@@ -105,5 +105,6 @@ class Training:
     dispatcher: DispatcherName = "alltoall"  # of tokens to their experts, with Megatron-LM
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
+    deterministic: bool = False  # Megatron-LM's --deterministic-mode
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
     imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean

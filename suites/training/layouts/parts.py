@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.dry_run.simulated_cuda import Architecture
-from suites.training.layouts.dispatch import routing_kept
+from suites.training.layouts.dispatch import routing_kept, summed_kept
 from suites.training.layouts.layout import Floats, Layouts, Training, parts_of_sequence
 
 FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
@@ -20,14 +20,22 @@ FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 
 
 def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision.
+    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision."""
+    spread = parts_of_sequence(layouts)
+    return shape.norms_per_layer * shape.hidden_size * (2 + matmul_input_B(training)) / spread
 
-    nanotron's column-parallel layers keep the results as they gathered them, unless tp_recompute_allgather
-    (parallel/tensor_parallel/functional.py); that it was off is inferred from published memory.
+
+def gathered_kept(shape: TransformerShape, layouts: Layouts, training: Training, inputs: int) -> Floats:
+    """Return by how much matmuls' inputs, gathered along sequences, exceed a rank's own part; so many inputs.
+
+    torch's column-parallel linear layers keep what they gathered. So do nanotron's, unless
+    tp_recompute_allgather (parallel/tensor_parallel/functional.py); that it was off is inferred from
+    published memory. Megatron-LM gathers again in the backward pass (core/tensor_parallel/layers.py).
     """
     spread = parts_of_sequence(layouts)
-    results = matmul_input_B(training) / (1.0 if training.program == "nanotron" else spread)
-    return shape.norms_per_layer * shape.hidden_size * (2 / spread + results)
+    if training.program not in ("nanotron", "torchtitan"):
+        return np.zeros_like(spread)
+    return np.asarray(inputs * matmul_input_B(training) * shape.hidden_size * (1 - 1 / spread), dtype=float)
 
 
 def matmul_input_B(training: Training) -> float:
@@ -106,9 +114,13 @@ def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
 
 
 def tokens_of_experts(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return how many rows a rank's experts compute per token that it has."""
-    arrived = training.imbalance * shape.experts_per_token * layouts.etp / parts_of_sequence(layouts)
-    return np.asarray(arrived, dtype=float)
+    """Return how many rows a rank's experts compute per token that it has.
+
+    Ranks that share an expert gather theirs, unless they have the same ones.
+    """
+    spread = parts_of_sequence(layouts)
+    gathered = np.where(spread > 1, layouts.etp / spread, 1.0)
+    return np.asarray(training.imbalance * shape.experts_per_token * gathered, dtype=float)
 
 
 def weighted_kept(shape: TransformerShape, training: Training) -> float:
@@ -124,7 +136,8 @@ def weighted_kept(shape: TransformerShape, training: Training) -> float:
 def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
     """Return what a mixture of experts keeps: routing, tokens as they arrived, experts, the shared MLP.
 
-    Of a rank whose experts get `imbalance` times the mean. Ranks that share an expert gather theirs.
+    Of a rank whose experts get `imbalance` times the mean. Tokens go to them as a rank has them. Megatron-LM
+    gives the shared MLP an input of its own; torch gathers one for it where sequences are shared.
     """
     if not shape.num_experts:
         return np.zeros_like(layouts.tp, dtype=float)
@@ -134,9 +147,12 @@ def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
     within = mlp_kept(shape, training, shape.moe_intermediate_size) + weighted_kept(shape, training)
     experts = arrived * (inputs + within / layouts.etp)
     shared = mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
-    if shape.shared_intermediate_size:
+    if shape.shared_intermediate_size and training.program == "megatron":
         shared = shared + 2 * shape.hidden_size / spread
-    return np.asarray(experts + shared + routing_kept(shape, layouts, training), dtype=float)
+    elif shape.shared_intermediate_size:
+        shared = shared + np.where(spread > 1, 2 * shape.hidden_size, 0.0)
+    dispatched = routing_kept(shape, layouts, training) + summed_kept(shape, layouts, training)
+    return np.asarray(experts + shared + dispatched, dtype=float)
 
 
 def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
@@ -160,6 +176,6 @@ def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Trainin
     dense = 2 * widths * shape.intermediate_size / layouts.tp
     if not shape.num_experts:
         return np.asarray(dense, dtype=float)
-    arrived = training.imbalance * shape.experts_per_token / parts_of_sequence(layouts)
-    experts = 2 * (widths * shape.moe_intermediate_size + 2 * shape.hidden_size) * arrived
+    arrived = tokens_of_experts(shape, layouts, training)
+    experts = 2 * (widths * shape.moe_intermediate_size / layouts.etp + 2 * shape.hidden_size) * arrived
     return np.asarray(np.maximum(experts, dense if not all(shape.layers_are_moe) else 0.0), dtype=float)

@@ -53,7 +53,7 @@ class MixtureMLP(nn.Module):
         counts_E.scatter_add_(0, chosen_M, torch.ones_like(chosen_M))
         results_MD = self.experts(x_ND.index_select(0, tokens_M), counts_E)
         weights_M1 = weights_NK.flatten().index_select(0, order_M).unsqueeze(1)
-        weighted_MD = results_MD * weights_M1.to(results_MD.dtype)
+        weighted_MD = (results_MD.float() * weights_M1).to(results_MD.dtype)  # in fp32, as torchtitan
         places_MD = tokens_M.unsqueeze(1).expand_as(weighted_MD)  # index_add would keep what it adds
         mixed_ND = torch.zeros_like(x_ND, dtype=weighted_MD.dtype).scatter_add(0, places_MD, weighted_MD)
         if self.shared is not None:

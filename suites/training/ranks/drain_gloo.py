@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from harness.instruments import torch_internals
 
 THREADS = Path("/proc/self/task")
 PAUSE_S = 2e-4
@@ -38,14 +41,31 @@ class DrainGloo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation; after one of a process group, wait for it, then for the threads."""
+        """Run the operation; after one of a process group, wait for it and for the threads.
+
+        Whoever waits for the result of a functional one releases its handle, and with it the tensors, unless
+        a thread still has it; so the threads come first.
+        """
         result = func(*args, **(kwargs or {}))
         if func.namespace == "c10d" and func._opname not in BETWEEN_TWO:
             for one in tree_leaves(result):
                 if hasattr(one, "wait"):  # the Work object next to the tensors
                     one.wait()
             wait_for_threads()
+        elif func.namespace == "_c10d_functional" and isinstance(args[-1], str):
+            wait_for_group(args[-1])
+            for one in tree_leaves(result):
+                torch_internals.wait_for(one)
         return result
+
+
+def wait_for_group(name: str) -> None:
+    """Wait until the ranks of a functional collective, whose last argument is their group, have all begun it.
+
+    A thread that waits for another rank sleeps, too; then it has work to do.
+    """
+    dist.barrier(torch_internals.process_group(name))
+    wait_for_threads()
 
 
 def wait_for_threads() -> None:

@@ -1,4 +1,4 @@
-"""The ranks that share each layer's experts, for `techniques/expert_parallel.py`.
+"""The ranks that share each layer's experts, for the techniques `expert_parallel` and `tensor_parallel`.
 
 Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's experts take, from all ranks.
 """
@@ -16,6 +16,7 @@ from torch.distributed.nn.functional import all_to_all_single
 
 from suites.training.models.fake_routing import shares
 from suites.training.models.mixture import Compute, values_are_known
+from suites.training.ranks.width_group import WidthGroup
 
 
 class Rows(NamedTuple):
@@ -26,25 +27,40 @@ class Rows(NamedTuple):
 
 
 class ExpertGroup:
-    """The ranks that share each layer's experts; each has as many, in the order of the ranks."""
+    """The ranks of `mesh` share each layer's experts; each has as many, in the order of the ranks.
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.processes, self.ranks, self.rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    None: each rank has all of them. Those of `width` share each expert.
+    """
+
+    def __init__(self, mesh: DeviceMesh | None, width: WidthGroup | None = None) -> None:
+        self.processes, self.ranks, self.rank = None, 1, 0
+        if mesh is not None:
+            self.processes, self.ranks, self.rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+        self.width = width
 
     def exchange(self, compute: Compute, x_MD: Tensor, counts_E: Tensor) -> Tensor:
         """Return the experts' results (M, D) for rows in the order of the experts.
 
         Each rank sends every row to the rank that has its expert, runs its own experts on all rows that it
-        received, and returns the results.
+        received, and returns the results. Ranks that share each expert gather what they received before, and
+        sum their results after that, each for the rows that it received.
         """
         rows = self.rows(counts_E, len(x_MD))
         to_each = [sum(part) for part in self.parts(rows.sent_E)]
         from_each = [sum(part) for part in rows.received]
-        by_rank_RD = self.all_to_all(x_MD, to_each, from_each)
-        by_expert = list(zip(*rows.received, strict=True))
-        by_expert_RD = reordered(by_rank_RD, rows.received)
-        results_RD = compute(by_expert_RD, [sum(part) for part in by_expert])
-        return self.all_to_all(reordered(results_RD, by_expert), from_each, to_each)
+        lines = [rows.received] if self.width is None else self.width.lines(rows.received, counts_E.device)
+        sizes = [sum(sum(part) for part in of_rank) for of_rank in lines]
+        grid = [part for of_rank in lines for part in of_rank]
+        by_expert = list(zip(*grid, strict=True))
+        rows_RD = self.all_to_all(x_MD, to_each, from_each)  # one name: what it had before is released
+        if self.width is not None:
+            rows_RD = self.width.gather(rows_RD, sizes)
+        rows_RD = reordered(rows_RD, grid)
+        rows_RD = compute(rows_RD, [sum(part) for part in by_expert])
+        rows_RD = reordered(rows_RD, by_expert)
+        if self.width is not None:
+            rows_RD = self.width.reduce(rows_RD, sizes)
+        return self.all_to_all(rows_RD, from_each, to_each)
 
     def rows(self, counts_E: Tensor, total: int) -> Rows:
         """Tell the other ranks how many rows each of their experts gets.
@@ -54,8 +70,10 @@ class ExpertGroup:
         if not values_are_known():
             sent_E = shares(total, len(counts_E))
             return Rows(sent_E, [self.parts(sent_E)[self.rank]] * self.ranks)
-        received_E = torch.empty_like(counts_E)
-        dist.all_to_all_single(received_E, counts_E, group=self.processes)
+        received_E = counts_E
+        if self.processes is not None:
+            received_E = torch.empty_like(counts_E)
+            dist.all_to_all_single(received_E, counts_E, group=self.processes)
         return Rows(counts_E.tolist(), self.parts(received_E.tolist()))
 
     def parts(self, by_expert: Sequence[int]) -> list[list[int]]:
@@ -65,12 +83,20 @@ class ExpertGroup:
 
     def all_to_all(self, rows: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
         """Send so many rows to each rank and return those received, in the order of the ranks."""
+        if self.processes is None:
+            return rows
         received = rows.new_empty(sum(from_each), rows.shape[1])
         return all_to_all_single(received, rows, from_each, to_each, self.processes)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def reordered(rows: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows, in blocks of `sizes` in a grid, with the grid's columns as rows: a copy."""
+    """Return rows, in blocks of `sizes` in a grid, with the grid's columns as rows: a copy.
+
+    A grid of one line, or of one column, has this order already.
+    """
     flat = [size for line in sizes for size in line]
-    blocks, columns = torch.split(rows, flat), len(sizes[0])
+    columns = len(sizes[0])
+    if columns in (1, len(flat)):
+        return rows
+    blocks = torch.split(rows, flat)
     return torch.cat([blocks[at] for column in range(columns) for at in range(column, len(flat), columns)])

@@ -2,18 +2,19 @@
 
 The mesh of a step has a dimension for each of them, from the outermost to the innermost: data-parallel ranks
 (`fsdp2`), those that share each sequence, those of a pipeline, and those that share each layer. Of the first
-two together, as in torchtitan, so many neighbours share each layer's experts: that is another mesh of the
-same ranks.
+two together, as in torchtitan, so many neighbours share each layer's experts; of the first two and the last,
+where experts are not shared by tensor-parallel ranks. That is another mesh of the same ranks.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.instruments import torch_internals
-from harness.instruments.distributed.fake_process_group import mesh_of_sizes, world_size
+from harness.instruments.distributed.fake_process_group import mesh_of_ranks, mesh_of_sizes, world_size
 from harness.records import Unavailable
 from suites.training.step import TrainingStep
 
@@ -27,9 +28,8 @@ SHARING = ("expert_parallel", *DIMENSIONS)
 class Meshes(NamedTuple):
     """The meshes of a step's ranks; None where no technique needs it.
 
-    `whole`: dp, cp, pp and tp. `experts`: edp, the ranks with the same experts, and ep, those that share
-    them;
-    then the ranks of pp and tp as one dimension.
+    `whole`: dp, cp, pp and tp. `experts`: edp, the ranks with the same experts; ep, those that share them;
+    pp; and etp, the ranks of tp where these share each expert.
     """
 
     whole: DeviceMesh | None = None
@@ -40,6 +40,12 @@ class Meshes(NamedTuple):
         mesh = self.experts if name in ("edp", "ep") else self.whole
         assert mesh is not None
         return mesh[name]
+
+    def of_experts(self) -> DeviceMesh:
+        """Return ep, and etp where there is one: the dimensions over which experts are spread."""
+        assert self.experts is not None
+        names = self.experts.mesh_dim_names or ()
+        return self.experts["ep", "etp"] if "etp" in names else self.experts["ep"]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,12 +85,31 @@ def meshes_of(step: TrainingStep, device_type: str) -> Meshes:
     whole = made(device_type, dict(reversed(sizes.items()))) if present else None
     if step.settings_of("expert_parallel") is None:
         return Meshes(whole)
-    inner = sizes.get("pp", 1) * sizes.get("tp", 1)
-    outer = world_size() // inner
-    expert_ranks = min(step.expert_ranks, outer)
-    split = {"edp": outer // expert_ranks} if with_fsdp2 else {}
-    split["ep"] = expert_ranks
-    return Meshes(whole, made(device_type, split if inner == 1 else {**split, "inner": inner}))
+    return Meshes(whole, mesh_of_experts(step, device_type, sizes, with_fsdp2))
+
+
+def mesh_of_experts(
+    step: TrainingStep, device_type: str, sizes: dict[str, int], with_fsdp2: bool
+) -> DeviceMesh:
+    """Return the ranks as experts are spread over them; `sizes`: of the other mesh.
+
+    Where each expert is on one rank, those that share a layer are neighbours in ep.
+    """
+    pp, tp = sizes.get("pp", 1), sizes.get("tp", 1)
+    etp = tp if step.expert_tensor_ranks > 1 else 1
+    spread = world_size() // (pp * etp)
+    ep = min(step.expert_ranks, spread)
+    split = {"edp": spread // ep} if with_fsdp2 else {}
+    split["ep"] = ep
+    if pp > 1:
+        split["pp"] = pp
+    if step.expert_tensor_ranks > 1:
+        split["etp"] = etp
+    if pp == 1 or tp == 1 or etp > 1:
+        return made(device_type, split)
+    with torch_internals.no_modes():
+        ranks = torch.arange(world_size()).view(-1, pp, tp).transpose(1, 2).reshape(*split.values())
+    return mesh_of_ranks(device_type, ranks, tuple(split))
 
 
 def made(device_type: str, sizes: dict[str, int]) -> DeviceMesh:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from harness.records import Unavailable
 from suites.training.models.mixture import Experts, own
@@ -90,8 +90,13 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
 
 
 def shared_experts(block: nn.Module) -> list[Experts]:
-    """Return the experts of a block that ranks share."""
-    return [one for one in block.modules() if isinstance(one, Experts) and one.exchange is not None]
+    """Return the experts of a block of which ranks have different ones."""
+    return [one for one in block.modules() if isinstance(one, Experts) and is_spread(one.gate)]
+
+
+def is_spread(weight: nn.Parameter) -> bool:
+    """Return whether ranks have different experts of this weight; else the same, or parts of each."""
+    return isinstance(weight, DTensor) and "ep" in (weight.device_mesh.mesh_dim_names or ())
 
 
 def shard_experts(
@@ -103,6 +108,6 @@ def shard_experts(
     """
     ranks, parameters = mesh.size(), list(experts.parameters())
     few = len(own(experts.gate)) < ranks
-    by_rows = few and all(one.shape[1] % ranks == 0 for one in parameters)  # torch shards rows evenly alone
+    by_rows = few and all(own(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
     place = (lambda parameter: Shard(1)) if by_rows else None
     with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)

@@ -8,6 +8,10 @@ Alone, all ranks have all other parameters, and average their gradients after an
 With `fsdp2`, `ep_size` neighbours of the ranks that shard the model share the experts, as in torchtitan: each
 shards its experts over the ranks that have the same ones, and the rest of the model over all.
 
+With `tensor_parallel` the ranks that share a layer share each of its experts, too, by width. Or, as in
+torchtitan, each expert is on one rank and they are among the ranks over which experts are spread; each then
+sends its own tokens, so this needs sequence parallelism.
+
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. It works on `suites.training.models.model` alone.
 """
@@ -17,18 +21,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.models.mixture import Experts
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
 from suites.training.ranks.expert_group import ExpertGroup
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
+from suites.training.ranks.tensor_mixture import WIDTH, experts_of, spread
+from suites.training.ranks.width_group import WidthGroup
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Resources, Workload
@@ -36,7 +43,6 @@ from suites.training.workload import Resources, Workload
 LEVEL = Level.EXPERT_PARALLELISM
 ROLE = Role.EXPERT_PARALLELISM
 EXCLUDES = {
-    "tensor_parallel": "how ranks that share each layer would share its experts is not built",
     "ddp": "ranks that share experts form a mesh with fsdp2 alone",
     "fsdp1": "ranks that share experts form a mesh with fsdp2 alone",
     "zero": "ranks that share experts form a mesh with fsdp2 alone",
@@ -54,7 +60,13 @@ EVEN = "the dry run sends every expert an equal share of the tokens; a real rout
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Set nothing: the workload's `ep_size` is the number of ranks that share each layer's experts."""
+    """The workload's `ep_size` is the number of ranks that share each layer's experts.
+
+    `expert_tensor_parallel`: with `tensor_parallel`, its ranks share each expert: Megatron-LM's
+    `expert_tensor_parallel_size` is tp_size, its default; False: it is 1.
+    """
+
+    expert_tensor_parallel: bool = True
 
 
 def unavailable() -> str | None:
@@ -84,17 +96,16 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return one of `ep_size` ranks' step; `fsdp2` is applied later."""
     ep_size, with_fsdp2 = step.workload.ep_size, step.settings_of("fsdp2") is not None
     refuse_without_fsdp2(step, "expert_parallel")
-    workload = step.workload
-    sequences_shared = 1 if step.settings_of("context_parallel") is None else workload.cp_size
-    if with_fsdp2 and workload.dp_size * sequences_shared % ep_size:
-        shared = f" * cp_size={sequences_shared}" if sequences_shared > 1 else ""
-        raise Unavailable(f"ep_size={ep_size} does not divide dp_size={workload.dp_size}{shared}")
+    whole = refuse_without_sequences(step, settings)
+    if with_fsdp2:
+        refuse_indivisible(step, whole)
     changed = replace(
         step,
         ranks=ep_size,
         expert_ranks=ep_size,
+        expert_tensor_ranks=1 if whole else step.tensor_ranks,
         features=replace(step.features, sharding=joined(step.features.sharding, "expert")),
-        wraps=(*step.wraps, parallelize),
+        wraps=(*step.wraps, partial(parallelize, step.features.sequence_parallel)),
         notes=(*step.notes, NOTE, EVEN),
     )
     if with_fsdp2:
@@ -102,20 +113,51 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(changed, reducing=average_with_the_last, notes=(*changed.notes, REPLICATED))
 
 
-def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
+def refuse_without_sequences(step: TrainingStep, settings: Settings) -> bool:
+    """Return whether each expert is on one rank though ranks share each layer.
+
+    Raises `Unavailable` where these ranks have the same tokens.
+    """
+    tensor = step.settings_of("tensor_parallel")
+    if tensor is None or settings.expert_tensor_parallel:
+        return False
+    if not tensor.get("sequence_parallel"):
+        raise Unavailable(
+            "expert_parallel with expert_tensor_parallel=False needs tensor_parallel with "
+            "sequence_parallel=True, so that its ranks send different tokens"
+        )
+    return True
+
+
+def refuse_indivisible(step: TrainingStep, whole: bool) -> None:
+    """Raise `Unavailable` where experts cannot be spread over the ranks; `whole`: those of tp_size too."""
+    workload = step.workload
+    sizes = {"dp_size": workload.dp_size}
+    if step.settings_of("context_parallel") is not None and workload.cp_size > 1:
+        sizes["cp_size"] = workload.cp_size
+    if whole:
+        sizes["tp_size"] = workload.tp_size
+    if prod(sizes.values()) % workload.ep_size:
+        named = " * ".join(f"{name}={size}" for name, size in sizes.items())
+        raise Unavailable(f"ep_size={workload.ep_size} does not divide {named}")
+
+
+def parallelize(by_sequence: bool, model: nn.Module, resources: Resources) -> nn.Module:
     """Return the model with each layer's experts shared by ranks.
 
-    A gradient of experts sums what all ranks' tokens contribute; divided by the number of those ranks, it is
-    that of the mean loss.
+    A gradient of experts sums what all ranks' tokens contribute; divided by the number of those with other
+    sequences, it is that of the mean loss. `by_sequence`: ranks that share a layer have other tokens each.
     """
     assert isinstance(model, Transformer)
-    mesh = resources.meshes.of("ep")
-    group = ExpertGroup(mesh)
-    for experts in [one for one in model.modules() if isinstance(one, Experts)]:
-        for name, weight in list(experts.named_parameters()):
-            own = distribute_tensor(weight.detach(), mesh, [Shard(0)], src_data_rank=None)
-            setattr(experts, name, nn.Parameter(own, requires_grad=weight.requires_grad))
-        experts.exchange, experts.gradient_scale = group.exchange, 1 / group.ranks
+    meshes = resources.meshes
+    mesh, width = meshes.of_experts(), None
+    tensor_ranks = meshes.of("tp").size() if "tp" in meshes.names else 1
+    if mesh.ndim > 1:
+        width, tensor_ranks = WidthGroup(meshes.of("tp"), by_sequence), 1
+    group = ExpertGroup(meshes.of("ep"), width)
+    for experts in experts_of(model):
+        spread(experts, mesh, lambda name: [Shard(0), Shard(WIDTH[name])][: mesh.ndim])
+        experts.exchange, experts.gradient_scale = group.exchange, tensor_ranks / group.ranks
     return model
 
 

@@ -164,7 +164,8 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         ranks_multiple_of=lcm(
             settings.shard_within or 1,
             int(settings.reshard_after_forward or 1),
-            lcm(step.expert_ranks, step.context_ranks) * step.tensor_ranks * step.pipeline_ranks,
+            step.pipeline_ranks
+            * lcm(step.expert_ranks * step.expert_tensor_ranks, step.context_ranks * step.tensor_ranks),
         ),
         features=features,
         around=no_context if mixed else step.around,

@@ -2,6 +2,7 @@
 
 Query, key, value and the MLP's first matrices are sharded by columns, and so by heads; the matrices after
 them by rows. The embedding, the output layer and the loss are sharded by vocabulary. Norms are replicated.
+Experts of a mixture are sharded as an MLP is, or as `expert_parallel` says; the router is replicated.
 With `fsdp2` ranks are a mesh of `dp_size` rows of `tp_size` neighbours, as in torchtitan: a row shares each
 layer, and a column shards its part of all layers.
 
@@ -23,8 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -41,6 +41,7 @@ from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
 from suites.training.ranks.mesh import joined
+from suites.training.ranks.tensor_mixture import Whole, plan_of_mixture, share_width
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -83,11 +84,11 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the model cannot be sharded so; None where it can."""
     if workload.other_code:
         return "it shards the layers of suites.training.models.model alone, not another model's"
-    if workload.num_experts is not None:
-        return "it does not shard a mixture of experts (num_experts); ranks share experts by expert_parallel"
-    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+    mixture = workload.num_experts is not None
+    widths = ["shared_expert_intermediate_size"] if mixture else ["intermediate_size"]
+    for name in ("num_attention_heads", "num_key_value_heads", *widths):
         size = getattr(workload, name)
-        if size % workload.tp_size:
+        if size is not None and size % workload.tp_size:
             return f"tp_size={workload.tp_size} does not divide {name}={size}; choose a divisor"
     if settings.sequence_parallel and workload.seq_len % workload.tp_size:
         return f"sequence_parallel: tp_size={workload.tp_size} does not divide seq_len={workload.seq_len}"
@@ -108,25 +109,47 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             f"sequence_parallel: tp_size={tp_size} does not divide the {step.workload.seq_len // shared} "
             f"tokens of a sequence that each of cp_size={shared} ranks takes"
         )
+    refuse_indivisible_experts(step)
     sharding = joined(step.features.sharding, "tensor")
     return replace(
         step,
         ranks=tp_size,
         tensor_ranks=tp_size,
         features=replace(step.features, sharding=sharding, sequence_parallel=settings.sequence_parallel),
-        wraps=(*step.wraps, partial(parallelize, settings)),
+        wraps=(*step.wraps, partial(parallelize, settings, step.settings_of("expert_parallel") is None)),
         notes=(*step.notes, NOTE),
     )
 
 
-def parallelize(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Return the model sharded over the ranks that share each layer; it returns the full loss."""
+def refuse_indivisible_experts(step: TrainingStep) -> None:
+    """Raise `Unavailable` where ranks share each expert and cannot have equal parts of its width."""
+    by_experts = step.settings_of("expert_parallel")
+    whole = by_experts is not None and not by_experts.get("expert_tensor_parallel", True)
+    if step.workload.num_experts is None or whole:
+        return
+    width, tp_size = step.workload.shape.expert_width, step.workload.tp_size
+    if width % tp_size:
+        name = "intermediate_size" if step.workload.moe_intermediate_size is None else "moe_intermediate_size"
+        raise Unavailable(
+            f"tensor_parallel: tp_size={tp_size} does not divide {name}={width}; choose a divisor"
+        )
+
+
+def parallelize(
+    settings: Settings, shares_experts: bool, model: nn.Module, resources: Resources
+) -> nn.Module:
+    """Return the model sharded over the ranks that share each layer; it returns the full loss.
+
+    `shares_experts`: those of a mixture too, by width.
+    """
     assert isinstance(model, Transformer)
     mesh = resources.meshes.of("tp")
     ends, of_block = plan_of_ends(model, settings), plan_of_block(model, settings)
     parallelize_module(model, mesh, ends, src_data_rank=None)
     for block in model.blocks:  # one after the other, so that fsdp2 releases what it shards in this order
         parallelize_module(block, mesh, of_block, src_data_rank=None)
+    if model.shape.num_experts is not None and shares_experts:
+        share_width(model, mesh, settings.sequence_parallel)
     if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
     model.around_loss = loss_by_vocabulary
@@ -158,15 +181,19 @@ def plan_of_block(model: Transformer, settings: Settings) -> dict[str, ParallelS
         styles["attention"] = PrepareModuleInput(
             input_layouts=(stream, None), desired_input_layouts=(whole, None)
         )
-        styles["mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,))
+        if model.shape.num_experts is None:
+            styles["mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,))
     for name in ("attention_norm", "mlp_norm"):
         styles[name] = norm_style(settings)
     for name in ("query", "key", "value"):
         styles[f"attention.{name}"] = ColwiseParallel()
+    styles["attention.output"] = RowwiseParallel(output_layouts=stream)
+    if model.shape.num_experts is not None:
+        shared = model.shape.shared_expert_intermediate_size is not None
+        return {**styles, **plan_of_mixture(shared, settings.sequence_parallel)}
     for name in ("gate", "up") if model.shape.mlp == "swiglu" else ("up",):
         styles[f"mlp.{name}"] = ColwiseParallel()
-    for name in ("attention.output", "mlp.down"):
-        styles[name] = RowwiseParallel(output_layouts=stream)
+    styles["mlp.down"] = RowwiseParallel(output_layouts=stream)
     return styles
 
 
@@ -178,28 +205,6 @@ def residual_stream(settings: Settings) -> Placement:
 def norm_style(settings: Settings) -> ParallelStyle:
     """Return how a norm is run: on part of each sequence, or whole."""
     return SequenceParallel(use_local_output=True) if settings.sequence_parallel else Whole(Replicate())
-
-
-class Whole(ParallelStyle):
-    """Replicate a module: every rank runs it on full inputs, with its parameters as replicated DTensors.
-
-    `kept`: what a rank keeps of its output.
-    """
-
-    def __init__(self, kept: Placement) -> None:
-        super().__init__()
-        self.kept = (kept,)
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def distribute(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
-            return tuple(DTensor.from_local(one, mesh, (Replicate(),), run_check=False) for one in inputs)
-
-        def keep(module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
-            if output.placements != self.kept:
-                output = output.redistribute(placements=self.kept)
-            return output.to_local()
-
-        return distribute_module(module, device_mesh, None, distribute, keep)
 
 
 def loss_by_vocabulary(loss: Callable[[], Any]) -> Tensor:

@@ -185,25 +185,79 @@ STEPS: list[tuple[dict[str, int], list[Any], dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("sizes", "recipe", "fields"), STEPS, ids=str)
-def test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes(sizes, recipe, fields):
-    """Within 1 %: the dry run traces torch's own operations, the account adds up tensors."""
+def predicted_and_dry_B(
+    sizes: dict[str, Any], recipe: list[Any], fields: dict[str, int]
+) -> tuple[float, float]:
+    """Return the peak of a step of torchtitan's kind by account, with even routing, and by its dry run."""
     workload = Workload(**{
         "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4,
         "intermediate_size": 8192, "vocab_size": 128256, "seq_len": 4096, "dp_size": 8,
         "optimizer_impl": "fused", **sizes,
     })  # fmt: skip
-    sharding = [one for one in recipe if one in ("fsdp2", "pipeline", KEEP)] or ["fsdp2"]
-    others = [one for one in recipe if one not in sharding]
-    listed = [*sharding, "mixed_precision", {"attention": {"kernel": "flash"}}, *others]
+    listed = [*recipe, "mixed_precision", {"attention": {"kernel": "flash"}}]
     run = dry_run(techniques.build_step(asdict(workload), listed, 0), Device("cuda", architecture="hopper"))
     shape = TransformerShape(
-        num_hidden_layers=16, hidden_size=2048, num_attention_heads=16, head_dim=128, intermediate_size=8192,
-        num_key_value_heads=workload.num_key_value_heads, vocab_size=workload.vocab_size,
+        num_hidden_layers=workload.num_hidden_layers, hidden_size=2048, num_attention_heads=16, head_dim=128,
+        intermediate_size=8192, num_key_value_heads=workload.num_key_value_heads,
+        vocab_size=workload.vocab_size, num_experts=workload.num_experts or 0,
+        experts_per_token=workload.num_experts_per_tok,
+        moe_intermediate_size=workload.moe_intermediate_size or 0,
+        shared_intermediate_size=workload.shared_expert_intermediate_size or 0,
     )  # fmt: skip
     row = {"dp": workload.dp_size, "zero": 3, "micro_batch_size": workload.micro_batch_size, **fields}
-    training = Training(seq_len=workload.seq_len, program="torchtitan", attention="flash")
+    training = Training(seq_len=workload.seq_len, program="torchtitan", attention="flash", imbalance=1.0)
     assert run.allocated_B is not None
-    predicted_B = worst_peak(shape, Layouts.of([row]), training).total_B[0]
-    short = workload.seq_len < 4096  # gradients decide: the account has all of a layer's at once
-    assert predicted_B == pytest.approx(run.allocated_B, rel=0.05 if short else 0.01)
+    return float(worst_peak(shape, Layouts.of([row]), training).total_B[0]), run.allocated_B
+
+
+@pytest.mark.parametrize(("sizes", "recipe", "fields"), STEPS, ids=str)
+def test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes(sizes, recipe, fields):
+    """Within 1 %: the dry run traces torch's own operations, the account adds up tensors."""
+    sharding = [] if {"fsdp2", "pipeline"} & {str(one) for one in recipe} or KEEP in recipe else ["fsdp2"]
+    predicted_B, dry_B = predicted_and_dry_B(sizes, [*sharding, *recipe], fields)
+    short = sizes.get("seq_len", 4096) < 4096  # gradients decide: the account has all of a layer's at once
+    assert predicted_B == pytest.approx(dry_B, rel=0.05 if short else 0.01)
+
+
+SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
+WHOLE = {"expert_parallel": {"expert_tensor_parallel": False}}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 2048, "ep_size": 4,
+           "vocab_size": 32000, "micro_batch_size": 2}  # fmt: skip
+SPREAD = {"dp_size": 4, "tp_size": 2}
+
+MIXTURES: list[tuple[dict[str, int], list[Any], dict[str, int]]] = [
+    ({**SPREAD, "vocab_size": 32000, "micro_batch_size": 2}, [SEQUENCE], {"tp": 2}),
+    ({**SPREAD, "vocab_size": 128256}, ["tensor_parallel"], {"tp": 2, "sequence_parallel": 0}),
+    ({**EXPERTS, "shared_expert_intermediate_size": 2048}, ["expert_parallel"], {"ep": 4}),
+    ({**EXPERTS, **SPREAD, "ep_size": 1}, [SEQUENCE], {"tp": 2, "etp": 2}),
+    ({**EXPERTS, **SPREAD}, ["expert_parallel", SEQUENCE], {"tp": 2, "ep": 4, "etp": 2}),
+    (
+        {**EXPERTS, **SPREAD, "tp_size": 4, "shared_expert_intermediate_size": 2048},
+        ["expert_parallel", SEQUENCE],
+        {"tp": 4, "ep": 4, "etp": 4},
+    ),
+    (
+        {**EXPERTS, **SPREAD},
+        ["expert_parallel", "tensor_parallel"],
+        {"tp": 2, "ep": 4, "etp": 2, "sequence_parallel": 0},
+    ),
+    ({**EXPERTS, **SPREAD, "ep_size": 8}, [WHOLE, SEQUENCE], {"tp": 2, "ep": 8}),
+    (
+        {**EXPERTS, **SPREAD, "ep_size": 8, "num_hidden_layers": 8, "num_experts": 64,
+         "num_experts_per_tok": 6, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1024},
+        [WHOLE, SEQUENCE],
+        {"tp": 2, "ep": 8},
+    ),
+    (
+        {**EXPERTS, **SPREAD, "micro_batch_size": 4},
+        ["expert_parallel", SEQUENCE, "activation_checkpointing"],
+        {"tp": 2, "ep": 4, "etp": 2, "recompute": 2},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "recipe", "fields"), MIXTURES, ids=str)
+def test_so_it_is_with_experts_and_ranks_that_share_each_layer(sizes, recipe, fields):
+    """Within 1 %, with even routing, which a dry run has."""
+    predicted_B, dry_B = predicted_and_dry_B(sizes, ["fsdp2", *recipe], fields)
+    assert predicted_B == pytest.approx(dry_B, rel=0.01)

@@ -267,9 +267,7 @@ def test_the_search_keeps_ep_size():
     assert list(allowed_ranks(alone)) == [1, 2, 3, 6]
 
 
-@pytest.mark.parametrize(
-    "other", ["ddp", "fsdp1", "zero", "local_sgd", "host_update", "tensor_parallel", "activation_offload"]
-)
+@pytest.mark.parametrize("other", ["ddp", "fsdp1", "zero", "local_sgd", "host_update", "activation_offload"])
 def test_what_it_excludes_is_refused(other):
     with pytest.raises(Unavailable, match=f"expert_parallel does not combine with {other}"):
         sharded(["expert_parallel", other], EXPERTS)
@@ -298,8 +296,3 @@ def test_what_it_cannot_do_is_refused_in_one_line(further, changes, words):
 def test_another_models_experts_are_refused():
     reason = expert_parallel.applies_to(replace(EXPERTS, model="my_models:make"), expert_parallel.Settings())
     assert "not another model's" in reason
-
-
-def test_tensor_parallelism_of_experts_is_refused():
-    with pytest.raises(Unavailable, match="does not shard a mixture of experts"):
-        sharded("tensor_parallel", EXPERTS)
