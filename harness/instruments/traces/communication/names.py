@@ -132,10 +132,6 @@ PRODUCT = re.compile(
 """What a kernel computes that communicates, too."""
 
 
-OF_PRODUCTS = re.compile(r"(fbgemm\w*|\w*_gemm|gemm)::")
-"""Namespaces of libraries of products, which have collectives, too."""
-
-
 class NameParts(NamedTuple):
     """A kernel's name taken apart."""
 
@@ -160,8 +156,9 @@ def recognized(name: str) -> NamedKernel:
     family = _family(parts)
     if family is None:
         return NamedKernel(KernelRole.COMPUTES, None)
-    function = OF_PRODUCTS.sub("", parts.function)
-    both = PRODUCT.search(words_apart(f"{function} {parts.arguments}")) is not None
+    *namespaces, function = parts.function.split("::")  # of a library of products, which has collectives, too
+    fused = [one for one in namespaces if any(_found(operation, one) for operation in OPERATIONS)]
+    both = PRODUCT.search(words_apart(" ".join([*fused, function, parts.arguments]))) is not None
     return NamedKernel(KernelRole.BOTH if both else KernelRole.COMMUNICATES, family)
 
 

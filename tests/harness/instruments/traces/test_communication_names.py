@@ -160,6 +160,18 @@ def test_deep_ep_is_recognized_in_any_namespace(before, layer, function):
         assert recognized(name).role == KernelRole.COMMUNICATES, name
 
 
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("void mm_vx::internode::dispatch<8, true>(int*)", KernelRole.COMMUNICATES),
+        ("void fbgemm_gpu::all_reduce(int*)", KernelRole.COMMUNICATES),
+        ("void flux::gemm_rs::run<int>(int*)", KernelRole.BOTH),
+    ],
+)
+def test_the_namespace_of_a_product_does_not_make_a_collective_compute(name, role):
+    assert recognized(name).role == role
+
+
 @settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_name_is_taken_apart(name):
