@@ -38,10 +38,14 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the name that was probably meant: one that begins so, else a similar one, else None."""
+    """Return the name that was probably meant.
+
+    One that begins so, else one that the name begins with, as h200 for h200_141gb; else one that is similar.
+    """
     names = sorted(allowed)
-    longer = [one for one in names if name and one.startswith(name)]
-    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    likely = [one for one in names if name and one.startswith(name)]
+    likely = likely or [one for one in names if name.startswith(f"{one}_")]
+    near = difflib.get_close_matches(name, likely or names, n=1, cutoff=0.0 if likely else 0.6)
     return next(iter(near), None)
 
 

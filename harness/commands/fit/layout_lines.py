@@ -52,6 +52,12 @@ def number_of(record: Record, metric: str) -> float:
     return found
 
 
+def needed_of(record: Record, which: str) -> float:
+    """Return bytes that another rank or routing needs, with fragmentation as the record's own peak has it."""
+    fragmented = number_of(record, "needed_memory") / number_of(record, "peak_memory")
+    return number_of(record, f"{which}/peak_memory") * fragmented
+
+
 def of_layout(record: Record, question: LayoutQuestion) -> Iterator[str]:
     """Yield whether one layout fits, its peak by part, and what would make it fit."""
     needed_B, room_B = number_of(record, "needed_memory"), number_of(record, "room_for_allocator")
@@ -64,14 +70,13 @@ def of_layout(record: Record, question: LayoutQuestion) -> Iterator[str]:
     yield from what_was_asked(record, question)
     stage, stages = int(number_of(record, "stage")), int(str(question.workload["pp"]))
     if stages > 1:
-        first, last = (number_of(record, f"{end}_stage/peak_memory") for end in ("first", "last"))
+        first, last = (needed_of(record, f"{end}_stage") for end in ("first", "last"))
         yield (
             f"The rank that takes the most is of stage {stage + 1} of {stages}; the first has {GB(first)} "
             f"GB, the last {GB(last)} GB."
         )
-    even = value(record, "even_routing/peak_memory")
-    if even is not None:
-        uneven = number_of(record, "uneven_routing/peak_memory")
+    if value(record, "even_routing/peak_memory") is not None:
+        even, uneven = needed_of(record, "even_routing"), needed_of(record, "uneven_routing")
         yield from wrapped(
             f"Routing decides: {GB(even)} GB where experts get equal shares, {GB(uneven)} GB where the "
             "busiest get half as much again; 1.2 times the mean is assumed."

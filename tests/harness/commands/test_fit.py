@@ -364,3 +364,18 @@ def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techn
         traced.reserved_B,
         traced.by_kind_B,
     )
+
+
+def test_what_routing_needs_is_stated_as_the_verdict_is(tmp_path, capsys):
+    """All of a layout's figures count fragmentation, so that 1.2 times the mean lies between the two."""
+    model = ROOT / "tests/data/configs/mixtral-8x7b.json"
+    words = ["devices=16", "device=h100_80gb", "seq_len=4096", f"out={tmp_path}/fit"]
+    fit.main([f"model={model}", "layout=tp:2,ep:4,etp:2,pp:2", *words])
+    said = " ".join(capsys.readouterr().out.split())
+    needed = float(said.split(": ")[1].split(" of ")[0])
+    even, uneven = (
+        float(said.split(f" GB where {who}")[0].split()[-1]) for who in ("experts", "the busiest")
+    )
+    first, last = said.split("the first has ")[1].split(" GB.")[0].split(" GB, the last ")
+    assert even < needed < uneven
+    assert max(float(first), float(last)) == pytest.approx(needed, rel=2e-3)
