@@ -58,7 +58,9 @@ their processes have ended at once in one that had run other tests."""
 LONG = """
     test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes[[]{'micro*
     test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes[[]{'vocab*
+    test_advise.py::test_a_device_that_was_not_compared_is_not_known[[]mi300x*
     test_advise.py::test_a_device_that_was_not_compared_is_not_known[[]t4*
+    test_advise_page.py::test_a_mistake_in_the_command_is_one_line_and_exit_status_2[[]*serve=0*device=t4*
     test_answer.py::test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one
     test_at_once.py::test_equal_questions_share_their_answer_and_others_do_not_wait
     test_bf16_products.py::*[[]without *
@@ -84,6 +86,9 @@ LONG = """
     test_dry_run_offload.py::test_few_layers_stand_for_all*
     test_dry_run_offload.py::test_without_prefetching_activations_do_not_grow_with_layers
     test_every_optimization.py::*-factorial.*_*]
+    test_every_optimization.py::*clock_speed|*-alternating.*]
+    test_every_optimization.py::*fabric|*-e_ecmp.split_*]
+    test_every_optimization.py::*fabric|*-qp_scaling.4_pairs]
     test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
     test_every_optimization.py::*interconnect|fsdp2_two_a_node-baseline]
@@ -105,13 +110,16 @@ LONG = """
     test_every_optimization.py::*memory|gpt_5m-context_parallel]
     test_every_optimization.py::*memory|gpt_5m-mixed_accumulated]
     test_every_optimization.py::*memory|gpt_5m-mixed_checkpointed]
+    test_every_optimization.py::*memory|gpt_5m-mixed_checkpointed_accumulated]
     test_every_optimization.py::*memory|gpt_5m-mixed_precision.*_grads]
     test_every_optimization.py::*memory|gpt_5m-tensor_parallel]
     test_every_optimization.py::*memory|gpt_5m-zero3]
     test_every_optimization.py::*memory|gpt_5m-zero[12]]
+    test_every_optimization.py::*offload|llama_5m-activation_offload.async]
     test_every_optimization.py::*overlap|training_step-*
     test_every_optimization.py::*portability|*-any_length.*
     test_every_optimization.py::*portability|softmax-inductor]
+    test_every_optimization.py::*profiling|ddp_2_ranks-launch_sleep]
     test_every_optimization.py::*profiling|fsdp2_2_ranks_linked-baseline]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
@@ -140,6 +148,7 @@ LONG = """
     test_huggingface.py::test_repeated_layers_equal_a_full_trace[[]mixtral]
     test_interconnect.py::test_a_step_is_timed_behind_its_link[[]zero3]
     test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_launcher.py::test_one_that_dies_is_reported_with_what_it_printed
     test_launcher.py::test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed
     test_launcher.py::test_torchrun_starts_a_sweep_over_the_machines_own_network
     test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
@@ -153,6 +162,7 @@ LONG = """
     test_models_that_read_values.py::*[[]t5gemma2]
     test_offload.py::test_cells_through_the_harness
     test_offload.py::test_files_of_ranks_that_were_killed_go_too
+    test_offload_bytes.py::test_peaks_fall_as_the_formulas_do
     test_offload_dry_run.py::test_fewer_layers_say_what_a_full_trace_does*
     test_offload_largest.py::test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_does_on*
     test_offload_largest.py::test_the_largest_on_real_ranks_is_what_its_states_allow
@@ -178,6 +188,7 @@ LONG = """
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
     test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
     test_ray_executor.py::test_a_search_over_models_clusters_and_layouts_runs_on_ray_as_here
+    test_ray_executor.py::test_jobs_of_a_cluster_go_on_without_the_submitter
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_real_configs.py::test_at_real_sizes_a_common_set_up_takes_less[[]deepseek-v3]
     test_repeated_weights.py::*[[]3--nf4]
@@ -189,6 +200,8 @@ LONG = """
     test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
     test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
     test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[45]*
+    test_slurm_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
+    test_technique_pairs.py::test_a_pair_is_right_and_measured_or_refused_as_the_record_has_it
     test_techniques.py::test_a_technique_keeps_its_contract[[]*-{?*}]
     test_techniques.py::test_a_technique_keeps_its_contract[[]float8-{}]
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx9*

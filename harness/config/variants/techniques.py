@@ -135,7 +135,8 @@ def names(folder: Path = TECHNIQUES) -> list[str]:
     return sorted(files(folder))
 
 
-def files(folder: Path = TECHNIQUES) -> dict[str, Path]:
+@cache
+def files(folder: Path = TECHNIQUES) -> Mapping[str, Path]:
     """Return the module of each technique, by name: every module in the folder of a kind.
 
     Raises ConfigError where two have one name.

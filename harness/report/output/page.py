@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.records import Record
 from harness.report.figures.svg import LIGHT, PALETTE, dark_rules
@@ -16,6 +17,9 @@ from harness.report.tables.tidy import ROWS
 from harness.report.tables.verdict_sentences import difference_text
 from harness.report.tables.verdicts import LOOKS, MARKS, accepted, judged, orders, ours, outcomes_line, quoted
 from harness.units import LEGEND, ORIGIN_MARKS, human, kept_together
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 COLOURS = "; ".join(f"--{role}: {colour}" for role, colour in LIGHT.items())
@@ -41,6 +45,12 @@ def suite_page(data: ReportData, layout: Layout) -> str:
 
 def render(template: str, **values: Any) -> str:
     """Return a template of this folder, filled in."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates, each compiled once, with what all of them use."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -53,7 +63,7 @@ def render(template: str, **values: Any) -> str:
     )
     environment.filters["accepted"] = accepted
     environment.filters["difference_text"] = difference_text
-    tools = {
+    environment.globals |= {
         "colours": COLOURS,
         "dark": DARK,
         "figure_rules": dark_rules(),
@@ -67,7 +77,7 @@ def render(template: str, **values: Any) -> str:
         "quoted": quoted,
         "rows_shown": ROWS,
     }
-    return environment.get_template(template).render(**tools, **values)
+    return environment
 
 
 def _record_lines(data: ReportData, record: Record) -> dict[str, str]:
