@@ -21,6 +21,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
+from harness.instruments import unary_functions
 from harness.records import Unavailable, WrongResult
 
 PR_SET_PDEATHSIG = 1
@@ -109,6 +110,7 @@ def join(state: RankState, backend: str, port: int, timeout_s: float) -> list[in
     begin_s = time.monotonic()
     import torch.distributed as dist
 
+    unary_functions.choose()
     rank = int(os.environ["RANK"])
     if POOL in os.environ:
         state["store"] = _common_store(timeout_s)

@@ -29,6 +29,7 @@ import psutil
 
 from harness.config.protocols import apply, check_suite, close, optimization_module, prepared, unavailable
 from harness.config.variants.optimizations import AGAIN, BASELINE
+from harness.instruments import unary_functions
 from harness.instruments.machine import memory_bytes
 from harness.instruments.memory.process.private_memory import private_bytes, private_limit
 from harness.records import (
@@ -236,6 +237,7 @@ def preload(suite: Any) -> None:
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
     """Return the cell's session: module and techniques applied, prepared, its result checked."""
     suite, module = _load(cell, package)
+    unary_functions.choose()
     if module is not None and (reason := unavailable(module, host(sys.modules.get("torch")))):
         raise Unavailable(reason)
     subject = suite.build(cell.config["workload"], cell.seed)
