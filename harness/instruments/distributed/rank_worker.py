@@ -110,7 +110,7 @@ def join(state: RankState, backend: str, port: int, timeout_s: float) -> list[in
     begin_s = time.monotonic()
     import torch.distributed as dist
 
-    unary_functions.choose()
+    unary_functions.call_each()
     rank = int(os.environ["RANK"])
     if POOL in os.environ:
         state["store"] = _common_store(timeout_s)

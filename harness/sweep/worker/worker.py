@@ -237,7 +237,7 @@ def preload(suite: Any) -> None:
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
     """Return the cell's session: module and techniques applied, prepared, its result checked."""
     suite, module = _load(cell, package)
-    unary_functions.choose()
+    unary_functions.call_each()
     if module is not None and (reason := unavailable(module, host(sys.modules.get("torch")))):
         raise Unavailable(reason)
     subject = suite.build(cell.config["workload"], cell.seed)
