@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_steps import CUDA, LLAMA
+from small_config import CONFIG, config
+from small_steps import LLAMA
 
 from harness.commands.entry import DONE, MISTAKE, NO
 from harness.commands.fit import command as fit
 from harness.commands.fit.answer import Answer, WhatIfResult
 from harness.commands.fit.lines import lines
-from harness.commands.fit.question import hardware_words, question_of
-from harness.commands.grammar import device_of
+from harness.commands.fit.question import question_of
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
@@ -26,28 +25,9 @@ from harness.sweep.store import read_records
 from suites.memory import largest_batch
 from suites.memory.largest_batch import Fit
 from suites.memory.live_tensors import group_of
-from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step
 
 pytestmark = pytest.mark.usefixtures("of_one_process")
-
-CONFIG = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 4000,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-}
-
-
-def config(folder: Path, **changes: object) -> str:
-    path = folder / "small.json"
-    path.write_text(json.dumps(CONFIG | changes))
-    return str(path)
 
 
 def asked(folder: Path, *words: str, **changes: object) -> tuple[int, dict[str, float]]:
@@ -125,75 +105,6 @@ def test_what_decides_is_named(
     assert live
     assert all(one % elements == 0 for one in live)  # whole tensors of that shape
     assert max(live) >= 2 * elements
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["model=none.json"], "No such file"),
-        (["model=meta-llama/Llama-3.1-8B"], "hf download meta-llama/Llama-3.1-8B config.json"),
-        (
-            ["model=CONFIG", "device=H100"],
-            "device=H100: expected a size such as 48GB or 44.5GiB; did you mean h100_",
-        ),
-        (["model=CONFIG", "device=0GB"], "above 0"),
-        (["model=CONFIG", "devices=0"], "devices=0: expected a whole number of at least 1"),
-        (["model=CONFIG", "devices=two"], "expected a whole number"),
-        (["model=CONFIG", "seq_len=512"], "expected at most max_position_embeddings (256)"),
-        (["model=CONFIG", "batch=4"], "batch: no such name"),
-        (["model=CONFIG", "techniques=[fsdp3]"], "did you mean fsdp"),
-        (
-            ["model=CONFIG", "devices=4", "techniques=[mixed_precision]"],
-            "none of techniques uses more than one",
-        ),
-        (["model=CONFIG", "devices=2", "techniques=[]"], "none of techniques uses more than one"),
-        (["model=CONFIG", "devices=3", "techniques=[tensor_parallel]"], "not a technique of harness.fit"),
-        (["model=CONFIG", "techniques=[pipeline]"], "python -m harness suite=memory has it"),
-        (["model=CONFIG", "device=0.1GB"], "device of 0.1 GB: 0.4 GB of CUDA context outside of torch's"),
-        (["model=CONFIG", "techniques=[host_update]"], "fsdp2: {cpu_offload: true}"),
-        (["model=CONFIG", "devices=3", "optimizer=muon"], "fsdp2 is in the default recipe"),
-        (["model=CONFIG", "optimizer=paged_adamw_8bit"], "adamw_8bit has the same states on the device"),
-        (["devices=2"], "model: missing"),
-        (["model"], "expected KEY=VALUE"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_one_line(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [word.replace("CONFIG", config(tmp_path)) for word in words]
-    assert fit.main([*given, *([f"out={tmp_path}/o"] if len(given) > 1 else [])]) == MISTAKE
-    error = capsys.readouterr().err
-    assert said in error
-    assert "as in techniques=[mixed_precision]" not in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize("size", ["24gb", "24GB", "24 Gb", "22.3517gib"])
-def test_a_size_has_any_case(size: str) -> None:
-    _, *given = hardware_words(device_of(size))
-    assert [round(float(word.partition("=")[2]) / 1e9, 3) for word in given] == [24, 24]
-
-
-def test_a_loop_over_tokens_is_refused_at_once(tmp_path: Path) -> None:
-    words = [f"model={config(tmp_path, model_type='mamba')}"]
-    with pytest.raises(ConfigError, match="seq_len=256: transformers runs mamba token by token"):
-        question_of(words)
-    question_of([*words, "seq_len=128"])
-
-
-def test_a_device_has_any_case() -> None:
-    assert device_of("H100_80GB") == device_of("h100_80gb")
-
-
-def test_results_of_a_sweep_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for suite, said in (("kernels", "results of a sweep of suite kernels"), ("memory", "suite memory")):
-        out = tmp_path / suite
-        shutil.copytree(ROOT / "results" / "reference" / suite, out)
-        before = (out / "plan.json").read_text()
-        assert fit.main([f"model={config(tmp_path)}", f"out={out}"]) == MISTAKE
-        assert said in capsys.readouterr().err
-        assert (out / "plan.json").read_text() == before
 
 
 def test_flash_attention_is_left_out_where_the_model_has_none(
@@ -342,40 +253,3 @@ def test_without_a_recipe_several_devices_share_the_model(tmp_path: Path) -> Non
     assert recipe("devices=2") == {"fsdp2", "mixed_precision", "attention"}
     with pytest.raises(ConfigError, match="what_ifs=maybe"):
         recipe("what_ifs=maybe")
-
-
-@pytest.mark.parametrize(
-    "techniques",
-    [
-        [],
-        [("mixed_precision", {}), ("attention", {})],
-        [("fsdp2", {}), ("mixed_precision", {}), ("activation_checkpointing", {})],
-        [("mixed_precision", {}), ("optimizer", {"name": "adamw_8bit"})],
-        [("bf16_states", {})],
-    ],
-    ids=lambda value: "+".join(name for name, _ in value) or "baseline",
-)
-def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techniques) -> None:
-    step = build_step(replace(LLAMA, dp_size=4), techniques)
-    traced = dry_run(step, CUDA)
-    made = dry_run(step, CUDA, make_first_step=True)
-    assert (made.peak_B, made.reserved_B, made.by_kind_B) == (
-        traced.peak_B,
-        traced.reserved_B,
-        traced.by_kind_B,
-    )
-
-
-def test_what_routing_needs_is_stated_as_the_verdict_is(tmp_path, capsys):
-    """All of a layout's figures count fragmentation, so that 1.2 times the mean lies between the two."""
-    model = ROOT / "tests/data/configs/mixtral-8x7b.json"
-    words = ["devices=16", "device=h100_80gb", "seq_len=4096", f"out={tmp_path}/fit"]
-    fit.main([f"model={model}", "layout=tp:2,ep:4,etp:2,pp:2", *words])
-    said = " ".join(capsys.readouterr().out.split())
-    needed = float(said.split(": ")[1].split(" of ")[0])
-    even, uneven = (
-        float(said.split(f" GB where {who}")[0].split()[-1]) for who in ("experts", "the busiest")
-    )
-    first, last = said.split("the first has ")[1].split(" GB.")[0].split(" GB, the last ")
-    assert even < needed < uneven
-    assert max(float(first), float(last)) == pytest.approx(needed, rel=2e-3)

@@ -97,3 +97,18 @@ def test_reserved_bytes_decide_in_the_first_line(tmp_path, capsys):
         "does not fit: no micro-batch does; 1 has a peak of 79.2, for which torch reserves"
     )
     assert "With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True micro-batch 1 fits too." in said
+
+
+def test_what_routing_needs_is_stated_as_the_verdict_is(tmp_path, capsys):
+    """All of a layout's figures count fragmentation, so that 1.2 times the mean lies between the two."""
+    model = ROOT / "tests/data/configs/mixtral-8x7b.json"
+    words = ["devices=16", "device=h100_80gb", "seq_len=4096", f"out={tmp_path}/fit"]
+    fit.main([f"model={model}", "layout=tp:2,ep:4,etp:2,pp:2", *words])
+    said = " ".join(capsys.readouterr().out.split())
+    needed = float(said.split(": ")[1].split(" of ")[0])
+    even, uneven = (
+        float(said.split(f" GB where {who}")[0].split()[-1]) for who in ("experts", "the busiest")
+    )
+    first, last = said.split("the first has ")[1].split(" GB.")[0].split(" GB, the last ")
+    assert even < needed < uneven
+    assert max(float(first), float(last)) == pytest.approx(needed, rel=2e-3)

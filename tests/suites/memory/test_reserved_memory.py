@@ -162,3 +162,25 @@ def test_the_fewest_ranks_have_room_for_it():
         found = ranks_that_suffice(subject, held, capacity_B)
         values = {one.metric: one.value for one in found if isinstance(one, Reading)}
         assert values["ranks_needed"] == expected
+
+
+@pytest.mark.parametrize(
+    "techniques",
+    [
+        [],
+        [("mixed_precision", {}), ("attention", {})],
+        [("fsdp2", {}), ("mixed_precision", {}), ("activation_checkpointing", {})],
+        [("mixed_precision", {}), ("optimizer", {"name": "adamw_8bit"})],
+        [("bf16_states", {})],
+    ],
+    ids=lambda value: "+".join(name for name, _ in value) or "baseline",
+)
+def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techniques) -> None:
+    step = build_step(replace(LLAMA, dp_size=4), techniques)
+    traced = dry_run(step, CUDA)
+    made = dry_run(step, CUDA, make_first_step=True)
+    assert (made.peak_B, made.reserved_B, made.by_kind_B) == (
+        traced.peak_B,
+        traced.reserved_B,
+        traced.by_kind_B,
+    )
