@@ -223,6 +223,23 @@ def test_an_engine_with_code_for_everything_covers_everything_and_is_timed():
     assert timed(session)
 
 
+def test_an_engine_that_is_right_at_times_is_caught():
+    """As threads that add to one place without waiting for each other are."""
+
+    def compiled(capture):
+        errors = iter([0, 1])
+
+        def call():
+            error = next(errors)
+            with torch.no_grad():
+                return [one + error for one in capture.graph(*capture.inputs)]
+
+        return Compiled(call)
+
+    with pytest.raises(WrongResult, match="is off by"):
+        check(prepare(with_engine(Engine("made_up", compiled, version="1"))))
+
+
 def test_an_engine_without_products_covers_none_of_the_flop_and_is_not_timed():
     session, found, notes = readings(with_engine(without("aten.mm.default")))
     names = [str(node.target) for node in session.capture.nodes]
