@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -219,6 +219,13 @@ def measurement(record: Record, metric: str, method: str | None = None) -> Measu
         if one.metric == metric and (method is None or one.method == method):
             return one
     return None
+
+
+def wrong_variants(records: Iterable[Record]) -> frozenset[tuple[str, str]]:
+    """Return workload and variant of each that was wrong in any process: of those no sample is a result."""
+    return frozenset(
+        (one.cell.workload, one.cell.optimization) for one in records if one.status == Status.WRONG_RESULT
+    )
 
 
 def gather(readings: Sequence[Reading]) -> tuple[Measurement, ...]:

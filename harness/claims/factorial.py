@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.records import Record, Status, measurement
+from harness.records import Record, Status, measurement, wrong_variants
 
 if TYPE_CHECKING:
     from harness.statistics import Ratio
@@ -132,14 +132,16 @@ def factorial_of(
 ) -> Factorial | None:
     """Return the largest factorial whose combinations all have times in the same repeats.
 
-    None with under two factors. The records are of one workload. Of several machines, that of the larger
-    factorial counts.
+    None with under two factors. The records are of one workload; what was wrong in one process counts in
+    none. Of several machines, that of the larger factorial counts.
     """
     names = {variant_name(prefix, factors, one, baseline): one for one in subsets(factors)}
     machines: dict[str, dict[int, dict[Combination, tuple[float, ...]]]] = {}
+    records = list(records)
+    wrong = {variant for _, variant in wrong_variants(records)}
     for record in records:
         taken = measurement(record, metric, method)
-        combination = names.get(record.cell.optimization)
+        combination = names.get(record.cell.optimization) if record.cell.optimization not in wrong else None
         if combination is not None and record.status == Status.OK and taken is not None and taken.samples:
             repeats = machines.setdefault(record.machine, {})
             repeats.setdefault(record.cell.repeat, {})[combination] = taken.samples

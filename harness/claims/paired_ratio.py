@@ -46,12 +46,15 @@ def compare(
     - `pairs`: the 95 % interval over at least `least_processes` repeats, or over the rounds of a single one.
     - `ranges`: samples that do not pair; the ratio of the medians, and the ends of all samples.
 
-    Raises `NoPairsError` where a side has no sample, or one that is not a positive number, or where the two
-    ran on unlike machines.
+    Raises `NoPairsError` where a side has no sample, or one that is not a positive number, was wrong in any
+    process, or where the two ran on unlike machines.
     """
     from harness.statistics import Ratio
 
-    own, other = _of_one_machine(*(_by_machine(records, metric, method) for records in (ours, base)))
+    mine_and_theirs = [list(records) for records in (ours, base)]
+    for side in mine_and_theirs:
+        _refuse_wrong(side)
+    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in mine_and_theirs))
     what = metric + (f" by {method}" if method else "")
     if not own or not other:
         raise NoPairsError(f"there is no repeat in which both variants have {what}")
@@ -87,6 +90,11 @@ def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -
 def inverse(ratio: Ratio) -> Ratio:
     """Return base over ours: of two times, the speed-up."""
     return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+
+
+def _refuse_wrong(records: Sequence[Record]) -> None:
+    if wrong := next((one for one in records if one.status == Status.WRONG_RESULT), None):
+        raise NoPairsError(f"{wrong.cell.optimization} gave a wrong result")
 
 
 def _by_machine(records: Iterable[Record], metric: str, method: str) -> dict[str, _Repeats]:

@@ -129,19 +129,19 @@ def noise_around(
 
 
 def usable_of(interpretation: Interpretation, records: Sequence[Record]) -> list[Record]:
-    """Return the records of the claim's workload that have the metric, by repeat; raises `NoValueError`."""
+    """Return the records of the claim's workload that have the metric, by repeat.
+
+    Raises `NoValueError` where none has it, or one process computed something wrong.
+    """
     if not records:
         raise NoValueError(f"no record of {interpretation.variant} on {interpretation.workload}")
     others = [other for record in records if (other := _another_workload(interpretation, record))]
     records = [record for record in records if not _another_workload(interpretation, record)]
     if not records:
         raise NoValueError(others[0])
-    usable = [
-        record
-        for record in records
-        if record.status != Status.WRONG_RESULT
-        and measurement(record, interpretation.metric, interpretation.method)
-    ]
+    if wrong := [record for record in records if record.status == Status.WRONG_RESULT]:
+        raise NoValueError(missing_reason(interpretation, wrong[0]))
+    usable = [one for one in records if measurement(one, interpretation.metric, interpretation.method)]
     if not usable:
         raise NoValueError(missing_reason(interpretation, records[0]))
     return sorted(usable, key=lambda record: record.cell.repeat)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.records import Record, Status
+from harness.records import Record, Status, wrong_variants
 from harness.report.data.export_csv import MACHINE, samples_table
 
 Where = Mapping[str, Any]
@@ -45,12 +45,12 @@ class Value(NamedTuple):
 def summarize(records: Sequence[Record]) -> pd.DataFrame:
     """Return one row per workload, variant, metric and method, with the columns of `Value`.
 
-    Samples of a wrong result are left out, as are those that are not finite; where repeats differ in unit,
-    origin or machine, those of the first are taken.
+    What was wrong in one process has no value in any; samples that are not finite are left out; where repeats
+    differ in unit, origin or machine, those of the first are taken.
     """
-    table = samples_table(records)
-    finite = table["value"].abs() < math.inf
-    table = table[finite & (table["status"] != Status.WRONG_RESULT)]
+    wrong = wrong_variants(records)
+    table = samples_table([one for one in records if (one.cell.workload, one.cell.optimization) not in wrong])
+    table = table[table["value"].abs() < math.inf]
     same = ["unit", "origin", MACHINE]
     first = table.groupby(PLACE, sort=False)[same].transform("first")
     table = table[(table[same] == first).all(axis=1)]
@@ -143,8 +143,8 @@ class ResultIndex:
         records = self.cells.get((workload, optimization))
         if not records:
             return "not run", f"{optimization} on {workload}: no record"
-        bad = next((r for r in records if r.status != Status.OK), None)
-        if bad is not None:
+        if failed := [r for r in records if r.status != Status.OK]:
+            bad = next((r for r in failed if r.status == Status.WRONG_RESULT), failed[0])
             return bad.status.replace("_", " "), f"{optimization} on {workload}: {why(bad)}"
         derived = self._missing.get((workload, optimization, metric, method))
         derived = derived or self._missing.get((workload, optimization, metric, ""))

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.records import Record, Status
+from harness.records import Record, Status, wrong_variants
 from harness.report.data.result_index import ResultIndex
 
 FORMAT = "5.1.0"
@@ -23,12 +23,15 @@ TIMED = "time"
 
 
 def benchmark_json(suite: str, index: ResultIndex, environment: Mapping[str, Any]) -> str:
-    """Return the file, "" where nothing was timed: a group per workload, its baseline first.
+    """Return the file, "" where nothing was timed: a group per workload, its baseline first, no wrong result.
 
     `environment`: as stored, by its digest; that of the newest record is written.
     """
     benchmarks = []
+    wrong = wrong_variants(index.records)
     for (workload, variant), records in index.cells.items():
+        if (workload, variant) in wrong:
+            continue
         for method in _methods(records):
             samples = _samples(records, method)
             if samples:

@@ -100,13 +100,21 @@ def duration(seconds: float) -> str:
 
 
 def wrong_results(records: Iterable[Record], name: Any) -> list[str]:
-    """Return what gave a wrong result, a sentence per variant and reason; `name`: titles by key and name."""
-    places: dict[tuple[str, str], dict[str, None]] = {}
+    """Return what gave a wrong result, a sentence per variant and reason; `name`: titles by key and name.
+
+    What was right in other processes says in how many it was wrong.
+    """
+    of_pair: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        if record.status == Status.WRONG_RESULT:
-            key = name("optimization", record.cell.optimization), failure_reason(record)
-            places.setdefault(key, {})[name("workload", record.cell.workload)] = None
-    return [f"{variant} on {', '.join(where)}: {reason}" for (variant, reason), where in places.items()]
+        of_pair.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
+    places: dict[tuple[str, str], list[str]] = {}
+    for (workload, variant), processes in of_pair.items():
+        wrong = [one for one in processes if one.status == Status.WRONG_RESULT]
+        share = "" if len(wrong) == len(processes) else f", {len(wrong)} of {len(processes)} processes"
+        for reason in dict.fromkeys(failure_reason(one) for one in wrong):
+            key = name("optimization", variant), reason
+            places.setdefault(key, []).append(name("workload", workload) + share)
+    return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in places.items()]
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

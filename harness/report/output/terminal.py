@@ -39,7 +39,7 @@ FIXED = 3
 def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bool = False) -> None:
     """Print the answer, the table that it speaks of, the counts of cells and where the report is.
 
-    `everything`: all tables marked `terminal` and all verdicts with a value, of any length.
+    `everything`: all tables marked `terminal`, the answer's, and all verdicts with a value, of any length.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -95,12 +95,13 @@ def _table(data: ReportData) -> Table | None:
 
 
 def _show_all(console: object, data: ReportData) -> None:
-    """Print every table that is marked for the terminal, the verdicts with a value, and the summary."""
+    """Print the answer's table, every one marked for the terminal, the verdicts with a value, the summary."""
     from rich.console import Console
 
     assert isinstance(console, Console)
+    spoken_of = answer_block(data)
     for block in data.blocks:
-        if block.kind == "verdicts" or block.fields.get("terminal"):
+        if block.kind == "verdicts" or block.fields.get("terminal") or block is spoken_of:
             made = with_values(block, data) if block.kind == "verdicts" else data.table(block)
             if made is not None and made.rows:
                 made = trimmed(made)[0]

@@ -43,6 +43,13 @@ def test_shapley_values_multiply_to_the_whole(gain: Gain) -> None:
     assert product == pytest.approx(found.whole().value) == pytest.approx(gain(frozenset(FACTORS)))
 
 
+def test_a_factorial_is_without_what_was_wrong_in_one_process() -> None:
+    records = factorial_records(independent)
+    at = next(i for i, one in enumerate(records) if one.cell.optimization == "all.b_c")
+    records[at] = records[at]._replace(status="wrong_result")
+    assert set(of(records).factors) in ({"a", "b"}, {"a", "c"})
+
+
 def test_alone_and_added_last_are_the_ratios_of_two_variants() -> None:
     records = factorial_records(overlapping)
     found = of(records)

@@ -95,6 +95,12 @@ def test_a_wrong_result_settles_nothing_even_with_a_value() -> None:
     assert one(claim(), figure(100.0, status="wrong_result")).outcome == "unavailable"
 
 
+def test_a_result_that_is_wrong_in_one_process_settles_nothing() -> None:
+    verdict = one(claim(), figure(100.0), figure(100.0, status="wrong_result", reason="a race", repeat=1))
+    assert (verdict.outcome, verdict.ours) == ("unavailable", None)
+    assert verdict.reason == "the cell ended as wrong result (a race)"
+
+
 def test_a_value_recorded_before_the_cell_ran_out_of_memory_counts_but_not_as_stated() -> None:
     verdict = one(claim(), figure(100.0, status="out_of_memory", reason="later"))
     assert verdict.outcome == "holds"

@@ -96,6 +96,15 @@ def test_a_repeat_that_did_not_end_well_is_in_no_ratio() -> None:
     assert found.high < 1
 
 
+@pytest.mark.parametrize("other_way", [False, True])
+def test_what_was_wrong_in_one_process_has_no_ratio(other_way: bool) -> None:
+    wrong, right = of((0.5, 0.5, 0.5)), of((1.0,) * 3, "baseline")
+    wrong[2] = wrong[2]._replace(status="wrong_result")
+    ours, base = (right, wrong) if other_way else (wrong, right)
+    with pytest.raises(NoPairsError, match="fast gave a wrong result"):
+        compare(ours, base, "time", "warm")
+
+
 @pytest.mark.parametrize("bad", [(0.0,), (math.nan,), (-1.0, 1.0), (math.inf,)])
 def test_a_sample_that_is_no_number_above_0_is_refused(bad: tuple[float, ...]) -> None:
     with pytest.raises(NoPairsError, match="not a positive number"):

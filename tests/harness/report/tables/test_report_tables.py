@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -12,6 +13,8 @@ from harness.records import Measurement, Record, Status
 from harness.report.answer.summary import summary
 from harness.report.data.result_index import ResultIndex
 from harness.report.data.speedup import compared
+from harness.report.output.benchmark_json import benchmark_json
+from harness.report.output.run_line import wrong_results
 from harness.report.tables.errors import error_rows
 from harness.report.tables.tables import Table
 
@@ -94,6 +97,24 @@ def test_a_wrong_result_shows_no_value() -> None:
     records = [r._replace(status="wrong_result", reason="loss differs") for r in memory_records()]
     assert ResultIndex(records, {}).table == {}
     assert row_of(made_table("pays", records), 0)["Effect"] == "unavailable"
+
+
+def test_what_was_wrong_in_one_process_of_three_shows_no_value_and_says_in_how_many() -> None:
+    figures = {("time", "warm"): ("s", "measured", (1.0, 2.0))}
+    ways = [("ok", ""), ("wrong_result", "a race"), ("ok", "")]
+    records = [
+        made("small", "racy", figures, repeat=i, status=status, reason=reason)
+        for i, (status, reason) in enumerate(ways)
+    ]
+    index = ResultIndex([made("small", "baseline", figures), *records], {})
+    assert [one.optimization for one in index.table.values()] == ["baseline"]
+    told = index.reason("small", "racy", "time", "warm")
+    assert told == ("wrong result", "racy on small: wrong result: a race")
+    assert [one["name"] for one in json.loads(benchmark_json("made", index, {}))["benchmarks"]] == [
+        "small[baseline]"
+    ]
+    assert wrong_results(records, lambda _, name: name) == ["racy on small, 1 of 3 processes: a race"]
+    assert wrong_results(records[1:2], lambda _, name: name) == ["racy on small: a race"]
 
 
 def test_a_new_variant_is_in_the_tables_without_an_edit_of_the_report() -> None:
