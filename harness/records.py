@@ -228,6 +228,13 @@ def wrong_variants(records: Iterable[Record]) -> frozenset[tuple[str, str]]:
     )
 
 
+def without_wrong(records: Iterable[Record]) -> list[Record]:
+    """Return the records but those of variants that were wrong in any process, see `wrong_variants`."""
+    records = list(records)
+    wrong = wrong_variants(records)
+    return [one for one in records if (one.cell.workload, one.cell.optimization) not in wrong]
+
+
 def gather(readings: Sequence[Reading]) -> tuple[Measurement, ...]:
     """Return readings of one cell as measurements: by metric and method, samples in the order taken."""
     gathered: dict[tuple[str, str, str, str], list[float]] = {}

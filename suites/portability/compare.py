@@ -62,8 +62,9 @@ def compare(
             else 0.0
         )
         if not error <= tolerance:
+            of = "value" if change is None else "change"
             raise WrongResult(
-                f"{name} is off by {error:.1e} of its largest value, allowed for {_plain(precision)}: "
+                f"{name} is off by {error:.1e} of its largest {of}, allowed for {_plain(precision)}: "
                 f"{tolerance:.0e}"
             )
         worst = max(worst, LargestError(error, name))

@@ -35,8 +35,8 @@ class StatusChange(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it ended ok in all repeats of A and in none of B: a failure."""
-        return set(self.a) == {Status.OK} and Status.OK not in self.b
+        """Return whether it is a failure: ok in all repeats of A; in B in none, or wrong in one."""
+        return set(self.a) == {Status.OK} and (Status.OK not in self.b or Status.WRONG_RESULT in self.b)
 
 
 class FolderComparison(NamedTuple):

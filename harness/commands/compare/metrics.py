@@ -169,6 +169,9 @@ def _effects(
 
 
 def _ended_ok(repeats: Repeats) -> dict[int, Record]:
+    """Return the repeats with a result: none where one of them was wrong."""
+    if any(one.status == Status.WRONG_RESULT for one in repeats.values()):
+        return {}
     return {repeat: one for repeat, one in sorted(repeats.items()) if one.status == Status.OK}
 
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from harness.records import Measurement, Origin, Record, Status, measurement
+from harness.records import Measurement, Origin, Record, Status, measurement, without_wrong
 from harness.report.data.training_metrics import TOKENS, devices
 
 BAND = "band"
@@ -41,7 +41,7 @@ class Throughput(NamedTuple):
 def throughputs(records: Iterable[Record]) -> list[Throughput]:
     """Return the throughput of each variant on each workload by each method, workloads in their order."""
     cells: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
+    for record in without_wrong(records):
         if record.status == Status.OK:
             cells.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
     found = [one for repeats in cells.values() for one in _of_cell(repeats)]
@@ -54,7 +54,7 @@ def of_loading_alone(records: Iterable[Record]) -> int:
     return len(
         {
             (record.cell.workload, record.cell.optimization)
-            for record in records
+            for record in without_wrong(records)
             if record.status == Status.OK and measurement(record, "throughput") and not _trains(record)
         }
     )

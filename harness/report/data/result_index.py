@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.records import Record, Status, wrong_variants
+from harness.records import Origin, Record, Status, wrong_variants
 from harness.report.data.export_csv import MACHINE, samples_table
 
 Where = Mapping[str, Any]
@@ -45,12 +45,16 @@ class Value(NamedTuple):
 def summarize(records: Sequence[Record]) -> pd.DataFrame:
     """Return one row per workload, variant, metric and method, with the columns of `Value`.
 
-    What was wrong in one process has no value in any; samples that are not finite are left out; where repeats
-    differ in unit, origin or machine, those of the first are taken.
+    A variant that was wrong in one process has no value in any, but what is calculated of its code; samples
+    that are not finite are left out; where repeats differ in unit, origin or machine, those of the first are
+    taken.
     """
+    table = samples_table(records)
     wrong = wrong_variants(records)
-    table = samples_table([one for one in records if (one.cell.workload, one.cell.optimization) not in wrong])
-    table = table[table["value"].abs() < math.inf]
+    place = zip(table["workload"], table["optimization"], strict=True)
+    right = pd.Series([one not in wrong for one in place], index=table.index, dtype=bool)
+    right |= (table["origin"] == Origin.CALCULATED) & (table["status"] != Status.WRONG_RESULT)
+    table = table[right & (table["value"].abs() < math.inf)]
     same = ["unit", "origin", MACHINE]
     first = table.groupby(PLACE, sort=False)[same].transform("first")
     table = table[(table[same] == first).all(axis=1)]

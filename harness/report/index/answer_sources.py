@@ -12,7 +12,7 @@ from harness.claims.evidence import Findings, Judged, MethodError, Obtained
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import Method
 from harness.config.validation import ConfigError
-from harness.records import measurement
+from harness.records import measurement, without_wrong
 from harness.report.output.run_line import days, device, machine
 from harness.report.report_data import ReportData
 
@@ -31,7 +31,12 @@ def _error(folders: Sequence[tuple[ReportData, str]], method: Method) -> MethodE
     """Return a method's relative errors: of each cell the median, or of its workload every sample."""
     of_suite = [data for data, _ in folders if data.suite == method.suite]
     if method.workload:
-        records = [one for data in of_suite for one in data.records if one.cell.workload == method.workload]
+        records = [
+            one
+            for data in of_suite
+            for one in without_wrong(data.records)
+            if one.cell.workload == method.workload
+        ]
         found = [measurement(one, method.metric, method.method) for one in records]
         errors = [sample for one in found if one for sample in one.samples]
     else:

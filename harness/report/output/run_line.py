@@ -100,21 +100,24 @@ def duration(seconds: float) -> str:
 
 
 def wrong_results(records: Iterable[Record], name: Any) -> list[str]:
-    """Return what gave a wrong result, a sentence per variant and reason; `name`: titles by key and name.
+    """Return what gave a wrong result, a sentence for those alike; `name`: titles by key and name.
 
-    What was right in other processes says in how many it was wrong.
+    It gives the first reason of each, and in how many processes it was wrong, where not in all.
     """
     of_pair: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         of_pair.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
-    places: dict[tuple[str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for (workload, variant), processes in of_pair.items():
-        wrong = [one for one in processes if one.status == Status.WRONG_RESULT]
-        share = "" if len(wrong) == len(processes) else f", {len(wrong)} of {len(processes)} processes"
-        for reason in dict.fromkeys(failure_reason(one) for one in wrong):
-            key = name("optimization", variant), reason
-            places.setdefault(key, []).append(name("workload", workload) + share)
-    return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in places.items()]
+        reasons = [failure_reason(one) for one in processes if one.status == Status.WRONG_RESULT]
+        if not reasons:
+            continue
+        others = len(set(reasons)) - 1
+        more = f" (and {counted(others, 'other reason')})" if others else ""
+        share = "" if len(reasons) == len(processes) else f" ({len(reasons)} of {len(processes)} processes)"
+        key = name("optimization", variant), reasons[0] + more
+        alike.setdefault(key, []).append(name("workload", workload) + share)
+    return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in alike.items()]
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

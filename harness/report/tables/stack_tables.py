@@ -58,7 +58,9 @@ def stack_values(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
             cells = [gain_cell(one(factor)) for one in (whole.shapley, whole.alone, whole.added_last)]
             rows.append((name, *cells))
         lacking = ", ".join(block.fields["factors"][one] for one in whole.left_out)
-        left_out = f"not all combinations with {lacking} were timed here: they are left out"
+        left_out = (
+            f"not all combinations with {lacking} have a right result that was timed here: they are left out"
+        )
         mark = f" {notes.mark(left_out)}" if lacking else ""
         rows.append((TableCell("all, or the product", look="word", note=mark), *_totals(whole)))
     header = ("Technique", "Mean over all orders", "Alone", "Added last")

@@ -52,6 +52,20 @@ def test_the_same_repeat_of_two_machines_is_no_pair() -> None:
         compare(ours, base, "time", "warm")
 
 
+def test_a_wrong_result_of_another_machine_is_no_verdict_on_this_one() -> None:
+    wrong = record("fast", (), 3, "b")._replace(status="wrong_result", reason="old library", measurements=())
+    records = [one for i in range(3) for one in pair(i, "a", 0.5)]
+    kept, sentences = of_one_machine([wrong, *records])
+    assert kept == records
+    assert sentences == (
+        "small: left out 1 cell of other machines or libraries, whose values are not pooled with these",
+    )
+    here = wrong._replace(host="a")
+    assert of_one_machine([here, *records]) == ([here, *records], ())
+    crashed = wrong._replace(status="crashed")
+    assert of_one_machine([crashed, *records]) == ([crashed, *records], ())
+
+
 def test_a_row_of_a_table_has_the_samples_of_one_machine() -> None:
     table = summarize([record("fast", (1.0, 2.0), 0, "a"), record("fast", (9.0, 9.0), 1, "b")])
     assert list(table[["min", "max"]].iloc[0]) == [1.0, 2.0]

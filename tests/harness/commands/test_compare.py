@@ -222,7 +222,7 @@ def test_samples_that_are_not_positive_have_no_ratio(tmp_path):
     assert compared(tmp_path / "same", a, a).verdicts == ("same",)
 
 
-def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat(capsys, tmp_path):
+def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat_or_is_wrong(capsys, tmp_path):
     def ended(*statuses: str) -> list[Record]:
         broken = [
             record("fused", i, {TIME: [1.0]} if status == "ok" else {}, status=status)
@@ -237,6 +237,10 @@ def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat(capsys
     assert status == 1
     assert "- fused on small (invented): ok (3) → out of memory (2), crashed (1) (**failure**" in out
     assert "1 cell no longer ends ok" in out.splitlines()[2]
+    wrong = write(tmp_path / "wrong", ended("ok", "wrong_result", "ok"))
+    status, out, _ = run(capsys, a, wrong, "--fail-above", "0.05")
+    assert status == 1
+    assert "- fused on small (invented): ok (3) → ok (2), wrong result (1) (**failure**" in out
     for a_side, b_side in ((a, one), (one, none), (none, a)):
         status, out, _ = run(capsys, a_side, b_side, "--fail-above", "0.05")
         assert status == 0

@@ -37,6 +37,10 @@ def test_tokens_of_all_devices_over_time_and_devices():
     assert (one.tokens_per_s, one.origin, one.is_of_a_gpu) == (1000.0, "measured", True)
 
 
+def test_what_was_wrong_in_one_process_is_not_priced():
+    assert throughputs([step(), step()._replace(status="wrong_result")]) == []
+
+
 def test_a_throughput_of_all_devices_is_divided_and_one_per_device_is_not():
     step_time = {("step_time", ""): ("s", "measured", (1.0,))}
     of_all, of_one = (

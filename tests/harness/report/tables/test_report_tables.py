@@ -113,8 +113,27 @@ def test_what_was_wrong_in_one_process_of_three_shows_no_value_and_says_in_how_m
     assert [one["name"] for one in json.loads(benchmark_json("made", index, {}))["benchmarks"]] == [
         "small[baseline]"
     ]
-    assert wrong_results(records, lambda _, name: name) == ["racy on small, 1 of 3 processes: a race"]
+    assert wrong_results(records, lambda _, name: name) == ["racy on small (1 of 3 processes): a race"]
     assert wrong_results(records[1:2], lambda _, name: name) == ["racy on small: a race"]
+    again = records[2]._replace(status="wrong_result", reason="another")
+    assert wrong_results([*records[:2], again], lambda _, name: name) == [
+        "racy on small (2 of 3 processes): a race (and 1 other reason)"
+    ]
+
+
+def test_what_is_calculated_of_code_stays_where_another_process_was_wrong() -> None:
+    figures = {
+        ("registers", "sm_90"): ("1", "calculated", (32.0,)),
+        ("time", "warm"): ("s", "measured", (1.0,)),
+    }
+    records = [
+        made("small", "racy", figures, repeat=i, status=status)
+        for i, status in enumerate(("ok", "wrong_result"))
+    ]
+    assert [(one.metric, one.median) for one in ResultIndex(records, {}).table.values()] == [
+        ("registers", 32.0)
+    ]
+    assert ResultIndex(records[1:], {}).table == {}
 
 
 def test_a_new_variant_is_in_the_tables_without_an_edit_of_the_report() -> None:

@@ -42,7 +42,9 @@ def test_rows_are_sorted_by_the_mean_over_orders_and_end_with_the_whole(tmp_path
 def test_what_was_not_timed_in_every_combination_is_named(tmp_path: Path) -> None:
     made = made_table(tmp_path, VALUES, without=["all.b_c"])
     assert len(made.rows) == 3
-    assert made.notes == ("not all combinations with Third were timed here: they are left out",)
+    assert made.notes == (
+        "not all combinations with Third have a right result that was timed here: they are left out",
+    )
     assert made.rows[-1][0].note == " [1]"
 
 
