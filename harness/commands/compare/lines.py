@@ -120,7 +120,8 @@ def _statuses(found: FolderComparison) -> Iterator[str]:
     if found.statuses:
         lost = [one for one in found.statuses if one.is_lost]
         ended = [*lost, *(one for one in found.statuses if not one.is_lost)]
-        mark = " (**failure**: ok in all repeats of A; in B in none, or wrong in one)" if found.fail_above is not None else ""
+        failure = " (**failure**: ok in all repeats of A; in B in none, or wrong in one)"
+        mark = failure if found.fail_above is not None else ""
         lines = [
             f"- {_cell(one.cell)}: {_ended(one.a)} → {_ended(one.b)}{mark if one.is_lost else ''}"
             for one in ended[:LISTED]
