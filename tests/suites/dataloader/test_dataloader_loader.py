@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -519,15 +520,27 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 def test_nothing_listens_but_on_the_loopback_address(session: Any) -> None:
-    own = psutil.Process()
+    own, connections = psutil.Process(), []
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # Ray's come and go
+            connections += process.net_connections(kind="inet")
     listening = [
-        ipaddress.ip_address(connection.laddr.ip.removeprefix("::ffff:"))
-        for process in (own, *own.children(recursive=True))
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
+        ipaddress.ip_address(one.laddr.ip.removeprefix("::ffff:"))
+        for one in connections
+        if one.status == psutil.CONN_LISTEN
     ]
     assert listening
     assert all(one.is_loopback for one in listening), listening
+
+
+def folders_watched(processes: list[psutil.Process]) -> list[str]:
+    """Return the folder of each process that waits for a session's end to remove one."""
+    found = []
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            words = one.cmdline()
+            found += words[-1:] if "ray_watchdog" in " ".join(words) else []
+    return found
 
 
 def test_nothing_is_left_after_a_session_that_is_killed(tmp_path: Path) -> None:
@@ -550,7 +563,7 @@ def test_nothing_is_left_after_a_session_that_is_killed(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         started = psutil.Process(process.pid).children(recursive=True)
-        (folder,) = (one.cmdline()[-1] for one in started if "ray_watchdog" in " ".join(one.cmdline()))
+        (folder,) = folders_watched(started)
         assert Path(folder).is_dir()
         process.send_signal(signal.SIGKILL)
         kill_by_tmpdir(temporary)

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -146,12 +146,12 @@ def identified(text: str) -> tuple[int, int]:
 
 def children() -> set[psutil.Process]:
     """Return child processes that run, but the one that multiprocessing keeps for its shared memory."""
-    found = psutil.Process().children(recursive=True)
-    return {
-        one
-        for one in found
-        if one.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(one.cmdline())
-    }
+    found = set()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it may end meanwhile
+            if one.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(one.cmdline()):
+                found.add(one)
+    return found
 
 
 @pytest.mark.parametrize(("loader", "format"), CASES)
