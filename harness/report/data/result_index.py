@@ -88,11 +88,17 @@ class ResultIndex:
         self.cells: dict[tuple[str, str], list[Record]] = {}
         for record in self.records:
             self.cells.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
+        self._wrong = wrong_variants(self.records)
         self.frame = summarize(self.records)
         self.table: dict[tuple[str, str, str, str], Value] = {}
         self._first: dict[tuple[str, str, str], Value] = {}
         self._missing: dict[tuple[str, str, str, str], str] = {}
         self.add(Value(*row) for row in self.frame.itertuples(index=False, name=None))
+
+    def right(self, workload: str, optimization: str) -> list[Record]:
+        """Return a variant's records; none where it was wrong in any process, see `wrong_variants`."""
+        place = (workload, optimization)
+        return [] if place in self._wrong else self.cells.get(place, [])
 
     def add(self, values: Any) -> None:
         """Take in more values: those derived from the recorded ones."""

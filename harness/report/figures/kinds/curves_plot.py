@@ -128,7 +128,7 @@ def _crossing(curve: Curve) -> float:
 def _curve(block: ReportBlock, index: ResultIndex, variant: str, method: str) -> Curve | None:
     """Return the samples of both metrics in the first cell of the variant that has as many of each."""
     for workload in index.names("workload", block.fields["where"]):
-        for record in index.cells.get((workload, variant), ())[:1]:
+        for record in index.right(workload, variant)[:1]:
             found: dict[str, Measurement] = {
                 one.metric: one for one in record.measurements if one.method == method
             }

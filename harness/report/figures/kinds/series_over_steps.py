@@ -47,7 +47,7 @@ def _series(block: ReportBlock, spec: Spec, index: ResultIndex) -> dict[str, tup
         for variant in index.names("optimization", where, metric):
             runs = [
                 (one.samples, record.cell.id)
-                for record in index.cells.get((workload, variant), ())
+                for record in index.right(workload, variant)
                 for one in record.measurements
                 if one.metric == metric
             ]

@@ -56,7 +56,7 @@ def spans(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
         panels = [
             panel
             for variant in index.names("optimization", where)
-            for record in index.cells.get((workload, variant), ())[:1]
+            for record in index.right(workload, variant)[:1]
             if (panel := _panel(block, spec.name("optimization", variant), record))
         ]
         if panels:

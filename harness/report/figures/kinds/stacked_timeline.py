@@ -20,7 +20,7 @@ def stacked_timeline(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figu
     """Return the figure of the first workload that has the metrics; None where none has."""
     fields = block.fields
     for workload in index.names("workload", fields["where"]):
-        record = next(iter(index.cells.get((workload, fields["optimization"]), ())), None)
+        record = next(iter(index.right(workload, fields["optimization"])), None)
         series = {} if record is None else _series(record, fields["stacks"])
         if record is not None and series:
             return _drawn(block, spec, record, series)

@@ -43,6 +43,14 @@ def bars(tree: ElementTree.Element) -> dict[str, tuple[float, float, float]]:
     return found
 
 
+def test_a_variant_that_was_wrong_in_one_process_has_no_bar(tmp_path: Path) -> None:
+    wrong = made("small", "fast", {}, status="wrong_result", reason="batches are off")
+    tree = drawn(tmp_path, [record("baseline", LANES), record("fast", LANES), wrong])
+    assert tree is not None
+    assert len(bars(tree)) == 3
+    assert not any("fast" in said for said in bars(tree))
+
+
 def test_every_span_is_a_bar_at_its_time_on_one_axis_for_all_variants(tmp_path: Path) -> None:
     tree = drawn(tmp_path, [record("baseline", LANES), record("fast", LANES)])
     assert tree is not None

@@ -74,6 +74,15 @@ def test_repeats_are_averaged_step_by_step(tmp_path: Path) -> None:
     assert float(text.rpartition(" ")[2]) == pytest.approx(fmean([FALLING[-1], higher[-1]]), rel=5e-3)
 
 
+def test_a_variant_that_was_wrong_in_one_process_has_no_line(tmp_path: Path) -> None:
+    wrong = made("small", "fast", {}, status="wrong_result", reason="loss is off")
+    right = [record("small", "baseline", FALLING), record("small", "fast", LATER)]
+    tree = drawn(tmp_path, [*right, wrong])
+    assert tree is not None
+    (text,) = tips(tree)
+    assert "fast" not in text
+
+
 def test_what_does_not_change_is_a_level_line(tmp_path: Path) -> None:
     tree = drawn(tmp_path, [record("small", "baseline", (2.0, 2.0))])
     assert tree is not None
