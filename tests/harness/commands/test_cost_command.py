@@ -147,7 +147,7 @@ def test_a_device_that_no_list_has_is_named(tmp_path, capsys):
 WITH_THROUGHPUT = (
     "cost", "dataloader", "interconnect", "interconnect_formula", "interconnect_formula_own",
     "interconnect_two_a_node", "kernels", "kernels_bf16", "kernels_h100", "offload", "offload_long",
-    "overlap", "stack", "stack_3m_4k", "step_gains", "profiling", "profiling_h100", "profiling_h200",
+    "overlap", "stack", "step_gains", "profiling", "profiling_h100", "profiling_h200",
     "fsdp_versions",
 )  # fmt: skip
 
