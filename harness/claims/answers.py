@@ -25,6 +25,7 @@ from harness.claims.evidence import (
     evidence_of,
 )
 from harness.claims.paper import PaperClaim, PublicRecord
+from harness.claims.values import NO_INTERVAL
 from harness.config.validation import ConfigError
 from harness.records import Origin
 from harness.units import human, times
@@ -37,6 +38,8 @@ PLAUSIBLE = "plausible"
 IMPLAUSIBLE = "implausible"
 NO_EVIDENCE = "no evidence"
 ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NO_EVIDENCE)
+
+NOT_MEASURED = "no run here measures it"
 
 MOST = 0.9
 """Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
@@ -82,7 +85,11 @@ def _answered(claim: PaperClaim, findings: Findings) -> AnsweredClaim:
     evidence = [one for name in known for one in evidence_of(name, findings)]
     evidence.sort(key=lambda one: (one.strength, one.grade == ILLUSTRATION))
     missing = tuple(one for one in claim.judged if one not in findings.judged)
-    return AnsweredClaim(claim, *_answer(claim, evidence), tuple(evidence), missing)
+    answer, strength, why = _answer(claim, evidence)
+    verdicts = [verdict for name in known for verdict in findings.judged[name][1]]
+    if why == NOT_MEASURED and any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
+        why = "the values of this run have no interval: it needs more repeats"
+    return AnsweredClaim(claim, answer, strength, why, tuple(evidence), missing)
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:
@@ -163,7 +170,7 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str,
     if claim.not_built:
         return NO_EVIDENCE, "D", claim.not_built
     if not context and not published:
-        return NO_EVIDENCE, "D", "no run here measures it"
+        return NO_EVIDENCE, "D", NOT_MEASURED
     grades = ", ".join(dict.fromkeys([*(one.grade for one in context), *["published"][: len(published)]]))
     return IMPLAUSIBLE, "C", f"all context ({grades}) lies outside the accepted band"
 

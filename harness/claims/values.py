@@ -32,6 +32,9 @@ class ClaimValue(NamedTuple):
     noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
 
 
+NO_INTERVAL = "too few repeats "
+"""Start of the reason why values of which there are too few to have an interval are not compared."""
+
 RecordsByVariant = Mapping[str, Sequence[Record]]
 """The records of one workload by variant."""
 
@@ -93,7 +96,7 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
     origin = origin_of(interpretation, [*usable, *base])
     if ratio.basis == "ranges" or (ratio.basis == "single" and origin != Origin.CALCULATED):
         raise NoValueError(
-            f"too few repeats in which both variants have as many rounds of {interpretation.metric} by "
+            f"{NO_INTERVAL}in which both variants have as many rounds of {interpretation.metric} by "
             f"{interpretation.method}; more repeats give an interval"
         )
     twice, first = reference, base

@@ -152,6 +152,17 @@ def test_what_is_missing_is_named() -> None:
     assert found.answer == "plausible"
 
 
+def test_one_value_of_each_side_is_no_evidence_and_says_what_is_missing() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="1")
+    ratio = held.interpretations[0]._replace(
+        metric="time", method="", variant="fast", relative_to="baseline", workload="w"
+    )
+    once = [made("w", name, {("time", ""): ("s", "measured", (1.0,))}) for name in ("baseline", "fast")]
+    (found,) = answer_claims([paper_claim()], of(replace(held, interpretations=(ratio,)), once))
+    assert (found.answer, found.strength) == ("no evidence", "D")
+    assert found.why == "the values of this run have no interval: it needs more repeats"
+
+
 DRY_RUN = MethodError("the dry run", ["invented"], "simulated", "published peaks", [0.01, -0.02])
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.claims.judge import judge
+from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
 from harness.commands.main import main
 from harness.config.run import Run, load
@@ -23,8 +25,9 @@ from harness.preset.work_order import Task, as_one, together, with_short_works_e
 from harness.records import Cell, Limits, Record
 from harness.sweep.environment import describe
 from harness.sweep.plan import write_plan
-from harness.sweep.store import Store
+from harness.sweep.store import Store, read_records
 
+RESULTS = Path(__file__).parents[3] / "results" / "reference"
 CLAIMS = {"stack_published": {"layered", "no_order_of_magnitude"}, "stack": {"layered"}}
 
 
@@ -48,6 +51,18 @@ def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
     named = {name for claim in load_answers().claims for name in claim.judged}
     assert {f"{suite}/{one}" for suite, own in asked_claims().items() for one in own} == named
     assert set(asked_claims()) <= set(load_preset("host").suites)
+
+
+@pytest.mark.parametrize("suite", sorted(asked_claims()))
+def test_its_repeats_are_enough_for_each_value_that_a_whole_run_has(suite: str) -> None:
+    """On the committed records: with the first processes alone, nothing lacks an interval."""
+    records = read_records(RESULTS / suite)
+    repeats = load([f"suite={suite}", *load_preset("host").suites[suite].overrides])[0].repeats
+    asked = [one for one in load_claims(suite) if one.id in asked_claims()[suite]]
+    first = [one for one in records if one.cell.repeat < repeats]
+    both = zip(judge(asked, records), judge(asked, first), strict=True)
+    lost = [few.reason for every, few in both if few.ours is None and every.ours is not None]
+    assert not lost, lost
 
 
 def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: Any) -> None:
@@ -81,8 +96,6 @@ def test_planning_is_part_of_the_budget(few: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_claim_without_a_gpu_here_says_so() -> None:
-    from harness.claims.load import load_claims
-
     run = load(["suite=stack"])[0]
     claims = [one for one in load_claims("stack") if one.id == "layered"]
     without, with_gpu = (host_coverage(claims, run, gpu) for gpu in (False, True))
