@@ -109,7 +109,9 @@ def apply_override(config: DictConfig, override: Override) -> None:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
     if holder is config and leaf not in holder:
-        raise unknown_key(override, [*keys_of(config), "from_results"], _field(config.suite, leaf))
+        raise unknown_key(
+            override, [*keys_of(config), "from_results", "budget_min"], _field(config.suite, leaf)
+        )
     if path == WORKLOADS and leaf not in holder and isinstance(value, dict) and not adds:
         names = ", ".join(keys_of(holder))
         raise ConfigError(f"{key}: no such workload; to add one: +{key}={{...}}; allowed: {names}")

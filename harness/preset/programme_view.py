@@ -11,7 +11,7 @@ from harness.claims.paper import load_answers
 from harness.preset.claim_coverage import Hindrance, Lack, claims_about
 from harness.preset.programme import Programme
 from harness.preset.request import ANY
-from harness.preset.work_order import Task, TimeBudget, WorkStep, as_one, done_by, settled, together
+from harness.preset.work_order import Task, TimeBudget, WorkStep, as_one, done_by, settled, together, valued
 from harness.sweep.estimate.estimate import as_time
 from harness.units import counted
 
@@ -31,19 +31,24 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     yield from _table(_joined(steps) if programme.preset.device == ANY else steps)
     yield ""
     ends = settled(programme.targets, done_by(programme.fit))
+    have = valued(programme.targets, done_by(programme.fit))
     assumed = " (* assumed: no run on such a GPU is known)" if any(s.work.assumed for s in steps) else ""
     yield f"together about {as_time(programme.seconds)} with reports{assumed}"
     if programme.preset.device == ANY:
         claims = counted(len(ends), "claim")
-        yield f"gives values to {sum(ends.values())} of the {claims} that can have one here"
+        yield (
+            f"gives a value to {len(have)} of the {claims} that can have one here, and to "
+            f"{sum(ends.values())} all that settle them"
+        )
     else:
         yield (
             f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "
             f"{sum(map(len, about.values()))} are about such a device"
         )
     yield from _few_values(programme)
+    missing = [one for one, is_settled in ends.items() if not is_settled]
     yield from _late(
-        programme, [f"{suite}/{claim}" for (suite, claim), is_settled in ends.items() if not is_settled]
+        programme, [one for one in missing if one in have], [one for one in missing if one not in have]
     )
     yield from _lacking(programme)
     yield from _unavailable(programme, about)
@@ -128,16 +133,22 @@ def _few_values(programme: Programme) -> Iterator[str]:
         )
 
 
-def _late(programme: Programme, claims: Sequence[str]) -> Iterator[str]:
-    """Yield the works for which there is no time, with their minutes, and the claims that miss them."""
+def _late(
+    programme: Programme, some: Sequence[tuple[str, str]], none: Sequence[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield the works for which there is no time, with their minutes, and the claims that miss them.
+
+    These are claims with some values and claims with none, by suite and name.
+    """
     for suite in dict.fromkeys(work.suite for work in programme.late):
         works = [work for work in programme.late if work.suite == suite]
         yield from _wrapped(
             f"left out, no time, with minutes: {suite} "
             + ", ".join(f"{one.workload} {_minutes(one)}" for one in works)
         )
-    if claims:
-        yield from _wrapped(f"not settled, no time: {', '.join(claims)}")
+    for text, claims in (("not settled", some), ("no value", none)):
+        if claims:
+            yield from _wrapped(f"{text}, no time: {', '.join(map('/'.join, claims))}")
 
 
 def _lacking(programme: Programme) -> Iterator[str]:

@@ -36,17 +36,22 @@ class WorkStep(NamedTuple):
 
 
 def ordered(
-    works: Sequence[Task], targets: Sequence[ClaimTarget], fixed_s: Mapping[str, float], budget_s: float
+    works: Sequence[Task],
+    targets: Sequence[ClaimTarget],
+    fixed_s: Mapping[str, float],
+    budget_s: float,
+    first_value: int = 0,
 ) -> list[Task]:
     """Return the works in the order in which they are run.
 
     Again and again what settles a claim is taken whole: of all claims that still fit the budget, that whose
     missing works settle most claims per second. After them come the works that fit or add values, by gain per
-    second. `fixed_s`: seconds that the first work of a suite costs in addition.
+    second. `fixed_s`: seconds that the first work of a suite costs in addition. `first_value`: what a claim's
+    first value counts, where settling it counts 1; with 0, a claim is settled or gets nothing.
     """
     order: list[Task] = []
     spent_s = 0.0
-    while chosen := _best(works, targets, order, fixed_s, budget_s - spent_s):
+    while chosen := _best(works, targets, order, fixed_s, budget_s - spent_s, first_value):
         spent_s += _cost_s(chosen, order, fixed_s)
         order += chosen
     while left := [work for work in works if work not in order]:
@@ -99,17 +104,31 @@ def _best(
     order: Sequence[Task],
     fixed_s: Mapping[str, float],
     left_s: float,
+    first_value: int,
 ) -> list[Task]:
-    """Return the works that settle most claims per second; none where no claim can be settled in time."""
+    """Return the works that settle most claims per second; none where no claim can be settled in time.
+
+    With `first_value` the claims that get their first value count too, and a single work may be the best.
+    """
     now = settled(targets, done_by(order))
-    best, best_rate = list[Task](), 0.0
+    choices = []
     for suite, claim in (one for one, is_settled in now.items() if not is_settled):
         own = [one for one in targets if (one.suite, one.claim) == (suite, claim)]
-        missing = _missing(works, own, targets, order)
-        cost_s = _cost_s(missing, order, fixed_s)
-        more = sum(settled(targets, done_by([*order, *missing])).values()) - sum(now.values())
-        if cost_s <= left_s and more / max(cost_s, 1.0) > best_rate:
-            best, best_rate = missing, more / max(cost_s, 1.0)
+        choices.append(_missing(works, own, targets, order))
+    if first_value:
+        choices += [[work] for work in works if work not in order]
+
+    def claims_with(works: Sequence[Task]) -> int:
+        done = done_by(works)
+        return sum(settled(targets, done).values()) + first_value * len(valued(targets, done))
+
+    had = claims_with(order)
+    best, best_rate = list[Task](), 0.0
+    for chosen in choices:
+        cost_s = _cost_s(chosen, order, fixed_s)
+        rate = (claims_with([*order, *chosen]) - had) / max(cost_s, 1.0) if cost_s <= left_s else 0.0
+        if rate > best_rate:
+            best, best_rate = chosen, rate
     return best
 
 
@@ -173,6 +192,13 @@ def settled(
         enough = target.progress(done.get(target.suite, ())) == 1
         claims[target.suite, target.claim] = claims.get((target.suite, target.claim), True) and enough
     return claims
+
+
+def valued(targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]]) -> set[tuple[str, str]]:
+    """Return the suites and claims that have a value in any group."""
+    return {
+        (target.suite, target.claim) for target in targets if target.progress(done.get(target.suite, ())) > 0
+    }
 
 
 def steps_of(works: Sequence[Task], targets: Sequence[ClaimTarget]) -> list[WorkStep]:

@@ -23,6 +23,8 @@ def run_command(words: Sequence[str]) -> int:
         return run_preset(words)
     if given.get("suite") == "all" and "budget_min" in given:
         return run_preset(["preset=host", *(word for word in words if word != "suite=all")])
+    if "budget_min" in given:
+        raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu, not with a suite")
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):

@@ -72,7 +72,7 @@ def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: A
     lines = "\n".join(programme_lines(programme))
     assert "no GPU, " in lines
     assert re.search(r"1 +stack_published +\w+ and 8 more +1 +0.\d\*? +layered, no_order_of_magnitude", lines)
-    assert "gives values to 3 of the 3 claims that can have one here" in lines
+    assert "gives a value to 3 of the 3 claims that can have one here, and to 3 all that settle them" in lines
     assert "needs a GPU: stack step_200m_1k_gpu (layered)" in " ".join(lines.split())
 
 
@@ -160,3 +160,10 @@ def test_only_words_of_a_budget_go_with_it(capsys: pytest.CaptureFixture[str]) -
     error = capsys.readouterr().err
     assert "only=[baseline]" in error
     assert "budget_min" in error
+
+
+def test_a_budget_that_is_misspelt_or_of_one_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite=all", "budget_mn=10"]) == 2
+    assert "did you mean budget_min?" in capsys.readouterr().err
+    assert main(["suite=memory", "budget_min=10"]) == 2
+    assert "budget_min: goes with suite=all" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """In which order a preset's works are run, and which of them a budget has time for."""
 
 from harness.preset.claim_coverage import ClaimTarget
-from harness.preset.work_order import Task, TimeBudget, ordered, steps_of, within
+from harness.preset.work_order import Task, TimeBudget, ordered, steps_of, valued, within
 
 
 def work(name, seconds=60.0, suite="one"):
@@ -35,6 +35,15 @@ def test_a_claim_that_cannot_be_settled_in_time_takes_no_time_from_another():
     order = ordered(works, targets, {}, budget_s=100.0)
     assert [one.workload for one in order] == ["a0", "a1", "b0", "b1", "b2"]
     assert [one.workload for one in ordered(works, targets, {}, 1e9)][:2] == ["a0", "a1"]
+
+
+def test_a_first_value_can_come_before_what_settles_another_claim():
+    works = [*(work(f"a{i}", 20) for i in range(3)), work("b0", 50), work("b1", 90)]
+    targets = [target("a", "a0", "a1", "a2"), target("b", "b0", "b1")]
+    whole, first = (ordered(works, targets, {}, 115.0, value) for value in (0, 3))
+    assert [one.workload for one in whole][:3] == ["a0", "a1", "a2"]
+    assert [one.workload for one in first][:2] == ["a0", "b0"]
+    assert valued(targets, {"one": {"b1"}}) == {("one", "b")}
 
 
 def test_a_work_that_other_claims_share_is_preferred():
