@@ -24,6 +24,7 @@ from harness.claims.evidence import (
     Share,
     evidence_of,
 )
+from harness.claims.model import Verdict
 from harness.claims.paper import PaperClaim, PublicRecord
 from harness.claims.values import NO_INTERVAL
 from harness.config.validation import ConfigError
@@ -40,6 +41,8 @@ NO_EVIDENCE = "no evidence"
 ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NO_EVIDENCE)
 
 NOT_MEASURED = "no run here measures it"
+
+WITHOUT_INTERVAL = "the values of this run have no interval: it needs more repeats"
 
 MOST = 0.9
 """Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
@@ -64,6 +67,7 @@ class AnsweredClaim:
     why: str
     evidence: tuple[Evidence, ...]
     missing: tuple[str, ...] = ()  # judged claims of suites that the results lack
+    lacking: str = ""  # why there is no evidence of ours
 
 
 def answer_claims(claims: Iterable[PaperClaim], findings: Findings) -> list[AnsweredClaim]:
@@ -88,8 +92,19 @@ def _answered(claim: PaperClaim, findings: Findings) -> AnsweredClaim:
     answer, strength, why = _answer(claim, evidence)
     verdicts = [verdict for name in known for verdict in findings.judged[name][1]]
     if why == NOT_MEASURED and any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
-        why = "the values of this run have no interval: it needs more repeats"
-    return AnsweredClaim(claim, answer, strength, why, tuple(evidence), missing)
+        why = WITHOUT_INTERVAL
+    lacking = "" if evidence else _lacking(verdicts, missing)
+    return AnsweredClaim(claim, answer, strength, why, tuple(evidence), missing, lacking)
+
+
+def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
+    """Return the first reason why there is no value, and how many others there are."""
+    if any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
+        return WITHOUT_INTERVAL
+    reasons = dict.fromkeys(one.reason for one in verdicts if one.reason)
+    reasons |= dict.fromkeys(f"no results of suite {name.partition('/')[0]}" for name in missing)
+    first, *others = [*reasons, ""]
+    return f"{first}, and {len(others) - 1} more" if len(others) > 1 else first
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:

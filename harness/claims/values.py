@@ -95,9 +95,10 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
         raise NoValueError(str(reason)) from None
     origin = origin_of(interpretation, [*usable, *base])
     if ratio.basis == "ranges" or (ratio.basis == "single" and origin != Origin.CALCULATED):
+        by = f" by {interpretation.method}" if interpretation.method else ""
         raise NoValueError(
-            f"{NO_INTERVAL}in which both variants have as many rounds of {interpretation.metric} by "
-            f"{interpretation.method}; more repeats give an interval"
+            f"{NO_INTERVAL}in which both variants have as many rounds of {interpretation.metric}{by}; more "
+            "repeats give an interval"
         )
     twice, first = reference, base
     if interpretation.variant + AGAIN in cells and reference + AGAIN not in cells:

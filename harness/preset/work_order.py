@@ -195,10 +195,15 @@ def settled(
 
 
 def valued(targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]]) -> set[tuple[str, str]]:
-    """Return the suites and claims that have a value in any group."""
-    return {
-        (target.suite, target.claim) for target in targets if target.progress(done.get(target.suite, ())) > 0
-    }
+    """Return the suites and claims with a value in the first group of values that they can have here.
+
+    That is the one nearest to the claim: OVERLORD's memory is of 306 sources in Parquet, and with fewer
+    sources or lines of JSON the gain is another.
+    """
+    first: dict[tuple[str, str], ClaimTarget] = {}
+    for target in targets:
+        first.setdefault((target.suite, target.claim), target)
+    return {name for name, target in first.items() if target.progress(done.get(target.suite, ())) > 0}
 
 
 def steps_of(works: Sequence[Task], targets: Sequence[ClaimTarget]) -> list[WorkStep]:

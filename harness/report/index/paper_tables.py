@@ -49,7 +49,7 @@ def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[
             *head,
             f"{one.claim.source_says} {one.claim.misquoted}".strip(),
             "; ".join(published),
-            "; ".join(here) or one.claim.not_built or one.claim.untestable,
+            "; ".join(here) or one.claim.not_built or one.claim.untestable or one.lacking,
             one.answer if one.claim.misquoted or not one.why else f"{one.answer}: {one.why}",
             one.strength,
         )

@@ -254,3 +254,18 @@ def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confir
     assert bounded.why == "no counterexample is known: at least 95 % of 100 (of a GPU)"
     inside = public(values={"a": 2.0}, n=1)
     assert answered(replace(possible, public=(inside,))).answer == "confirmed"
+
+
+def test_an_answer_without_values_of_ours_says_which_record_is_lacking() -> None:
+    held = judged_claim(2.0, unit="s")
+    lacking = replace(
+        held,
+        interpretations=tuple(
+            held.interpretations[0]._replace(metric="time", method="", variant="fast", name=one, workload=one)
+            for one in ("large", "larger")
+        ),
+    )
+    (answer,) = answer_claims([paper_claim()], of(lacking, []))
+    assert answer.lacking == "no record of fast on large, and 1 more"
+    assert answered(paper_claim()).lacking == "no results of suite invented"
+    assert answered(paper_claim(), 2.0).lacking == ""

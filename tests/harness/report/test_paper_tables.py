@@ -50,6 +50,12 @@ def test_each_row_has_what_the_answer_of_its_claim_has() -> None:
     assert [cell.text for cell in again["280GB; 4"][-2:]] == ["confirmed", "A"]
 
 
+def test_a_row_without_values_of_ours_says_why() -> None:
+    lines = {row[1].text: row for table in paper_tables(ASKED, ROWS) for row in table.rows}
+    here = HEADER.index("Here")
+    assert lines["Enables 2-4x Larger Models/Batches"][here].text == "no results of suite offload"
+
+
 def test_a_row_with_two_claims_has_two_lines() -> None:
     table = next(one for one in paper_tables(ASKED, ROWS) if one.title.startswith("Table III"))
     claimed = [row[1].text for row in table.rows]
