@@ -105,6 +105,7 @@ ONE_ENTRY_PER = {
     "conf/report": "suite",
     "conf/suite": "suite, and one for its optimizations",
     "conf/suite/memory": "optimization",
+    "results/hour": "suite of one run",
     "results/reference": "committed run",
     "suites": "suite",
     "tests/data/configs": "published config.json",
