@@ -29,7 +29,7 @@ from harness.claims.paper import PaperClaim, PublicRecord
 from harness.claims.values import NO_INTERVAL
 from harness.config.validation import ConfigError
 from harness.records import Origin
-from harness.units import human, times
+from harness.units import counted, human, times
 
 CONFIRMED = "confirmed"
 PARTLY = "partly"
@@ -99,12 +99,15 @@ def _answered(claim: PaperClaim, findings: Findings) -> AnsweredClaim:
 
 def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
     """Return the first reason why there is no value, and how many others there are."""
-    if any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
-        return WITHOUT_INTERVAL
-    reasons = dict.fromkeys(one.reason for one in verdicts if one.reason)
+    reasons = dict.fromkeys(
+        WITHOUT_INTERVAL if one.reason.startswith(NO_INTERVAL) else one.reason
+        for one in verdicts
+        if one.reason
+    )
     reasons |= dict.fromkeys(f"no results of suite {name.partition('/')[0]}" for name in missing)
-    first, *others = [*reasons, ""]
-    return f"{first}, and {len(others) - 1} more" if len(others) > 1 else first
+    if len(reasons) < 2:
+        return next(iter(reasons), "")
+    return f"{next(iter(reasons))}, and {counted(len(reasons) - 1, 'more reason')}"
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:

@@ -30,7 +30,10 @@ from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis
 from harness.sweep.sweep import outlook, prepare, recorded
 
 FIRST_VALUE = 5
-"""What a claim's first value counts on any machine, where settling it counts 1: it fills a row of a table."""
+"""What a first value in a claim's first group counts on any machine, where settling the claim counts 1.
+
+It fills a row of a table that is empty otherwise.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What to run first in a limited time: workloads by the claims settled per minute, and the budget. Pure.
 
-A claim is settled whole or not at all, so what it needs is taken together. Of two works that serve one claim,
-the one that also serves other claims comes first.
+A claim is settled whole or not at all, so what it needs is taken together; where a first value counts
+too, a single work may come before. Of two works that serve one claim, the one that also serves other claims
+comes first.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def ordered(
     Again and again what settles a claim is taken whole: of all claims that still fit the budget, that whose
     missing works settle most claims per second. After them come the works that fit or add values, by gain per
     second. `fixed_s`: seconds that the first work of a suite costs in addition. `first_value`: what a claim's
-    first value counts, where settling it counts 1; with 0, a claim is settled or gets nothing.
+    first value, in the first group that it lists, counts where settling it counts 1. With 0, as on a GPU, a
+    claim is settled or gets nothing.
     """
     order: list[Task] = []
     spent_s = 0.0
@@ -106,9 +108,9 @@ def _best(
     left_s: float,
     first_value: int,
 ) -> list[Task]:
-    """Return the works that settle most claims per second; none where no claim can be settled in time.
+    """Return the works that are worth most per second, as `ordered` counts it; none where none fits the time.
 
-    With `first_value` the claims that get their first value count too, and a single work may be the best.
+    They settle a claim together; with `first_value` one work that gives a claim its first value may be best.
     """
     now = settled(targets, done_by(order))
     choices = []
@@ -120,7 +122,9 @@ def _best(
 
     def claims_with(works: Sequence[Task]) -> int:
         done = done_by(works)
-        return sum(settled(targets, done).values()) + first_value * len(valued(targets, done))
+        return sum(settled(targets, done).values()) + first_value * len(
+            valued(targets, done, in_first_group=True)
+        )
 
     had = claims_with(order)
     best, best_rate = list[Task](), 0.0
@@ -194,16 +198,24 @@ def settled(
     return claims
 
 
-def valued(targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]]) -> set[tuple[str, str]]:
-    """Return the suites and claims with a value in the first group of values that they can have here.
+def valued(
+    targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]], in_first_group: bool = False
+) -> set[tuple[str, str]]:
+    """Return the suites and claims that have a value.
 
-    That is the one nearest to the claim: OVERLORD's memory is of 306 sources in Parquet, and with fewer
+    `in_first_group`: in the first group of values that the claim lists and can have here. conf/claims lists
+    what comes nearest to the claim first: OVERLORD's memory is of 306 sources in Parquet, and with fewer
     sources or lines of JSON the gain is another.
     """
-    first: dict[tuple[str, str], ClaimTarget] = {}
+    first: dict[tuple[str, str], str] = {}
     for target in targets:
-        first.setdefault((target.suite, target.claim), target)
-    return {name for name, target in first.items() if target.progress(done.get(target.suite, ())) > 0}
+        first.setdefault((target.suite, target.claim), target.group)
+    return {
+        (target.suite, target.claim)
+        for target in targets
+        if target.progress(done.get(target.suite, ())) > 0
+        and (not in_first_group or target.group == first[target.suite, target.claim])
+    }
 
 
 def steps_of(works: Sequence[Task], targets: Sequence[ClaimTarget]) -> list[WorkStep]:

@@ -23,8 +23,6 @@ def run_command(words: Sequence[str]) -> int:
         return run_preset(words)
     if given.get("suite") == "all" and "budget_min" in given:
         return run_preset(["preset=host", *(word for word in words if word != "suite=all")])
-    if "budget_min" in given:
-        raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu, not with a suite")
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):
@@ -34,6 +32,8 @@ def run_command(words: Sequence[str]) -> int:
         check_show(given.get("show", "answer"))
         from_results(given)
         return DONE
+    if "budget_min" in given:
+        raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu")
     from harness.sweep.progress import announce
     from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
     from harness.sweep.turn import turn

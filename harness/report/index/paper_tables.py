@@ -16,7 +16,7 @@ HEADER = ("Row", "Claimed", "What its source supports", "Published by others", "
 HOW_TO_READ = (
     "Claimed are the words of the table. What its source supports is what the primary source states. "
     "Published are measurements of others, or formulas of theirs. Here are the values of these results, the "
-    "best first. The strength of the evidence is A to D, as on the page of all answers."
+    "best first, or why there is none. The strength of the evidence is A to D, as on the page of all answers."
 )
 MOST_FOUND = 2
 """Pieces of our evidence that a row shows."""

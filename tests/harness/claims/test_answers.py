@@ -266,6 +266,6 @@ def test_an_answer_without_values_of_ours_says_which_record_is_lacking() -> None
         ),
     )
     (answer,) = answer_claims([paper_claim()], of(lacking, []))
-    assert answer.lacking == "no record of fast on large, and 1 more"
+    assert answer.lacking == "no record of fast on large, and 1 more reason"
     assert answered(paper_claim()).lacking == "no results of suite invented"
     assert answered(paper_claim(), 2.0).lacking == ""

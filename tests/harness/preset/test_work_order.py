@@ -43,7 +43,10 @@ def test_a_first_value_can_come_before_what_settles_another_claim():
     whole, first = (ordered(works, targets, {}, 115.0, value) for value in (0, 3))
     assert [one.workload for one in whole][:3] == ["a0", "a1", "a2"]
     assert [one.workload for one in first][:2] == ["a0", "b0"]
-    assert valued(targets, {"one": {"b1"}}) == {("one", "b")}
+    groups = [target("b", "b0", group="nearest"), target("b", "b1", group="other")]
+    assert ordered(works, groups, {}, 115.0, 5)[0].workload == "b0"
+    assert valued(groups, {"one": {"b1"}}) == {("one", "b")}
+    assert valued(groups, {"one": {"b1"}}, in_first_group=True) == set()
 
 
 def test_a_work_that_other_claims_share_is_preferred():
