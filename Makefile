@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # One worker more than cores, since some tests wait. A file's tests on one worker, so that what they share is
 # set up once; in the order of tests/support/gate.py.
-PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
+PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 export DS_BUILD_OPS := 0
 # Hundreds of tests start Python: none is to compile the same modules again, whatever the shell has set.
 export PYTHONDONTWRITEBYTECODE :=
