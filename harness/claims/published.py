@@ -1,7 +1,7 @@
 """conf/published/<name>.jsonl, one published fact per line -> the rows that a claim selects. Pure.
 
-The section "Published rows" of docs/extend/claims-language.md describes the fields. Every count, median and
-quantile of published values is computed from such rows, so that anyone can recompute it.
+docs/extend/published-rows.md describes the fields. Every count, median and quantile of published values is
+computed from such rows, so that anyone can recompute it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.bounds import BOUNDS
+from harness.bounds import BOUNDS, RELATIONS
 from harness.config.validation import ConfigError, Fields, check_fields, check_value, unknown
 from harness.config.variants.optimizations import CONF
 
@@ -30,10 +30,10 @@ ROW: Fields = {
     "cite": _TEXT,
     "table": _TEXT,
     "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"], "default": "stated"},
-    "phase": {"type": "str", "one_of": ["training", "inference"], "default": "training"},
+    "phase": {"type": "str", "one_of": ["training", "inference"], "default": None},
     "scope": {
         "type": "str",
-        "one_of": ["step", "forward and backward", "layer", "kernel", "trace"],
+        "one_of": ["step", "forward and backward", "forward", "layer", "kernel", "trace"],
         "default": "step",
     },
     "statistic": _TEXT,
@@ -98,9 +98,10 @@ def rows(
     """Return the rows of conf/published/<name>.jsonl that `where` selects, in the file's order.
 
     `where` has a value for a field, a list of values, null (the field is absent), or bounds by their names:
-    `{"device_class": "V100", "task": ["language", "speech"], "tokens": {"at_least": 4096}}`. `field` is
-    the number that becomes the row's `value`. Raises ConfigError, with the file and the line of a bad row,
-    and where no row is selected: a misspelt value must not read as "nobody published one".
+    `{"device_class": "V100", "task": ["language", "speech"], "tokens": {"at_least": 4096}}`, and equal
+    batches by `{"batch_to": {"not_above": "batch_from"}}`. A row without the field is outside of its bounds.
+    `field` is the number that becomes the row's `value`. Raises ConfigError, with the file and the line of a
+    bad row, and where no row is selected: a misspelt value must not read as "nobody published one".
     """
     path = conf / "published" / f"{name}.jsonl"
     for key in (*where, field):
@@ -182,9 +183,16 @@ def _fits(row: PublishedRow, key: str, due: Any) -> bool:
     """Return whether a row's field is what a selection asks for; raises ConfigError."""
     value = row.fields.get(key)
     if isinstance(due, Mapping):
-        if ROW[key]["type"] == "str" or not due or not due.keys() <= BOUNDS.keys():
-            raise ConfigError(f"{key}: {dict(due)!r}; expected bounds of a number: {', '.join(BOUNDS)}")
-        return value is not None and all(BOUNDS[rule][0](value, limit) for rule, limit in due.items())
+        rules = {**BOUNDS, **RELATIONS}
+        if ROW[key]["type"] == "str" or not due or not due.keys() <= rules.keys():
+            raise ConfigError(f"{key}: {dict(due)!r}; expected bounds of a number: {', '.join(rules)}")
+        for rule, limit in due.items():
+            if rule in RELATIONS and limit not in ROW:
+                raise unknown(f"{key}.{rule}: {limit}", str(limit), ROW)
+            bound = row.fields.get(limit) if rule in RELATIONS else limit
+            if value is None or bound is None or not rules[rule][0](value, bound):
+                return False
+        return True
     for one in due if isinstance(due, list) else [due]:
         if one is not None:
             check_value(key, one, {"type": ROW[key]["type"]})

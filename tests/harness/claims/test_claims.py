@@ -14,7 +14,6 @@ from synthetic import claim as claim_of
 
 from harness.claims.interpretations import INTERPRETATION
 from harness.claims.load import CLAIM, CONF, FILE, SOURCE, load_claims
-from harness.claims.published import ROW
 from harness.config.validation import ConfigError
 from harness.records import UNITS
 
@@ -367,13 +366,7 @@ def documented(heading: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("heading", "schema"),
-    [
-        ("A file", FILE),
-        ("A source", SOURCE),
-        ("A claim", CLAIM),
-        ("An interpretation", INTERPRETATION),
-        ("Published rows", ROW),
-    ],
+    [("A file", FILE), ("A source", SOURCE), ("A claim", CLAIM), ("An interpretation", INTERPRETATION)],
 )
 def test_the_documentation_describes_each_key_and_no_other(heading: str, schema: Any) -> None:
     rows = documented(heading)

@@ -1,12 +1,13 @@
 """Published rows: what is selected and summed up, and which rows are refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.claims.published import CONF, rows, summary
+from harness.claims.published import CONF, ROW, rows, summary
 from harness.config.validation import ConfigError
 
 ADDRESS = {"repository": "owner/name", "commit": "0123abcd", "path": "README.md"}
@@ -25,8 +26,8 @@ def written(tmp_path: Path, *lines: Any) -> Path:
 def conf(tmp_path: Path) -> Path:
     return written(
         tmp_path,
-        {"value": 1.5, **ADDRESS, "task": "language", "tokens": 2048, "batch_from": 4},
-        {"value": 2.5, **ADDRESS, "task": "vision", "batch_from": 8},
+        {"value": 1.5, **ADDRESS, "task": "language", "tokens": 2048, "batch_from": 4, "batch_to": 4},
+        {"value": 2.5, **ADDRESS, "task": "vision", "batch_from": 8, "batch_to": 16},
         {"value": 3.0, "cite": "Somebody, 2020", "task": "language", "tokens": 8192},
     )
 
@@ -40,8 +41,10 @@ def conf(tmp_path: Path) -> Path:
         ({"tokens": {"at_least": 4096}}, [3.0]),
         ({"tokens": {"at_least": 1024, "below": 8192}}, [1.5]),
         ({"tokens": 8192.0}, "tokens=8192.0"),
+        ({"batch_to": {"not_above": "batch_from"}}, [1.5]),
+        ({"batch_to": {"not_above": "batch"}}, "no such name"),
         ({"tokens": None}, [2.5]),
-        ({"phase": "training", "scope": "step"}, [1.5, 2.5, 3.0]),
+        ({"phase": None, "scope": "step"}, [1.5, 2.5, 3.0]),
     ],
 )
 def test_a_selection(conf: Path, where: dict[str, Any], expected: Any) -> None:
@@ -161,3 +164,31 @@ def test_no_published_pair_is_counted_twice(name: str) -> None:
             continue
         assert key not in found, f"{name}: lines {found[key]} and {row.line}"
         found[key] = row.line
+
+
+def test_long_sequences_can_be_selected() -> None:
+    pair = {"from": "no FlashAttention", "to": "FlashAttention-2"}
+    assert [row.value for row in rows("flash_attention", pair)] == [1.38, 3.056, 1.376, 2.812]
+    long = rows("flash_attention", {**pair, "tokens": {"at_least": 4096}})
+    assert [row.value for row in long] == [3.056, 2.812]
+
+
+def test_mixed_precision_has_pairs_of_training_alone() -> None:
+    low = {"V100": "fp32", "A100": "tf32"}  # V100 has no TF32; what A100's tables call FP32 runs as TF32
+    for row in rows("mixed_precision", {}):
+        assert row.fields["phase"] == "training"
+        assert row.fields["scope"] == "step"
+        assert {"throughput_from", "throughput_to", "gpus", "task"} <= row.fields.keys(), row.line
+        assert row.fields["from"] == low[row.fields["device_class"]]
+        assert not re.search("(?i)inference|evaluation", row.fields["table"])
+
+
+def test_the_documentation_describes_each_field_and_each_file() -> None:
+    page = (CONF.parent / "docs/extend/published-rows.md").read_text(encoding="utf-8")
+    files, fields = page.partition("\n## Fields\n")[::2]
+    first = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+    assert sorted(first.findall(files)) == FILES
+    assert first.findall(fields) == list(ROW)
+    for name, field in ROW.items():
+        row = fields.partition(f"\n| `{name}` |")[2].partition("\n")[0]
+        assert not [one for one in field.get("one_of", ()) if f"`{one}`" not in row], name
