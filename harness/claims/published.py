@@ -59,8 +59,17 @@ ROW: Fields = {
     "time_to": _NUMBER,
     "unit": _TEXT,
     "published_ratio": _NUMBER,
+    "date": _TEXT,
+    "precision": _TEXT,
+    "convention": _TEXT,
+    "tflops_per_gpu": _NUMBER,
+    "peak_tflops": _NUMBER,
+    "best": {"type": "bool", "default": None},
 }
-MEASURED = ("value", "throughput_from", "throughput_to", "time_from", "time_to", "published_ratio")
+MEASURED = (
+    *("value", "throughput_from", "throughput_to", "time_from", "time_to", "published_ratio"),
+    *("tflops_per_gpu", "best"),
+)
 """Fields that say what came out. The others say of what: no two rows of a file agree in all of those."""
 
 ROUNDING = 0.002
@@ -168,7 +177,7 @@ def _checked(at: str, line: str) -> Mapping[str, Any]:
 
 
 def _check_pair(at: str, fields: Mapping[str, Any]) -> None:
-    """Raise ConfigError where half of a pair is missing, or `value` is not the ratio of its pair."""
+    """Raise ConfigError where half of a pair is missing, or `value` is not the ratio of its pair or peak."""
     for kind, above, below in (("throughput", "to", "from"), ("time", "from", "to")):
         pair = [fields[key] for key in (f"{kind}_{above}", f"{kind}_{below}") if key in fields]
         if len(pair) == 1:
@@ -177,6 +186,10 @@ def _check_pair(at: str, fields: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{at}: value={fields['value']:g}; its {kind} columns give {pair[0] / pair[1]:.4g}"
             )
+    if "tflops_per_gpu" in fields and "peak_tflops" in fields:
+        share = fields["tflops_per_gpu"] / fields["peak_tflops"]
+        if abs(fields["value"] / share - 1) > ROUNDING:
+            raise ConfigError(f"{at}: value={fields['value']:g}; its TFLOP/s over the peak give {share:.4g}")
 
 
 def _fits(row: PublishedRow, key: str, due: Any) -> bool:

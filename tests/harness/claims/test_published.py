@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from harness.claims.published import CONF, ROW, rows, summary
 from harness.config.validation import ConfigError
@@ -192,3 +193,32 @@ def test_the_documentation_describes_each_field_and_each_file() -> None:
     for name, field in ROW.items():
         row = fields.partition(f"\n| `{name}` |")[2].partition("\n")[0]
         assert not [one for one in field.get("one_of", ()) if f"`{one}`" not in row], name
+
+
+def test_each_derived_mfu_is_over_the_peak_of_its_device() -> None:
+    """`peak_tflops` is that of conf/hardware, twice that in FP8; `best` marks the largest of its group."""
+    named = {
+        "H100": "h100_80gb",
+        "H200": "h200",
+        "B200": "b200",
+        "B300": "b300",
+        "GB200": "gb200",
+        "A100-80GB": "a100_80gb",
+        "A100-40GB": "a100_40gb",
+    }
+    every = rows("mfu", {})
+    assert {row.fields["device_class"] for row in every} == named.keys()
+    derived = rows("mfu", {"provenance": "derived"})
+    for row in derived:
+        hardware = OmegaConf.load(CONF / f"hardware/{named[row.fields['device_class']]}.yaml")
+        peak = hardware.matmul_FLOP_per_s.bf16 * {"bf16": 1, "fp8": 2}[row.fields["precision"]]
+        assert row.fields["peak_tflops"] == pytest.approx(peak / 1e12)
+        assert row.value == pytest.approx(row.fields["tflops_per_gpu"] / row.fields["peak_tflops"], rel=1e-4)
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in every:
+        alike = (row.fields[key] for key in ("model", "device_class", "precision", "gpus", "tokens"))
+        groups.setdefault((row.source, *alike), []).append(row)
+    for group in groups.values():
+        (best,) = (row for row in group if row.fields.get("best"))
+        assert best.value == max(row.value for row in group)
+    assert len({row.source for row in every}) == 11
