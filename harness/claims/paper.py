@@ -1,7 +1,7 @@
 """Read conf/answers.yaml: each claim of the paper and the article, with its source and the public record.
 
 `harness.claims.answers` answers them. Quoted words are looked up in conf/quotations.yaml, so that none is
-invented.
+invented, and what a source says in conf/sources.yaml, so that answers and claims cannot disagree on it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.claims.load import read_yaml
+from harness.claims.load import load_sources, read_yaml
 from harness.claims.published import PublishedRow, rows
+from harness.claims.sources import (
+    ClaimSource,
+    Sources,
+    refuse_disagreement,
+    refuse_unused,
+    same_words,
+    source_of,
+)
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
 from harness.config.variants.optimizations import CONF
 
@@ -26,6 +34,7 @@ FILE: Fields = {
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},
+    "series": {"type": "list", "default": []},
     "tables": {"type": "list"},
     "claims": {"type": "list"},
     "statements": {"type": "list"},
@@ -50,9 +59,8 @@ CLAIM: Fields = {
     "often": {"type": "bool", "default": False},
     "universal": {"type": "bool", "default": False},
     "exists": {"type": "bool", "default": False},
-    "misquoted": _OPTIONAL,
-    "source_says": _TEXT,
-    "source": _OPTIONAL,
+    "source": {},
+    "note": _OPTIONAL,
     "public": {"type": "list", "default": []},
     "judged": {"type": "list", "default": []},
     "related": {"type": "list", "default": []},
@@ -92,9 +100,6 @@ STATEMENT: Fields = {"by": _TEXT, "section": _TEXT, "quoted": _TEXT, "why": _TEX
 
 SHORTEST = 10
 """Characters of a quotation, and of each of its parts."""
-
-NO_SOURCE = "No source is given."
-"""What `source_says` of a claim without a source begins with."""
 
 
 UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}
@@ -211,10 +216,12 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     path = conf / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
     quotations = read_yaml(conf / "quotations.yaml")
+    sources = load_sources(conf)
     claims = tuple(
-        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations, conf)
+        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations, sources, conf)
         for i, one in enumerate(data["claims"])
     )
+    _refuse_other_sources(path.name, conf, data["claims"], sources)
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
     _refuse_disorder(path.name, claims, list(data["parts"]))
     statements = tuple(
@@ -274,7 +281,12 @@ def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
 
 
 def _claim(
-    where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any], conf: Path
+    where: str,
+    data: Any,
+    texts: Mapping[str, str],
+    quotations: Mapping[str, Any],
+    sources: Sources,
+    conf: Path,
 ) -> PaperClaim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
@@ -283,8 +295,6 @@ def _claim(
         raise ConfigError(f"{where}.by: {fields['by']!r}; allowed: {', '.join(texts)}")
     if not is_quoted(fields["quoted"], quotations.get(fields["by"], [])):
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
-    if not fields["source"] and not fields["source_says"].startswith(NO_SOURCE.rstrip(".")):
-        raise ConfigError(f"{where}.source: missing; without a source, source_says begins with {NO_SOURCE!r}")
     if not fields["claim"]:
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
     refuse_doubles(f"{where}.judged", [*fields["judged"], *fields["related"]])
@@ -293,7 +303,32 @@ def _claim(
         _public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"])
     )
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
-    return PaperClaim(**{**fields, **lists, "band": band, "public": public})
+    source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
+    of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
+    return PaperClaim(**{**fields, **lists, **of_source, "band": band, "public": public})
+
+
+def _refuse_other_sources(where: str, conf: Path, answers: Sequence[Any], sources: Sources) -> None:
+    """Raise ConfigError where an answer and a claim it judges by quote the same words of different sources.
+
+    Also for a statement that neither the answers nor conf/claims refer to.
+    """
+    claims: dict[str, tuple[str, ClaimSource]] = {}
+    for path in sorted((conf / "claims").glob("*.yaml")):
+        for one in read_yaml(path).get("claims", ()):
+            claim = as_mapping(path.name, one)
+            name = f"{path.stem}/{claim.get('id', 'no id')}"
+            source = source_of(f"{path.name} ({claim.get('id', 'no id')})", claim.get("source"), sources)
+            claims[name] = str(claim.get("quoted", "")), source
+    used = [source for _, source in claims.values()]
+    for answer in answers:
+        at = f"{where} ({answer['id']})"
+        source = source_of(at, answer["source"], sources, answer.get("note", ""))
+        used.append(source)
+        for name in (*answer.get("judged", ()), *answer.get("related", ())):
+            if name in claims and same_words(answer["quoted"], claims[name][0]):
+                refuse_disagreement(at, source, name, claims[name][1])
+    refuse_unused("sources.yaml", sources, used)
 
 
 def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
