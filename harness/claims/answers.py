@@ -34,7 +34,7 @@ from harness.claims.paper import UNIT_OF, PaperClaim, PublicRecord
 from harness.claims.values import NO_INTERVAL
 from harness.config.validation import ConfigError
 from harness.records import Origin
-from harness.units import counted, human, times
+from harness.units import billions, counted, human, times
 
 CONFIRMED = "confirmed"
 PARTLY = "partly"
@@ -52,7 +52,7 @@ WITHOUT_INTERVAL = "the values of this run have no interval: it needs more repea
 
 MOST = 0.9
 """Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted.
-Of context, the share outside from which on a claim is implausible."""
+Of context, the share outside from which on a claim is implausible; above one half where it says "often"."""
 
 HALF = 0.5
 """The same where the claim says "often" or "common". Of context, the share inside above which a claim is
@@ -228,10 +228,14 @@ def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tup
     for record in claim.public:
         for name, value in record.values.items():
             if record.decides and claim.band and side(claim.band, value, value) == outcome:
-                shown = times(value) if claim.unit == "x" else human(value, UNIT_OF.get(claim.unit, claim.unit))
-                shown = f"{value / 1e9:g} billion" if claim.unit == "parameters" else shown
-                return "A", f"{shown}, {record.origin}, {name or record.short}"
+                return "A", f"{_shown(value, claim.unit)}, {record.origin}, {name}"
     return ("B", _value_of(*found[0])) if found else None
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "parameters":
+        return billions(value)
+    return times(value) if unit == "x" else human(value, UNIT_OF.get(unit, unit))
 
 
 def _value_of(one: Evidence, value: float) -> str:
@@ -251,7 +255,9 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
         decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
         close = len(outcomes) - len(decided)
         near = f"; {close} too close to the edge to count" if close else ""
-        shares.append(Share(f"predicted, {of[0].judged.quoted_by}{near}", decided.count(INSIDE), len(decided)))
+        shares.append(
+            Share(f"predicted, {of[0].judged.quoted_by}{near}", decided.count(INSIDE), len(decided))
+        )
     return shares
 
 
@@ -270,11 +276,19 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
             return Answer(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
         return Answer(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
     inside, outside, n = outcomes.count(INSIDE), outcomes.count(OUTSIDE), len(outcomes)
-    word = PLAUSIBLE if inside > HALF * n else IMPLAUSIBLE if outside >= MOST * n else NOT_DECIDED
-    grades = dict.fromkeys([*(one.grade for one in evidence if one.context), *["published"][: len(published)]])
-    where = "in the accepted band" if claim.band else "on the claimed side"
+    far = outside > HALF * n if claim.often else outside >= MOST * n
+    word = PLAUSIBLE if inside > HALF * n else IMPLAUSIBLE if far else NOT_DECIDED
+    grades = dict.fromkeys(
+        [*(one.grade for one in evidence if one.context), *["published"][: len(published)]]
+    )
+    bands = [claim.band, *(one.judged.accepted for one in evidence)]
+    where = "in the accepted band" if all(map(_has_two_ends, bands)) or claim.band else "on the claimed side"
     outward = f", {outside} outside" if outside and n - inside - outside else ""
     return Answer(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
+
+
+def _has_two_ends(band: tuple[float, float] | None) -> bool:
+    return band is None or all(map(math.isfinite, band))
 
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:

@@ -73,9 +73,7 @@ def _meets(recorded: str, allowed: str) -> bool:
     return fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
 
 
-def _verdict(
-    claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool
-) -> Verdict:
+def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool) -> Verdict:
     try:
         if interpretation.order:
             return _ordered(claim, interpretation, order_of(interpretation, cells))

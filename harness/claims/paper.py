@@ -162,7 +162,7 @@ class Method(NamedTuple):
     metric: str
     method: str
     known_from: str  # what it was compared with
-    workload: str = ""  # the one whose records count; "" for all
+    workload: str = ""  # a pattern of those whose records count; "" for all
     conditions: Mapping[str, str] = {}  # of the records that count: those out of sample
     metrics: Sequence[str] = ()  # that it predicts; () for all
 
@@ -299,9 +299,7 @@ def _claim(
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
     refuse_doubles(f"{where}.judged", [*fields["judged"], *fields["related"]])
     band = _band(f"{where}.band", fields["band"])
-    public = tuple(
-        _public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"])
-    )
+    public = tuple(_public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"]))
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
     source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
     of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
@@ -369,4 +367,6 @@ def _label(row: PublishedRow) -> str:
     known = row.fields
     tokens = f"{known['tokens']:,} tokens" if "tokens" in known else ""
     device = " ".join(str(known[key]) for key in ("gpus", "device") if key in known)
-    return ", ".join(filter(None, [known.get("model"), known.get("setting"), tokens, device, known.get("statistic")]))
+    return ", ".join(
+        filter(None, [known.get("model"), known.get("setting"), tokens, device, known.get("statistic")])
+    )

@@ -5,9 +5,9 @@ With them go the run of each value, and how far off predictions were on measurem
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from harness.claims.evidence import Findings, Judged, MethodError, Obtained
@@ -47,18 +47,17 @@ def halves(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method])
 
 
 def _error(folders: Sequence[tuple[ReportData, str]], method: Method) -> MethodError:
-    """Return a method's relative errors out of sample: of each cell the median, or of its workload every one."""
-    found = [
-        one.samples if method.workload else (statistics.median(one.samples),)
+    """Return a method's relative errors out of sample, on its workloads and under its conditions."""
+    errors = [
+        error
         for data, _ in folders
         if data.suite == method.suite
         for record in without_wrong(data.records)
-        if method.workload in ("", record.cell.workload)
+        if fnmatchcase(record.cell.workload, method.workload or "*")
         and all(record.conditions.get(name) == value for name, value in method.conditions.items())
         and (one := measurement(record, method.metric, method.method)) is not None
-        and one.samples
+        for error in one.samples
     ]
-    errors = [error for samples in found for error in samples]
     return MethodError(
         method.name, method.predicts, method.origin, method.known_from, errors, tuple(method.metrics)
     )

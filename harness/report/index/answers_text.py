@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.claims.answers import AnsweredClaim
+from harness.claims.answers import FEWEST, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, UNDECIDED, Evidence
 from harness.claims.paper import PaperClaim, PublicRecord
 from harness.claims.published import summary
 from harness.records import Origin
 from harness.report.tables.tables import percent
-from harness.units import LARGE, human, marked, times
+from harness.units import LARGE, billions, human, marked, times
 
 ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)
 """Origins of values that depend on the machine."""
@@ -32,13 +32,19 @@ class Found(NamedTuple):
 
 
 def found(row: AnsweredClaim) -> list[Found]:
-    """Return what was found on a claim, the best first: what decides, then by strength; of several the most values."""
+    """Return what was found on a claim, the best first.
+
+    First what decides: by strength, measured before published, of several the most values. Context stands in
+    the order in which conf/ lists it, nearest to the claim first; what is on another quantity stands last.
+    """
     claim = row.claim
     ranked = [
         (
-            (one.related, one.grade == ILLUSTRATION, one.strength, -len(one.verdicts)),
+            _rank(
+                claim, one.related or one.grade == ILLUSTRATION, one.strength, one.grade, len(one.verdicts)
+            ),
             Found(
-                range_text(one, claim),
+                f"{one.group}: {range_text(one, claim)}" if one.group else range_text(one, claim),
                 evidence_text(one, claim),
                 one.strength,
                 tuple(dict.fromkeys(run.folder for run in one.runs)),
@@ -49,12 +55,22 @@ def found(row: AnsweredClaim) -> list[Found]:
     ]
     ranked += [
         (
-            (not one.values, False, "A" if one.decides else "C", -len(one.values)),
-            Found(shares_text(one, claim), public_text(one, claim), "A" if one.decides else "C", (), one.source),
+            _rank(claim, not one.values, "A" if one.decides else "C", one.origin, len(one.values)),
+            Found(
+                shares_text(one, claim), public_text(one, claim), "A" if one.decides else "C", (), one.source
+            ),
         )
         for one in claim.public
     ]
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _rank(
+    claim: PaperClaim, beside: bool, strength: str, grade: str, n: int
+) -> tuple[bool, str, bool, bool, int]:
+    """Return the place of what was found: too few values come after those that decide."""
+    few = strength == "A" and n < FEWEST and not (claim.universal or claim.exists)
+    return beside, strength, few, strength == "A" and grade != Origin.MEASURED, -n if strength == "A" else 0
 
 
 def answer_text(row: AnsweredClaim) -> str:
@@ -98,7 +114,11 @@ def public_text(record: PublicRecord, claim: PaperClaim) -> str:
             low, high = claim.band
             inside = sum(low <= value <= high for value in record.values.values())
             parts.append(f"{100 * inside / values.n:.0f} % in the band")
-        shown = {"least": values.least, **{f"{q} %": v for q, v in values.quantiles.items()}, "most": values.most}
+        shown = {
+            "least": values.least,
+            **{f"{q} %": v for q, v in values.quantiles.items()},
+            "most": values.most,
+        }
         parts += [f"{name}: {_value(value, claim.unit, claim.per)}" for name, value in shown.items()]
         text = f"{text}: {', '.join(parts)}"
     return f"{text} ({record.note})" if record.note else text
@@ -127,8 +147,10 @@ def evidence_text(one: Evidence, claim: PaperClaim) -> str:
 
 def _has_its_own_band(one: Evidence, claim: PaperClaim) -> bool:
     """Return whether values are judged by another band than the one that is printed for the claim."""
-    return claim.band is not None and not one.related and _accepted(one, claim) != band_text(
-        claim.band, claim.unit, claim.per
+    return (
+        claim.band is not None
+        and not one.related
+        and _accepted(one, claim) != band_text(claim.band, claim.unit, claim.per)
     )
 
 
@@ -176,6 +198,8 @@ def _unit(one: Evidence, claim: PaperClaim) -> str:
     """Return the unit in which values are printed: that of the claim where theirs is its base unit."""
     if one.is_ratio:
         return "x"
+    if one.judged.unit == "1" and one.judged.per != claim.per:
+        return "%"
     return claim.unit if one.judged.unit == "1" and claim.unit in ("x", "%", "GPUs") else one.judged.unit
 
 
@@ -188,7 +212,7 @@ def _value(value: float, unit: str, per: str = "") -> str:
     if unit == "%":
         return percent(value)
     if unit == "parameters":
-        return f"{value / 1e9:,.3g} billion" if value < 1e12 else f"{value / 1e12:,.3g} trillion"
+        return billions(value)
     if unit == "B" and per:
         return f"{value:.3g} bytes per {per}"
     return human(value, unit)

@@ -109,9 +109,13 @@ def test_context_says_how_many_of_its_values_agree() -> None:
 
 
 def test_context_counts_under_the_claims_own_conditions_alone() -> None:
-    own = answered(paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="fsdp2")
+    own = answered(
+        paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="fsdp2"
+    )
     assert own.answer == "plausible"
-    other = answered(paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="ddp")
+    other = answered(
+        paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="ddp"
+    )
     assert (other.answer, other.why) == ("undecided", "no value was found under the claim's own conditions")
 
 
