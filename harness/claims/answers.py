@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -262,7 +262,7 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
 
 
 def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
-    """Return the answer where nothing decides: what most of the values under the claim's own conditions say."""
+    """Return what most of the values under the claim's own conditions say, where nothing decides."""
     if claim.untestable:
         return Answer(NO_EVIDENCE, "D", claim.untestable)
     published = [one for one in claim.public if one.values and claim.band]

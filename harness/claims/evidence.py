@@ -107,7 +107,7 @@ class Evidence(NamedTuple):
 
     @property
     def context(self) -> list[str]:
-        """Return the outcomes of the values that have the claim's own conditions, but for its class of device."""
+        """Return the outcomes of values under the claim's own conditions, but for its class of device."""
         if self.related or self.grade == ILLUSTRATION:
             return []
         return [
@@ -174,7 +174,8 @@ def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Ev
 
 def _outcome(claim: Claim, verdict: Verdict, margin: float) -> str:
     """Return where a verdict's value lies; a step that is exactly 1 is no increase."""
-    assert verdict.low is not None and verdict.high is not None
+    assert verdict.low is not None
+    assert verdict.high is not None
     if verdict.steps and verdict.low == verdict.high == claim.accepted[0]:
         return OUTSIDE
     return side(claim.accepted, verdict.low, verdict.high, margin)

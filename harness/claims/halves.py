@@ -1,4 +1,4 @@
-"""Divide a run into two halves, as if it had been taken twice: an answer that they do not share is none. Pure."""
+"""Divide a run into two halves, as if it had been taken twice: what they do not share is no answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Values = tuple[str, str, str]
 
 
 def half_of(records: Sequence[Record], which: int) -> list[Record]:
-    """Return one half of a run's processes: of each workload every second one, from the first or the second on.
+    """Return one half of a run's processes: of each workload every second one, from the first or second on.
 
     A workload that ran in one process gives the first or the second half of its rounds, the same rounds of
     every variant, so that pairs stay pairs. In both halves are values that no second run would change

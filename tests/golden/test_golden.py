@@ -1,7 +1,7 @@
-"""What 59 commands answered: their exit status, and the values of their first lines, which a change may not lose.
+"""What 59 commands answered: their exit status, and values of their first lines, which a change may not lose.
 
-answers.jsonl has a line per command. `@M` stands for models/, `@C` for cases/, `@R` for results/reference. A change that
-means to alter an answer takes that line anew, and says why.
+answers.jsonl has a line per command. `@M` stands for models/, `@C` for cases/, `@R` for results/reference. A
+change that means to alter an answer takes that line anew, and says why.
 """
 
 from __future__ import annotations

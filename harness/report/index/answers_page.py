@@ -33,17 +33,17 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim: one word, how strong the evidence is, and the range that decides or comes nearest. A: "
-    "values measured on the claim's class of device, here or in public, its source's own formula, or words "
-    "that no version of the source known to us has. B: predicted by a method whose error on others' "
-    "measurements, out of sample, stands next to it; a value counts where it is three times as far from the "
-    "accepted band as the largest of these errors. C: emulated, simulated or calculated without such a record, "
-    "or another class of device: plausible where most values under the claim's own conditions agree, "
-    "implausible where nine in ten do not, else undecided, with what would decide. D: none, with what it would "
-    "take. One counterexample contradicts what is said to be always so, one example confirms what is said to "
-    "be possible. A word that one half of a run's processes turns is undecided, and a value within 1 % of an "
-    "edge counts for neither side. Published values are whatever their authors published: often best cases, "
-    "under unequal conditions."
+    "One row per claim: one word, how strong the evidence is, and the range that decides or comes "
+    "nearest. A: values measured on the claim's class of device, here or in public, its source's own "
+    "formula, or words that no version of the source known to us has. B: predicted by a method whose "
+    "error on others' measurements, out of sample, stands next to it; a value counts where it is three "
+    "times as far from the accepted band as the largest of these errors. C: emulated, simulated or "
+    "calculated without such a record, or another class of device: plausible where most values under "
+    "the claim's own conditions agree, implausible where nine in ten do not, else undecided, with what "
+    "would decide. D: none, with what it would take. One counterexample contradicts what is said to be "
+    "always so, one example confirms what is said to be possible. A word that one half of a run's "
+    "processes turns is undecided, and a value within 1 % of an edge counts for neither side. Published "
+    "values are whatever their authors published: often best cases, under unequal conditions."
 )
 
 

@@ -142,7 +142,8 @@ def evidence_text(one: Evidence, claim: PaperClaim) -> str:
     notes = [f"judged by {_accepted(one, claim)}"] if _has_its_own_band(one, claim) else []
     notes += [f"another quantity: {one.judged.quoted_by}"] if one.related else []
     notes += [reason for reason in [_undecided(one)] if reason]
-    return f"{group}{range_text(one, claim)}{grade} ({of_runs(one, claim)}){''.join(f'; {note}' for note in notes)}"
+    said = "".join(f"; {note}" for note in notes)
+    return f"{group}{range_text(one, claim)}{grade} ({of_runs(one, claim)}){said}"
 
 
 def _has_its_own_band(one: Evidence, claim: PaperClaim) -> bool:
@@ -168,7 +169,7 @@ def _undecided(one: Evidence) -> str:
 
 
 def of_runs(one: Evidence, claim: PaperClaim) -> str:
-    """Return how many values there are, their median, on which device where that matters, and from which days."""
+    """Return how many values there are, their median, the device where that matters, and the days."""
     devices = dict.fromkeys(run.device for run in one.runs if one.verdicts[0].origin in ON_A_DEVICE)
     days = dict.fromkeys(run.day for run in one.runs)
     n = len(one.verdicts)
