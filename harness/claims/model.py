@@ -50,8 +50,8 @@ class Claim:
     interpretations: tuple[Interpretation, ...]
     conditions: Mapping[str, str]  # those that the claim or its source states
     source_says: str
-    source: str
-    provenance: str  # stated | secondary | chart | derived
+    source: str  # what is cited; "" where none is given
+    provenance: str  # stated | secondary | chart | derived; "" where none is given
     caveats: tuple[str, ...] = ()
     upper: float | None = None  # of a range, which begins at `value`
     verbatim: bool = True  # `quoted` is in the source's words, not in ours

@@ -1,7 +1,7 @@
 """Read conf/answers.yaml: each claim of the paper and the article, with its source and the public record.
 
 `harness.claims.answers` answers them. Quoted words are looked up in conf/quotations.yaml, so that none is
-invented.
+invented, and what a source says in conf/sources.yaml, so that answers and claims cannot disagree on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.claims.load import read_yaml
+from harness.claims.load import load_sources, read_yaml
+from harness.claims.sources import (
+    ClaimSource,
+    Sources,
+    refuse_disagreement,
+    refuse_unused,
+    same_words,
+    source_of,
+)
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
 from harness.config.variants.optimizations import CONF
 
@@ -50,9 +58,8 @@ CLAIM: Fields = {
     "often": {"type": "bool", "default": False},
     "universal": {"type": "bool", "default": False},
     "exists": {"type": "bool", "default": False},
-    "misquoted": _OPTIONAL,
-    "source_says": _TEXT,
-    "source": _OPTIONAL,
+    "source": {},
+    "note": _OPTIONAL,
     "public": {"type": "list", "default": []},
     "judged": {"type": "list", "default": []},
     "not_built": _OPTIONAL,
@@ -94,9 +101,6 @@ STATEMENT: Fields = {"by": _TEXT, "section": _TEXT, "quoted": _TEXT, "why": _TEX
 
 SHORTEST = 10
 """Characters of a quotation, and of each of its parts."""
-
-NO_SOURCE = "No source is given."
-"""What `source_says` of a claim without a source begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +216,12 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     path = conf / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
     quotations = read_yaml(conf / "quotations.yaml")
+    sources = load_sources(conf)
     claims = tuple(
-        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations)
+        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations, sources)
         for i, one in enumerate(data["claims"])
     )
+    _refuse_other_sources(path.name, conf, data["claims"], sources)
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
     _refuse_disorder(path.name, claims, list(data["parts"]))
     statements = tuple(
@@ -274,7 +280,9 @@ def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
     return long and all(any(part in one["text"] for one in sentences) for part in parts)
 
 
-def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any]) -> PaperClaim:
+def _claim(
+    where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any], sources: Sources
+) -> PaperClaim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
@@ -282,14 +290,38 @@ def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[
         raise ConfigError(f"{where}.by: {fields['by']!r}; allowed: {', '.join(texts)}")
     if not is_quoted(fields["quoted"], quotations.get(fields["by"], [])):
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
-    if not fields["source"] and not fields["source_says"].startswith(NO_SOURCE.rstrip(".")):
-        raise ConfigError(f"{where}.source: missing; without a source, source_says begins with {NO_SOURCE!r}")
     if not fields["claim"]:
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
     refuse_doubles(f"{where}.judged", fields["judged"])
     band = _band(f"{where}.band", fields["band"])
     public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
-    return PaperClaim(**{**fields, "band": band, "public": public, "judged": tuple(fields["judged"])})
+    source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
+    of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
+    judged = tuple(fields["judged"])
+    return PaperClaim(**{**fields, **of_source, "band": band, "public": public, "judged": judged})
+
+
+def _refuse_other_sources(where: str, conf: Path, answers: Sequence[Any], sources: Sources) -> None:
+    """Raise ConfigError where an answer and a claim it judges by quote the same words of different sources.
+
+    Also for a statement that neither the answers nor conf/claims refer to.
+    """
+    claims: dict[str, tuple[str, ClaimSource]] = {}
+    for path in sorted((conf / "claims").glob("*.yaml")):
+        for one in read_yaml(path).get("claims", ()):
+            claim = as_mapping(path.name, one)
+            name = f"{path.stem}/{claim.get('id', 'no id')}"
+            source = source_of(f"{path.name} ({claim.get('id', 'no id')})", claim.get("source"), sources)
+            claims[name] = str(claim.get("quoted", "")), source
+    used = [source for _, source in claims.values()]
+    for answer in answers:
+        at = f"{where} ({answer['id']})"
+        source = source_of(at, answer["source"], sources, answer.get("note", ""))
+        used.append(source)
+        for name in answer.get("judged", ()):
+            if name in claims and same_words(answer["quoted"], claims[name][0]):
+                refuse_disagreement(at, source, name, claims[name][1])
+    refuse_unused("sources.yaml", sources, used)
 
 
 def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
