@@ -33,7 +33,7 @@ def apply(subject: Subject) -> Subject:
     if subject.operation is not linear_gelu.OPERATION:
         raise Unavailable(f"compile_gemm_template has no {subject.operation.name}; it has linear_gelu")
     if subject.workload.backward:
-        options = {"max_autotune_gemm": True}
+        options: dict[str, Any] = {"max_autotune_gemm": True}
         made, notes = torch.compile(linear_gelu.eager, dynamic=False, options=options), subject.notes
     else:
         made = with_constants(TEMPLATES[subject.device.type])

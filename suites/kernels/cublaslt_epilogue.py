@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from harness.records import HostInfo, Unavailable
