@@ -19,7 +19,7 @@ from suites.kernels import autocast_bf16
 from suites.kernels.bound_call import seconds_of, shared
 from suites.kernels.checks import correctness, reference, step_correctness
 from suites.kernels.operations import OPERATIONS as ALONE
-from suites.kernels.operations import attention
+from suites.kernels.operations import attention, linear_gelu
 from suites.kernels.session import Session
 from suites.kernels.step import config_model, training_step
 from suites.kernels.subject import Subject, Workload
@@ -52,7 +52,7 @@ def build(workload: Json, seed: int) -> Subject:
 
 def bf16_FLOP(subject: Subject) -> float:
     """Return the FLOP of the bf16 matrix products in one sample; 0 where a GPU computes them."""
-    products = subject.operation.name in (*autocast_bf16.PRODUCTS, "matmul")
+    products = subject.operation.name in (*autocast_bf16.PRODUCTS, "linear_gelu", "matmul")
     narrow = subject.precision == "bf16" and subject.device.type == "cpu"
     return subject.operation.flops(computed(subject)) if narrow and products else 0.0
 
@@ -175,6 +175,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
+        **({"activation": subject.activation()} if subject.operation is linear_gelu.OPERATION else {}),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
 
@@ -185,6 +186,9 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     workload = computed(subject)
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
     yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
+    if operation is linear_gelu.OPERATION:
+        traffic_B = linear_gelu.forward_traffic(workload, subject.activation())
+        yield Reading("forward_traffic", "B", traffic_B, Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
         against = "baseline"

@@ -40,6 +40,11 @@ def gelu_bias(x_ND: Any, bias_D: Any) -> Any:
     return jax.nn.gelu(x_ND + bias_D, approximate=True)
 
 
+def linear_gelu(x_ND: Any, weight_FD: Any, bias_F: Any) -> Any:
+    """Map (N, D), (F, D) and (F) to (N, F)."""
+    return gelu_bias(x_ND @ weight_FD.T, bias_F)
+
+
 def rotary(x_BHTK: Any, cos_TK: Any, sin_TK: Any) -> Any:
     """Map (B, H, T, K) to the same shape."""
     first, second = jnp.split(x_BHTK, 2, axis=-1)
@@ -76,6 +81,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         layer_norm,
         swiglu,
         gelu_bias,
+        linear_gelu,
         rotary,
         linear_cross_entropy,
         pointwise,

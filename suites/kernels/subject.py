@@ -23,14 +23,17 @@ OF_HEADS = OnlyWith("operation", ("attention", "rotary", "training_step"))
 OF_LOGITS = OnlyWith("operation", ("linear_cross_entropy", "training_step"))
 """Fields of some operations."""
 
+SEPARATE, IN_PRODUCT = "separate kernel", "product's kernel"
+"""Which kernel computes the activation of linear_gelu."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One operation at one shape."""
 
     operation: Literal[
-        "softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "linear_cross_entropy", "adamw",
-        "pointwise", "attention", "training_step", "copy", "matmul",
+        "softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "linear_gelu", "rotary",
+        "linear_cross_entropy", "adamw", "pointwise", "attention", "training_step", "copy", "matmul",
     ]  # fmt: skip
     micro_batch_size: PositiveInt = 1
     # Rows of a row-wise operation: micro_batch_size * seq_len.
@@ -42,8 +45,10 @@ class Workload:
     head_size: Annotated[
         int, Bounds(at_least=2, divisible_by=2), OnlyWith("operation", ("attention", "rotary"))
     ] = 64
-    # Of matmul the columns of the result.
-    intermediate_size: Annotated[PositiveInt, OnlyWith("operation", ("matmul", "training_step"))] = 1
+    # Of matmul and linear_gelu the columns of the result.
+    intermediate_size: Annotated[
+        PositiveInt, OnlyWith("operation", ("linear_gelu", "matmul", "training_step"))
+    ] = 1
     vocab_size: Annotated[int, Bounds(at_least=2), OF_LOGITS] = 2
     num_hidden_layers: Annotated[PositiveInt, OF_STEPS] = 1
     # Number of tensors, each (micro_batch_size * seq_len, hidden_size).
@@ -123,6 +128,7 @@ class Subject:
       `training_step.contract_of`.
     - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
     - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
+    - `activation()`: which kernel computes the activation of linear_gelu, known after the first call.
     - `once`: adds readings that are taken once per cell, such as registers and shared memory.
     - `replace`, `techniques`: for the training step, the variant's functions by operation, and techniques of
       the training layer.
@@ -147,5 +153,6 @@ class Subject:
     compiler_cache: bool = False
     replace: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    activation: Callable[[], str] = lambda: SEPARATE
     once: Callable[[Subject], Iterator[Reading | Note]] | None = None
     notes: tuple[str, ...] = ()

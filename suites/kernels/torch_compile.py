@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from suites.kernels.generated_code import WithItsCode
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.step.training_step import with_techniques
@@ -31,8 +32,12 @@ def apply(subject: Subject, settings: Settings) -> Subject:
         return with_techniques(subject, [("compile", {"mode": settings.mode})])
     name: str = workload.part if workload.operation == STEP else workload.operation
     function = subject.replace.get(name, OPERATIONS[name].eager)
-    functions = {name: compiled(function, settings)}
-    return replace_operation(subject, functions, "torch_compile", compiles=True, compiler_cache=True)
+    changes: dict[str, Any] = {"compiles": True, "compiler_cache": True}
+    made = compiled(function, settings)
+    if name == "linear_gelu":
+        made = WithItsCode(made)
+        changes["activation"] = made.activation
+    return replace_operation(subject, {name: made}, "torch_compile", **changes)
 
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:

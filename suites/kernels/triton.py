@@ -12,13 +12,14 @@ from typing import Any
 from harness.instruments.triton_kernels.targets import TARGETS, CompilationFailed, usage
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.kernels.op_replacement import STEP, replace_operation
-from suites.kernels.subject import Subject
+from suites.kernels.subject import IN_PRODUCT, Subject
 from suites.training.triton_kernels import (
     adamw,
     attention,
     gelu_bias,
     layer_norm,
     linear_cross_entropy,
+    linear_gelu,
     pointwise,
     rms_norm,
     rotary,
@@ -32,6 +33,7 @@ MODULES: dict[str, Any] = {
     "layer_norm": layer_norm,
     "swiglu": swiglu,
     "gelu_bias": gelu_bias,
+    "linear_gelu": linear_gelu,
     "rotary": rotary,
     "linear_cross_entropy": linear_cross_entropy,
     "adamw": adamw,
@@ -54,6 +56,7 @@ def apply(subject: Subject) -> Subject:
             compiles=True,
             shapes="own" if subject.workload.operation == STEP else "own and edge cases",
             once=resources,
+            activation=lambda: IN_PRODUCT,
         )
     if subject.workload.operation == STEP:
         raise Unavailable("on a CPU Triton kernels are interpreted: a full step would take hours")
@@ -66,6 +69,7 @@ def apply(subject: Subject) -> Subject:
         shapes="edge cases",
         timed=False,
         once=resources,
+        activation=lambda: IN_PRODUCT,
         notes=(*subject.notes, note),
     )
 

@@ -14,10 +14,19 @@ from suites.kernels.subject import Inputs, Subject, Workload
 
 Case = tuple[str, Workload, Inputs]
 
-LARGE = {"attention": 4.0, "linear_cross_entropy": 4.0}
+LARGE = {"attention": 4.0, "linear_cross_entropy": 4.0, "linear_gelu": 4.0}
 """Factor of large inputs to functions that take exponentials of products: those grow with its square."""
 
 LARGE_OTHERWISE = 100.0
+
+ODD = {
+    "seq_len": 37,
+    "hidden_size": 131,
+    "num_attention_heads": 3,
+    "intermediate_size": 77,
+    "vocab_size": 77,
+}
+"""Sizes that no block divides."""
 
 
 def small(workload: Workload, **changes: Any) -> Workload:
@@ -28,6 +37,7 @@ def small(workload: Workload, **changes: Any) -> Workload:
         "hidden_size": 40,
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
+        "intermediate_size": 50,
         "vocab_size": 50,
         "tensors": 3,
     }
@@ -40,9 +50,7 @@ def edge_cases(subject: Subject) -> Iterator[Case]:
     shapes = {
         "a small shape": small(workload),
         "one row": small(workload, micro_batch_size=1, seq_len=1),
-        "odd sizes": small(
-            workload, micro_batch_size=1, seq_len=37, hidden_size=131, num_attention_heads=3, vocab_size=77
-        ),
+        "odd sizes": small(workload, micro_batch_size=1, **ODD),
         "three columns": small(workload, hidden_size=3, num_attention_heads=1, num_key_value_heads=1),
     }
     for name, changed in shapes.items():

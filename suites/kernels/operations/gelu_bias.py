@@ -30,14 +30,19 @@ def bytes_moved(workload: Workload) -> float:
     return float((rows + biases) * workload.hidden_size * workload.element_B)
 
 
-def flops(workload: Workload) -> float:
-    """Return FLOPs. Per element, forward, with v = x + b: v/2 (1 + tanh(c (v + k v^3))): 1 + 5 for the
+def flops_per_element(workload: Workload) -> int:
+    """Return FLOPs per element. Forward, with v = x + b: v/2 (1 + tanh(c (v + k v^3))): 1 + 5 for the
     inside, tanh, 3.
 
     Backward: t known, 1 - t^2 (2), inside' = c (1 + 3k v^2) (4), v/2 times both (3), (1 + t)/2 (2), sum and
     product with g (2); the bias's sum over rows (1).
     """
-    return float((10 + (14 if workload.backward else 0)) * workload.rows * workload.hidden_size)
+    return 10 + (14 if workload.backward else 0)
+
+
+def flops(workload: Workload) -> float:
+    """Return FLOPs: those per element, for (N, D)."""
+    return float(flops_per_element(workload) * workload.elements)
 
 
 OPERATION = Operation("gelu_bias", inputs, eager, bytes_moved, flops)

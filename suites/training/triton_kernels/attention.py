@@ -37,7 +37,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 FULL, ON_AMD = "tf32x3", "ieee"
 
 
-def _precision(dtype: torch.dtype) -> str:
+def product_precision(dtype: torch.dtype) -> str:
     """Return how Triton multiplies `dtype`; it has no effect for 16-bit inputs."""
     if dtype != torch.float32 or torch.version.hip is not None:
         return ON_AMD
@@ -87,7 +87,7 @@ def _common(q_BHTK: Tensor, causal: bool) -> tuple[tuple[Any, ...], dict[str, An
     """Return the kernels' arguments after tensors: strides, heads, length, bucket, scale; and constexprs."""
     _, H, T, K = q_BHTK.shape
     arguments = (*q_BHTK.stride()[:3], H, T, triton.next_power_of_2(T), math.log2(math.e) / math.sqrt(K))
-    return arguments, {"CAUSAL": causal, "HEAD": K, "PRECISION": _precision(q_BHTK.dtype)}
+    return arguments, {"CAUSAL": causal, "HEAD": K, "PRECISION": product_precision(q_BHTK.dtype)}
 
 
 def _blocks_of(size: str, q_BHTK: Tensor) -> Any:

@@ -90,14 +90,19 @@ class _GELUBias(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, bias = ctx.saved_tensors
-        x_gradient, columns = torch.empty_like(x), x.shape[-1]
-        rows, (height, width) = x.numel() // columns, _tile(columns)
-        down, strips = triton.cdiv(rows, height), triton.cdiv(columns, width)
-        groups = min(down, max(1, programs(down * strips, x) // strips))
-        partial = torch.empty(groups, columns, dtype=torch.float32, device=x.device)
-        tensors = (x, bias, gradient.contiguous(), x_gradient, partial)
-        launch(gelu_bias_backward, (strips, groups), *tensors, rows, columns, height, width)
-        return x_gradient, partial.sum(0).to(bias.dtype)
+        return gelu_bias_gradients(x, bias, gradient)
+
+
+def gelu_bias_gradients(x: Tensor, bias: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and of the bias from that of gelu(x + bias); x and bias are contiguous."""
+    x_gradient, columns = torch.empty_like(x), x.shape[-1]
+    rows, (height, width) = x.numel() // columns, _tile(columns)
+    down, strips = triton.cdiv(rows, height), triton.cdiv(columns, width)
+    groups = min(down, max(1, programs(down * strips, x) // strips))
+    partial = torch.empty(groups, columns, dtype=torch.float32, device=x.device)
+    tensors = (x, bias, gradient.contiguous(), x_gradient, partial)
+    launch(gelu_bias_backward, (strips, groups), *tensors, rows, columns, height, width)
+    return x_gradient, partial.sum(0).to(bias.dtype)
 
 
 def gelu_bias(x_ND: Tensor, bias_D: Tensor) -> Tensor:

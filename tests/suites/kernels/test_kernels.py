@@ -20,12 +20,14 @@ from suites import kernels
 from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
 
+COMPILERS = ("torch_compile", "compile_gemm_template")
 COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
 COMPILED_ELSEWHERE = {
     "softmax",
     "linear_cross_entropy",
+    "linear_gelu",
     "adamw",
-}  # by tests/project/test_every_optimization.py
+}  # by tests/project/test_every_optimization.py, linear_gelu by test_linear_gelu.py too
 
 
 def is_planned(variant, operation):
@@ -38,8 +40,9 @@ def cases():
     """Every variant on every operation; reference workloads (copy, matmul) are for the baseline alone."""
     for variant in ARMS:
         for operation in OPERATIONS:
-            slow = variant == "torch_compile" and operation not in COMPILED_HERE
-            if variant == "torch_compile" and operation in COMPILED_ELSEWHERE:
+            compiles = variant in COMPILERS and is_planned(variant, operation)
+            slow = compiles and operation not in COMPILED_HERE
+            if compiles and operation in COMPILED_ELSEWHERE:
                 continue
             if operation not in HOSTS_OWN or variant == "baseline":
                 yield pytest.param(variant, operation, marks=[pytest.mark.slow] if slow else [])

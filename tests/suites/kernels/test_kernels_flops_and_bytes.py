@@ -46,7 +46,7 @@ def test_the_chain_has_the_operations_that_its_formula_counts():
 
 
 @pytest.mark.parametrize("backward", [True, False])
-@pytest.mark.parametrize("operation", ["matmul", "attention", "linear_cross_entropy"])
+@pytest.mark.parametrize("operation", ["matmul", "attention", "linear_cross_entropy", "linear_gelu"])
 def test_products_are_those_that_torch_counts(operation, backward):
     workload = Workload(**workload_of(operation, backward=backward, causal=False))
     inputs = make_inputs(OPERATIONS[operation], workload, 0, torch.device("cpu"))
@@ -63,7 +63,8 @@ def test_products_are_those_that_torch_counts(operation, backward):
     )
     again = scores if operation == "attention" and backward else 0  # the fused backward has the scores again
     logits = workload.rows * workload.vocab_size * (6 if backward else 4)
-    beside = logits if operation == "linear_cross_entropy" else 0
+    gelu = workload.rows * workload.intermediate_size * (24 if backward else 10)
+    beside = {"linear_cross_entropy": logits, "linear_gelu": gelu}.get(operation, 0)
     assert OPERATIONS[operation].flops(workload) == counted.get_total_flops() + again + beside
 
 
@@ -78,6 +79,7 @@ READS_AGAIN = {  # which inputs, and whether its result, the backward pass reads
     "layer_norm": ((0, 1), False),
     "swiglu": ((0, 1), False),
     "gelu_bias": ((0, 1), False),
+    "linear_gelu": ((0, 1, 2), False),
     "rotary": ((1, 2), False),
     "linear_cross_entropy": ((0, 1, 2), False),
     "pointwise": ((0, 1), False),

@@ -1,0 +1,279 @@
+"""A linear layer with its activation in one kernel: against float64, for GPUs, and in generated code."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from compiled_for import EVERY_TARGET
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_kernels import checked, subject_of
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.instruments.triton_kernels.targets import NVIDIA, assembly, usage
+from harness.records import Reading, Unavailable
+from suites import kernels
+from suites.kernels import (
+    compile_gemm_template,
+    cublaslt_epilogue,
+    generated_code,
+    jax_functions,
+    torch_compile,
+)
+from suites.kernels.operations.linear_gelu import eager, forward_traffic
+from suites.kernels.subject import IN_PRODUCT, SEPARATE
+from suites.training.triton_kernels import linear_gelu as module
+from suites.training.triton_kernels.linear_gelu import CONFIGURATIONS, fitting, linear_gelu
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Relative to the largest value: some roundings of fp32's 6e-8; a few of the type's own, 5e-4 and 4e-3."""
+
+
+def draw(N: int, D: int, F: int, dtype: torch.dtype, strided: bool = False) -> list[Tensor]:
+    """Draw x, weight and bias, with products of about 1."""
+    generator = torch.Generator().manual_seed(N + 7 * D + 31 * F)
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((N, D), (F, D), (F,)))
+    drawn = [one.to(dtype) for one in (x, weight / D**0.5, bias)]
+    if strided:
+        drawn = [drawn[0].T.contiguous().T, torch.stack((drawn[1], drawn[1]), -1)[..., 1], drawn[2]]
+    return [one.requires_grad_() for one in drawn]
+
+
+def run(function, inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
+    y = function(*inputs)
+    return [y.detach(), *torch.autograd.grad(y, inputs, dy.to(y.dtype))]
+
+
+def errors(function, inputs: list[Tensor]) -> list[float]:
+    """Return the errors of y and of three gradients, relative to float64's largest value."""
+    shape = len(inputs[0]), len(inputs[1])
+    dy = torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(inputs[0].dtype)
+    ours = run(function, inputs, dy)
+    assert {one.dtype for one in ours} == {inputs[0].dtype}
+    theirs = run(eager, [one.detach().double().requires_grad_() for one in inputs], dy)
+    return [
+        float((one.double() - other).abs().max() / other.abs().max())
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    N=st.integers(1, 150),
+    D=st.integers(1, 140),
+    F=st.integers(1, 150),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    strided=st.booleans(),
+)
+def test_output_and_gradients_agree_with_float64_at_any_shape(N, D, F, dtype, strided):
+    found = errors(linear_gelu, draw(N, D, F, dtype, strided))
+    assert max(found) <= TOLERANCE[dtype], found
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("N", "D", "F"), [(1, 1, 1), (1, 64, 1), (600, 64, 65), (65, 128, 600)])
+def test_of_one_element_and_of_several_groups_of_rows(N, D, F, dtype):
+    found = errors(linear_gelu, draw(N, D, F, dtype))
+    assert max(found) <= TOLERANCE[dtype], found
+
+
+def test_an_activation_in_the_other_form_is_found():
+    """The comparison can fail."""
+
+    def erf_form(x, weight, bias):
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
+
+    assert min(errors(erf_form, draw(60, 40, 50, torch.float32))) > 10 * TOLERANCE[torch.float32]
+
+
+def test_without_gradients_the_product_is_not_stored():
+    """The result alone is allocated; with gradients the product, too, which is as large."""
+
+    class Allocated(TorchDispatchMode):
+        sizes = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "empty" in str(function):
+                result = function(*args, **(kwargs or {}))
+                self.sizes = (*self.sizes, tuple(result.shape))
+                return result
+            return function(*args, **(kwargs or {}))
+
+    inputs = draw(20, 16, 30, torch.float32)
+    with Allocated() as trained:
+        linear_gelu(*inputs)
+    with Allocated() as alone, torch.no_grad():
+        y = linear_gelu(*inputs)
+    assert trained.sizes.count((20, 30)) == 2
+    assert alone.sizes.count((20, 30)) == 1
+    assert y.equal(linear_gelu(*inputs))
+
+
+def test_only_the_gradients_asked_for_are_made():
+    inputs = draw(20, 16, 30, torch.float32)
+    every = torch.autograd.grad(linear_gelu(*inputs).sum(), inputs)
+    for at in range(3):
+        some = [one.detach().requires_grad_(index == at) for index, one in enumerate(inputs)]
+        (alone,) = torch.autograd.grad(linear_gelu(*some).sum(), some[at])
+        assert alone.equal(every[at])
+
+
+@pytest.mark.parametrize("wrong", ["columns", "bias", "types", "float64"])
+def test_what_does_not_fit_is_refused(wrong):
+    x, weight, bias = torch.zeros(3, 4), torch.zeros(5, 4), torch.zeros(5)
+    if wrong == "float64":
+        x, weight, bias = x.double(), weight.double(), bias.double()
+    else:
+        x, bias = x[:, :2] if wrong == "columns" else x, bias[:2] if wrong == "bias" else bias
+        weight = weight.half() if wrong == "types" else weight
+    with pytest.raises(ValueError, match="linear_gelu takes"):
+        linear_gelu(x, weight, bias)
+
+
+def test_every_configuration_that_is_tried_fits_in_shared_memory():
+    tried = {dtype: fitting(CONFIGURATIONS, {"x": torch.empty(0, dtype=dtype)}) for dtype in TOLERANCE}
+    assert len(tried[torch.bfloat16]) > len(tried[torch.float32]) > 1
+    for dtype, configurations in tried.items():
+        for one in configurations:
+            blocks = one.kwargs["BLOCK_N"] + one.kwargs["BLOCK_F"]
+            assert blocks * one.kwargs["BLOCK_D"] * dtype.itemsize * one.num_stages <= 227 * 1024
+            assert one.kwargs["BLOCK_D"] <= module.DEEPEST_BLOCK
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_every_target_without_spills():
+    for dtype, target in EVERY_TARGET:
+        (kernel,) = module.kernels(dtype)
+        found = usage(kernel, target)
+        assert found.registers > 0, target
+        assert found.spilled_registers == 0, target
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+def test_the_product_and_the_activation_are_one_kernel_on_matrix_units(target):
+    (kernel,) = module.kernels("bf16")
+    text = assembly(kernel, target)
+    matrix_unit = {"sm_80": "mma.sync", "sm_90": "wgmma", "gfx942": "v_mfma"}[target]
+    assert text.count(".visible .entry" if target in NVIDIA else ".amdhsa_kernel ") == 1
+    assert matrix_unit in text
+    assert ("ex2.approx" if target in NVIDIA else "v_exp_f32") in text  # the sigmoid's
+
+
+def activation_of(apply, **changes) -> tuple[str, float]:
+    """Return where a variant computes the activation, and the bytes that are reported with it."""
+    session = checked(apply(subject_of("linear_gelu", **changes)))
+    place = kernels.conditions(session)["activation"]
+    (traffic_B,) = (
+        one.value
+        for one in kernels.read_once(session)
+        if isinstance(one, Reading) and one.metric == "forward_traffic"
+    )
+    assert traffic_B == forward_traffic(session.subject.workload, place)
+    return place, traffic_B
+
+
+def compiled_by_default(subject):
+    return torch_compile.apply(subject, torch_compile.Settings())
+
+
+def test_inductor_leaves_the_activation_outside_the_product_by_default():
+    assert activation_of(compiled_by_default)[0] == SEPARATE
+    assert activation_of(lambda subject: subject)[0] == SEPARATE
+
+
+@pytest.mark.slow
+def test_inductors_template_on_a_cpu_takes_the_activation_where_weights_are_constants():
+    """Trained weights are none, and there the library's product is all that max_autotune has."""
+    fused, fused_B = activation_of(compile_gemm_template.apply, backward=False)
+    separate, separate_B = activation_of(lambda subject: subject, backward=False)
+    assert (fused, separate) == (IN_PRODUCT, SEPARATE)
+    assert separate_B - fused_B == 2 * 12 * 12 * 4
+    assert activation_of(compile_gemm_template.apply)[0] == SEPARATE
+
+
+def test_other_weights_are_not_taken_for_those_that_were_compiled(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: made.append(graph) or graph
+    )
+    function = compile_gemm_template.with_constants("CPP")
+    kept = [[one.detach() for one in draw(3, D, 2, torch.float32)] for D in (4, 5)]
+    for _ in range(2):
+        for inputs in kept:
+            assert function(*inputs).equal(eager(*inputs))
+    assert len(made) == 2
+
+
+def test_another_compilation_does_not_undo_the_constants():
+    session = checked(compile_gemm_template.apply(subject_of("linear_gelu", backward=False)))
+    torch._dynamo.reset()
+    checked(compiled_by_default(subject_of("linear_gelu")))
+    ((y,), _), ((expected,), _) = session.work(), checked(subject_of("linear_gelu", backward=False)).work()
+    torch.testing.assert_close(y, expected)
+
+
+TEMPLATE = """
+triton_tem_fused_addmm_gelu_0 = async_compile.triton('triton_tem_fused_addmm_gelu_0', '''
+def triton_tem_fused_addmm_gelu_0(arg_A, arg_B, out_ptr):
+    acc = tl.dot(a, b, acc)
+    {inside}
+''', device_str='cuda')
+{behind}
+"""
+POINTWISE = """
+triton_poi_fused_gelu_1 = async_compile.triton('triton_poi_fused_gelu_1', '''
+def triton_poi_fused_gelu_1(in_ptr, out_ptr):
+    tmp = libdevice.tanh(tmp0)
+''', device_str='cuda')
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "place"),
+    [
+        (TEMPLATE.format(inside="tmp = libdevice.tanh(tmp0)", behind=""), IN_PRODUCT),
+        (TEMPLATE.format(inside="", behind=POINTWISE), SEPARATE),
+        ("extern_kernels.addmm(bias, x, w, out=buf0)" + POINTWISE, SEPARATE),
+        ("buf0 = torch.ops.aten._addmm_activation.default(bias, x, w, use_gelu=True)", IN_PRODUCT),
+        ("buf0 = torch.ops.mkldnn._linear_pointwise.default(x, w, b, 'gelu', [-1], 'tanh')", IN_PRODUCT),
+        ("buf0 = torch.ops.mkldnn._linear_pointwise.default(x, w, b, 'none', [], '')" + POINTWISE, SEPARATE),
+    ],
+)
+def test_a_kernels_source_and_not_its_name_shows_where_the_activation_is(code, place):
+    assert generated_code.kernel_of_activation(code) == place
+
+
+def test_code_without_the_activation_is_refused():
+    with pytest.raises(ValueError, match="no kernel with a tanh"):
+        generated_code.kernel_of_activation(TEMPLATE.format(inside="", behind=""))
+
+
+@pytest.mark.parametrize(
+    ("events", "place"),
+    [
+        (["sm90_xmma_gemm_bf16"], IN_PRODUCT),
+        (["Memset (Device)", "sm90_xmma_gemm_bf16"], IN_PRODUCT),
+        (["ampere_bf16_gemm", "cublasLt::epilogue::impl::globalKernel"], SEPARATE),
+    ],
+)
+def test_a_second_kernel_of_cublaslt_is_noticed(events, place):
+    assert cublaslt_epilogue.kernel_of_activation(events) == place
+
+
+def test_cublaslts_epilogue_needs_a_forward_pass_alone():
+    with pytest.raises(Unavailable, match="backward must be false"):
+        cublaslt_epilogue.apply(subject_of("linear_gelu"))
+
+
+def test_xla_on_a_cpu_leaves_the_activation_outside_the_product():
+    """So that JAX's condition, the default, is right."""
+    inputs = [jnp.ones(shape) for shape in ((64, 32), (48, 32), (48,))]
+    text = jax.jit(jax_functions.linear_gelu).lower(*inputs).compile().as_text()
+    computations = text.split("\n}\n")
+    products = [one for one in computations if " dot(" in one or "__onednn$matmul" in one]
+    assert any(" tanh(" in one for one in computations)
+    assert len(products) == 1
+    assert " tanh(" not in products[0]
