@@ -1,4 +1,4 @@
-"""Time the steps of document_seconds.jsonl on an idle host, some minutes, and print them as its new content."""
+"""Time the steps of document_seconds.jsonl, on an idle host, and print them as its new content."""
 
 from __future__ import annotations
 
