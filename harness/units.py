@@ -130,6 +130,11 @@ def times(value: float) -> str:
     return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}×"
 
 
+def billions(value: float) -> str:
+    """Return a count of parameters as `11.3 billion` or `1.04 trillion`."""
+    return f"{value / 1e12:,.3g} trillion" if value >= 1e12 else f"{value / 1e9:,.3g} billion"
+
+
 def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:
     """Return the value with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
     shown = shown or best_unit(value, unit)

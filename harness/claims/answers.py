@@ -2,17 +2,21 @@
 
 The strength of the evidence stands next to the word. A: values measured on the claim's class of device, here
 or in public, the source's own formula, or a quotation that differs from its source. B: predicted by a method
-whose error on measurements of others is known and several times smaller than the distance to the claim's
-band. C: a mechanism, or another class of device; it makes a claim plausible or implausible and no more.
-D: nothing.
+whose error on measurements of others, out of sample, is known and several times smaller than the distance to
+the claim's band. C: a mechanism, or another class of device; it makes a claim plausible, implausible or
+undecided and no more. D: nothing.
+
+A word that another run of the same sweep would turn is no answer: each is computed from two halves of the
+processes too, and is "undecided" where they differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from harness.claims.evidence import (
     ILLUSTRATION,
@@ -23,13 +27,14 @@ from harness.claims.evidence import (
     Findings,
     Share,
     evidence_of,
+    side,
 )
-from harness.claims.model import Verdict
-from harness.claims.paper import PaperClaim, PublicRecord
+from harness.claims.model import Claim, Verdict
+from harness.claims.paper import UNIT_OF, PaperClaim, PublicRecord
 from harness.claims.values import NO_INTERVAL
 from harness.config.validation import ConfigError
 from harness.records import Origin
-from harness.units import counted, human, times
+from harness.units import billions, counted, human, times
 
 CONFIRMED = "confirmed"
 PARTLY = "partly"
@@ -37,24 +42,32 @@ CONTRADICTED = "contradicted"
 MISQUOTED = "misquoted"
 PLAUSIBLE = "plausible"
 IMPLAUSIBLE = "implausible"
+NOT_DECIDED = "undecided"
 NO_EVIDENCE = "no evidence"
-ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NO_EVIDENCE)
+ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NOT_DECIDED, NO_EVIDENCE)
 
 NOT_MEASURED = "no run here measures it"
 
 WITHOUT_INTERVAL = "the values of this run have no interval: it needs more repeats"
 
 MOST = 0.9
-"""Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
+"""Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted.
+Of context, the share outside from which on a claim is implausible; above one half where it says "often"."""
 
 HALF = 0.5
-"""The same where the claim says "often" or "common"."""
+"""The same where the claim says "often" or "common". Of context, the share inside above which a claim is
+plausible."""
 
 FEWEST = 3
 """Values of a record below which it decides nothing; but one counterexample decides on a universal claim."""
 
-NARROW = 0.01
-"""Relative distance to the edge of a band below which a value inside it is named with the distance."""
+
+class Answer(NamedTuple):
+    """The word, its strength, and why in a few words."""
+
+    word: str  # one of ANSWERS
+    strength: str  # A, B, C or D
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +81,88 @@ class AnsweredClaim:
     evidence: tuple[Evidence, ...]
     missing: tuple[str, ...] = ()  # judged claims of suites that the results lack
     lacking: str = ""  # why there is no evidence of ours
+    would_decide: str = ""  # of one that is not decided: what would
 
 
-def answer_claims(claims: Iterable[PaperClaim], findings: Findings) -> list[AnsweredClaim]:
-    """Return each claim answered."""
-    return [_answered(claim, findings) for claim in claims]
+def answer_claims(
+    claims: Iterable[PaperClaim], findings: Findings, halves: Sequence[Findings] = ()
+) -> list[AnsweredClaim]:
+    """Return each claim answered. `halves`: the findings of each half of the same results' processes."""
+    return [_answered(claim, findings, halves) for claim in claims]
 
 
-def refuse_unknown(claims: Iterable[PaperClaim], known: Iterable[str]) -> None:
-    """Raise ConfigError where a claim names a judged claim that is in no file of conf/claims."""
-    names = set(known)
+def refuse_conflicts(claims: Iterable[PaperClaim], judged: Mapping[str, Claim]) -> None:
+    """Raise ConfigError where a claim names a judged claim that does not exist, or that has another band.
+
+    The band that is printed is the one by which values are judged.
+    """
     for claim in claims:
-        for name in claim.judged:
-            if name not in names:
+        for name in (*claim.judged, *claim.related):
+            if name not in judged:
                 raise ConfigError(f"answers.yaml ({claim.id}).judged: {name!r} is no claim of conf/claims")
+        for name in claim.judged:
+            one = judged[name]
+            if claim.band is None or one.unit != UNIT_OF.get(claim.unit, claim.unit) or one.per != claim.per:
+                continue
+            if not _same_band(claim.band, one.accepted):
+                low, high = one.accepted
+                raise ConfigError(
+                    f"answers.yaml ({claim.id}).band: {list(claim.band)}, but {name} is judged by "
+                    f"[{low:g}, {high:g}]; print what is judged"
+                )
 
 
-def _answered(claim: PaperClaim, findings: Findings) -> AnsweredClaim:
+def _same_band(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    def ends(band: tuple[float, float]) -> tuple[float, float]:
+        return (band[0] if band[0] > 0 else -math.inf), band[1]
+
+    return all(
+        a == b or math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ends(one), ends(other), strict=True)
+    )
+
+
+def _answered(claim: PaperClaim, findings: Findings, halves: Sequence[Findings]) -> AnsweredClaim:
+    evidence = _evidence(claim, findings)
+    answer = _stable(claim, _answer(claim, evidence), halves)
     known = [name for name in claim.judged if name in findings.judged]
-    evidence = [one for name in known for one in evidence_of(name, findings)]
-    evidence.sort(key=lambda one: (one.strength, one.grade == ILLUSTRATION))
-    missing = tuple(one for one in claim.judged if one not in findings.judged)
-    answer, strength, why = _answer(claim, evidence)
+    missing = tuple(one for one in (*claim.judged, *claim.related) if one not in findings.judged)
     verdicts = [verdict for name in known for verdict in findings.judged[name][1]]
-    if why == NOT_MEASURED and any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
-        why = WITHOUT_INTERVAL
-    lacking = "" if evidence else _lacking(verdicts, missing)
-    return AnsweredClaim(claim, answer, strength, why, tuple(evidence), missing, lacking)
+    if answer.why == NOT_MEASURED and any(one.reason.startswith(NO_INTERVAL) for one in verdicts):
+        answer = answer._replace(why=WITHOUT_INTERVAL)
+    open_ = answer.strength in ("C", "D")
+    return AnsweredClaim(
+        claim,
+        *answer,
+        evidence=tuple(evidence),
+        missing=missing,
+        lacking="" if evidence else _lacking(verdicts, missing),
+        would_decide=claim.would_decide or _what_decides(evidence) if open_ else "",
+    )
+
+
+def _evidence(claim: PaperClaim, findings: Findings) -> list[Evidence]:
+    """Return our evidence, the best first, with what is about another quantity after it."""
+    evidence = [
+        one
+        for names, related in ((claim.judged, False), (claim.related, True))
+        for name in names
+        if name in findings.judged
+        for one in evidence_of(name, findings, related)
+    ]
+    return sorted(evidence, key=lambda one: (one.related, one.strength, one.grade == ILLUSTRATION))
+
+
+def _stable(claim: PaperClaim, answer: Answer, halves: Sequence[Findings]) -> Answer:
+    """Return the answer, or that it is undecided where the halves of the processes give other words."""
+    if answer.word in (MISQUOTED, NO_EVIDENCE):
+        return answer
+    words = [_answer(claim, _evidence(claim, half)).word for half in halves]
+    if set(words) <= {answer.word}:
+        return answer
+    each = " and ".join(dict.fromkeys(words))
+    return Answer(
+        NOT_DECIDED, "C", f"all processes give {answer.word}, the halves of them {each}: {answer.why}"
+    )
 
 
 def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
@@ -110,23 +178,36 @@ def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
     return f"{next(iter(reasons))}, and {counted(len(reasons) - 1, 'more reason')}"
 
 
-def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:
-    """Return the answer, its strength, and why in a few words."""
+def _what_decides(evidence: Sequence[Evidence]) -> str:
+    """Return the run that would decide: `suite=profiling on *MI300X*`, under the claim's own conditions."""
+    counted_ = next((one for one in evidence if not one.related and one.grade != ILLUSTRATION), None)
+    if counted_ is None:
+        return ""
+    conditions = counted_.judged.conditions
+    device = conditions.get("device_name", "").replace("*", " ").strip().replace(" | ", " or ")
+    device = device or {"cuda": "GPUs"}.get(conditions.get("device", ""), "the claim's own hardware")
+    return f"suite={counted_.judged.suite} on {' '.join(device.split())}"
+
+
+def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
+    """Return the answer by these values."""
+    evidence = [one for one in evidence if not one.related]
     if claim.misquoted:
         missing = f"Not built: {claim.not_built}." if claim.not_built else ""
-        return MISQUOTED, "A", f"{claim.misquoted} {missing}".strip()
+        return Answer(MISQUOTED, "A", f"{claim.misquoted} {missing}".strip())
     if claim.universal and (found := _first(claim, evidence, OUTSIDE)):
-        return CONTRADICTED, *found
+        return Answer(CONTRADICTED, *found)
     if claim.exists and (found := _first(claim, evidence, INSIDE)):
-        return CONFIRMED, *found
+        return Answer(CONFIRMED, *found)
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
         if enough := [one for one in some if one.n >= FEWEST]:
-            if claim.universal and any(one.inside < 1 for one in enough):
-                return PLAUSIBLE, "C", f"no counterexample is known: {'; '.join(map(_in_words, enough))}"
+            if claim.universal:
+                return Answer(PLAUSIBLE, "C", f"no counterexample in {'; '.join(map(_in_words, enough))}")
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
-            return _decided(claim, enough), strength, "; ".join([*map(_in_words, enough), *methods])
+            why = "; ".join([*map(_in_words, enough), *methods])
+            return Answer(_decided(claim, enough), strength, why)
     return _context(claim, evidence)
 
 
@@ -144,16 +225,17 @@ def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tup
     ]
     if found and found[0][0].strength == "A":
         return "A", _value_of(*found[0])
-    low, high = claim.band or (-math.inf, math.inf)
     for record in claim.public:
-        known = record.decides and record.inside is not None and not record.bound
-        if known and outcome == OUTSIDE and record.inside != 1:
-            return "A", _in_words(_public_share(claim, record))
-        for value in record.values.values():
-            if record.decides and (INSIDE if low <= value <= high else OUTSIDE) == outcome:
-                shown = times(value) if claim.unit == "x" else human(value, claim.unit)
-                return "A", f"{shown}, {record.origin}, {record.short}"
+        for name, value in record.values.items():
+            if record.decides and claim.band and side(claim.band, value, value) == outcome:
+                return "A", f"{_shown(value, claim.unit)}, {record.origin}, {name}"
     return ("B", _value_of(*found[0])) if found else None
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "parameters":
+        return billions(value)
+    return times(value) if unit == "x" else human(value, UNIT_OF.get(unit, unit))
 
 
 def _value_of(one: Evidence, value: float) -> str:
@@ -167,68 +249,57 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
     """Return the shares of predicted values, those of one judged claim together."""
     shares = []
     predicted = [one for one in evidence if one.strength == "B"]
-    for claim, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
-        outcomes = [outcome for one in some for outcome in one.outcomes]
+    for _, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
+        of = list(some)
+        outcomes = [outcome for one in of for outcome in one.outcomes]
         decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
-        inside = decided.count(INSIDE) / len(decided) if decided else 0.0
         close = len(outcomes) - len(decided)
         near = f"; {close} too close to the edge to count" if close else ""
-        shares.append(Share(f"predicted, {claim}{near}", inside, len(decided), "B"))
+        shares.append(
+            Share(f"predicted, {of[0].judged.quoted_by}{near}", decided.count(INSIDE), len(decided))
+        )
     return shares
 
 
-def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:
-    """Return the answer where nothing decides."""
+def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
+    """Return the answer where nothing decides: what most of the values under the claim's own conditions say."""
     if claim.untestable:
-        return NO_EVIDENCE, "D", claim.untestable
-    context = [one for one in evidence if one.grade != ILLUSTRATION]
+        return Answer(NO_EVIDENCE, "D", claim.untestable)
     published = [one for one in claim.public if one.values and claim.band]
-    if any(one.meets for one in context) or any(_public_share(claim, one).inside for one in published):
-        return PLAUSIBLE, "C", _why_plausible(claim, context, published)
-    if claim.not_built:
-        return NO_EVIDENCE, "D", claim.not_built
-    if not context and not published:
-        return NO_EVIDENCE, "D", NOT_MEASURED
-    grades = ", ".join(dict.fromkeys([*(one.grade for one in context), *["published"][: len(published)]]))
-    return IMPLAUSIBLE, "C", f"all context ({grades}) lies outside the accepted band"
+    outcomes = [outcome for one in evidence for outcome in one.context]
+    outcomes += [
+        side(claim.band, value, value) for one in published if claim.band for value in one.values.values()
+    ]
+    if not outcomes:
+        others = [one for one in evidence if one.grade != ILLUSTRATION]
+        if others:
+            return Answer(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
+        return Answer(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
+    inside, outside, n = outcomes.count(INSIDE), outcomes.count(OUTSIDE), len(outcomes)
+    far = outside > HALF * n if claim.often else outside >= MOST * n
+    word = PLAUSIBLE if inside > HALF * n else IMPLAUSIBLE if far else NOT_DECIDED
+    grades = dict.fromkeys(
+        [*(one.grade for one in evidence if one.context), *["published"][: len(published)]]
+    )
+    bands = [claim.band, *(one.judged.accepted for one in evidence)]
+    where = "in the accepted band" if all(map(_has_two_ends, bands)) or claim.band else "on the claimed side"
+    outward = f", {outside} outside" if outside and n - inside - outside else ""
+    return Answer(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
 
 
-def _why_plausible(claim: PaperClaim, context: Sequence[Evidence], published: Sequence[PublicRecord]) -> str:
-    """Return what of the context agrees with the claim."""
-    if claim.band is None:
-        return "no number is claimed; the context has the claimed direction"
-    inside = [one for one in context if any(verdict.outcome == "holds" for verdict in one.verdicts)]
-    if not inside and not any(_public_share(claim, one).inside for one in published):
-        bounded = next((one.judged for one in context if one.is_bounded), None)
-        if bounded is None:
-            return "some intervals of the context reach into the accepted band"
-        return f"the quoted {human(bounded.value, bounded.unit)} lies within our bounds"
-    narrow = [text for one in inside if (text := _narrowly(one))]
-    return "; ".join(["some of the context lies in the accepted band", *narrow])
-
-
-def _narrowly(evidence: Evidence) -> str:
-    """Return `252 GB by 0.01 % only` where even the value deepest in the band is close to its edge."""
-    ends = [end for end in evidence.judged.accepted if math.isfinite(end)]
-    if len(set(ends)) < 2:
-        return ""
-    distances = {
-        min(abs(value / end - 1) for end in ends): value
-        for one in evidence.verdicts
-        if one.outcome == "holds" and (value := one.ours)
-    }
-    nearest = max(distances)
-    unit = evidence.judged.unit
-    return f"{human(distances[nearest], unit)} by {100 * nearest:.2f} % only" if nearest < NARROW else ""
+def _has_two_ends(band: tuple[float, float] | None) -> bool:
+    return band is None or all(map(math.isfinite, band))
 
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
-    if record.inside is not None:
-        return Share(record.of, record.inside, record.n, "A", bound=record.bound)
-    low, high = claim.band or (-math.inf, math.inf)
-    inside = [low <= value <= high for value in record.values.values()]
-    where = _where(record.values, inside) if record.origin == Origin.CALCULATED else ""
-    return Share(record.of, sum(inside) / len(inside), len(inside), "A", where)
+    assert claim.band is not None  # refused where it decides without one
+    # Named values of a formula may lie on an edge; published ones lie on a side or on none.
+    outcomes = [side(claim.band, value, value) for value in record.values.values()]
+    decided = [one for one in outcomes if one != UNDECIDED]
+    where = ""
+    if record.origin == Origin.CALCULATED:
+        where = _where(record.values, [one == INSIDE for one in outcomes])
+    return Share(record.of, decided.count(INSIDE), len(decided), where)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
@@ -243,9 +314,9 @@ def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
 
 def _decided(claim: PaperClaim, shares: Sequence[Share]) -> str:
     enough = HALF if claim.often else MOST
-    if all(one.inside >= enough for one in shares):
+    if all(one.inside >= enough * one.n for one in shares):
         return CONFIRMED
-    if all(one.inside <= 1 - MOST for one in shares):
+    if all(one.inside <= (1 - MOST) * one.n for one in shares):
         return CONTRADICTED
     return PARTLY
 
@@ -255,6 +326,5 @@ def _in_words(share: Share) -> str:
     if share.where:
         return f"where {share.where} ({share.of})"
     if share.n < 20:
-        return f"{round(share.inside * share.n)} of {share.n} ({share.of})"
-    bound = f"{share.bound} " if share.bound else ""
-    return f"{bound}{100 * share.inside:.0f} % of {share.n} ({share.of})"
+        return f"{share.inside} of {share.n} ({share.of})"
+    return f"{100 * share.inside / share.n:.0f} % of {share.n} ({share.of})"

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.claims.model import Claim, Verdict
+from harness.claims.model import Claim, Interpretation, Verdict
 from harness.records import Origin
 
 ILLUSTRATION = "illustration"
@@ -18,18 +19,24 @@ ILLUSTRATION = "illustration"
 TIMES_FARTHER = 3
 """How many times farther than the method's largest error a predicted value must be from the band's edge."""
 
+HAIR = 0.01
+"""Relative distance to the edge of a band below which a value lies on neither side."""
+
+ANOTHER_CLASS = frozenset(("origin", "device", "device_name", "network", "fabric"))
+"""Differences that make a value context. One that differs in nothing else has the claim's own conditions."""
+
 INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "undecided"
-OUTCOMES = {"holds": INSIDE, "exceeds": OUTSIDE, "falls short": OUTSIDE}
 
 
 class MethodError(NamedTuple):
-    """How far predictions of one method were off on measurements of others."""
+    """How far predictions of one method were off on measurements of others, out of sample."""
 
     name: str
     predicts: Sequence[str]  # suites, or claims of them as <suite>/<claim>
     origin: str  # of the values that it predicts
     known_from: str
     errors: Sequence[float]  # (predicted - measured) / measured; none where no such record is known
+    metrics: Sequence[str] = ()  # those that it predicts; () for all
 
     @property
     def worst(self) -> float:
@@ -37,7 +44,7 @@ class MethodError(NamedTuple):
         return max(map(abs, self.errors))
 
     def __str__(self) -> str:
-        """Return `the dry run, at most 1.9 % off on 41 published peaks`."""
+        """Return `the dry run, at most 1.9 % off on 12 published peaks`."""
         if not self.errors:
             return f"{self.name}, whose error is not known: no {self.known_from}"
         return f"{self.name}, at most {100 * self.worst:.2g} % off on {len(self.errors)} {self.known_from}"
@@ -55,11 +62,9 @@ class Share(NamedTuple):
     """How many of the values that decide lie inside a claim's band."""
 
     of: str
-    inside: float
+    inside: int
     n: int
-    strength: str
     where: str = ""  # of a formula: between which of its values
-    bound: str = ""  # at least | at most, where `inside` is a bound
 
 
 class Evidence(NamedTuple):
@@ -76,11 +81,12 @@ class Evidence(NamedTuple):
     high: float
     runs: tuple[Obtained, ...] = ()
     method: str = ""  # of a prediction: the method with its error, or without one
+    related: bool = False  # about another quantity than the claim: shown, never counted
 
     @property
     def decides(self) -> bool:
         """Return whether its values can confirm or contradict."""
-        return self.strength in ("A", "B")
+        return self.strength in ("A", "B") and not self.related
 
     @property
     def is_ratio(self) -> bool:
@@ -88,22 +94,27 @@ class Evidence(NamedTuple):
         return any(one.relative_to or one.order for one in self.judged.interpretations)
 
     @property
+    def median(self) -> float:
+        """Return the median of its values."""
+        return statistics.median(one.ours for one in self.verdicts if one.ours is not None)
+
+    @property
     def share(self) -> Share:
         """Return how many of the values that are not undecided lie inside the band."""
         decided = [one for one in self.outcomes if one != UNDECIDED]
-        inside = decided.count(INSIDE) / len(decided) if decided else 0.0
-        of = ", ".join(filter(None, [self.grade, self.group, self.claim]))
-        return Share(of, inside, len(decided), self.strength)
+        of = ", ".join(filter(None, [self.grade, self.group]))
+        return Share(of, decided.count(INSIDE), len(decided))
 
     @property
-    def meets(self) -> bool:
-        """Return whether some value lies in the band, or its interval reaches into it."""
-        return any(one.outcome in ("holds", "undecided") for one in self.verdicts)
-
-    @property
-    def is_bounded(self) -> bool:
-        """Return whether the claim's value lies between our bounds, and neither bound in its band."""
-        return any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
+    def context(self) -> list[str]:
+        """Return the outcomes of the values that have the claim's own conditions, but for its class of device."""
+        if self.related or self.grade == ILLUSTRATION:
+            return []
+        return [
+            outcome
+            for verdict, outcome in zip(self.verdicts, self.outcomes, strict=True)
+            if {one.condition for one in verdict.differs} <= ANOTHER_CLASS
+        ]
 
 
 Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
@@ -119,22 +130,24 @@ class Findings:
     methods: Sequence[MethodError] = ()
 
 
-def evidence_of(name: str, findings: Findings) -> list[Evidence]:
+def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Evidence]:
     """Return the values of a judged claim by group and the way they were obtained; each number once."""
     claim, verdicts = findings.judged[name]
-    group_of = {one.name: one.group for one in claim.interpretations}
+    interpretations = {one.name: one for one in claim.interpretations}
     groups: dict[tuple[str, str, str, str], dict[tuple[float, ...], tuple[Verdict, str]]] = {}
     for one in verdicts:
         if one.ours is None or one.low is None or one.high is None:
             continue
+        interpretation = interpretations[one.interpretation]
         grade, strength = _grade(claim, one)
-        outcome, predictor = OUTCOMES.get(one.outcome, UNDECIDED), ""
-        if strength == "C" and (method := _predicted(name, one, findings)) and grade != ILLUSTRATION:
+        margin, predictor = HAIR, ""
+        method = _predicted(name, interpretation, one, findings)
+        if strength == "C" and method and grade != ILLUSTRATION:
             predictor = str(method)
             if method.errors:
-                outcome = _beyond(claim, one.low, one.high, TIMES_FARTHER * method.worst)
-                strength = "B"
-        key = group_of[one.interpretation], grade, strength, predictor
+                margin, strength = TIMES_FARTHER * method.worst, "B"
+        outcome = _outcome(claim, one, margin)
+        key = interpretation.group, grade, strength, predictor
         groups.setdefault(key, {}).setdefault((one.ours, one.low, one.high), (one, outcome))
     return [
         Evidence(
@@ -153,9 +166,32 @@ def evidence_of(name: str, findings: Findings) -> list[Evidence]:
                 )
             ),
             predictor,
+            related,
         )
         for (group, grade, strength, predictor), values in groups.items()
     ]
+
+
+def _outcome(claim: Claim, verdict: Verdict, margin: float) -> str:
+    """Return where a verdict's value lies; a step that is exactly 1 is no increase."""
+    assert verdict.low is not None and verdict.high is not None
+    if verdict.steps and verdict.low == verdict.high == claim.accepted[0]:
+        return OUTSIDE
+    return side(claim.accepted, verdict.low, verdict.high, margin)
+
+
+def side(band: tuple[float, float], low: float, high: float, margin: float = HAIR) -> str:
+    """Return on which side of a band's edges an interval lies, even when it is widened by a relative margin.
+
+    A value that equals an edge exactly, as counts and formulas do, lies inside.
+    """
+    first, last = band
+    if margin <= HAIR and low == high and low in band:
+        return INSIDE
+    wide_low, wide_high = low - margin * abs(low), high + margin * abs(high)
+    if first <= wide_low and wide_high <= last:
+        return INSIDE
+    return OUTSIDE if wide_high < first or last < wide_low else UNDECIDED
 
 
 def _grade(claim: Claim, verdict: Verdict) -> tuple[str, str]:
@@ -171,25 +207,20 @@ def _grade(claim: Claim, verdict: Verdict) -> tuple[str, str]:
     return str(verdict.origin), "C"
 
 
-def _predicted(name: str, verdict: Verdict, findings: Findings) -> MethodError | None:
+def _predicted(
+    name: str, interpretation: Interpretation, verdict: Verdict, findings: Findings
+) -> MethodError | None:
     """Return the method that predicted a value under the claim's own conditions; None for no such method."""
     if any(one.condition != "origin" for one in verdict.differs):
         return None
-    suite = name.partition("/")[0]
+    of = {name.partition("/")[0], name}
     return next(
         (
             one
             for one in findings.methods
-            if {suite, name} & set(one.predicts) and one.origin == verdict.origin
+            if of & set(one.predicts)
+            and one.origin == verdict.origin
+            and (not one.metrics or interpretation.metric in one.metrics)
         ),
         None,
     )
-
-
-def _beyond(claim: Claim, low: float, high: float, margin: float) -> str:
-    """Return on which side of the band's edges an interval lies when it is widened by a relative margin."""
-    first, last = claim.accepted
-    low, high = low * (1 - margin), high * (1 + margin)
-    if first <= low and high <= last:
-        return INSIDE
-    return OUTSIDE if high < first or last < low else UNDECIDED

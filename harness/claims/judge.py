@@ -14,14 +14,17 @@ NOT_JUDGED = "not judged"
 """The difference of every value on a claim whose outcome the set-up fixes beforehand."""
 
 
-def judge(claims: Iterable[Claim], records: Sequence[Record]) -> list[Verdict]:
-    """Return one verdict per interpretation of each claim, in the order of the claims."""
+def judge(claims: Iterable[Claim], records: Sequence[Record], points: bool = False) -> list[Verdict]:
+    """Return one verdict per interpretation of each claim, in the order of the claims.
+
+    `points`: values of which there are too few to have an interval are compared as they are.
+    """
     cells: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
         cell = record.cell
         cells.setdefault((cell.suite, cell.workload), {}).setdefault(cell.optimization, []).append(record)
     return [
-        _verdict(claim, interpretation, cells.get((claim.suite, interpretation.workload), {}))
+        _verdict(claim, interpretation, cells.get((claim.suite, interpretation.workload), {}), points)
         for claim in claims
         for interpretation in claim.interpretations
     ]
@@ -70,11 +73,11 @@ def _meets(recorded: str, allowed: str) -> bool:
     return fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
 
 
-def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> Verdict:
+def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool) -> Verdict:
     try:
         if interpretation.order:
             return _ordered(claim, interpretation, order_of(interpretation, cells))
-        return _compared(claim, interpretation, value_of(claim, interpretation, cells))
+        return _compared(claim, interpretation, value_of(claim, interpretation, cells, points))
     except NoValueError as error:
         records = cells.get(interpretation.variant, ())
         return Verdict(

@@ -1,4 +1,4 @@
-"""conf/claims/<suite>.yaml, the paper's numbers as data -> `claim_model.Claim`, which the judge takes.
+"""conf/claims/<suite>.yaml, the paper's numbers as data -> `model.Claim`, which the judge takes.
 
 docs/extend/claims-language.md describes the language of these files.
 """
@@ -14,6 +14,7 @@ import yaml
 
 from harness.claims.interpretations import Context, read_interpretations
 from harness.claims.model import Claim
+from harness.claims.sources import Sources, read_sources, source_of
 from harness.config.dataclass_fields import workload_fields
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
 from harness.config.variants.optimizations import CONF, SUITES, titles
@@ -23,20 +24,14 @@ _TEXT = {"type": "str"}
 FILE: Fields = {
     "suite": _TEXT,
     "shared": {"type": "dict", "default": {}},
-    "sources": {"type": "dict"},
     "ignore_fields": {"type": "list", "default": []},
     "claims": {"type": "list"},
-}
-SOURCE: Fields = {
-    "cite": _TEXT,
-    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]},
 }
 CLAIM: Fields = {
     "id": _TEXT,
     "quoted": _TEXT,
     "verbatim": {"type": "bool", "default": True},
     "quoted_by": _TEXT,
-    "misquoted": {"type": "str", "default": ""},
     "not_judged": {"type": "str", "default": ""},
     "formula": {"type": "str", "default": ""},
     "relation": {
@@ -47,11 +42,11 @@ CLAIM: Fields = {
     "value": {"type": "float", "default": None},
     "range": {"type": "list", "default": None},
     "unit": {"type": "str", "one_of": sorted(UNITS), "default": "1"},
+    "per": {"type": "str", "default": ""},
     "tolerance": {"type": "float", "at_least": 0, "default": None},
     "conditions": {"type": "dict"},
     "requires": {"type": "dict", "default": {}},
-    "source_says": _TEXT,
-    "source": _TEXT,
+    "source": {},
     "caveats": {"type": "list", "default": []},
     "interpretations": {"type": "list"},
 }
@@ -65,12 +60,7 @@ def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[C
     data = check_fields(path.name, read_yaml(path), FILE)
     if data["suite"] != suite:
         raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
-    sources = {
-        name: check_fields(
-            f"{path.name}.sources.{name}", as_mapping(f"{path.name}.sources.{name}", s), SOURCE
-        )
-        for name, s in data["sources"].items()
-    }
+    sources = load_sources(conf)
     context = Context(
         suite,
         _workloads(path.name, conf, suite, workload_fields(suite, suites), data["ignore_fields"]),
@@ -82,6 +72,11 @@ def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[C
     )
     refuse_doubles(f"{path.name}.claims", [claim.id for claim in claims])
     return claims
+
+
+def load_sources(conf: Path = CONF) -> Sources:
+    """Return the statements of conf/sources.yaml; raises ConfigError."""
+    return read_sources("sources.yaml", read_yaml(conf / "sources.yaml"))
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -135,12 +130,10 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     return titles
 
 
-def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
+def _claim(where: str, data: Any, sources: Sources, context: Context) -> Claim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     data = check_fields(where, data, CLAIM)
-    if data["source"] not in sources:
-        raise ConfigError(f"{where}.source: {data['source']!r}; allowed: {', '.join(sorted(sources))}")
     relation, value, upper, tolerance = _quoted(where, data)
     interpretations = read_interpretations(
         where, data["interpretations"], relation, data["requires"], context
@@ -148,14 +141,15 @@ def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
     ratio = next((one.name for one in interpretations if one.relative_to), "")
     if data["unit"] != "1" and ratio:
         raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for {ratio!r} is a ratio")
-    source = sources[data["source"]]
+    source = source_of(where, data["source"], sources)
     return Claim(
         id=data["id"],
         suite=context.suite,
         quoted=data["quoted"],
         verbatim=data["verbatim"],
         quoted_by=data["quoted_by"],
-        misquoted=data["misquoted"],
+        per=data["per"],
+        misquoted=source.misquoted,
         not_judged=data["not_judged"],
         formula=data["formula"],
         value=value,
@@ -165,9 +159,9 @@ def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
         tolerance=tolerance,
         interpretations=interpretations,
         conditions={str(name): str(value) for name, value in data["conditions"].items()},
-        source_says=data["source_says"],
-        source=source["cite"],
-        provenance=source["provenance"],
+        source_says=source.source_says,
+        source=source.source,
+        provenance=source.provenance,
         caveats=tuple(str(caveat) for caveat in data["caveats"]),
     )
 

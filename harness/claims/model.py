@@ -50,11 +50,12 @@ class Claim:
     interpretations: tuple[Interpretation, ...]
     conditions: Mapping[str, str]  # those that the claim or its source states
     source_says: str
-    source: str
-    provenance: str  # stated | secondary | chart | derived
+    source: str  # what is cited; "" where none is given
+    provenance: str  # stated | secondary | chart | derived; "" where none is given
     caveats: tuple[str, ...] = ()
     upper: float | None = None  # of a range, which begins at `value`
     verbatim: bool = True  # `quoted` is in the source's words, not in ours
+    per: str = ""  # what a value is of, where it is no total: "parameter"
     misquoted: str = ""  # how the quotation departs from its source
     not_judged: str = ""  # why no value of ours is evidence: the set-up fixes it beforehand
     formula: str = ""  # the source's own formula, by which calculated values are; "" where it has none

@@ -1,7 +1,7 @@
 """Read conf/answers.yaml: each claim of the paper and the article, with its source and the public record.
 
 `harness.claims.answers` answers them. Quoted words are looked up in conf/quotations.yaml, so that none is
-invented.
+invented, and what a source says in conf/sources.yaml, so that answers and claims cannot disagree on it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,27 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.claims.load import read_yaml
+from harness.claims.load import load_sources, read_yaml
+from harness.claims.published import PublishedRow, rows
+from harness.claims.sources import (
+    ClaimSource,
+    Sources,
+    refuse_disagreement,
+    refuse_unused,
+    same_words,
+    source_of,
+)
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
 from harness.config.variants.optimizations import CONF
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
-_NUMBER = {"type": "float", "default": None}
 FILE: Fields = {
     "texts": {"type": "dict"},
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},
+    "series": {"type": "list", "default": []},
     "tables": {"type": "list"},
     "claims": {"type": "list"},
     "statements": {"type": "list"},
@@ -50,11 +59,12 @@ CLAIM: Fields = {
     "often": {"type": "bool", "default": False},
     "universal": {"type": "bool", "default": False},
     "exists": {"type": "bool", "default": False},
-    "misquoted": _OPTIONAL,
-    "source_says": _TEXT,
-    "source": _OPTIONAL,
+    "source": {},
+    "note": _OPTIONAL,
     "public": {"type": "list", "default": []},
     "judged": {"type": "list", "default": []},
+    "related": {"type": "list", "default": []},
+    "would_decide": _OPTIONAL,
     "not_built": _OPTIONAL,
     "untestable": _OPTIONAL,
 }
@@ -63,24 +73,20 @@ PUBLIC: Fields = {
     "origin": {"type": "str", "default": "published", "one_of": ["published", "calculated"]},
     "source": _TEXT,
     "values": {"type": "dict", "default": {}},
-    "n": {"type": "int", "default": 0, "at_least": 0},
-    "inside": _NUMBER,
-    "below": _NUMBER,
-    "above": _NUMBER,
-    "median": _NUMBER,
-    "least": _NUMBER,
-    "quantiles": {"type": "dict", "default": {}},
+    "rows": _OPTIONAL,
+    "where": {"type": "dict", "default": {}},
     "note": _OPTIONAL,
-    "bound": {"type": "str", "default": "", "one_of": ["", "at least", "at most"]},
     "decides": {"type": "bool", "default": False},
 }
 
 METHOD: Fields = {
     "name": _TEXT,
     "predicts": {"type": "list"},
+    "metrics": {"type": "list", "default": []},
     "origin": _TEXT,
     "suite": _TEXT,
     "workload": _OPTIONAL,
+    "conditions": {"type": "dict", "default": {}},
     "metric": _TEXT,
     "method": _TEXT,
     "known_from": _TEXT,
@@ -95,28 +101,22 @@ STATEMENT: Fields = {"by": _TEXT, "section": _TEXT, "quoted": _TEXT, "why": _TEX
 SHORTEST = 10
 """Characters of a quotation, and of each of its parts."""
 
-NO_SOURCE = "No source is given."
-"""What `source_says` of a claim without a source begins with."""
+
+UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}
+"""Base units of the units in which claims are printed; any other is its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicRecord:
-    """What others published on a claim: each value by its name, or how many of `n` lie where."""
+    """What others published on a claim, each value by its name; of committed rows, or a few named here."""
 
     of: str
     origin: str  # published, or calculated by the source's formula
     source: str  # repository and path, or the paper
     values: Mapping[str, float]
-    n: int
-    inside: float | None  # share of n inside the claim's band
-    below: float | None
-    above: float | None
-    median: float | None
-    least: float | None
-    quantiles: Mapping[int, float]  # by per cent
+    rows: str  # the file of conf/published whose rows these are; "" where the values stand in answers.yaml
     note: str
     decides: bool  # the claim's own metric, on the claim's class of device
-    bound: str = ""  # at least | at most, where `inside` is a bound: quantiles are known, not the share
 
     @property
     def short(self) -> str:
@@ -148,6 +148,8 @@ class PaperClaim:
     do: str = ""  # what a reader should do
     universal: bool = False  # "requires", "mandates": one counterexample contradicts it
     exists: bool = False  # "can", "enables": one example confirms it
+    related: tuple[str, ...] = ()  # <suite>/<claim> on another quantity: shown next to it, never counted
+    would_decide: str = ""  # of one that is not decided; "" where the judged claims' conditions say it
 
 
 class Method(NamedTuple):
@@ -160,7 +162,9 @@ class Method(NamedTuple):
     metric: str
     method: str
     known_from: str  # what it was compared with
-    workload: str = ""  # the one whose records count; "" for all
+    workload: str = ""  # a pattern of those whose records count; "" for all
+    conditions: Mapping[str, str] = {}  # of the records that count: those out of sample
+    metrics: Sequence[str] = ()  # that it predicts; () for all
 
 
 class Sentence(NamedTuple):
@@ -212,10 +216,12 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     path = conf / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
     quotations = read_yaml(conf / "quotations.yaml")
+    sources = load_sources(conf)
     claims = tuple(
-        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations)
+        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations, sources, conf)
         for i, one in enumerate(data["claims"])
     )
+    _refuse_other_sources(path.name, conf, data["claims"], sources)
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
     _refuse_disorder(path.name, claims, list(data["parts"]))
     statements = tuple(
@@ -274,7 +280,14 @@ def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
     return long and all(any(part in one["text"] for one in sentences) for part in parts)
 
 
-def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any]) -> PaperClaim:
+def _claim(
+    where: str,
+    data: Any,
+    texts: Mapping[str, str],
+    quotations: Mapping[str, Any],
+    sources: Sources,
+    conf: Path,
+) -> PaperClaim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
@@ -282,14 +295,38 @@ def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[
         raise ConfigError(f"{where}.by: {fields['by']!r}; allowed: {', '.join(texts)}")
     if not is_quoted(fields["quoted"], quotations.get(fields["by"], [])):
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
-    if not fields["source"] and not fields["source_says"].startswith(NO_SOURCE.rstrip(".")):
-        raise ConfigError(f"{where}.source: missing; without a source, source_says begins with {NO_SOURCE!r}")
     if not fields["claim"]:
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
-    refuse_doubles(f"{where}.judged", fields["judged"])
+    refuse_doubles(f"{where}.judged", [*fields["judged"], *fields["related"]])
     band = _band(f"{where}.band", fields["band"])
-    public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
-    return PaperClaim(**{**fields, "band": band, "public": public, "judged": tuple(fields["judged"])})
+    public = tuple(_public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"]))
+    lists = {name: tuple(fields[name]) for name in ("judged", "related")}
+    source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
+    of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
+    return PaperClaim(**{**fields, **lists, **of_source, "band": band, "public": public})
+
+
+def _refuse_other_sources(where: str, conf: Path, answers: Sequence[Any], sources: Sources) -> None:
+    """Raise ConfigError where an answer and a claim it judges by quote the same words of different sources.
+
+    Also for a statement that neither the answers nor conf/claims refer to.
+    """
+    claims: dict[str, tuple[str, ClaimSource]] = {}
+    for path in sorted((conf / "claims").glob("*.yaml")):
+        for one in read_yaml(path).get("claims", ()):
+            claim = as_mapping(path.name, one)
+            name = f"{path.stem}/{claim.get('id', 'no id')}"
+            source = source_of(f"{path.name} ({claim.get('id', 'no id')})", claim.get("source"), sources)
+            claims[name] = str(claim.get("quoted", "")), source
+    used = [source for _, source in claims.values()]
+    for answer in answers:
+        at = f"{where} ({answer['id']})"
+        source = source_of(at, answer["source"], sources, answer.get("note", ""))
+        used.append(source)
+        for name in (*answer.get("judged", ()), *answer.get("related", ())):
+            if name in claims and same_words(answer["quoted"], claims[name][0]):
+                refuse_disagreement(at, source, name, claims[name][1])
+    refuse_unused("sources.yaml", sources, used)
 
 
 def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
@@ -300,21 +337,36 @@ def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
     return float(ends[0]), float(ends[1])
 
 
-def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRecord:
+def _public(where: str, data: Any, band: tuple[float, float] | None, conf: Path) -> PublicRecord:
     fields = check_fields(where, as_mapping(where, data), PUBLIC)
-    if fields["decides"] and (band is None or not (fields["values"] or fields["inside"] is not None)):
-        raise ConfigError(f"{where}.decides: needs the claim's band, and values or the share inside it")
-    if fields["values"] and fields["inside"] is not None:
-        raise ConfigError(f"{where}: values and inside are both given; keep one")
-    shares = [fields[name] for name in ("inside", "below", "above") if fields[name] is not None]
-    if any(not 0 <= share <= 1 for share in shares) or sum(shares) > 1.02:  # each is rounded
-        raise ConfigError(f"{where}: inside, below and above are shares of n; they add up to 1 at most")
-    if shares and not fields["n"]:
-        raise ConfigError(f"{where}.n: missing; shares are of a number of values")
+    if fields["values"] and fields["rows"]:
+        raise ConfigError(f"{where}: values and rows are both given; keep one")
+    if fields["where"] and not fields["rows"]:
+        raise ConfigError(f"{where}.where: selects rows; rows is missing")
     values = {str(name): float(value) for name, value in fields["values"].items()}
     if not all(math.isfinite(value) for value in values.values()):
         raise ConfigError(f"{where}.values: expected finite numbers")
-    quantiles = {int(name): float(value) for name, value in fields["quantiles"].items()}
-    return PublicRecord(
-        **{**fields, "values": values, "n": fields["n"] or len(values), "quantiles": quantiles}
+    if fields["rows"]:
+        values = _named(rows(fields["rows"], fields["where"], conf=conf))
+    if fields["decides"] and (band is None or not values):
+        raise ConfigError(f"{where}.decides: needs the claim's band, and values or rows")
+    return PublicRecord(**{**{k: v for k, v in fields.items() if k != "where"}, "values": values})
+
+
+def _named(rows_: Sequence[PublishedRow]) -> dict[str, float]:
+    """Return the rows' values by what distinguishes them; rows that read alike by their lines, too."""
+    labels = [_label(row) for row in rows_]
+    return {
+        label if labels.count(label) == 1 else f"{label}, line {row.line}": row.value
+        for label, row in zip(labels, rows_, strict=True)
+    }
+
+
+def _label(row: PublishedRow) -> str:
+    """Return `Llama 3 8B, 8,192 tokens, 64 H100` of the fields that a row has."""
+    known = row.fields
+    tokens = f"{known['tokens']:,} tokens" if "tokens" in known else ""
+    device = " ".join(str(known[key]) for key in ("gpus", "device") if key in known)
+    return ", ".join(
+        filter(None, [known.get("model"), known.get("setting"), tokens, device, known.get("statistic")])
     )

@@ -47,14 +47,21 @@ class NoValueError(Exception):
         self.cell = cell
 
 
-def value_of(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> ClaimValue:
-    """Return the value that the records give the interpretation; raises `NoValueError`."""
+def value_of(
+    claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool = False
+) -> ClaimValue:
+    """Return the value that the records give the interpretation; raises `NoValueError`.
+
+    `points`: a value with too few samples for an interval is returned as it is.
+    """
     if interpretation.relative_to:
-        return _speed_up(claim, interpretation, cells)
-    return _value(claim, interpretation, cells.get(interpretation.variant, ()))
+        return _speed_up(claim, interpretation, cells, points)
+    return _value(claim, interpretation, cells.get(interpretation.variant, ()), points)
 
 
-def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Record]) -> ClaimValue:
+def _value(
+    claim: Claim, interpretation: Interpretation, records: Sequence[Record], points: bool
+) -> ClaimValue:
     """Return the value from the samples of all repeats together; raises `NoValueError`."""
     usable = usable_of(interpretation, records)
     samples: list[float] = []
@@ -68,7 +75,7 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
     ours, low, high, basis = statistics.median(samples), min(samples), max(samples), "samples"
     if interpretation.stat != "median":
         basis = interpretation.stat
-    if basis == "mean":
+    if basis == "mean" and not (points and len(samples) == 1):
         if len(samples) < 2:
             raise NoValueError(f"one sample of {interpretation.metric}, whose mean has no interval")
         ours, low, high = interval_of_mean(samples)
@@ -78,7 +85,9 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
     return ClaimValue(ours, low, high, origin, worst, worst.conditions, basis, len(usable), len(samples))
 
 
-def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> ClaimValue:
+def _speed_up(
+    claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool
+) -> ClaimValue:
     """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`.
 
     The noise is that of the side that ran twice, of both the reference's.
@@ -94,7 +103,8 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
     except NoPairsError as reason:
         raise NoValueError(str(reason)) from None
     origin = origin_of(interpretation, [*usable, *base])
-    if ratio.basis == "ranges" or (ratio.basis == "single" and origin != Origin.CALCULATED):
+    without = ratio.basis == "ranges" or (ratio.basis == "single" and origin != Origin.CALCULATED)
+    if without and not points:
         by = f" by {interpretation.method}" if interpretation.method else ""
         raise NoValueError(
             f"{NO_INTERVAL}in which both variants have as many rounds of {interpretation.metric}{by}; more "

@@ -90,17 +90,22 @@ def write_index(
     `without_answers`: the list alone. Raises ConfigError, before anything is written, where results do not go
     together: two folders of one claim, two machines.
     """
-    from harness.claims.answers import answer_claims, refuse_unknown
+    from harness.claims.answers import answer_claims, refuse_conflicts
     from harness.claims.load import load_claims
     from harness.claims.paper import load_answers
     from harness.config.run import names
     from harness.report import write
-    from harness.report.index.answer_sources import findings
+    from harness.report.index.answer_sources import findings, halves
 
     results, asked = list(folders), load_answers()
-    known = (f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite))
-    refuse_unknown(asked.claims, known)
-    rows = [] if without_answers else answer_claims(asked.claims, findings(results, asked.methods))
+    refuse_conflicts(
+        asked.claims, {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
+    )
+    rows = (
+        []
+        if without_answers
+        else answer_claims(asked.claims, findings(results, asked.methods), halves(results, asked.methods))
+    )
     with _errors_of(folder):
         return write.write_index(folder, asked, rows, results)
 

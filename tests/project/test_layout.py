@@ -61,7 +61,7 @@ def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
     run = load([f"suite={suite}"])[0]
     variants = {variant.name for variant in run.variants}
     for claim in load_claims(suite):
-        assert claim.source
+        assert claim.source_says
         assert claim.quoted
         for one in claim.interpretations:
             assert one.workload in run.workloads, f"{claim.id}: no workload {one.workload}"

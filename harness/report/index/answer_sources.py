@@ -6,9 +6,13 @@ With them go the run of each value, and how far off predictions were on measurem
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from harness.claims.evidence import Findings, Judged, MethodError, Obtained
+from harness.claims.halves import HALVES, half_of
+from harness.claims.judge import judge
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import Method
 from harness.config.validation import ConfigError
@@ -27,22 +31,36 @@ def findings(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method
     return Findings(judged_claims(folders), runs, [_error(folders, method) for method in methods])
 
 
+def halves(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method]) -> list[Findings]:
+    """Return what each half of the processes of these results says, judged anew.
+
+    A half of few processes may have no interval; its values count as they are.
+    """
+
+    def of_half(data: ReportData, which: int) -> ReportData:
+        records = half_of(data.records, which)
+        return replace(data, records=records, verdicts=judge(data.claims, records, points=True))
+
+    return [
+        findings([(of_half(data, which), folder) for data, folder in folders], methods) for which in HALVES
+    ]
+
+
 def _error(folders: Sequence[tuple[ReportData, str]], method: Method) -> MethodError:
-    """Return a method's relative errors: of each cell the median, or of its workload every sample."""
-    of_suite = [data for data, _ in folders if data.suite == method.suite]
-    if method.workload:
-        records = [
-            one
-            for data in of_suite
-            for one in without_wrong(data.records)
-            if one.cell.workload == method.workload
-        ]
-        found = [measurement(one, method.metric, method.method) for one in records]
-        errors = [sample for one in found if one for sample in one.samples]
-    else:
-        values = [value for data in of_suite for value in data.index.table.values()]
-        errors = [one.median for one in values if (one.metric, one.method) == (method.metric, method.method)]
-    return MethodError(method.name, method.predicts, method.origin, method.known_from, errors)
+    """Return a method's relative errors out of sample, on its workloads and under its conditions."""
+    errors = [
+        error
+        for data, _ in folders
+        if data.suite == method.suite
+        for record in without_wrong(data.records)
+        if fnmatchcase(record.cell.workload, method.workload or "*")
+        and all(record.conditions.get(name) == value for name, value in method.conditions.items())
+        and (one := measurement(record, method.metric, method.method)) is not None
+        for error in one.samples
+    ]
+    return MethodError(
+        method.name, method.predicts, method.origin, method.known_from, errors, tuple(method.metrics)
+    )
 
 
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:

@@ -11,7 +11,7 @@ from harness.report.index.answers_text import accepted_text, evidence_text, publ
 
 FIELDS = (
     *("id", "by", "part", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
-    *("published", "evidence", "answer", "strength", "why", "do"),
+    *("published", "evidence", "answer", "strength", "why", "would_decide", "do"),
 )
 
 
@@ -24,7 +24,8 @@ def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
         claim = row.claim
         published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
         evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
-        known = {"accepted": accepted_text(claim), "published": published, "evidence": evidence}
+        known = {"accepted": accepted_text(row), "published": published, "evidence": evidence}
         known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
+        known["would_decide"] = row.would_decide
         writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
     return out.getvalue()

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from harness.claims.answers import ANSWERS, AnsweredClaim
 from harness.claims.paper import PaperClaim, PaperClaims, Sentence
 from harness.report.figures.figure import Figure
-from harness.report.index.answers_text import (
-    accepted_text,
-    answer_text,
-    evidence_text,
-    place,
-    public_text,
-    range_text,
-    shares_text,
-)
+from harness.report.index.answers_text import accepted_text, answer_text, found, links, place, range_text
 from harness.report.index.suite_index import IndexRow, runs_table
 from harness.report.output.markdown import details, escape, grid
 from harness.report.output.page import render
@@ -37,19 +29,22 @@ LOOKS = {
     "misquoted": "warn",
     "plausible": "info",
     "implausible": "warn",
+    "undecided": "muted",
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim: one word, and how strong the evidence is. A: values measured on the claim's class "
-    "of device, here or in public, its source's own formula, or words that no version of the source known to "
-    "us has. B: predicted by a method whose error on others' measurements stands next to it; a value counts "
-    "where it is three times as far from the accepted band as the largest of these errors. C: emulated, "
-    "simulated or calculated without such a record, or another class of device: plausible or implausible, no "
-    "more. D: none, with what it would take. One counterexample contradicts what is said to be always so. "
-    "Published values are whatever their authors published: often best cases, under unequal conditions."
+    "One row per claim: one word, how strong the evidence is, and the range that decides or comes nearest. A: "
+    "values measured on the claim's class of device, here or in public, its source's own formula, or words "
+    "that no version of the source known to us has. B: predicted by a method whose error on others' "
+    "measurements, out of sample, stands next to it; a value counts where it is three times as far from the "
+    "accepted band as the largest of these errors. C: emulated, simulated or calculated without such a record, "
+    "or another class of device: plausible where most values under the claim's own conditions agree, "
+    "implausible where nine in ten do not, else undecided, with what would decide. D: none, with what it would "
+    "take. One counterexample contradicts what is said to be always so, one example confirms what is said to "
+    "be possible. A word that one half of a run's processes turns is undecided, and a value within 1 % of an "
+    "edge counts for neither side. Published values are whatever their authors published: often best cases, "
+    "under unequal conditions."
 )
-MOST_FOUND = 3
-"""Pieces of evidence that a row shows; the claim's own section has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +97,8 @@ def index_page(answers: Answers) -> str:
 
 def counts_line(rows: Sequence[AnsweredClaim]) -> str:
     """Return `36 claims: 3 confirmed, 4 partly, …`, and of which suites there are no results."""
-    found = Counter(row.answer for row in rows)
-    counts = ", ".join(f"{found[one]} {one}" for one in ANSWERS if found[one])
+    words = Counter(row.answer for row in rows)
+    counts = ", ".join(f"{words[one]} {one}" for one in ANSWERS if words[one])
     text = f"{counted(len(rows), 'claim')}: {counts}."
     missing = sorted({name.partition("/")[0] for row in rows for name in row.missing})
     return f"{text} Without results of: {', '.join(missing)}." if missing else text
@@ -123,11 +118,11 @@ def by_part(answers: Answers) -> Iterator[tuple[str, list[AnsweredClaim]]]:
 
 def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
     """Return the sentence with its values; "" where an answer is another or a value is missing."""
-    found = {row.claim.id: row.answer for row in rows}
-    if any(found.get(claim) != answer for claim, answer in sentence.answers.items()):
+    words = {row.claim.id: row.answer for row in rows}
+    if any(words.get(claim) != answer for claim, answer in sentence.answers.items()):
         return ""
     ranges = {
-        f"{one.claim} | {one.group} | {one.verdicts[0].origin}": range_text(one)
+        f"{one.claim} | {one.group} | {one.verdicts[0].origin}": range_text(one, row.claim)
         for row in rows
         for one in row.evidence
     }
@@ -138,21 +133,13 @@ def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
 
 def _cells(row: AnsweredClaim) -> tuple[str, ...]:
     claim = row.claim
-    return claim.claim, answer_text(row), "; ".join(_found(row)), accepted_text(claim), claim.do
+    return claim.claim, answer_text(row), _best(row), accepted_text(row), claim.do
 
 
-def _found(row: AnsweredClaim) -> list[str]:
-    """Return the best evidence with a link to its run, and what others published."""
-    ours = [
-        f"{escape(evidence_text(one, row.claim))} {_links(one.runs)}".strip()
-        for one in row.evidence[:MOST_FOUND]
-    ]
-    return [*ours, *(escape(shares_text(one, row.claim)) for one in row.claim.public)]
-
-
-def _links(runs: Sequence[object]) -> str:
-    folders = dict.fromkeys(str(getattr(run, "folder", "")) for run in runs)
-    return ", ".join(f"[{folder}]({folder}/report.md)" for folder in folders if folder)
+def _best(row: AnsweredClaim) -> str:
+    """Return the range of the best evidence, with a link to its run."""
+    best = next(iter(found(row)), None)
+    return f"{escape(best.short)} {links(best.folders)}".strip() if best else ""
 
 
 def _shown(row: AnsweredClaim) -> dict[str, object]:
@@ -160,13 +147,9 @@ def _shown(row: AnsweredClaim) -> dict[str, object]:
     return {
         "row": row,
         "place": place(row.claim),
-        "accepted": accepted_text(row.claim),
+        "accepted": accepted_text(row),
         "look": LOOKS[row.answer],
-        "published": [(public_text(one, row.claim), one.source) for one in row.claim.public],
-        "evidence": [
-            (evidence_text(one, row.claim), one.strength, list(dict.fromkeys(run.folder for run in one.runs)))
-            for one in row.evidence
-        ],
+        "found": found(row),
     }
 
 
@@ -181,13 +164,12 @@ def _statements(asked: PaperClaims) -> Table:
 
 def _in_full(row: AnsweredClaim) -> str:
     claim: PaperClaim = row.claim
-    lines = [f"“{escape(claim.quoted)}” — {place(claim)}", f"Accepted: {accepted_text(claim)}."]
+    lines = [f"“{escape(claim.quoted)}” — {place(claim)}", f"Accepted: {accepted_text(row)}."]
     lines.append(
         f"Its source: {escape(claim.source_says)}{f' — {escape(claim.source)}' if claim.source else ''}"
     )
-    lines += [f"Published: {escape(public_text(one, claim))} — {escape(one.source)}" for one in claim.public]
-    lines += [
-        f"Here, {one.strength}: {escape(evidence_text(one, claim))} (`{one.claim}`)" for one in row.evidence
-    ]
-    lines.append(f"**{row.answer}**, {row.strength}" + (f": {escape(row.why)}" if row.why else ""))
+    for one in found(row):
+        where = f"— {escape(one.source)}" if one.source else links(one.folders)
+        lines.append(f"{one.strength}: {escape(one.detail)} {where}".strip())
+    lines.append(answer_text(row).replace(row.why, escape(row.why)) if row.why else answer_text(row))
     return "\n\n".join(lines)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.claims.answers import AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION
-from harness.claims.paper import PaperClaim
+from harness.claims.paper import UNIT_OF, PaperClaim
 from harness.report.figures.axes import log_ticks, set_ticks, x_title
 from harness.report.figures.figure import Drawing, Figure, drawing_style
 from harness.report.figures.svg import LIGHT, SERIES, Tip
@@ -104,13 +104,13 @@ def _reference(claim: PaperClaim) -> float | None:
 
 def _found(row: AnsweredClaim) -> Iterator[FoundRange]:
     """Yield ranges in the claim's own unit."""
-    unit = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}.get(row.claim.unit, row.claim.unit)
+    unit = UNIT_OF.get(row.claim.unit, row.claim.unit)
     for one in row.evidence:
-        if one.grade != ILLUSTRATION and one.judged.unit == unit and one.low > 0:
+        alike = one.judged.unit == unit and one.judged.per == row.claim.per
+        if one.grade != ILLUSTRATION and not one.related and alike and one.low > 0:
             yield FoundRange(one.strength, one.low, one.high)
     for record in row.claim.public:
-        values = [*record.values.values(), *record.quantiles.values()]
-        values += [one for one in (record.median, record.least) if one is not None]
+        values = list(record.values.values())
         if values and min(values) > 0:
             yield FoundRange("A" if record.decides else "C", min(values), max(values))
 

@@ -131,7 +131,8 @@ def claim_text(one: ClaimWithVerdicts, spec: Spec) -> str:
         f"### {claim.quoted_by}: {claim.quoted}",
         f"Quoted: {quoted(claim)}. Accepted: {accepted(claim)}.",
         *orders(claim, spec),
-        f"What its source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
+        f"What its source says: {claim.source_says}"
+        + (f" — {claim.source} ({MARKS[claim.provenance]})" if claim.source else ""),
     ]
     if claim.misquoted:
         lines.append(f"Misquoted: {claim.misquoted}")

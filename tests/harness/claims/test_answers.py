@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from answered import answered, paper_claim, public
+from answered import answered, paper_claim, public, shares
 from synthetic import claim as judged_claim
 from synthetic import made
 
 from harness.claims.answers import answer_claims
 from harness.claims.evidence import Findings, MethodError
+from harness.claims.halves import HALVES, half_of
 from harness.claims.judge import judge
 from harness.claims.model import Claim
 from harness.claims.paper import PublicRecord, load_answers
 from harness.records import Record
 from harness.report.index.answer_sources import findings
 from harness.report.index.answers_page import Answers, index_markdown
-from harness.report.index.answers_text import evidence_text, shares_text
+from harness.report.index.answers_text import evidence_text, public_text, shares_text
 from harness.report.language.spec import load_spec
 from harness.report.report_data import ReportData
 
@@ -32,34 +33,30 @@ def of(held: Claim, records: list[Record]) -> Findings:
         ([public(values={"a": 2.0, "b": 2.1, "c": 1.9})], "confirmed"),
         ([public(values={"a": 2.0, "b": 2.3, "c": 1.9})], "partly"),
         ([public(values={"a": 1.0, "b": 2.3, "c": 3})], "contradicted"),
-        ([public(values={"a": 2.0, "b": 3})], "plausible"),  # too few to decide
+        ([public(values={"a": 2.0, "b": 2.1})], "plausible"),  # too few to decide
+        ([public(values={"a": 2.0, "b": 3})], "undecided"),  # a half is not most
         ([public(values={"a": 1.0, "b": 3})], "implausible"),
-        ([public(False, values={"a": 2.0, "b": 3})], "plausible"),
-        ([public(n=100, inside=0.95)], "confirmed"),
-        ([public(n=100, inside=0.5)], "partly"),
-        ([public(n=100, inside=0.05)], "contradicted"),
-        ([public(n=9, inside=1.0), public(n=100, inside=0.0)], "partly"),
-        ([public(False, n=100, inside=1.0)], "no evidence"),
+        ([public(False, values={"a": 2.0, "b": 2.1, "c": 3})], "plausible"),
+        ([public(False, values={"a": 2.0, "b": 3.1, "c": 3})], "undecided"),
+        ([public(values=shares(95, 5))], "confirmed"),
+        ([public(values=shares(50, 50))], "partly"),
+        ([public(values=shares(5, 95))], "contradicted"),
+        ([public(values=shares(9, 0)), public(values=shares(0, 100))], "partly"),
+        ([public(False)], "no evidence"),
+        ([public(values={"a": 2.19, "b": 2.21, "c": 1.79})], "undecided"),  # each within 1 % of an edge
     ],
 )
 def test_published_values_decide_where_they_have_the_claims_metric(
     records: list[PublicRecord], expected: str
 ) -> None:
-    claim = paper_claim(public=tuple(replace(one, n=one.n or len(one.values)) for one in records))
-    assert answered(claim).answer == expected
-
-
-def test_a_share_of_which_a_bound_is_known_says_so() -> None:
-    low = public(n=100, inside=0.4, bound="at most")
-    found = answered(paper_claim(public=(low,), often=True))
-    assert (found.answer, found.why) == ("partly", "at most 40 % of 100 (of a GPU)")
+    assert answered(paper_claim(public=tuple(records))).answer == expected
 
 
 def test_often_is_met_by_half() -> None:
-    half = public(n=100, inside=0.56)
+    half = public(values=shares(56, 44))
     assert answered(paper_claim(public=(half,))).answer == "partly"
     assert answered(paper_claim(public=(half,), often=True)).answer == "confirmed"
-    assert answered(paper_claim(public=(public(n=100, inside=0.4),), often=True)).answer == "partly"
+    assert answered(paper_claim(public=(public(values=shares(4, 6)),), often=True)).answer == "partly"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,8 @@ def test_often_is_met_by_half() -> None:
         ((2.0, 3.1, 1.0), "measured", "cuda", "partly"),
         ((2.0, 2.1, 1.9), "published", "cuda", "confirmed"),
         ((2.0, 2.1, (1.9, 2.5)), "measured", "cuda", "plausible"),  # two are decided
-        (((1.9, 2.5), (1.9, 2.6), (1.5, 2.1)), "measured", "cuda", "plausible"),
+        (((1.9, 2.5), (1.9, 2.6), (1.5, 2.1)), "measured", "cuda", "undecided"),
+        ((2.0, 3.0), "measured", "cpu", "undecided"),
         ((2.0, 2.1, 1.9, (1.9, 2.5)), "measured", "cuda", "confirmed"),  # of those that are decided
         ((2.0, 2.1, 1.9), "measured", "cpu", "plausible"),
         ((3.0, 3.1, 1.0), "measured", "cpu", "implausible"),
@@ -100,22 +98,79 @@ def test_what_is_misquoted_and_not_built_is_misquoted_and_says_both() -> None:
     assert (found.answer, found.why) == ("misquoted", "It left half out. Not built: there is no suite yet.")
 
 
-def test_a_plausible_claim_says_what_of_the_context_agrees() -> None:
+def test_context_says_how_many_of_its_values_agree() -> None:
     inside = answered(paper_claim(), 2.0, origin="simulated")
-    assert inside.why == "some of the context lies in the accepted band"
-    narrow = answered(paper_claim(), 1.0, 1.801, origin="simulated")
-    assert narrow.why == "some of the context lies in the accepted band; 1.80 s by 0.06 % only"
-    crossing = answered(paper_claim(), (1.9, 2.5), origin="simulated")
-    assert crossing.why == "some intervals of the context reach into the accepted band"
-    direction = answered(paper_claim(band=None), 2.0, origin="simulated")
-    assert direction.why == "no number is claimed; the context has the claimed direction"
+    assert (inside.answer, inside.why) == ("plausible", "1 of 1 values in the accepted band (simulated)")
+    close = answered(paper_claim(), 1.801, origin="simulated")  # an edge by a hair is neither side
+    assert (close.answer, close.why) == ("undecided", "0 of 1 values in the accepted band (simulated)")
+    assert answered(paper_claim(), (1.9, 2.5), origin="simulated").answer == "undecided"
+    direction = answered(paper_claim(band=None), 2.0, 2.1, 3.0, origin="simulated")
+    assert (direction.answer, direction.why[:36]) == ("plausible", "2 of 3 values on the claimed side (s")
 
 
-def test_a_quoted_value_between_our_bounds_is_named() -> None:
-    held = judged_claim(2.0, tolerance=0.1, unit="s", stat="bounds", metric="time", method="")
-    records = [made(figures={("time", ""): ("s", "calculated", (1.0, 4.0))})]
-    (row,) = answer_claims([paper_claim()], of(held, records))
-    assert (row.answer, row.why) == ("plausible", "the quoted 2 s lies within our bounds")
+def test_context_counts_under_the_claims_own_conditions_alone() -> None:
+    own = answered(
+        paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="fsdp2"
+    )
+    assert own.answer == "plausible"
+    other = answered(
+        paper_claim(), 2.0, origin="emulated", stated={"parallelism": "fsdp2"}, parallelism="ddp"
+    )
+    assert (other.answer, other.why) == ("undecided", "no value was found under the claim's own conditions")
+
+
+def test_what_is_not_decided_says_what_would_decide() -> None:
+    gpu = {"device_name": "*MI300X*"}
+    assert answered(paper_claim(), 2.0, stated=gpu).would_decide == "suite=invented on MI300X"
+    assert answered(paper_claim(), 2.0).would_decide == "suite=invented on GPUs"
+    assert answered(paper_claim(would_decide="a second post"), 2.0).would_decide == "a second post"
+    assert answered(paper_claim(), 2.0, 2.1, 1.9, device="cuda").would_decide == ""
+
+
+def test_values_on_another_quantity_are_shown_and_never_counted() -> None:
+    beside = replace(paper_claim(), judged=(), related=("invented/claim",))
+    found = answered(beside, 2.0, 2.1, 1.9, device="cuda")
+    assert (found.answer, len(found.evidence)) == ("no evidence", 1)
+    assert answered(replace(beside, exists=True), 2.0, device="cuda").answer == "no evidence"
+
+
+def test_a_word_that_one_half_of_the_processes_turns_is_no_answer() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")
+
+    def run(*per_process: float) -> tuple[list[Findings], Findings]:
+        records = [
+            made(figures={("time", ""): ("s", "measured", (one,))}, repeat=repeat)
+            for repeat, one in enumerate(per_process)
+        ]
+        parts = [half_of(records, which) for which in HALVES]
+        assert {one.cell.repeat for part in parts for one in part} == set(range(len(per_process)))
+        return [of(held, part) for part in parts], of(held, records)
+
+    alike, whole = run(2.0, 2.05, 2.01, 1.99)
+    (row,) = answer_claims([paper_claim()], whole, alike)
+    assert row.answer == "plausible"
+    unlike, whole = run(2.0, 3.0, 2.0, 3.0)
+    (row,) = answer_claims([paper_claim()], whole, unlike)
+    assert (row.answer, row.strength) == ("undecided", "C")
+    assert row.why.startswith("all processes give undecided, the halves of them plausible and implausible: ")
+
+
+def test_one_process_is_halved_by_its_rounds_and_what_no_second_run_changes_is_whole() -> None:
+    figures = {
+        ("time", ""): ("s", "measured", (1.0, 2.0, 3.0, 4.0, 5.0)),
+        ("bytes", ""): ("B", "calculated", (7.0, 8.0)),
+        ("once", ""): ("s", "measured", (9.0,)),
+    }
+    other = {("time", ""): ("s", "measured", (1.0, 2.0, 3.0, 4.0))}
+    records = [made(figures=figures), made("w", "fast", other)]
+    kept = [
+        {one.metric: one.samples for one in record.measurements}
+        for which in HALVES
+        for record in half_of(records, which)
+    ]
+    assert kept[0] == {"time": (1.0, 2.0), "bytes": (7.0, 8.0), "once": (9.0,)}
+    assert kept[2] == {"time": (3.0, 4.0, 5.0), "bytes": (7.0, 8.0), "once": (9.0,)}
+    assert [kept[1]["time"], kept[3]["time"]] == [(1.0, 2.0), (3.0, 4.0)]
 
 
 def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
@@ -126,24 +181,27 @@ def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
     held = replace(held, interpretations=tuple(each))
     figures = dict(zip(groups, (2.0, 2.1, 1.9, 9.0), strict=True))
     records = [made(name, figures={("time", ""): ("s", "measured", (one,))}) for name, one in figures.items()]
-    (row,) = answer_claims([paper_claim()], of(held, records))
+    (row,) = answer_claims([paper_claim(unit="s")], of(held, records))
     assert [evidence_text(one, row.claim) for one in row.evidence] == [
-        "alone: 1.90 s … 2.10 s ᵐ (n = 3)",
+        "alone: 1.90 … 2.10 s ᵐ (n = 3)",
         "steps: 9 s ᵐ (n = 1)",
     ]
-    assert (row.answer, row.why) == ("confirmed", "3 of 3 (measured, alone, invented/claim)")
+    assert (row.answer, row.why) == ("confirmed", "3 of 3 (measured, alone)")
 
 
 def test_a_published_record_says_what_it_is_of() -> None:
-    record = public(of="speed on a GPU, best case: 2 of them", values={"a": 2.0, "b": 3.0}, n=2)
-    assert shares_text(record, paper_claim()) == "speed on a GPU: 2× … 3× (n = 2) ᵖ"
+    record = public(of="speed on a GPU, best case: 2 of them", values={"a": 2.0, "b": 3.0})
+    assert shares_text(record, paper_claim()) == "speed on a GPU: 2× … 3× ᵖ (n = 2)"
+    many = replace(record, values={str(i): float(i) for i in range(1, 12)})
+    assert shares_text(many, paper_claim()) == "speed on a GPU: 1× … 11× ᵖ (n = 11, median 6×)"
+    assert "n = 11, 9 % in the band, least: 1×, 10 %: 2×" in public_text(many, paper_claim())
     assert shares_text(public(of="2× on a GPU, once"), paper_claim()) == "2× on a GPU, once ᵖ"
 
 
 def test_what_is_missing_is_named() -> None:
     assert answered(paper_claim(not_built="no suite yet")).why == "no suite yet"
     outside = answered(paper_claim(not_built="no suite yet"), 9.0, origin="simulated")
-    assert (outside.answer, outside.strength) == ("no evidence", "D")
+    assert (outside.answer, outside.strength) == ("implausible", "C")
     assert answered(paper_claim()).missing == ("invented/claim",)
     page = index_markdown(Answers(load_answers(), [answered(paper_claim())], None, []))
     assert "Without results of: invented." in page
@@ -173,7 +231,7 @@ DRY_RUN = MethodError("the dry run", ["invented"], "simulated", "published peaks
         ((2.0, 2.0, 1.95), "plausible", "C"),  # each number counts once: two are left
         ((2.0, 2.05, 1.95), "confirmed", "B"),
         ((2.0, 1.95, 1.0), "partly", "B"),
-        ((1.0, 1.1, 1.79), "implausible", "C"),  # one is too close to the edge, so that two are left
+        ((1.0, 1.1, 1.79), "undecided", "C"),  # one is too close to the edge, so that two are left
         ((1.0, 1.1, 1.79, 3.0), "contradicted", "B"),
     ],
 )
@@ -191,7 +249,7 @@ def test_a_prediction_under_other_conditions_or_of_a_worse_method_decides_nothin
     assert (elsewhere.answer, elsewhere.strength) == ("implausible", "C")
     worse = DRY_RUN._replace(errors=[0.5])
     found = answered(paper_claim(), *values, origin="simulated", methods=(worse,), device="cuda")
-    assert (found.answer, found.strength) == ("implausible", "C")
+    assert (found.answer, found.strength) == ("undecided", "C")
     other = DRY_RUN._replace(origin="calculated")
     found = answered(paper_claim(), *values, origin="simulated", methods=(other,), device="cuda")
     assert (found.answer, found.strength) == ("implausible", "C")
@@ -236,23 +294,20 @@ def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confir
     found = answered(always, 2.0, 3.0, device="cuda")
     assert (found.answer, found.strength, found.why) == ("contradicted", "A", "3 s, measured")
     assert answered(always, 2.0, device="cuda").answer == "plausible"
-    assert answered(always, 2.0, 2.1, 1.9, device="cuda").answer == "confirmed"
-    assert answered(always, 2.0, 3.0, device="cpu").answer == "plausible"
+    none = answered(always, 2.0, 2.1, 1.9, device="cuda")
+    assert (none.answer, none.why) == ("plausible", "no counterexample in 3 of 3 (measured)")
+    assert answered(always, 2.0, 3.0, device="cpu").answer == "undecided"
     predicted = answered(always, 2.0, 3.0, origin="simulated", methods=(DRY_RUN,), device="cuda")
     assert (predicted.answer, predicted.strength) == ("contradicted", "B")
     found = answered(possible, 2.0, 3.0, device="cuda")
     assert (found.answer, found.strength, found.why) == ("confirmed", "A", "2 s, measured")
     assert answered(possible, 3.0, device="cuda").answer == "implausible"
-    outside = public(values={"a": 9.0}, n=1)
+    outside = public(values={"a": 9.0})
     assert answered(replace(always, public=(outside,))).answer == "contradicted"
     assert answered(replace(always, public=(replace(outside, decides=False),))).answer == "implausible"
-    most = public(n=100, inside=0.95)
-    found = answered(replace(always, public=(most,)))
-    assert (found.answer, found.why) == ("contradicted", "95 % of 100 (of a GPU)")
-    bounded = answered(replace(always, public=(replace(most, bound="at least"),)))
-    assert bounded.answer == "plausible"
-    assert bounded.why == "no counterexample is known: at least 95 % of 100 (of a GPU)"
-    inside = public(values={"a": 2.0}, n=1)
+    most = answered(replace(always, public=(public(values=shares(95, 5)),)))
+    assert (most.answer, most.why) == ("contradicted", "3.00×, published, r95")
+    inside = public(values={"a": 2.0})
     assert answered(replace(possible, public=(inside,))).answer == "confirmed"
 
 

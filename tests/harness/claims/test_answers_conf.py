@@ -122,6 +122,7 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
     data |= {"claims": [first], "sentences": []}
     (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
+    (folder / "sources.yaml").write_text("{}")
     return folder
 
 
@@ -132,7 +133,9 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
         ({"by": "newspaper"}, "allowed: paper, article"),
         ({"part": "appendix"}, "part: expected one of abstract, table_1"),
         ({"band": [3.0, 1.5]}, "the lower number first"),
-        ({"source": "", "source_says": "It is known."}, "source: missing"),
+        ({"source": "elsewhere/first"}, "source=elsewhere/first: no such name"),
+        ({"source_says": "It is known."}, "source_says: no such name"),
+        ({"misquoted": "Half is left out."}, "misquoted: no such name"),
         ({"band": None}, "decides: needs the claim's band"),
         ({"claim": ""}, "empty; expected the claim in plain words"),
         ({"quoted": "9x"}, "is nowhere"),

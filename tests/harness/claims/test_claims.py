@@ -13,13 +13,13 @@ import yaml
 from synthetic import claim as claim_of
 
 from harness.claims.interpretations import INTERPRETATION
-from harness.claims.load import CLAIM, CONF, FILE, SOURCE, load_claims
+from harness.claims.load import CLAIM, CONF, FILE, load_claims
+from harness.claims.sources import DOCUMENT, NO_SOURCE, STATEMENT
 from harness.config.validation import ConfigError
 from harness.records import UNITS
 
 GOOD = {
     "suite": "invented",
-    "sources": {"somewhere": {"cite": "a place", "provenance": "stated"}},
     "claims": [
         {
             "id": "first",
@@ -31,14 +31,16 @@ GOOD = {
             "tolerance": 0.1,
             "conditions": {"device": "cuda"},
             "requires": {"device_memory_B": 80e9},
-            "source_says": "nothing",
-            "source": "somewhere",
+            "source": "somewhere/first",
             "interpretations": [
                 {"name": "r", "metric": "m", "method": "y", "workload": "w_small", "variant": "o", "text": ""}
             ],
         }
     ],
 }  # fmt: skip
+SOURCES = """
+somewhere: {cite: a place, provenance: stated, says: {first: {text: It is so.}}}
+"""
 WORKLOAD = """
 from dataclasses import dataclass
 @dataclass(kw_only=True)
@@ -70,6 +72,7 @@ def load(conf: Path, edit: Edit | None = None) -> Any:
     for folder in ("claims", "suite/invented", "report", "suites/invented"):
         (conf / folder).mkdir(parents=True, exist_ok=True)
     (conf / "claims/invented.yaml").write_text(yaml.safe_dump(data))
+    (conf / "sources.yaml").write_text(SOURCES)
     (conf / "suite/invented.yaml").write_text(SUITE)
     (conf / "suites/invented/__init__.py").write_text(WORKLOAD)
     (conf / "suite/invented/o.yaml").write_text("title: The other\n")
@@ -81,7 +84,7 @@ def load(conf: Path, edit: Edit | None = None) -> Any:
 def test_a_good_file_is_read(tmp_path: Path) -> None:
     (claim,) = load(tmp_path)
     assert (claim.value, claim.unit, claim.source, claim.provenance) == (100.0, "B", "a place", "stated")
-    assert (claim.verbatim, claim.misquoted) == (True, "")
+    assert (claim.verbatim, claim.misquoted, claim.source_says) == (True, "", "It is so.")
     assert claim.interpretations[0].divide_by == ""
     with pytest.raises(FrozenInstanceError):
         claim.value = 1.0
@@ -212,7 +215,12 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
         (lambda d, c: (c.pop("unit"), c.update(relation="up_to", value=0.5)), ["(first).value", "above 1"]),
         (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
         (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
-        (lambda d, c: c.update(source="elsewhere"), ["(first).source", "somewhere"]),
+        (lambda d, c: c.update(source="somewhere/frist"), ["(first).source", "mean somewhere/first"]),
+        (lambda d, c: c.update(source=["none", 7]), ["(first).source", "DOCUMENT/STATEMENT"]),
+        (lambda d, c: c.update(source=[]), ["(first).source", "DOCUMENT/STATEMENT"]),
+        (lambda d, c: c.update(source=["none", "none"]), ["(first).source", "'none' is given twice"]),
+        (lambda d, c: c.pop("source"), ["(first).source", "missing"]),
+        (lambda d, c: c.update(source_says="It is not."), ["(first).source_says", "no such name"]),
         (lambda d, c: c.update(verbatim="no"), ["(first).verbatim", "true or false"]),
         (lambda d, c: c.update(interpretations=[]), ["(first).interpretations", "none"]),
         (lambda d, c: first(c).pop("metric"), ["interpretations[0].metric", "missing"]),
@@ -220,7 +228,6 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
         (lambda d, c: c["interpretations"].append("a word"), ["interpretations[1]", "expected KEY: VALUE"]),
         (lambda d, c: d["claims"].append(c), ["'first' is given twice"]),
         (lambda d, c: d["claims"].append(7), ["claims[1]", "expected KEY: VALUE"]),
-        (lambda d, c: d["sources"]["somewhere"].update(provenance="U"), ["somewhere.provenance", "stated"]),
         (lambda d, c: d.update(ignore_fields=["rank"]), ["ignore_fields", "'rank'"]),
         (lambda d, c: first(c).update(workload="w_smal"), ["interpretations[0].workload", "mean w_small"]),
         (lambda d, c: first(c).update(workloads=["w_*"]), ["interpretations[0]", "workload, or workloads"]),
@@ -308,10 +315,10 @@ SUITES = sorted(path.stem for path in (CONF / "claims").glob("*.yaml"))
 def test_every_claim_says_what_its_source_says(suite: str) -> None:
     for claim in load_claims(suite):
         assert claim.source_says
-        assert claim.source
+        assert bool(claim.source) == (claim.source_says != NO_SOURCE)
         assert claim.quoted
         assert claim.unit in UNITS
-        assert claim.provenance in ("stated", "secondary", "chart", "derived")
+        assert claim.provenance in (("stated", "secondary", "chart", "derived") if claim.source else ("",))
         assert claim.interpretations
 
 
@@ -366,7 +373,13 @@ def documented(heading: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("heading", "schema"),
-    [("A file", FILE), ("A source", SOURCE), ("A claim", CLAIM), ("An interpretation", INTERPRETATION)],
+    [
+        ("A file", FILE),
+        ("A document", DOCUMENT),
+        ("A statement", STATEMENT),
+        ("A claim", CLAIM),
+        ("An interpretation", INTERPRETATION),
+    ],
 )
 def test_the_documentation_describes_each_key_and_no_other(heading: str, schema: Any) -> None:
     rows = documented(heading)

@@ -1,5 +1,7 @@
 """docs/commands/cost.md states what the cost suite calculates."""
 
+import re
+
 import numpy as np
 from test_cost import BASELINE, OF_H200, OF_MLPERF, PAIRS, RUN, usd_per_h, values_of
 
@@ -76,19 +78,66 @@ def test_the_page_counts_the_pairs_and_what_breaks_even():
         last = "see below" if names is OF_H200 else str(above)
         row = f"| {kind} | {len(names)} | {np.median(ratios):.2f}× | {min(ratios):.2f}× | {last} |"
         assert row in page
-    every = list(speed_ups.values())
+    every = list(of_h100.values())
     text = " ".join(page.split())
-    assert f"Over the {len(every)} pairs here half are above {np.median(every):.2f}×" in text
-    assert f"the least is {min(every):.2f}×, and {sum(one > 1.6 for one in every)} are above 1.6×" in text
-    below = [name for name, one in speed_ups.items() if one <= 1.6]
+    above = sum(one > 1.6 for one in every)
+    assert f"{len(every)} pairs compare GB200 with H100: half are above {np.median(every):.2f}×" in text
+    assert f"half are above {np.median(every):.2f}×, and {above} are above 1.6×" in text
+    below = [name for name, one in of_h100.items() if one <= 1.6]
     of_mlperf = [name for name in below if name in OF_MLPERF]
-    assert f"Of the {len(below)} that are not, one is DeepSeek-V3 and {len(of_mlperf)} are of MLPerf" in text
+    assert f"Of the {len(below)} pairs with H100 that are not above 1.6×, one is DeepSeek-V3" in text
+    assert f"one is DeepSeek-V3 and {len(of_mlperf)} are of MLPerf" in text
     assert [name for name in below if name not in OF_MLPERF] == ["pair_deepseek_v3_bf16"]
     assert not [name for name in of_mlperf if "lora" in name or "llama" in name]
-    llama = [speed_ups[name] for name in OF_MLPERF if "lora" in name or "llama" in name]
-    others = [speed_ups[name] for name in OF_MLPERF if "lora" not in name and "llama" not in name]
-    assert f"reach {min(llama):.2f}× to {max(llama):.2f}×, the other {len(others)} pairs" in text
-    assert f"pairs {min(others):.2f}× to {max(others):.2f}×." in text
+    mlperf = {name: of_h100[name] for name in PAIRS if name in OF_MLPERF}
+    llama = [one for name, one in mlperf.items() if "lora" in name or "llama" in name]
+    others = [one for name, one in mlperf.items() if "lora" not in name and "llama" not in name]
+    assert len(llama) == 3
+    assert f"reach {min(llama):.2f}× to {max(llama):.2f}×, the other {len(others)} pairs of MLPerf" in text
+    assert f"pairs of MLPerf {min(others):.2f}× to {max(others):.2f}×." in text
+
+
+def counted(text: str) -> set[tuple[int, ...]]:
+    """Return what a text states of published pairs of GB200: their numbers, and `a of b` as (a, b).
+
+    A paragraph or table that names GB200 and pairs is read; elsewhere such words are about something else.
+    """
+    about = [one for one in re.split(r"\n\s*\n", text) if "GB200" in one and re.search(r"\bpairs\b", one)]
+    found: set[tuple[int, ...]] = set()
+    for paragraph in (" ".join(one.split()) for one in about):
+        # The number before `pairs`, with at most two words between; words such as "Six" are no digits.
+        found |= {(int(one),) for one in re.findall(r"\b(\d+) (?:[a-zA-Z]+ ){0,2}pairs\b", paragraph)}
+        found |= {
+            (int(a), int(b))
+            for a, b in re.findall(r"(?<![\d.,])(\d+) (?:of|in) (?:the )?(\d+)\b(?![.,]\d| ?%)", paragraph)
+        }
+    return found
+
+
+def test_no_page_counts_the_pairs_differently():
+    """Each count of published pairs in README and docs is one that the committed inputs give."""
+    found = values_of()
+    speed_ups = {name: values_of(name)["speedup", ""] for name in (*PAIRS, *OF_H200)}
+    of_mlperf = [name for name in PAIRS if name in OF_MLPERF]
+    alike = [name for name in PAIRS if RUN.workloads[name]["alike"]]
+    ends = [
+        1.6,
+        *(value for (metric, _), value in found.items() if metric == "break_even" and np.ndim(value) == 0),
+    ]
+    groups = [PAIRS, of_mlperf, [name for name in PAIRS if name not in OF_MLPERF], alike, OF_H200, OF_MLPERF]
+    right: set[tuple[int, ...]] = set()
+    for names in groups:
+        above = {sum(speed_ups[name] > end for name in names) for end in ends}
+        right |= {(len(names),)} | {(one, len(names)) for one in above}
+    of_llama = {name for name in of_mlperf if "lora" in name or "llama" in name}
+    right |= {(len(of_mlperf) - len(of_llama),), (sum(speed_ups[name] <= 1.6 for name in PAIRS),)}
+    texts = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+    wrong = {str(path.relative_to(ROOT)): counted(text) - right for path, text in texts.items()}
+    assert not {path: counts for path, counts in wrong.items() if counts}
+    assert (len(PAIRS),) in counted(texts[ROOT / "docs/commands/cost.md"])
+    # Another count, as this page once had it, is found.
+    other = "**Another count** of GB200 has 43 pairs that include MLPerf; 42 of 43 are above 1.6×."
+    assert counted(other) - right == {(43,), (42, 43)}
 
 
 def test_the_page_states_what_breaks_even_against_h200():

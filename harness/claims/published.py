@@ -1,0 +1,212 @@
+"""conf/published/<name>.jsonl, one published fact per line -> the rows that a claim selects. Pure.
+
+docs/extend/published-rows.md describes the fields. Every count, median and quantile of published values is
+computed from such rows, so that anyone can recompute it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.bounds import BOUNDS, RELATIONS
+from harness.config.validation import ConfigError, Fields, check_fields, check_value, unknown
+from harness.config.variants.optimizations import CONF
+
+_TEXT = {"type": "str", "default": None}
+_COUNT = {"type": "int", "at_least": 1, "default": None}
+_NUMBER = {"type": "float", "above": 0, "default": None}
+ROW: Fields = {
+    "value": {"type": "float", "above": 0},
+    "repository": _TEXT,
+    "commit": _TEXT,
+    "path": _TEXT,
+    "cite": _TEXT,
+    "table": _TEXT,
+    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"], "default": "stated"},
+    "phase": {"type": "str", "one_of": ["training", "inference"], "default": None},
+    "scope": {
+        "type": "str",
+        "one_of": ["step", "forward and backward", "forward", "layer", "kernel", "trace"],
+        "default": "step",
+    },
+    "statistic": _TEXT,
+    "framework": _TEXT,
+    "model": _TEXT,
+    "task": {
+        "type": "str",
+        "one_of": ["language", "vision", "speech", "recommendation", "science", "forecasting", "various"],
+        "default": None,
+    },
+    "setting": _TEXT,
+    "device": _TEXT,
+    "device_class": _TEXT,
+    "gpus": _COUNT,
+    "tokens": _COUNT,
+    "from": _TEXT,
+    "to": _TEXT,
+    "batch_from": _COUNT,
+    "batch_to": _COUNT,
+    "throughput_from": _NUMBER,
+    "throughput_to": _NUMBER,
+    "time_from": _NUMBER,
+    "time_to": _NUMBER,
+    "unit": _TEXT,
+    "published_ratio": _NUMBER,
+    "date": _TEXT,
+    "precision": _TEXT,
+    "convention": _TEXT,
+    "tflops_per_gpu": _NUMBER,
+    "peak_tflops": _NUMBER,
+    "best": {"type": "bool", "default": None},
+}
+MEASURED = (
+    *("value", "throughput_from", "throughput_to", "time_from", "time_to", "published_ratio"),
+    *("tflops_per_gpu", "best"),
+)
+"""Fields that say what came out. The others say of what: no two rows of a file agree in all of those."""
+
+ROUNDING = 0.002
+"""How far `value` may be from the ratio of its pair, relative to it: values have at least three decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One published fact."""
+
+    value: float  # of the field that was asked for
+    line: int  # in its file, from 1
+    fields: Mapping[str, Any]  # without those that the source does not publish
+
+    @property
+    def source(self) -> str:
+        """Return where it was published: repository, commit and path, or the citation."""
+        if "cite" in self.fields:
+            return str(self.fields["cite"])
+        return f"{self.fields['repository']} {self.fields['commit'][:8]}, {self.fields['path']}"
+
+
+class Summary(NamedTuple):
+    """The distribution of values. A quantile between two values is interpolated linearly, as numpy does."""
+
+    n: int
+    least: float
+    quantiles: Mapping[int, float]  # by per cent: 10, 25, 50, 75, 90
+    most: float
+
+
+def rows(
+    name: str, where: Mapping[str, Any], field: str = "value", conf: Path = CONF
+) -> tuple[PublishedRow, ...]:
+    """Return the rows of conf/published/<name>.jsonl that `where` selects, in the file's order.
+
+    `where` has a value for a field, a list of values, null (the field is absent), or bounds by their names:
+    `{"device_class": "V100", "task": ["language", "speech"], "tokens": {"at_least": 4096}}`, and equal
+    batches by `{"batch_to": {"not_above": "batch_from"}}`. A row without the field is outside of its bounds.
+    `field` is the number that becomes the row's `value`. Raises ConfigError, with the file and the line of a
+    bad row, and where no row is selected: a misspelt value must not read as "nobody published one".
+    """
+    path = conf / "published" / f"{name}.jsonl"
+    for key in (*where, field):
+        if key not in ROW:
+            raise unknown(f"{path.name}: {key}", key, ROW)
+    if ROW[field]["type"] == "str":
+        raise ConfigError(f"{path.name}: {field} is text; expected a field with numbers")
+    selected = [row for row in _read(path) if all(_fits(row, key, due) for key, due in where.items())]
+    if not selected:
+        raise ConfigError(f"{path.name}: no row has {json.dumps(dict(where))}")
+    for row in selected:
+        if field not in row.fields:
+            raise ConfigError(f"{path.name}:{row.line}: {field} is missing")
+    return tuple(PublishedRow(float(row.fields[field]), row.line, row.fields) for row in selected)
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Return the distribution of at least one value."""
+    cuts = (10, 25, 50, 75, 90)
+    found = np.percentile(values, cuts)
+    return Summary(
+        len(values), min(values), {cut: float(q) for cut, q in zip(cuts, found, strict=True)}, max(values)
+    )
+
+
+def _read(path: Path) -> list[PublishedRow]:
+    """Return every row of a file, checked; raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: cannot be read: {' '.join(str(error).split())}") from None
+    found: list[PublishedRow] = []
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        at = f"{path.name}:{number}"
+        fields = _checked(at, line)
+        alike = json.dumps({k: v for k, v in fields.items() if k not in MEASURED}, sort_keys=True)
+        if alike in first:
+            raise ConfigError(f"{at}: the same as line {first[alike]}, but for what was measured")
+        first[alike] = number
+        found.append(PublishedRow(fields["value"], number, fields))
+    return found
+
+
+def _checked(at: str, line: str) -> Mapping[str, Any]:
+    """Return the fields of one line, defaults filled in and absent ones left out; raises ConfigError."""
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{at}: no JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{at}: expected one object per line")
+    for key, value in data.items():
+        if value is None or value == "":
+            raise ConfigError(f"{at}: {key} is empty; leave out what is not published")
+    fields = {key: value for key, value in check_fields(at, data, ROW).items() if value is not None}
+    address = [key for key in ("repository", "commit", "path") if key in fields]
+    if len(address) != (0 if "cite" in fields else 3):
+        raise ConfigError(f"{at}: expected repository, commit and path, or cite alone")
+    if "commit" in fields and not re.fullmatch("[0-9a-f]{7,40}", fields["commit"]):
+        raise ConfigError(f"{at}: commit={fields['commit']!r}: expected 7 to 40 hexadecimal digits")
+    _check_pair(at, fields)
+    return fields
+
+
+def _check_pair(at: str, fields: Mapping[str, Any]) -> None:
+    """Raise ConfigError where half of a pair is missing, or `value` is not the ratio of its pair or peak."""
+    for kind, above, below in (("throughput", "to", "from"), ("time", "from", "to")):
+        pair = [fields[key] for key in (f"{kind}_{above}", f"{kind}_{below}") if key in fields]
+        if len(pair) == 1:
+            raise ConfigError(f"{at}: expected both {kind}_from and {kind}_to, or neither")
+        if pair and abs(fields["value"] / (pair[0] / pair[1]) - 1) > ROUNDING:
+            raise ConfigError(
+                f"{at}: value={fields['value']:g}; its {kind} columns give {pair[0] / pair[1]:.4g}"
+            )
+    if "tflops_per_gpu" in fields and "peak_tflops" in fields:
+        share = fields["tflops_per_gpu"] / fields["peak_tflops"]
+        if abs(fields["value"] / share - 1) > ROUNDING:
+            raise ConfigError(f"{at}: value={fields['value']:g}; its TFLOP/s over the peak give {share:.4g}")
+
+
+def _fits(row: PublishedRow, key: str, due: Any) -> bool:
+    """Return whether a row's field is what a selection asks for; raises ConfigError."""
+    value = row.fields.get(key)
+    if isinstance(due, Mapping):
+        rules = {**BOUNDS, **RELATIONS}
+        if ROW[key]["type"] == "str" or not due or not due.keys() <= rules.keys():
+            raise ConfigError(f"{key}: {dict(due)!r}; expected bounds of a number: {', '.join(rules)}")
+        for rule, limit in due.items():
+            if rule in RELATIONS and limit not in ROW:
+                raise unknown(f"{key}.{rule}: {limit}", str(limit), ROW)
+            bound = row.fields.get(limit) if rule in RELATIONS else limit
+            if value is None or bound is None or not rules[rule][0](value, bound):
+                return False
+        return True
+    for one in due if isinstance(due, list) else [due]:
+        if one is not None:
+            check_value(key, one, {"type": ROW[key]["type"]})
+    return value in due if isinstance(due, list) else value == due

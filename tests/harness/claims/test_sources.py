@@ -1,0 +1,116 @@
+"""conf/sources.yaml: what a source says is stated once, and claims and answers cannot disagree on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.claims.load import load_claims, load_sources
+from harness.claims.paper import load_answers
+from harness.claims.sources import NO_SOURCE, SourceStatement, same_words, source_of
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import names
+from harness.config.validation import ConfigError
+
+STATEMENTS = {
+    "a/one": SourceStatement("It is so.", "Half is left out.", "A", "secondary"),
+    "a/two": SourceStatement("It is more.", "", "A", "secondary"),
+    "b/one": SourceStatement("It is less.", "", "B", "stated"),
+}
+
+
+def test_statements_are_joined_and_the_first_says_how_the_number_is_known() -> None:
+    source = source_of("x", ["a/two", "a/one", "b/one"], STATEMENTS)
+    assert source.source_says == "It is more. It is so. It is less."
+    assert (source.source, source.provenance, source.misquoted) == ("A; B", "secondary", "Half is left out.")
+
+
+def test_without_a_source_the_program_says_so() -> None:
+    assert source_of("x", "none", {}) == (("none",), NO_SOURCE, "", "", "")
+    assert source_of("x", "none", {}, "We looked.").source_says == f"{NO_SOURCE} We looked."
+    assert source_of("x", ["none", "b/one"], STATEMENTS).source_says == f"{NO_SOURCE} It is less."
+    with pytest.raises(ConfigError, match="note: only with source: none"):
+        source_of("x", "b/one", STATEMENTS, "We looked.")
+
+
+def test_the_same_words_are_known_by_part_case_and_quotation_marks() -> None:
+    row = "Activation offload | Move activations to CPU RAM | Reduced peak VRAM | Sync overhead"
+    assert same_words(row, "Activation offload … Sync overhead")
+    assert same_words("“Sync  Overhead”", row)
+    assert not same_words(row, "Activation offload … no overhead")
+
+
+def test_an_answer_and_a_claim_of_the_same_row_say_the_same() -> None:
+    """GB200's cost was once the source's words in one file and a misquotation in the other."""
+    claims = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
+    compared = []
+    for answer in load_answers().claims:
+        for claim in (claims[name] for name in answer.judged):
+            if same_words(answer.quoted, claim.quoted):
+                assert claim.misquoted == answer.misquoted, answer.id
+                compared.append(answer.id)
+    assert {"gb200_tco", "e_ecmp", "zero_stage_3", "overlord_memory", "swizzle"} <= set(compared)
+
+
+def edited(
+    folder: Path, edit: Callable[[dict[str, Any], Mapping[str, Any], Mapping[str, Any]], object]
+) -> Path:
+    """Return a copy of conf whose statements, answers, or claims of suite cost were edited."""
+    shutil.copytree(ROOT / "conf/claims", folder / "claims")
+    paths = [folder / name for name in ("sources.yaml", "answers.yaml", "claims/cost.yaml")]
+    for name in ("sources.yaml", "answers.yaml", "quotations.yaml"):
+        shutil.copy(ROOT / "conf" / name, folder)
+    sources, answers, cost = (yaml.safe_load(path.read_text()) for path in paths)
+    by_id = [{one["id"]: one for one in data["claims"]} for data in (answers, cost)]
+    edit(sources, *by_id)
+    for path, data in zip(paths, (sources, answers, cost), strict=True):
+        path.write_text(yaml.safe_dump(data, sort_keys=False))
+    return folder
+
+
+def test_an_unedited_copy_is_read(tmp_path: Path) -> None:
+    assert load_answers(edited(tmp_path, lambda s, a, c: None)) == load_answers()
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda s, a, c: s["zhu"].update(citation="x"), "zhu.citation: no such name"),
+        (lambda s, a, c: s["zhu"].update(provenance="U"), "zhu.provenance='U': expected one of stated"),
+        (lambda s, a, c: s["zhu"]["says"]["rate"].update(test="x"), "zhu.says.rate.test: no such name"),
+        (lambda s, a, c: s["zhu"]["says"].update(rate="x"), "zhu.says.rate: 'x'; expected KEY: VALUE"),
+        (lambda s, a, c: s["zhu"]["says"].update(new={"text": "x"}), "refers to zhu/new"),
+        (lambda s, a, c: s["zhu"].update(cite=f"“{s['zero']['cite']}” "), "zhu.cite: the same as of zero"),
+        (
+            lambda s, a, c: s["zhu"]["says"].update(new=dict(s["zero"]["says"]["states"])),
+            "zhu/new.text: the same as of zero/states",
+        ),
+        (
+            lambda s, a, c: c["tco_ratio"].update(source="semianalysis/pays_off"),
+            "quotes the words of cost/tco_ratio, but refers to another statement of semianalysis",
+        ),
+        (lambda s, a, c: a["gb200_tco"].update(source="none"), "one of them says that no source is given"),
+        (
+            lambda s, a, c: s["semianalysis_notes"]["says"]["gb200_hour"].update(misquoted="It is more."),
+            "(gb200_tco).source: quotes the words of cost/tco_ratio, but only one of them is misquoted",
+        ),
+        (lambda s, a, c: c["tco_ratio"].update(source="semianalysis/tko"), "did you mean semianalysis/tco"),
+    ],
+)  # fmt: skip
+def test_each_contradiction_is_refused_in_one_line(edit: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_answers(edited(tmp_path, edit))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_each_statement_is_a_sentence() -> None:
+    """Several are joined by a space."""
+    for key, one in load_sources().items():
+        assert one.text.rstrip('"').endswith("."), key
+        assert not one.misquoted or one.misquoted.endswith("."), key
