@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.records import Unavailable
+from suites.dataloader_balance.published_lengths import published_lengths
 from suites.dataloader_balance.subject import Subject, Workload
 from suites.training.balance.balance import FloatArray, IntArray, cost, loads
 
@@ -18,27 +19,33 @@ DRAWN_AT_ONCE = 4096
 
 
 class StepItems(NamedTuple):
-    """What a step assigns to groups: tokens and FLOP of each item (N,), in the order of arrival.
+    """What a step assigns to groups: tokens and cost of each item (N,), in the order of arrival.
 
-    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in.
+    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in. `dealt`
+    (N,): what a loader that deals in order deals the item with: its document where parts stay together.
     """
 
     tokens: IntArray
     costs: FloatArray
     parts: IntArray
     part_of: IntArray
+    dealt: IntArray
 
 
 def items_of(subject: Subject, step: int) -> StepItems:
     """Return the items of a step; they are the same for every method of assignment."""
     given, rng = subject.workload, np.random.default_rng([subject.seed, step])
     if given.items == "documents":
-        parts = cut(draw(given, given.documents_per_step, rng), given.context_length)
+        documents = draw(given, given.documents_per_step, rng)
+        parts = cut(documents, given.context_length)
         part_of = np.arange(len(parts))
     else:
         parts, part_of = rows(given, given.groups * given.rows_per_group, rng)
-    costs = loads(cost(parts, *given.flop), part_of, int(part_of[-1]) + 1)
-    return StepItems(np.bincount(part_of, parts).astype(np.int64), costs, parts, part_of)
+    costs = loads(cost(parts, *subject.cost), part_of, int(part_of[-1]) + 1)
+    dealt = np.arange(len(costs))
+    if given.long_documents == "kept":
+        dealt = np.repeat(np.arange(len(documents)), parts_of(documents, given.context_length))
+    return StepItems(np.bincount(part_of, parts).astype(np.int64), costs, parts, part_of, dealt)
 
 
 def draw(given: Workload, count: int, rng: np.random.Generator) -> IntArray:
@@ -47,6 +54,8 @@ def draw(given: Workload, count: int, rng: np.random.Generator) -> IntArray:
         return np.resize(np.array(known_lengths(given), np.int64), count)
     if given.lengths_from == "file":
         return rng.choice(known_lengths(given), count)
+    if given.lengths_from == "published":
+        return published_lengths()[given.documents_of].draw(count, rng)
     mean = np.log(given.mean_tokens) - given.sigma**2 / 2
     return np.maximum(1, np.rint(rng.lognormal(mean, given.sigma, count))).astype(np.int64)
 
@@ -83,9 +92,14 @@ def _checked(lengths: Any, where: str) -> IntArray:
     return found.astype(np.int64)
 
 
+def parts_of(documents: IntArray, context_length: int) -> IntArray:
+    """Return how many parts of at most the context length each document has."""
+    return -(-documents // context_length)
+
+
 def cut(documents: IntArray, context_length: int) -> IntArray:
     """Return the documents in their order, each in parts of at most the context length."""
-    count = -(-documents // context_length)
+    count = parts_of(documents, context_length)
     parts = np.full(int(count.sum()), context_length, np.int64)
     parts[np.cumsum(count) - 1] = documents - (count - 1) * context_length
     return parts

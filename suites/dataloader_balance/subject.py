@@ -6,19 +6,24 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
-from suites.training.balance.balance import AssignmentMethod, DocumentFlop, flop_of_document
+from suites.training.balance.balance import AssignmentMethod, DocumentCost, flop_of_document
 
 DOCUMENTS = OnlyWith("items", ("documents",))
 ROWS = OnlyWith("items", ("rows",))
 LOG_NORMAL = OnlyWith("lengths_from", ("log_normal",))
+PUBLISHED = OnlyWith("lengths_from", ("published",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The documents of a step, the model that trains on them, and the groups that share them."""
 
-    # log_normal: drawn. file: drawn with replacement from the numbers of a file. list: these, in every step.
-    lengths_from: Literal["log_normal", "file", "list"] = "log_normal"
+    # log_normal: drawn. published: drawn from the quantiles of real documents in published_lengths.jsonl.
+    # file: drawn with replacement from the numbers of a file. list: these, in every step.
+    lengths_from: Literal["log_normal", "published", "file", "list"] = "log_normal"
+    documents_of: Annotated[Literal["wikipedia", "textbooks", "source_code", "long_context"], PUBLISHED] = (
+        "wikipedia"
+    )
     mean_tokens: Annotated[float, Bounds(above=0), LOG_NORMAL] = 1093.0  # of documents, before they are cut
     sigma: Annotated[float, Bounds(at_least=0), LOG_NORMAL] = 1.5  # of the logarithm of the lengths
     lengths_file: Annotated[str, OnlyWith("lengths_from", ("file",))] = ""  # .npy, or .json with one list
@@ -29,9 +34,18 @@ class Workload:
     # rows: documents are joined and cut into rows of the context length; each group gets equally many rows.
     items: Literal["documents", "rows"] = "documents"
     documents_per_step: Annotated[PositiveInt, DOCUMENTS] = 1024
+    # Parts of a document longer than the context, where they are dealt in order or at random. spread: dealt
+    # one by one, like documents. kept: all to the group of their document, as torch's DataLoader deals them.
+    long_documents: Annotated[Literal["spread", "kept"], DOCUMENTS] = "spread"
     rows_per_group: Annotated[PositiveInt, ROWS] = 4
     groups: PositiveInt = 64  # data-parallel groups
     steps: PositiveInt = 40
+
+    # What a document costs. flop: FLOP by the sizes below. measured: seconds by document_seconds.jsonl, of a
+    # model of these sizes. timed: seconds of a step of a model of these sizes, timed here beforehand.
+    cost: Literal["flop", "measured", "timed"] = "flop"
+    # The gain that others measured in this setting, for the error of the prediction; 0: none.
+    published_gain: Annotated[float, Bounds(at_least=0)] = 0.0
 
     # The model, by its sizes: those of Llama 3 8B (arXiv 2407.21783, table 3).
     hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 4096
@@ -46,7 +60,7 @@ class Workload:
     source: str = ""
 
     @property
-    def flop(self) -> DocumentFlop:
+    def flop(self) -> DocumentCost:
         """Return the FLOP of a document, by its length."""
         flop = flop_of_document(
             hidden_size=self.hidden_size,
@@ -68,8 +82,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A workload, the seed of its documents, and how they are assigned to groups."""
+    """A workload, the seed of its documents, what one costs, and how they are assigned to groups."""
 
     workload: Workload
     seed: int
+    cost: DocumentCost
     method: AssignmentMethod = "in_order"

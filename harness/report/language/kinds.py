@@ -157,6 +157,7 @@ _KINDS: Mapping[str, FieldSet] = {
             "one_of": ["optimization", "workload"],
             "doc": "what each line represents",
         },
+        "series": {"type": "list", "default": [], "doc": "lines of chosen cells instead, a SERIES each"},
         "x": {"type": "dict", "doc": "an AXIS"},
         "y": {"type": "dict", "doc": "an AXIS"},
         "references": mapping("labelled horizontal lines: label to value"),

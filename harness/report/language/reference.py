@@ -46,6 +46,7 @@ TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "MARK": schema.MARK,
     "BAND": schema.BAND,
     "DOTS": schema.DOTS,
+    "SERIES": schema.ONE_LINE,
     "CONTROL": schema.CONTROL,
 }
 

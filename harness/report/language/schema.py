@@ -139,6 +139,10 @@ DOTS: FieldSet = {
     "x_method": must("the method of the metric along x"),
     "y_method": must("the method of the metric along y"),
 }
+ONE_LINE: FieldSet = {
+    "title": must("what it represents"),
+    "where": WHERE,
+}
 CONTROL: FieldSet = {
     "title": must("its name"),
     "names": mapping("value to how people read it; by default as recorded"),

@@ -24,6 +24,7 @@ from harness.report.language.schema import (
     FILE,
     MARK,
     NAMES,
+    ONE_LINE,
     PAIR,
     PICKED,
     SHOWN_METRIC,
@@ -139,10 +140,12 @@ def _block(where: str, data: Any) -> ReportBlock:
         raise ConfigError(f"{where}.x: a workload's field is the same all along its line; expected metric")
     if kind == "curves":
         fields["band"] = check_fields(f"{where}.band", fields["band"], BAND) if fields["band"] else {}
-        fields["dots"] = [
-            check_fields(f"{where}.dots[{i}]", as_mapping(f"{where}.dots[{i}]", one), DOTS)
-            for i, one in enumerate(fields["dots"])
-        ]
+    for name, declared in (("dots", DOTS), ("series", ONE_LINE)):
+        if name in fields:
+            fields[name] = [
+                check_fields(f"{where}.{name}[{i}]", as_mapping(f"{where}.{name}[{i}]", one), declared)
+                for i, one in enumerate(fields[name])
+            ]
     if kind == "what_if":
         for name, declared in (("metrics", SHOWN_METRIC), ("controls", CONTROL)):
             fields[name] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from suites.dataloader.batch import END
-from suites.training.balance.balance import DocumentFlop, flop_of_document
+from suites.training.balance.balance import DocumentCost, flop_of_document
 
 
-def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentFlop:
+def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:
     """Return the FLOP per token, and per token squared of a document, of `fed_step.DocumentModel`."""
     return flop_of_document(
         hidden_size=hidden_size,
@@ -19,7 +19,7 @@ def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentFlop:
     )
 
 
-def flop_of_queries(flop: DocumentFlop, queries: int, keys: int) -> float:
+def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
     """Return the FLOP of the last `queries` of a document's first `keys` tokens.
 
     Over parts of a document of n tokens it sums to linear n + quadratic n^2, as `balance.cost` counts.

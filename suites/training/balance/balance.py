@@ -23,8 +23,8 @@ LEAST_AT_ONCE = 64
 """Items for which one sort of all groups costs less than a heap."""
 
 
-class DocumentFlop(NamedTuple):
-    """FLOP of a document of n tokens, forward and backward: linear n + quadratic n^2."""
+class DocumentCost(NamedTuple):
+    """FLOP or seconds of a document of n tokens, forward and backward: linear n + quadratic n^2."""
 
     linear: float
     quadratic: float
@@ -40,7 +40,7 @@ def flop_of_document(
     vocab_size: int,
     mlp_matrices: int = 3,
     causal: bool = True,
-) -> DocumentFlop:
+) -> DocumentCost:
     """Return the FLOP of a transformer's training step on one document, by the formula of PaLM.
 
     Per token 6 N + 12 layers hidden n (Chowdhery et al., arXiv 2204.02311, appendix B), with the N parameters
@@ -52,7 +52,7 @@ def flop_of_document(
     attention = 2 * hidden_size * hidden_size + 2 * hidden_size * keys
     layer = attention + mlp_matrices * hidden_size * intermediate_size
     parameters = num_hidden_layers * layer + vocab_size * hidden_size
-    return DocumentFlop(6.0 * parameters, (6.0 if causal else 12.0) * num_hidden_layers * hidden_size)
+    return DocumentCost(6.0 * parameters, (6.0 if causal else 12.0) * num_hidden_layers * hidden_size)
 
 
 def cost(lengths: ArrayLike, linear: float, quadratic: float) -> FloatArray:

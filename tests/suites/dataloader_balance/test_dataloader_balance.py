@@ -109,6 +109,20 @@ def test_greedy_is_lpt(costs, groups):
     assert sorted(loads(costs, assign(costs, groups, "greedy"), groups)) == plain_lpt(costs, groups)
 
 
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(costs=whole_costs, groups=st.integers(1, 12), method=st.sampled_from(METHODS[2:]))
+def test_plans_by_cost_leave_at_most_the_largest_item_between_any_two_groups(costs, groups, method):
+    load = loads(costs, assign(costs, groups, method), groups)
+    assert load.max() - load.min() <= max(costs)
+
+
+def test_karmarkar_karp_is_not_always_better_than_greedy():
+    """Of 30,000 random small cases greedy was better in 4, worse in 1,892; this is the smallest of the 4."""
+    costs = [11, 10, 9, 8, 6, 4, 3, 2]
+    assert slowest(costs, 3, "greedy") == 18
+    assert slowest(costs, 3, "karmarkar_karp") == 19
+
+
 @pytest.mark.parametrize("groups", [65, 200, 1000])
 @pytest.mark.parametrize("sigma", [0.1, 1.5, 3.0])
 def test_greedy_is_lpt_where_many_items_are_placed_at_once(groups, sigma):
@@ -203,7 +217,8 @@ def test_attention_to_all_tokens_costs_twice_as_much():
 
 def subject(method="in_order", seed=0, **changed):
     fields = {"groups": 8, "documents_per_step": 64, "steps": 3, "context_length": 4096, "source": "here"}
-    return Subject(Workload(**{**fields, **changed}), seed, method)
+    given = Workload(**{**fields, **changed})
+    return Subject(given, seed, given.flop, method)
 
 
 def read(one, metric):
@@ -267,7 +282,8 @@ def test_all_methods_have_the_same_documents_and_seeds_have_others():
 def test_overlords_example_by_hand():
     workload = RUN.workloads["toy"]
     for method in METHODS[2:]:
-        (ratio,) = read(Subject(Workload(**workload), 0, method), "slowest_over_fastest")
+        given = Workload(**workload)
+        (ratio,) = read(Subject(given, 0, given.flop, method), "slowest_over_fastest")
         assert ratio == pytest.approx(5800 / 5000)
     readings = [*dataloader_balance.sample(dataloader_balance.build(workload, 0))]
     simple = [one for one in readings if one.metric == "slowest_over_fastest"]
@@ -336,10 +352,11 @@ def test_the_check_finds_costs_that_are_not_those_of_the_lengths(monkeypatch):
         dataloader_balance.check(subject())
 
 
-def test_the_check_finds_a_greedy_method_that_is_not(monkeypatch):
+def test_the_check_finds_a_plan_that_is_not_by_cost(monkeypatch):
     monkeypatch.setattr(dataloader_balance, "assign", lambda costs, *_, **__: np.zeros(len(costs), np.int64))
-    with pytest.raises(WrongResult, match="LPT gives it at most"):
-        dataloader_balance.check(subject("greedy"))
+    for method in ("greedy", "karmarkar_karp"):
+        with pytest.raises(WrongResult, match=f"{method} gives it at most"):
+            dataloader_balance.check(subject(method))
 
 
 @pytest.mark.parametrize(

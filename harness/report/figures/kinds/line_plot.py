@@ -1,9 +1,9 @@
-"""Draw one line per variant over sizes, or one per workload over links, with their intervals."""
+"""Draw one line per variant over sizes, per workload over links, or of chosen cells, with intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -84,11 +84,8 @@ def _series(
     block: ReportBlock, spec: Spec, index: ResultIndex
 ) -> tuple[dict[str, list[LinePoint]], list[str]]:
     """Return for each line its points from left to right, and the names of those at the x of another."""
-    where, key = block.fields["where"], block.fields["line"]
-    along = "workload" if key == "optimization" else "optimization"
     series, covered = {}, dict[str, None]()
-    for one in index.names(key, where):
-        places = [{key: one, along: other} for other in index.names(along, where)]
+    for title, along, places in _lines_of(block, spec, index):
         named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
         candidates = [point(block, index, name, **place) for name, place in named]
         points: dict[float, LinePoint] = {}
@@ -96,8 +93,25 @@ def _series(
             if p is not None and points.setdefault(p.x, p) is not p:
                 covered[p.name] = None
         if points:
-            series[spec.name(key, one)] = [points[x] for x in sorted(points)]
+            series[title] = [points[x] for x in sorted(points)]
     return series, list(covered)
+
+
+def _lines_of(
+    block: ReportBlock, spec: Spec, index: ResultIndex
+) -> Iterator[tuple[str, str, list[dict[str, str]]]]:
+    """Yield the title of each line, the key whose names its points have, and the cells of its points."""
+    for one in block.fields["series"]:
+        where = {**block.fields["where"], **one["where"]}
+        workloads, variants = (index.names(key, where) for key in ("workload", "optimization"))
+        places = [{"workload": w, "optimization": v} for w in workloads for v in variants]
+        yield one["title"], "workload", places
+    if not block.fields["series"]:
+        where, key = block.fields["where"], block.fields["line"]
+        along = "workload" if key == "optimization" else "optimization"
+        for one in index.names(key, where):
+            places = [{key: one, along: other} for other in index.names(along, where)]
+            yield spec.name(key, one), along, places
 
 
 def point(

@@ -134,10 +134,21 @@ def test_unless_it_says_otherwise_a_line_is_a_variant_over_its_workloads(tmp_pat
     assert not places(tree, hollow=True)
 
 
+def test_a_series_is_a_line_of_the_cells_that_it_chooses(tmp_path: Path) -> None:
+    chosen = (
+        "{title: First, where: {optimization: [the_link_00], workload: [big, third]}}, "
+        "{title: Small, where: {workload: [small], optimization: ['the_link_0*']}}"
+    )
+    tree = drawn(tmp_path, f", series: [{chosen}]", with_another_x())
+    assert corners(tree) == [2, 10]
+    assert {*places(tree, hollow=False)} == {"First, big", "First, third", "Small, small"}
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         (f"{AXES}, line: method", "line='method'"),
+        (f"{AXES}, series: [{{where: {{}}}}]", "(a).series[0].title: missing"),
         (f"{AXES}, mark: {{method: best}}", "(a).mark.metric: missing"),
         ("line: workload, x: {field: f, title: t}, y: {metric: m, title: t}", "(a).x: a workload's field"),
     ],
