@@ -232,6 +232,10 @@ def read_step(session: TrainingSession) -> Iterator[Reading | Note]:
         yield Reading("copy_rate", "B/s", len(copying_s) * COPIED_B / slowest_s, origin(), way)
     moved_B = sum(one["up_B"] + one["down_B"] for one in footprints)
     yield Reading("moved_per_parameter", "B", moved_B / workload.shape.parameters, origin())
+    if workload.dp_size > 1 and not torch.cuda.is_available():  # NCCL's are not all TCP's
+        for sent_B in zip(*(one["sent_B"] for one in footprints), strict=True):
+            per_parameter_B = max(sent_B) / workload.shape.parameters
+            yield Reading("sent_per_parameter", "B", per_parameter_B, Origin.MEASURED)
     yield from estimated(subject, max(max(one["peaks_B"]) for one in footprints))
 
 

@@ -26,6 +26,7 @@ from harness.instruments.distributed.deepspeed_ops import load, missing
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.process.private_memory import STACK_KIB, private_bytes, private_limit
+from harness.instruments.network.sent_bytes import sent_B
 from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
@@ -44,8 +45,11 @@ SETTLING = 2
 
 STEADY = 2
 
-FOOTPRINT_STEPS = SETTLING + STEADY + 1
-"""Steps of `footprint`: in the last one, what moves is counted."""
+SENT = 2
+
+FOOTPRINT_STEPS = SETTLING + STEADY + 1 + SENT
+"""Steps of `footprint`: after the steady ones, one in which what moves between tiers is counted, and those in
+which what ranks send each other is."""
 
 COPIED_B, COPIES = 2**28, 5
 """Bytes copied to measure the rate between the tiers: larger than most caches."""
@@ -118,7 +122,7 @@ def counted(trainer: Trainer) -> dict[str, int]:
 def footprint(
     state: RankState, step: DescribedStep, folder: str, managed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return bytes of steady steps: the device's peak, what moves, disk traffic, and the host's most.
+    """Return bytes of steady steps: the device's peak, what moves and is sent, disk traffic, the host's most.
 
     The peak is by the allocator's events; tensors on the host are not the allocator's, and counted apart.
     """
@@ -145,12 +149,22 @@ def footprint(
         "locked_B": trainer.optimizer.host_private_B,
         "up_B": traffic.up_B,
         "down_B": traffic.down_B,
+        "sent_B": [sent_in_step_B(trainer) for _ in range(SENT)],
         "read_B": after["read_bytes"] - before["read_bytes"],
         "written_B": after["write_bytes"] - before["write_bytes"],
         "files_B": trainer.optimizer.files_B(),
     }
     trainer.close()
     return footprint_B
+
+
+def sent_in_step_B(trainer: Trainer) -> int:
+    """Return the bytes that this rank sends in one step, over TCP: what gloo sends, and a barrier."""
+    dist.barrier()
+    before_B = sent_B()
+    train_step(trainer)
+    dist.barrier()  # until then this rank may pass on what others sent
+    return sent_B() - before_B
 
 
 def copying_s(state: RankState, step: DescribedStep, folder: str) -> dict[str, float]:

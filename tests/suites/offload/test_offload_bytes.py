@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from offload_ranks import BF16, BLOCKS, COUNT, WORKLOAD, pools, subject_of
+from offload_ranks import BF16, BLOCKS, COUNT, REST, WORKLOAD, pools, subject_of
 
 from harness.instruments.distributed.deepspeed_ops import missing
 
@@ -71,6 +71,33 @@ def test_parameters_that_lie_on_the_host_are_fetched_for_each_pass(steady):
     returned = steady("zero3_offload_params")
     assert 4 * COUNT <= sum(one["up_B"] for one in returned) <= 6.01 * COUNT
     assert sum(one["down_B"] for one in returned) == pytest.approx(6 * COUNT, rel=2e-3)
+
+
+SENT = {  # times what a rank of a ring passes on, (ranks - 1) / ranks of the model
+    "baseline": 2,  # an all-reduce
+    "zero1": 2 + 1,  # deepspeed reduces gradients by an all-reduce, and gathers parameters
+    "zero2": 2 + 1,
+    "fsdp2": 1 + (2 * BLOCKS + REST) / COUNT,  # what is around the blocks is not gathered again
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SENT)
+@pytest.mark.parametrize("dp_size", [2, 3])
+def test_a_rank_sends_the_bytes_of_its_rings(steady, name, dp_size):
+    workload = replace(WORKLOAD, dp_size=dp_size)
+    ring_B = 4 * COUNT * (dp_size - 1) / dp_size
+    for one in steady(name, workload):
+        for sent_B in one["sent_B"]:
+            assert sent_B / ring_B == pytest.approx(SENT[name], rel=0.03)  # and gloo's heads
+
+
+@pytest.mark.slow
+def test_stage_3_gathers_again_what_the_backward_pass_does_not_find(steady):
+    """A reduce-scatter, an all-gather, and part of another."""
+    for one in steady("zero3", WORKLOAD):
+        for sent_B in one["sent_B"]:
+            assert 2 <= sent_B / (4 * COUNT / 2) <= 3.03
 
 
 ON_HOST = {  # in bf16, in fp32
