@@ -202,7 +202,7 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
-        if enough := [one for one in some if one.n >= FEWEST]:
+        if enough := [one for one in some if one.n >= FEWEST or one.is_formula]:
             if claim.universal:
                 return Answer(PLAUSIBLE, "C", f"no counterexample in {'; '.join(map(_in_words, enough))}")
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
@@ -235,6 +235,8 @@ def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tup
 def _shown(value: float, unit: str) -> str:
     if unit == "parameters":
         return billions(value)
+    if unit == "%":
+        return f"{100 * value:.3g} %"
     return times(value) if unit == "x" else human(value, UNIT_OF.get(unit, unit))
 
 
@@ -296,10 +298,10 @@ def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     # Named values of a formula may lie on an edge; published ones lie on a side or on none.
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
     decided = [one for one in outcomes if one != UNDECIDED]
-    where = ""
-    if record.origin == Origin.CALCULATED:
-        where = _where(record.values, [one == INSIDE for one in outcomes])
-    return Share(record.of, decided.count(INSIDE), len(decided), where)
+    if record.origin != Origin.CALCULATED:
+        return Share(record.of, decided.count(INSIDE), len(decided))
+    where = _where(record.values, [one == INSIDE for one in outcomes])
+    return Share(record.of, decided.count(INSIDE), len(decided), where, is_formula=True)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:

@@ -65,6 +65,7 @@ class Share(NamedTuple):
     inside: int
     n: int
     where: str = ""  # of a formula: between which of its values
+    is_formula: bool = False  # the source's own, which needs no number of values
 
 
 class Evidence(NamedTuple):

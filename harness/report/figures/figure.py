@@ -70,12 +70,12 @@ def drawing_style(id: str) -> Iterator[None]:
 class Drawing:
     """A canvas with one pair of axes, and the tool-tips of what is drawn on it; used in `drawing_style`."""
 
-    def __init__(self, id: str, height: float) -> None:
+    def __init__(self, id: str, height: float, width: float = WIDTH) -> None:
         from matplotlib.figure import Figure as Canvas
 
         self.id = id
         self.tips: dict[str, Sequence[Tip]] = {}
-        self.canvas: Canvas = Canvas((WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        self.canvas: Canvas = Canvas((width / 72, height / 72), dpi=72, layout="constrained")
         self.canvas.patch.set_visible(False)
         self.axes: Axes = self.canvas.add_subplot()
         self.axes.patch.set_visible(False)

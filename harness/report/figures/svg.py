@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 WIDTH = 820
-"""Width of every figure in user units (px)."""
+"""Width of a figure in user units (px), unless it is drawn for another window."""
 
 FONT = 13
 SMALL = 12

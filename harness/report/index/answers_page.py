@@ -1,6 +1,7 @@
 """Render the answers on the paper's claims, in the paper's order, as index.md and index.html.
 
-Sentences to repeat and a picture come first, then a table per part of the paper, then the runs.
+Sentences to repeat and a picture come first, then a table per part of the paper: a row has the claim, its
+answer and the range that was found, and folds out to all evidence. How to read it and the runs come last.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.claims.answers import ANSWERS, AnsweredClaim
-from harness.claims.paper import PaperClaim, PaperClaims, Sentence
+from harness.claims.answers import ANSWERS, MISQUOTED, AnsweredClaim
+from harness.claims.paper import PaperClaims, Sentence
 from harness.report.figures.figure import Figure
-from harness.report.index.answers_text import accepted_text, answer_text, found, links, place, range_text
-from harness.report.index.suite_index import IndexRow, runs_table
+from harness.report.index.answers_text import Found, accepted_text, found, place, range_text, unbroken
+from harness.report.index.forest import NARROW, forest
+from harness.report.index.plain_words import in_words, suite_title
+from harness.report.index.suite_index import HEADER as RUNS_HEADER
+from harness.report.index.suite_index import IndexRow, report_links, runs_table
 from harness.report.output.markdown import details, escape, grid
 from harness.report.output.page import render
 from harness.report.tables.tables import Table, TableCell
-from harness.units import counted
+from harness.units import LEGEND, PUBLISHED, counted
 
 TITLE = "Do the paper's claims hold?"
 RUNS = "Results by question"
-HEADER = ("Claim", "Answer", "Found", "Accepted", "What to do")
+STATEMENTS = "Sentences that state nothing to test"
+HEADER = ("Claim", "Answer", "Found", "Accepted")
+STATEMENTS_HEADER = ("By", "Words", "Why")
 LOOKS = {
     "confirmed": "good",
     "partly": "info",
@@ -33,17 +39,22 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim: one word, how strong the evidence is, and the range that decides or comes "
-    "nearest. A: values measured on the claim's class of device, here or in public, its source's own "
-    "formula, or words that no version of the source known to us has. B: predicted by a method whose "
-    "error on others' measurements, out of sample, stands next to it; a value counts where it is three "
-    "times as far from the accepted band as the largest of these errors. C: emulated, simulated or "
-    "calculated without such a record, or another class of device: plausible where most values under "
-    "the claim's own conditions agree, implausible where nine in ten do not, else undecided, with what "
-    "would decide. D: none, with what it would take. One counterexample contradicts what is said to be "
-    "always so, one example confirms what is said to be possible. A word that one half of a run's "
-    "processes turns is undecided, and a value within 1 % of an edge counts for neither side. Published "
-    "values are whatever their authors published: often best cases, under unequal conditions."
+    "Each claim has one word, the strength of its evidence, and the range that decides or comes nearest.",
+    "A: values measured on the claim's class of device, here or in public, its source's own formula, or "
+    "words that no version of the source known to us has.",
+    "B: predicted by a method whose error on others' measurements, out of sample, stands next to it. A value "
+    "counts where it is three times as far from the accepted band as the largest of these errors.",
+    "C: emulated, simulated or calculated without such a record, or another class of device. Such a claim is "
+    "plausible where most values under its own conditions agree, implausible where nine in ten do not, else "
+    "undecided, with what would decide.",
+    "D: no evidence, with what it would take.",
+    "One counterexample contradicts what is said to be always so. One example confirms what is said to be "
+    "possible.",
+    "A word that one half of a run's processes turns is undecided. A value within 1 % of an edge counts for "
+    "neither side.",
+    "An illustration is fixed by the set-up beforehand and never counted.",
+    "Published values are whatever their authors published: often best cases, under unequal conditions.",
+    f"Marks of values: {LEGEND} · {PUBLISHED}.",
 )
 
 
@@ -64,16 +75,16 @@ def index_markdown(answers: Answers) -> str:
     parts = [f"# {TITLE}", counts_line(answers.rows)]
     parts += ["\n".join(f"{i}. {text}" for i, text in enumerate(sentences(answers), 1))]
     if answers.figure:
-        parts += [f"![{answers.figure.alt}](figures/answers.svg)", answers.figure.text]
-    parts.append(HOW_TO_READ)
+        parts.append(f"![{answers.figure.alt}](figures/answers.svg)")
     for title, rows in by_part(answers):
         cells = tuple(tuple(TableCell(text, look="word") for text in _cells(row)) for row in rows)
         parts += [f"## {title}", grid(Table("answers", title, "", HEADER, cells))]
-    parts += ["## Sentences that state nothing to test", grid(_statements(answers.asked))]
     parts += [
-        "## Each claim with its source",
-        *(details(row.claim.claim, _in_full(row)) for row in answers.rows),
+        "## Each claim with its source and all evidence",
+        *(details(row.claim.claim, _in_full(row, answers.runs)) for row in answers.rows),
     ]
+    parts += ["## How to read this page", details("Words and strengths", _how_to_read(answers.figure))]
+    parts += [f"## {STATEMENTS}", grid(_statements(answers.asked))]
     parts += [f"## {RUNS}", grid(runs_table(answers.runs))] if answers.runs else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -84,15 +95,23 @@ def index_page(answers: Answers) -> str:
         "index.html.j2",
         title=TITLE if answers.rows else RUNS,
         runs_title=RUNS,
-        header=HEADER,
+        header=HEADER[:-1],
         counts=counts_line(answers.rows) if answers.rows else "",
         sentences=sentences(answers),
-        figure=answers.figure,
-        text=HOW_TO_READ,
-        parts=[(title, [_shown(row) for row in rows]) for title, rows in by_part(answers) if answers.rows],
+        figures={"wide": answers.figure, "narrow": forest(answers.rows, NARROW)} if answers.figure else {},
+        how_to_read_answers=[*HOW_TO_READ, answers.figure.text] if answers.figure else HOW_TO_READ,
+        parts=[(title, [_shown(row, answers.runs) for row in rows]) for title, rows in by_part(answers)],
+        statements_title=STATEMENTS,
+        statements_header=STATEMENTS_HEADER,
         statements=answers.asked.statements if answers.rows else (),
+        runs_header=RUNS_HEADER[:-1],
         runs=answers.runs,
+        unbroken=unbroken,
     )
+
+
+def _how_to_read(figure: Figure | None) -> str:
+    return "\n".join(f"- {escape(text)}" for text in [*HOW_TO_READ, *([figure.text] if figure else [])])
 
 
 def counts_line(rows: Sequence[AnsweredClaim]) -> str:
@@ -101,7 +120,7 @@ def counts_line(rows: Sequence[AnsweredClaim]) -> str:
     counts = ", ".join(f"{words[one]} {one}" for one in ANSWERS if words[one])
     text = f"{counted(len(rows), 'claim')}: {counts}."
     missing = sorted({name.partition("/")[0] for row in rows for name in row.missing})
-    return f"{text} Without results of: {', '.join(missing)}." if missing else text
+    return f"{text} Without results of: {', '.join(map(suite_title, missing))}." if missing else text
 
 
 def sentences(answers: Answers) -> list[str]:
@@ -132,44 +151,69 @@ def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
 
 
 def _cells(row: AnsweredClaim) -> tuple[str, ...]:
-    claim = row.claim
-    return claim.claim, answer_text(row), _best(row), accepted_text(row), claim.do
+    value, of, accepted = _best(row)
+    answer = f"**{row.answer}**, {row.strength}"
+    return row.claim.claim, answer, f"{value} ({of})" if value else of, accepted
 
 
-def _best(row: AnsweredClaim) -> str:
-    """Return the range of the best evidence, with a link to its run."""
+def _best(row: AnsweredClaim) -> tuple[str, str, str]:
+    """Return the best evidence's range, what it is of, and what is accepted; else the words that decide."""
+    if row.answer == MISQUOTED:
+        return "", row.claim.misquoted, ""
     best = next(iter(found(row)), None)
-    return f"{escape(best.short)} {links(best.folders)}".strip() if best else ""
+    if best is None:
+        return "", _why(row), ""
+    return best.range, best.of, best.accepted if best.range else ""
 
 
-def _shown(row: AnsweredClaim) -> dict[str, object]:
+def _why(row: AnsweredClaim) -> str:
+    """Return why the answer is what it is, and of one without evidence why there is none."""
+    lacking = row.lacking if row.lacking and row.strength == "D" else ""
+    return in_words("; ".join(filter(None, [row.why, lacking])), row.claim)
+
+
+def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
     """Return what the template shows of a row."""
+    value, of, accepted = _best(row)
     return {
         "row": row,
         "place": place(row.claim),
-        "accepted": accepted_text(row),
+        "accepted": accepted,
         "look": LOOKS[row.answer],
-        "found": found(row),
+        "value": value,
+        "of": of,
+        "found": [(one, report_links(one.folders, runs)) for one in found(row)],
+        "why": _why(row),
+        "would_decide": in_words(row.would_decide, row.claim),
+        "do": in_words(row.claim.do, row.claim),
     }
 
 
 def _statements(asked: PaperClaims) -> Table:
-    header = ("By", "Words", "Why")
     rows = tuple(
         tuple(TableCell(text, look="word") for text in (f"{one.by}, {one.section}", one.quoted, one.why))
         for one in asked.statements
     )
-    return Table("statements", "", "", header, rows)
+    return Table("statements", "", "", STATEMENTS_HEADER, rows)
 
 
-def _in_full(row: AnsweredClaim) -> str:
-    claim: PaperClaim = row.claim
-    lines = [f"“{escape(claim.quoted)}” — {place(claim)}", f"Accepted: {accepted_text(row)}."]
-    lines.append(
-        f"Its source: {escape(claim.source_says)}{f' — {escape(claim.source)}' if claim.source else ''}"
-    )
-    for one in found(row):
-        where = f"— {escape(one.source)}" if one.source else links(one.folders)
-        lines.append(f"{one.strength}: {escape(one.detail)} {where}".strip())
-    lines.append(answer_text(row).replace(row.why, escape(row.why)) if row.why else answer_text(row))
-    return "\n\n".join(lines)
+def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
+    """Return a claim's words and its source's, all evidence, what decides, and what to do."""
+    claim = row.claim
+    source = f" — {claim.source}" if claim.source else ""
+    lines = [
+        f"“{escape(claim.quoted)}” — {place(claim)}",
+        f"**Its source:** {escape(claim.source_says + source)}",
+        "\n".join(_evidence_line(one, runs) for one in found(row)) or "**Evidence:** none.",
+        f"**Answer:** {row.answer}, {row.strength}: {escape(_why(row))}",
+        f"**Would decide:** {escape(in_words(row.would_decide, claim))}" if row.would_decide else "",
+        f"**Accepted:** {accepted_text(row)}",
+        f"**What to do:** {escape(in_words(claim.do, claim))}",
+    ]
+    return "\n\n".join(filter(None, lines))
+
+
+def _evidence_line(one: Found, runs: Sequence[IndexRow]) -> str:
+    links = ", ".join(f"[{text}]({folder}/report.md)" for folder, text in report_links(one.folders, runs))
+    where = f"— {escape(one.source)}" if one.source else links
+    return f"- {one.strength}: {escape(one.detail)} {where}".rstrip()

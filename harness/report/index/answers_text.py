@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.claims.answers import FEWEST, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, UNDECIDED, Evidence
-from harness.claims.paper import PaperClaim, PublicRecord
+from harness.claims.paper import UNIT_OF, PaperClaim, PublicRecord
 from harness.claims.published import summary
 from harness.records import Origin
 from harness.report.tables.tables import percent
-from harness.units import LARGE, billions, human, marked, times
+from harness.units import LARGE, billions, human, kept_together, marked, number, times
 
 ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)
 """Origins of values that depend on the machine."""
@@ -22,29 +21,38 @@ FEW = 6
 
 
 class Found(NamedTuple):
-    """One thing that was found on a claim: the range in a few words, all of it, and where it is recorded."""
+    """One thing that was found on a claim: its range, what it is of, all of it, and where it is recorded."""
 
-    short: str  # `23.4 … 53.0 bytes per parameter ᵖ`
-    detail: str  # what it is of, n, quantiles, device, day
+    range: str  # `23.4 … 53.0 bytes per parameter ᵖ`; "" where no number was published
+    of: str  # `reserved peaks of all ranks, published, n = 4`
+    accepted: str  # by what it is judged; "no number" where by none
+    detail: str  # all of it: n, quantiles, device, day
     strength: str  # A, B or C
     folders: tuple[str, ...]  # results folders; () for what others published
     source: str  # of what others published
 
 
 def found(row: AnsweredClaim) -> list[Found]:
-    """Return what was found on a claim, the best first.
+    """Return what was found on a claim, the best first: what decides, then by strength.
 
-    First what decides: by strength, measured before published, of several the most values. Context stands in
-    the order in which conf/ lists it, nearest to the claim first; what is on another quantity stands last.
+    Of several, those in the claim's own unit come first, then what was measured here where one example or
+    counterexample suffices, then those with the most values. What is on another quantity stands last.
     """
     claim = row.claim
     ranked = [
         (
             _rank(
-                claim, one.related or one.grade == ILLUSTRATION, one.strength, one.grade, len(one.verdicts)
+                claim,
+                one.related or one.grade == ILLUSTRATION,
+                one.strength,
+                alike(one, claim),
+                one.grade,
+                len(one.verdicts),
             ),
             Found(
-                f"{one.group}: {range_text(one, claim)}" if one.group else range_text(one, claim),
+                range_text(one, claim),
+                _of(one),
+                _accepted(one, claim),
                 evidence_text(one, claim),
                 one.strength,
                 tuple(dict.fromkeys(run.folder for run in one.runs)),
@@ -55,9 +63,19 @@ def found(row: AnsweredClaim) -> list[Found]:
     ]
     ranked += [
         (
-            _rank(claim, not one.values, "A" if one.decides else "C", one.origin, len(one.values)),
+            _rank(
+                claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)
+            ),
             Found(
-                shares_text(one, claim), public_text(one, claim), "A" if one.decides else "C", (), one.source
+                _published_range(one, claim),
+                f"{one.short}, {one.origin}, n = {len(one.values)}"
+                if one.values
+                else shares_text(one, claim),
+                accepted_text(row),
+                public_text(one, claim),
+                "A" if one.decides else "C",
+                (),
+                one.source,
             ),
         )
         for one in claim.public
@@ -66,18 +84,20 @@ def found(row: AnsweredClaim) -> list[Found]:
 
 
 def _rank(
-    claim: PaperClaim, beside: bool, strength: str, grade: str, n: int
-) -> tuple[bool, str, bool, bool, int]:
-    """Return the place of what was found: too few values come after those that decide."""
-    few = strength == "A" and n < FEWEST and not (claim.universal or claim.exists)
-    return beside, strength, few, strength == "A" and grade != Origin.MEASURED, -n if strength == "A" else 0
+    claim: PaperClaim, beside: bool, strength: str, alike: bool, grade: str, n: int
+) -> tuple[bool, str, bool, bool, bool, int]:
+    """Return the place of what was found. Context of one strength keeps the order of conf/, nearest first."""
+    one_suffices = claim.universal or claim.exists
+    few = strength == "A" and n < FEWEST and not one_suffices and grade != Origin.CALCULATED
+    later = one_suffices and grade != Origin.MEASURED
+    return beside, strength, few, not alike, later, -n if strength == "A" else 0
 
 
-def answer_text(row: AnsweredClaim) -> str:
-    """Return the answer with its strength, why, and what would decide where nothing does."""
-    answer = f"**{row.answer}**, {row.strength}"
-    why = f"{answer}: {row.why}" if row.why else answer
-    return f"{why}. To decide: {row.would_decide}" if row.would_decide else why
+def _of(one: Evidence) -> str:
+    """Return what our values are of, how they were obtained, and how many there are."""
+    about = f"another quantity: {one.judged.quoted_by}" if one.related else one.group
+    how = "fixed by the set-up" if one.grade == ILLUSTRATION else one.grade
+    return ", ".join(filter(None, [about, how, f"n = {len(one.verdicts)}"]))
 
 
 def accepted_text(row: AnsweredClaim) -> str:
@@ -90,22 +110,24 @@ def accepted_text(row: AnsweredClaim) -> str:
 
 
 def band_text(band: tuple[float, float], unit: str, per: str = "") -> str:
-    """Return a band of values: `1.5× … 3×`, `≥ 280 GB`."""
+    """Return a band of values: `1.5× … 3×`, `≥ 280 GB`, `36 … 44 bytes per parameter`."""
     low, high = band
     if math.isinf(high):
-        return f"≥ {_value(low, unit, per)}"
+        return f"≥ {value_text(low, unit, per)}"
     if low <= 0:
-        return f"≤ {_value(high, unit, per)}"
+        return f"≤ {value_text(high, unit, per)}"
     if low == high:
-        return _value(low, unit, per)
-    return f"{_value(low, unit, per)} … {_value(high, unit, per)}"
+        return value_text(low, unit, per)
+    return _range(low, high, unit, per)
 
 
 def public_text(record: PublicRecord, claim: PaperClaim) -> str:
     """Return what others published: each of a few values, of more n, the share in the band and quantiles."""
     text = record.of
     if record.values and len(record.values) <= FEW:
-        each = (f"{name}: {_value(value, claim.unit, claim.per)}" for name, value in record.values.items())
+        each = (
+            f"{name}: {value_text(value, claim.unit, claim.per)}" for name, value in record.values.items()
+        )
         text = f"{text}: {', '.join(each)}"
     elif record.values:
         values = summary(list(record.values.values()))
@@ -119,7 +141,7 @@ def public_text(record: PublicRecord, claim: PaperClaim) -> str:
             **{f"{q} %": v for q, v in values.quantiles.items()},
             "most": values.most,
         }
-        parts += [f"{name}: {_value(value, claim.unit, claim.per)}" for name, value in shown.items()]
+        parts += [f"{name}: {value_text(value, claim.unit, claim.per)}" for name, value in shown.items()]
         text = f"{text}: {', '.join(parts)}"
     return f"{text} ({record.note})" if record.note else text
 
@@ -129,9 +151,16 @@ def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
     if not record.values:
         return marked(record.of, record.origin)
     values = summary(list(record.values.values()))
-    ends = _range(values.least, values.most, claim.unit, claim.per)
-    median = f", median {_value(values.quantiles[50], claim.unit, claim.per)}" if values.n > FEW else ""
-    return f"{record.short}: {marked(ends, record.origin)} (n = {values.n}{median})"
+    median = f", median {value_text(values.quantiles[50], claim.unit, claim.per)}" if values.n > FEW else ""
+    return f"{record.short}: {_published_range(record, claim)} (n = {values.n}{median})"
+
+
+def _published_range(record: PublicRecord, claim: PaperClaim) -> str:
+    """Return the least and the most of what others published, with its origin; "" without values."""
+    if not record.values:
+        return ""
+    ends = min(record.values.values()), max(record.values.values())
+    return marked(_range(*ends, claim.unit, claim.per), record.origin)
 
 
 def evidence_text(one: Evidence, claim: PaperClaim) -> str:
@@ -142,8 +171,8 @@ def evidence_text(one: Evidence, claim: PaperClaim) -> str:
     notes = [f"judged by {_accepted(one, claim)}"] if _has_its_own_band(one, claim) else []
     notes += [f"another quantity: {one.judged.quoted_by}"] if one.related else []
     notes += [reason for reason in [_undecided(one)] if reason]
-    said = "".join(f"; {note}" for note in notes)
-    return f"{group}{range_text(one, claim)}{grade} ({of_runs(one, claim)}){said}"
+    first = f"{group}{range_text(one, claim)}{grade} ({of_runs(one, claim)})"
+    return "; ".join([first, *notes])
 
 
 def _has_its_own_band(one: Evidence, claim: PaperClaim) -> bool:
@@ -156,7 +185,7 @@ def _has_its_own_band(one: Evidence, claim: PaperClaim) -> bool:
 
 
 def _accepted(one: Evidence, claim: PaperClaim) -> str:
-    return band_text(one.judged.accepted, _unit(one, claim), one.judged.per)
+    return band_text(one.judged.accepted, unit_of(one, claim), one.judged.per)
 
 
 def _undecided(one: Evidence) -> str:
@@ -173,29 +202,38 @@ def of_runs(one: Evidence, claim: PaperClaim) -> str:
     devices = dict.fromkeys(run.device for run in one.runs if one.verdicts[0].origin in ON_A_DEVICE)
     days = dict.fromkeys(run.day for run in one.runs)
     n = len(one.verdicts)
-    median = [f"median {_value(one.median, _unit(one, claim), one.judged.per)}"] if n > FEW else []
+    median = [f"median {value_text(one.median, unit_of(one, claim), one.judged.per)}"] if n > FEW else []
     return ", ".join(filter(None, [f"n = {n}", *median, *devices, *days]))
 
 
 def range_text(one: Evidence, claim: PaperClaim) -> str:
     """Return our range alone, with its origin."""
-    unit = _unit(one, claim)
-    if unit != "x":
-        return marked(_range(one.low, one.high, unit, one.judged.per), one.verdicts[0].origin)
-    low, high = times(one.low), times(one.high)
-    return marked(low if low == high else f"{low} … {high}", one.verdicts[0].origin)
+    return marked(_joined(*ends_text(one, claim)), one.verdicts[0].origin)
+
+
+def ends_text(one: Evidence, claim: PaperClaim) -> tuple[str, str]:
+    """Return the least and the most of our values."""
+    unit = unit_of(one, claim)
+    if unit == "x":
+        return times(one.low), times(one.high)
+    per = one.judged.per
+    return value_text(one.low, unit, per), value_text(one.high, unit, per)
 
 
 def _range(low: float, high: float, unit: str, per: str) -> str:
-    """Return both ends of what was found, the unit once."""
-    first, last = _value(low, unit, per), _value(high, unit, per)
+    """Return both ends of a range of one unit."""
+    return _joined(value_text(low, unit, per), value_text(high, unit, per))
+
+
+def _joined(first: str, last: str) -> str:
+    """Return both ends, their unit once: `23.4 … 53.0 bytes per parameter`."""
     if first == last:
         return last
     end = last.partition(" ")[2]
     return f"{first.removesuffix(f' {end}') if end else first} … {last}"
 
 
-def _unit(one: Evidence, claim: PaperClaim) -> str:
+def unit_of(one: Evidence, claim: PaperClaim) -> str:
     """Return the unit in which values are printed: that of the claim where theirs is its base unit."""
     if one.is_ratio:
         return "x"
@@ -204,7 +242,12 @@ def _unit(one: Evidence, claim: PaperClaim) -> str:
     return claim.unit if one.judged.unit == "1" and claim.unit in ("x", "%", "GPUs") else one.judged.unit
 
 
-def _value(value: float, unit: str, per: str = "") -> str:
+def alike(one: Evidence, claim: PaperClaim) -> bool:
+    """Return whether our values are in the claim's own unit."""
+    return one.judged.unit == UNIT_OF.get(claim.unit, claim.unit) and one.judged.per == claim.per
+
+
+def value_text(value: float, unit: str, per: str = "") -> str:
     """Return a value as published or claimed; `x` is a ratio, `%` a share, `parameters`, `GPUs` counts."""
     if unit == "GPUs":
         return f"{value:g} GPUs"
@@ -215,7 +258,7 @@ def _value(value: float, unit: str, per: str = "") -> str:
     if unit == "parameters":
         return billions(value)
     if unit == "B" and per:
-        return f"{value:.3g} bytes per {per}"
+        return f"{number(value)} bytes per {per}"
     return human(value, unit)
 
 
@@ -224,6 +267,7 @@ def place(claim: PaperClaim) -> str:
     return f"{claim.by}, {claim.section}"
 
 
-def links(folders: Sequence[str]) -> str:
-    """Return links to the reports of results folders."""
-    return ", ".join(f"[{folder}]({folder}/report.md)" for folder in folders)
+def unbroken(text: str) -> str:
+    """Return `text` with no-break spaces within a value with its unit, a range, and `n = 3`."""
+    text = kept_together(text).replace(" …", "\N{NO-BREAK SPACE}…")
+    return text.replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from harness.claims.answers import AnsweredClaim
 from harness.claims.paper import PaperClaims, PaperRow
-from harness.report.index.answers_text import evidence_text, shares_text
+from harness.report.index.answers_page import LOOKS
+from harness.report.index.answers_text import found, shares_text, unbroken
+from harness.report.index.plain_words import in_words
 from harness.report.output.markdown import grid
 from harness.report.output.page import render
 from harness.report.tables.tables import Table, TableCell
@@ -44,13 +46,16 @@ def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[
         one = answered[name]
         head = (row.name, row.claimed) if not number else ("", one.claim.claim)
         published = [shares_text(record, one.claim) for record in one.claim.public]
-        here = [evidence_text(found, one.claim) for found in one.evidence[:MOST_FOUND]]
+        here = [evidence.detail for evidence in found(one) if not evidence.source][:MOST_FOUND]
+        without = one.claim.not_built or one.claim.untestable or one.lacking
         texts = (
             *head,
             f"{one.claim.source_says} {one.claim.misquoted}".strip(),
             "; ".join(published),
-            "; ".join(here) or one.claim.not_built or one.claim.untestable or one.lacking,
-            one.answer if one.claim.misquoted or not one.why else f"{one.answer}: {one.why}",
+            "; ".join(here) or in_words(without, one.claim),
+            one.answer
+            if one.claim.misquoted or not one.why
+            else f"{one.answer}: {in_words(one.why, one.claim)}",
             one.strength,
         )
         yield tuple(TableCell(text, look="word") if text else NONE for text in texts)
@@ -66,4 +71,6 @@ def tables_markdown(tables: Sequence[Table]) -> str:
 
 def tables_page(tables: Sequence[Table]) -> str:
     """Return tables.html."""
-    return render("tables.html.j2", title=TITLE, text=HOW_TO_READ, tables=tables)
+    return render(
+        "tables.html.j2", title=TITLE, text=HOW_TO_READ, tables=tables, answer_looks=LOOKS, unbroken=unbroken
+    )

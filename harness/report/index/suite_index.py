@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,29 @@ def index_rows(folders: Sequence[tuple[ReportData, str]]) -> list[IndexRow]:
         )
         for data, name in folders
     ]
+
+
+def report_links(folders: Sequence[str], rows: Sequence[IndexRow]) -> list[tuple[str, str]]:
+    """Return each results folder with what a link to its report says: its question.
+
+    Where several of these have one question, the machine and the day are with it.
+    """
+    known = {row.folder: row for row in rows}
+    asked = Counter(known[folder].question for folder in folders if folder in known)
+    links = []
+    for folder in folders:
+        row = known.get(folder)
+        text = row.question if row else "report"
+        if row and asked[row.question] > 1:
+            text = f"{text} ({_device(row.machine)}, {row.date})"
+        links.append((folder, text))
+    return links
+
+
+def _device(machine: str) -> str:
+    """Return the GPUs of a machine in words, or its processor where it has none."""
+    parts = machine.split(" · ")
+    return next((part for part in parts if " × " in part), parts[0])
 
 
 def runs_table(rows: Sequence[IndexRow]) -> Table:

@@ -17,6 +17,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.report.data.export_parquet import write_measurements
 from harness.report.index.paper_tables import HEADER, paper_tables, tables_markdown, tables_page
+from harness.report.language.spec import load_spec
 
 ASKED = load_answers()
 ROWS = answer_claims(ASKED.claims, Findings({}, {}))
@@ -53,7 +54,8 @@ def test_each_row_has_what_the_answer_of_its_claim_has() -> None:
 def test_a_row_without_values_of_ours_says_why() -> None:
     lines = {row[1].text: row for table in paper_tables(ASKED, ROWS) for row in table.rows}
     here = HEADER.index("Here")
-    assert lines["Enables 2-4x Larger Models/Batches"][here].text == "no results of suite offload"
+    title = load_spec("offload").title
+    assert lines["Enables 2-4x Larger Models/Batches"][here].text == f"no results of “{title}”"
 
 
 def test_a_row_with_two_claims_has_two_lines() -> None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import browser
 import matplotlib
 import pytest
 from browser import complaints, needs_a_browser, opened
@@ -20,7 +21,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.report import write_index, write_report
 from harness.report.answer.answer import finding
 from harness.report.index.answer_sources import findings
-from harness.report.index.answers_page import Answers, sentences
+from harness.report.index.answers_page import Answers, index_page, sentences
 from harness.report.index.forest import forest
 from harness.report.output.markdown import answers
 from harness.sweep.store import read_records
@@ -197,7 +198,7 @@ def test_the_figure_has_each_claim_with_a_band_and_values(answered: list[Answere
     assert figure.svg == forest(answered).svg  # type: ignore[union-attr]
     for row in answered:
         if row.claim.band and row.evidence and row.answer == "contradicted":
-            assert f"({row.answer}, {row.strength})" in figure.svg
+            assert f">{row.answer}, {row.strength}<" in figure.svg
     assert forest([]) is None
 
 
@@ -206,6 +207,63 @@ def test_pages_of_committed_results_fit_every_window(made, tmp_path):
     pages = {str(path.relative_to(made)).replace("/", "_"): path for path in made.rglob("*.html")}
     assert len(pages) == len(FOLDERS) + 2  # the answers, and the paper's tables
     assert list(complaints(opened(tmp_path, {name: path.read_text() for name, path in pages.items()}))) == []
+
+
+def test_no_row_of_the_page_has_the_id_of_a_claim_a_workload_or_a_variant(
+    answered: list[AnsweredClaim], judged_folders
+) -> None:
+    claims = {f"{data.suite}/{one.id}": one for data, _ in judged_folders for one in data.claims}
+    used = [claims[name] for row in answered for name in (*row.claim.judged, *row.claim.related)]
+    ids = {name for row in answered for name in (*row.claim.judged, *row.claim.related)}
+    ids |= {one.workload for claim in used for one in claim.interpretations if "_" in one.workload}
+    ids |= {name for claim in used for one in claim.interpretations for name in one.variants if "_" in name}
+
+    def ids_in(text: str) -> list[str]:
+        words = re.findall(r"[\w./]+", re.sub(r"<[^>]*>", " ", text))
+        return [word for word in words if word in ids]
+
+    page = index_page(Answers(ASKED, answered, None, []))
+    assert ids_in(page[page.index("<body>") :]) == []
+    assert ids_in("<td>no record of zero3_offload_params on gpu_32gb, and more") == [
+        "zero3_offload_params",
+        "gpu_32gb",
+    ]
+
+
+OUTSIDE = """addEventListener("load", () => {
+  const rows = [...document.querySelectorAll("details.answered")];
+  const names = [".claim-words", ".answer", ".found"];
+  const parts = rows.flatMap((row) => names.map((one) => row.querySelector(one)));
+  const outside = (part) => {
+    if (!part || !part.textContent.trim()) return true;
+    const range = document.createRange();
+    range.selectNodeContents(part);
+    const boxes = [...range.getClientRects()];
+    return !boxes.length || boxes.some((box) => box.left < 0 || box.right > innerWidth);
+  };
+  parent.postMessage({ page: name, window: innerWidth, folded: 0, open: 0, rows: rows.length,
+    overlaps: parts.filter(outside).map((part) => (part ? part.textContent.trim() : "missing")) }, "*");
+})"""
+"""Reports which claims, answers and ranges of the page of answers are not inside the window."""
+
+PHONE = 390
+
+
+@needs_a_browser
+def test_claim_answer_and_found_are_inside_the_window_of_a_phone(answered, tmp_path, monkeypatch):
+    """A long word is broken into lines; where it may not be, the check finds it outside."""
+    monkeypatch.setattr(browser, "WIDTHS", (PHONE,))
+    monkeypatch.setattr(browser, "CHECK", OUTSIDE)
+    page, word = index_page(Answers(ASKED, answered, None, [])), "overlong" * 12
+    first = re.compile(r'(<b class="claim-words")>[^<]*')
+    pages = {
+        "made": page,
+        "long": first.sub(rf"\1>{word}", page, count=1),
+        "unbroken": first.sub(rf'\1 style="white-space: nowrap">{word}', page, count=1),
+    }
+    reports = opened(tmp_path, pages)
+    assert {one["rows"] for one in reports} == {len(ASKED.claims)}
+    assert list(complaints(reports)) == [f"unbroken at {PHONE} px: {[word]}"]
 
 
 def test_a_figure_of_another_version_is_compared_by_its_points():
