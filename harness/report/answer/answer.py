@@ -8,13 +8,14 @@ from fnmatch import fnmatchcase
 from harness.config.variants.optimizations import AGAIN
 from harness.records import Status
 from harness.report.answer.by_metric import by_metric
-from harness.report.answer.values import VariantEffect, changed, gain, values_of
+from harness.report.answer.stated import set_up, stated
+from harness.report.answer.values import VariantEffect, changed, gain, over_fairer, values_of
 from harness.report.data.speedup import BUSY, OTHERS, compared, why_none
 from harness.report.language.spec import DEFAULT_BLOCKS, ReportBlock
 from harness.report.report_data import ReportData
 from harness.report.tables.errors import Errors, error_rows
-from harness.report.tables.tables import percent, show
-from harness.units import counted, human
+from harness.report.tables.tables import percent
+from harness.units import counted, human, times
 
 NAMED = 3
 """Variants that are named at most, of those that pay and of those that are undecided."""
@@ -27,13 +28,15 @@ def answer(data: ReportData) -> list[str]:
 
 def what_pays(data: ReportData) -> list[str]:
     """Return the answer without what is wrong."""
-    return by_metric(data) if data.spec.blocks == DEFAULT_BLOCKS else [*_what_pays(data), *_stated(data)]
+    if data.spec.blocks == DEFAULT_BLOCKS:
+        return by_metric(data)
+    return [*_what_pays(data), *_with_set_up(data, list(stated(data, "states"))), *_disturbed(data)]
 
 
 def finding(data: ReportData) -> str:
-    """Return the answer in a few words, for a list of reports."""
-    if stated := list(_stated(data, "finding")):
-        return stated[0].removesuffix(".")
+    """Return the answer in a few words and what it is over, for a list of reports."""
+    if found := _with_set_up(data, list(stated(data, "finding"))):
+        return found[0].removesuffix(".")
     block = answer_block(data)
     sentences = what_pays(data)
     if block is None or data.spec.blocks == DEFAULT_BLOCKS:
@@ -48,13 +51,33 @@ def _best_of(data: ReportData, block: ReportBlock, workload: str) -> str:
     alike = _best_first([one for one in paying if not one.ranks]) or _best_first(paying)
     if not alike:
         return ""
-    best = alike[0]
-    on = f"{data.spec.name('workload', workload)}{f', {best.ranks}' if best.ranks else ''}"
+    best, name = alike[0], data.spec.name
+    on = f"{name('workload', workload)}{f', {best.ranks}' if best.ranks else ''}"
+    base = name("optimization", block.fields["baseline"])
+    fairer, clause = over_fairer(data, block, workload, best), set_up(data, workload, best.name)
     assert best.comparison is not None
-    if best.comparison.unit == "s":
-        return f"On {on}, {best.title} is {best.size} as fast"
-    metric = data.spec.name("metric", block.fields["metric"])
-    return f"On {on}, {best.title}: {metric.lower()} {best.size}"
+    if best.comparison.unit != "s":
+        metric = name("metric", block.fields["metric"]).lower()
+        said = f"On {on}, {best.title}: {metric} {best.size} against {base}"
+    elif fairer:
+        over = f"{times(1 / fairer[1].ratio.value)} as fast as {name('optimization', fairer[0])}"
+        said = f"On {on}, {best.title} is {over}, {best.size} as fast as {base}"
+    else:
+        said = f"On {on}, {best.title} is {best.size} as fast as {base}"
+    return f"{said}, {clause}" if clause else said
+
+
+def _with_set_up(data: ReportData, sentences: list[str]) -> list[str]:
+    """Return stated sentences, the first with what of the set-up decides it where no variant is compared."""
+    block = answer_block(data)
+    workload = baseline = ""
+    if block:
+        workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+        baseline = block.fields["baseline"]
+        if any(one.comparison for one in _variants(data, block, workload)):
+            return sentences
+    clause = set_up(data, workload, baseline) if sentences else ""
+    return [f"{sentences[0].removesuffix('.')}, {clause}.", *sentences[1:]] if clause else sentences
 
 
 def wrong_results(data: ReportData) -> list[str]:
@@ -99,11 +122,15 @@ def _what_pays(data: ReportData) -> list[str]:
         first, *rest = paying
         sentences.append(f"{on}, {first.title} pays most: {gain(data, block, workload, first)}.")
         if rest:
-            sentences.append(f"Also: {_listed(rest)}.")
+            fairer = over_fairer(data, block, workload, first)
+            over = f", over {data.spec.name('optimization', block.fields['baseline'])}" if fairer else ""
+            sentences.append(f"Also{over}: {_listed(rest)}.")
     elif tried := [one for one in alike if one.comparison]:
         sentences += _none_pays(data, block, workload, tried, len(undecided))
     if undecided:
-        sentences.append(f"Undecided: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
+        base = data.spec.name("optimization", block.fields["baseline"])
+        begin = "Undecided" if sentences else f"{on}, undecided over {base}"
+        sentences.append(f"{begin}: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
     if other := _best_first([one for one in variants if one.ranks and one.effect == "pays"]):
         best = other[0]
         sentences.append(f"{on}, {best.title} on {best.ranks}: {gain(data, block, workload, best)}.")
@@ -120,8 +147,7 @@ def _what_pays(data: ReportData) -> list[str]:
         sentences.append(f"Not compared: {reason}{others}.")
     if not sentences and not _has_others(data, block, workload):
         sentences.append(f"{on}, only the baseline was run.")
-    sentences += [*_assumed(data, block, workload), *_others(data, block)]
-    return [*sentences, *_disturbed(data, block, workload)]
+    return [*sentences, *_assumed(data, block, workload), *_others(data, block)]
 
 
 def _reason(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
@@ -152,8 +178,12 @@ def _assumed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
     return [f"Assumes {''.join(parts)}."] if parts else []
 
 
-def _disturbed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
+def _disturbed(data: ReportData) -> list[str]:
     """Return in a sentence how much other processes disturbed what was timed; nothing where they did not."""
+    block = answer_block(data)
+    if block is None:
+        return []
+    workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
     others = data.index.first(workload, block.fields["baseline"], OTHERS)
     if others is None or others.max <= BUSY:
         return []
@@ -205,8 +235,11 @@ def _none_pays(
     on = data.spec.name("workload", workload)
     metric = data.spec.name("metric", block.fields["metric"]).lower()
     sentences = []
+    over = data.spec.name("optimization", block.fields["baseline"])
     if undecided == 0:
-        sentences.append(f"On {on}, none of {counted(len(tried), 'variant')} lowers {metric}.")
+        clause = set_up(data, workload, block.fields["baseline"])
+        none = f"On {on}, none of {counted(len(tried), 'variant')} lowers {metric} against {over}"
+        sentences.append(f"{', '.join(filter(None, [none, clause]))}.")
     first = next(iter(data.spec.answer["also"]), None)
     free = [one for one in tried if one.effect == "no difference"]
     if first is None or not free:
@@ -222,7 +255,8 @@ def _none_pays(
             changed(data, workload, best.name, block.fields["baseline"], one)
             for one in data.spec.answer["also"]
         ]
-        sentences.append(f"At the same {metric}, {best.title} has {'; '.join(filter(None, changes))}.")
+        changed_by = "; ".join(filter(None, changes))
+        sentences.append(f"At the same {metric} as {over}, {best.title} has {changed_by}.")
     return sentences
 
 
@@ -256,19 +290,3 @@ def _passed(data: ReportData, row: Errors, within: float) -> str:
         f"{name}: {passed} of {values} met within "
         f"{percent(within)}; median error {percent(row.median)}, worst {percent(row.worst, True)}."
     )
-
-
-def _stated(data: ReportData, key: str = "states") -> Iterator[str]:
-    """Yield the sentences of conf/report/ that state recorded values; none of which a value is missing."""
-    for one in data.spec.answer[key]:
-        values = [
-            data.index.get(value["workload"], value["optimization"], value["metric"], value["method"])
-            for value in one["values"]
-        ]
-        if all(values):
-            shown = [
-                show(value, picked["unit"])
-                for value, picked in zip(values, one["values"], strict=True)
-                if value
-            ]
-            yield one["text"].format(*shown)

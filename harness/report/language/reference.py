@@ -39,6 +39,7 @@ TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ANSWER": schema.ANSWER,
     "ALSO": schema.ALSO,
     "STATED": schema.STATED,
+    "CLAUSE": schema.CLAUSE,
     "PICKED": schema.PICKED,
     "ASSUMED": schema.ASSUMED,
     "COLUMN": schema.COLUMN,

@@ -36,6 +36,16 @@ ANSWER: FieldSet = {
         "default": [],
         "doc": "patterns of variants that are nothing to turn on, such as other links",
     },
+    "over": mapping(
+        "fairer baselines than the block's: a pattern of workloads to variants; what pays most is stated "
+        "over the first of them with a value, then over the baseline"
+    ),
+    "set_up": {
+        "type": "list",
+        "default": [],
+        "doc": "what of the set-up decides the size of the effect: a clause of the first sentence, the first "
+        "CLAUSE with all its values",
+    },
     "assumes": {
         "type": "list",
         "default": [],
@@ -58,12 +68,22 @@ STATED: FieldSet = {
     "text": must("the sentence, with `{}` for each value; left out where one is missing"),
     "values": {"type": "list", "doc": "a PICKED each"},
 }
+CLAUSE: FieldSet = {
+    "text": must("what follows the baseline's name, or the first sentence, with `{}` for each value"),
+    "values": {"type": "list", "doc": "a PICKED each"},
+    "workload": {"type": "str", "default": "*", "doc": "a pattern: the workloads of which it speaks"},
+}
 PICKED: FieldSet = {
-    "workload": must("the workload"),
-    "optimization": must("the variant"),
-    "metric": must("the metric"),
+    "workload": text("the workload; of a CLAUSE by default the answer's"),
+    "optimization": text("the variant; of a CLAUSE by default the one that pays most"),
+    "metric": text("the metric; either this or `condition`"),
+    "condition": text("a condition of the record, as text"),
     "method": text("its method"),
     "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in; `auto` chooses"},
+    "over": text("a variant: the speed-up over it, or the change against it, with its interval"),
+    "draws": DRAWS,
+    "per": text("a metric of the same cell to divide by: shown as a factor"),
+    "plus": text("with `per`: a metric of the same cell to add before dividing"),
 }
 ASSUMED: FieldSet = {
     "title": must("its words, with `{}` for the value"),

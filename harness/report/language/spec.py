@@ -18,6 +18,7 @@ from harness.report.language.schema import (
     AXIS,
     BAND,
     BLOCK,
+    CLAUSE,
     COLUMN,
     CONTROL,
     DOTS,
@@ -55,7 +56,7 @@ class Spec(NamedTuple):
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
     answer: Mapping[str, Any] = MappingProxyType(
-        {"leave_out": (), "also": (), "assumes": (), "states": (), "finding": ()}
+        {"leave_out": (), "also": (), "over": {}, "set_up": (), "assumes": (), "states": (), "finding": ()}
     )
 
     def name(self, key: str, identifier: str) -> str:
@@ -103,25 +104,38 @@ def load_spec(
 
 def _answer(where: str, data: Any) -> Mapping[str, Any]:
     fields = dict(check_fields(where, as_mapping(where, data), ANSWER))
-    for name, kind in (("also", ALSO), ("assumes", ASSUMED), ("states", STATED), ("finding", STATED)):
+    kinds = {"also": ALSO, "assumes": ASSUMED, "set_up": CLAUSE, "states": STATED, "finding": STATED}
+    for name, kind in kinds.items():
         fields[name] = [
             check_fields(f"{where}.{name}[{i}]", as_mapping(where, one), kind)
             for i, one in enumerate(fields[name])
         ]
-    stated = [
-        (f"{where}.{name}[{i}]", one) for name in ("states", "finding") for i, one in enumerate(fields[name])
-    ]
-    for place, one in stated:
-        picked = [as_mapping(f"{place}.values[{j}]", value) for j, value in enumerate(one["values"])]
-        one["values"] = [
-            check_fields(f"{place}.values[{j}]", value, PICKED) for j, value in enumerate(picked)
-        ]
-        if one["text"].count("{}") != len(picked):
-            raise ConfigError(f"{place}.text: expected as many {{}} as values ({len(picked)})")
+    for pattern, variants in fields["over"].items():
+        if not isinstance(variants, list):
+            raise ConfigError(f"{where}.over.{pattern}: {variants!r}; expected a list of variants")
+    for name in ("states", "finding", "set_up"):
+        for i, one in enumerate(fields[name]):
+            one["values"] = _picked(f"{where}.{name}[{i}]", one, placed=name != "set_up")
     for i, one in enumerate(fields["assumes"]):
         if bool(one["field"]) == bool(one["metric"]):
             raise ConfigError(f"{where}.assumes[{i}]: expected either field or metric")
     return fields
+
+
+def _picked(where: str, one: Mapping[str, Any], placed: bool) -> list[dict[str, Any]]:
+    """Return the values of a sentence; `placed`: each has to name its workload and variant."""
+    picked = [
+        check_fields(f"{where}.values[{j}]", as_mapping(f"{where}.values[{j}]", value), PICKED)
+        for j, value in enumerate(one["values"])
+    ]
+    if one["text"].count("{}") != len(picked):
+        raise ConfigError(f"{where}.text: expected as many {{}} as values ({len(picked)})")
+    for j, value in enumerate(picked):
+        if bool(value["metric"]) == bool(value["condition"]):
+            raise ConfigError(f"{where}.values[{j}]: expected either metric or condition")
+        if placed and not (value["workload"] and value["optimization"]):
+            raise ConfigError(f"{where}.values[{j}]: expected workload and optimization")
+    return picked
 
 
 def _block(where: str, data: Any) -> ReportBlock:

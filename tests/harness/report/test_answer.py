@@ -42,9 +42,9 @@ def test_what_pays_is_named_with_its_interval(tmp_path: Path) -> None:
 
 def test_nothing_pays_only_where_all_was_decided(tmp_path: Path) -> None:
     (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "slow", "same")))
-    assert said == "On small, none of 2 variants lowers time."
+    assert said == "On small, none of 2 variants lowers time against baseline."
     undecided = answer(timed_findings(tmp_path, EFFECTS, only("slow", "same")))
-    assert undecided[0].startswith("Undecided: same 1.000×")
+    assert undecided[0].startswith("On small, undecided over baseline: same 1.000×")
     assert not any("none of" in sentence for sentence in undecided)
 
 
@@ -52,7 +52,10 @@ def test_what_could_not_be_compared_is_no_verdict(tmp_path: Path) -> None:
     (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent")))
     assert said == ("On small, no variant could be compared with the baseline (absent: needs a GPU).")
     some = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent", "slow")))
-    assert some == ["On small, none of 1 variant lowers time.", "Not compared: absent: needs a GPU."]
+    assert some == [
+        "On small, none of 1 variant lowers time against baseline.",
+        "Not compared: absent: needs a GPU.",
+    ]
     (alone,) = answer(timed_findings(tmp_path, EFFECTS, only()))
     assert alone == "On small, only the baseline was run."
 
@@ -74,10 +77,13 @@ def test_without_a_baseline_the_answer_has_the_values(tmp_path: Path) -> None:
 
 def test_the_finding_of_a_list_says_what_is_faster_or_less(tmp_path: Path) -> None:
     assert finding(timed_findings(tmp_path, EFFECTS, only("baseline_again", "fast"))) == (
-        "On small, fast is 2.00× as fast"
+        "On small, fast is 2.00× as fast as baseline"
     )
     said = {folder.name: finding(reported(folder)) for folder in REFERENCES}
-    assert said["memory"] == "On 7B (Llama-2), Mixed + flash + checkpointing: peak memory −44.4 %"
+    assert said["memory"] == (
+        "On 7B (Llama-2), Mixed + flash + checkpointing: peak memory −44.4 % against Baseline (fp32, "
+        "explicit attention)"
+    )
 
 
 def test_a_wrong_result_comes_first(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_without_the_baseline_again_nothing_is_called_a_difference(tmp_path: Pat
     assert {row_of(made, variant)["Effect"] for variant in ("fast", "slow", "same")} == {"undecided"}
     findings = timed_findings(tmp_path, EFFECTS, records)
     answers = {card.question: card.answer for card in summary(findings)}
-    assert answers["What pays, and by how much?"].startswith("Undecided: fast 2.00×")
+    assert answers["What pays, and by how much?"].startswith("On small, undecided over baseline: fast 2.00×")
     assert "not timed against itself" in answers["Can the numbers be trusted?"]
 
 
