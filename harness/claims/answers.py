@@ -62,7 +62,7 @@ FEWEST = 3
 """Values of a record below which it decides nothing; but one counterexample decides on a universal claim."""
 
 
-class Answer(NamedTuple):
+class Judgement(NamedTuple):
     """The word, its strength, and why in a few words."""
 
     word: str  # one of ANSWERS
@@ -152,7 +152,7 @@ def _evidence(claim: PaperClaim, findings: Findings) -> list[Evidence]:
     return sorted(evidence, key=lambda one: (one.related, one.strength, one.grade == ILLUSTRATION))
 
 
-def _stable(claim: PaperClaim, answer: Answer, halves: Sequence[Findings]) -> Answer:
+def _stable(claim: PaperClaim, answer: Judgement, halves: Sequence[Findings]) -> Judgement:
     """Return the answer, or that it is undecided where the halves of the processes give other words."""
     if answer.word in (MISQUOTED, NO_EVIDENCE):
         return answer
@@ -160,7 +160,7 @@ def _stable(claim: PaperClaim, answer: Answer, halves: Sequence[Findings]) -> An
     if set(words) <= {answer.word}:
         return answer
     each = " and ".join(dict.fromkeys(words))
-    return Answer(
+    return Judgement(
         NOT_DECIDED, "C", f"all processes give {answer.word}, the halves of them {each}: {answer.why}"
     )
 
@@ -189,25 +189,25 @@ def _what_decides(evidence: Sequence[Evidence]) -> str:
     return f"suite={counted_.judged.suite} on {' '.join(device.split())}"
 
 
-def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
+def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     """Return the answer by these values."""
     evidence = [one for one in evidence if not one.related]
     if claim.misquoted:
         missing = f"Not built: {claim.not_built}." if claim.not_built else ""
-        return Answer(MISQUOTED, "A", f"{claim.misquoted} {missing}".strip())
+        return Judgement(MISQUOTED, "A", f"{claim.misquoted} {missing}".strip())
     if claim.universal and (found := _first(claim, evidence, OUTSIDE)):
-        return Answer(CONTRADICTED, *found)
+        return Judgement(CONTRADICTED, *found)
     if claim.exists and (found := _first(claim, evidence, INSIDE)):
-        return Answer(CONFIRMED, *found)
+        return Judgement(CONFIRMED, *found)
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
         if enough := [one for one in some if one.n >= FEWEST or one.is_formula]:
             if claim.universal:
-                return Answer(PLAUSIBLE, "C", f"no counterexample in {'; '.join(map(_in_words, enough))}")
+                return Judgement(PLAUSIBLE, "C", f"no counterexample in {'; '.join(map(_in_words, enough))}")
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
             why = "; ".join([*map(_in_words, enough), *methods])
-            return Answer(_decided(claim, enough), strength, why)
+            return Judgement(_decided(claim, enough), strength, why)
     return _context(claim, evidence)
 
 
@@ -263,10 +263,10 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
     return shares
 
 
-def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
+def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     """Return what most of the values under the claim's own conditions say, where nothing decides."""
     if claim.untestable:
-        return Answer(NO_EVIDENCE, "D", claim.untestable)
+        return Judgement(NO_EVIDENCE, "D", claim.untestable)
     published = [one for one in claim.public if one.values and claim.band]
     outcomes = [outcome for one in evidence for outcome in one.context]
     outcomes += [
@@ -275,8 +275,8 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
     if not outcomes:
         others = [one for one in evidence if one.grade != ILLUSTRATION]
         if others:
-            return Answer(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
-        return Answer(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
+            return Judgement(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
+        return Judgement(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
     inside, outside, n = outcomes.count(INSIDE), outcomes.count(OUTSIDE), len(outcomes)
     far = outside > HALF * n if claim.often else outside >= MOST * n
     word = PLAUSIBLE if inside > HALF * n else IMPLAUSIBLE if far else NOT_DECIDED
@@ -286,7 +286,7 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Answer:
     bands = [claim.band, *(one.judged.accepted for one in evidence)]
     where = "in the accepted band" if all(map(_has_two_ends, bands)) or claim.band else "on the claimed side"
     outward = f", {outside} outside" if outside and n - inside - outside else ""
-    return Answer(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
+    return Judgement(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
 
 
 def _has_two_ends(band: tuple[float, float] | None) -> bool:

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -96,42 +94,6 @@ def test_each_workload_has_its_source(suite):
 def test_every_hardware_value_has_its_source():
     for name in names("hardware"):
         assert yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text())["source"]
-
-
-MOST_ENTRIES = 17
-ONE_ENTRY_PER = {
-    "conf/claims": "suite",
-    "conf/hardware": "device",
-    "conf/report": "suite",
-    "conf/suite": "suite, and one for its optimizations",
-    "conf/suite/memory": "optimization",
-    "results/hour": "suite of one run",
-    "results/reference": "committed run",
-    "suites": "suite",
-    "tests/data/configs": "published config.json",
-    "tests/data/small_configs": "architecture",
-    "tests/suites": "suite",
-}
-"""Folders that may have more entries, as each is a list that is read by name."""
-
-
-def entries():
-    """Return the entries of each folder with committed files, without files as `__init__.py`."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = {}
-    for path in map(Path, listed.splitlines()):
-        for entry in (path, *path.parents[:-1]):
-            if not entry.name.startswith("__"):
-                found.setdefault(str(entry.parent), set()).add(entry.name)
-    return found
-
-
-def test_a_folder_has_few_entries_unless_it_is_a_list():
-    if not (ROOT / ".git").exists():
-        pytest.skip("needs a git checkout: what is no source is not told apart without it")
-    many = {folder for folder, names_in_it in entries().items() if len(names_in_it) > MOST_ENTRIES}
-    assert many <= ONE_ENTRY_PER.keys(), f"split {many - ONE_ENTRY_PER.keys()}, or see ONE_ENTRY_PER"
-    assert many == ONE_ENTRY_PER.keys(), f"no exception is needed: {ONE_ENTRY_PER.keys() - many}"
 
 
 def test_public_names_of_files_are_plain():

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.claims.answers import ANSWERS, MISQUOTED, AnsweredClaim
+from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
 from harness.claims.paper import PaperClaims, Sentence
 from harness.report.figures.figure import Figure
 from harness.report.index.answers_text import Found, accepted_text, found, place, range_text, unbroken
@@ -153,6 +153,7 @@ def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
 def _cells(row: AnsweredClaim) -> tuple[str, ...]:
     value, of, accepted = _best(row)
     answer = f"**{row.answer}**, {row.strength}"
+    answer = f"{answer}: {_why(row)}" if row.answer == PARTLY else answer
     return row.claim.claim, answer, f"{value} ({of})" if value else of, accepted
 
 

@@ -43,7 +43,7 @@ def found(row: AnsweredClaim) -> list[Found]:
         (
             _rank(
                 claim,
-                one.related or one.grade == ILLUSTRATION,
+                not (one.decides or one.context),
                 one.strength,
                 alike(one, claim),
                 one.grade,
@@ -63,9 +63,7 @@ def found(row: AnsweredClaim) -> list[Found]:
     ]
     ranked += [
         (
-            _rank(
-                claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)
-            ),
+            _rank(claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)),
             Found(
                 _published_range(one, claim),
                 f"{one.short}, {one.origin}, n = {len(one.values)}"
@@ -86,10 +84,10 @@ def found(row: AnsweredClaim) -> list[Found]:
 def _rank(
     claim: PaperClaim, beside: bool, strength: str, alike: bool, grade: str, n: int
 ) -> tuple[bool, str, bool, bool, bool, int]:
-    """Return the place of what was found. Context of one strength keeps the order of conf/, nearest first."""
+    """Return the place of what was found. Of context, what others published on GPUs comes first."""
     one_suffices = claim.universal or claim.exists
     few = strength == "A" and n < FEWEST and not one_suffices and grade != Origin.CALCULATED
-    later = one_suffices and grade != Origin.MEASURED
+    later = grade != (Origin.MEASURED if one_suffices else Origin.PUBLISHED)
     return beside, strength, few, not alike, later, -n if strength == "A" else 0
 
 

@@ -164,15 +164,34 @@ def _reference(claim: PaperClaim) -> float | None:
 
 
 def _found(row: AnsweredClaim) -> Iterator[FoundRange]:
-    """Yield every range in the claim's own unit, whatever its strength."""
+    """Yield every range in the claim's own unit, or on the same value in another one."""
     claim = row.claim
-    yield from (_of_ours(one, claim) for one in row.evidence if not one.related and alike(one, claim))
+    yield from (
+        _of_ours(one, claim, scale)
+        for one in row.evidence
+        if not one.related and (scale := _scale(one, claim)) is not None
+    )
     yield from (_of_others(record, claim) for record in claim.public if record.values)
 
 
-def _of_ours(one: Evidence, claim: PaperClaim) -> FoundRange:
+def _scale(one: Evidence, claim: PaperClaim) -> float | None:
+    """Return what makes values the claim's: 1 in its own unit, None where they are not on the same value.
+
+    40 bytes per parameter and 280 GB of 7 billion parameters are one claim, with one relative band.
+    """
+    if alike(one, claim):
+        return 1.0
+    (low, high), band = one.judged.accepted, claim.band
+    if band is None or not (0 < low < high < math.inf and 0 < band[0] < band[1] < math.inf):
+        return None
+    same = math.isclose(high / low, band[1] / band[0], rel_tol=1e-6)
+    return band[0] / low if same else None
+
+
+def _of_ours(one: Evidence, claim: PaperClaim, scale: float) -> FoundRange:
     kind = ILLUSTRATED if one.grade == ILLUSTRATION else one.strength
-    return FoundRange(kind, one.low, one.high, *ends_text(one, claim), evidence_text(one, claim))
+    text = evidence_text(one, claim)
+    return FoundRange(kind, scale * one.low, scale * one.high, *ends_text(one, claim), text)
 
 
 def _of_others(record: PublicRecord, claim: PaperClaim) -> FoundRange:

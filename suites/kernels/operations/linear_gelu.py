@@ -1,6 +1,6 @@
 """A linear layer and its activation, gelu(x W^T + bias), tanh form: the up-projection of GPT's MLP.
 
-Suffix beside those of `subject`: F features of the layer, which are its intermediate size.
+Suffix in addition to those of `subject`: F features of the layer, which are its intermediate size.
 """
 
 from __future__ import annotations

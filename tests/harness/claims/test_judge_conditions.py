@@ -149,6 +149,7 @@ def test_hardware_of_more_memory_changes_no_count_of_the_papers_gpus(memory_B: f
     figures = {
         ("gpus", "fake_step"): ("1", "simulated", (4.0 if memory_B == PAPER_80_GB else 2.0,)),
         ("peak_memory", "fake_step"): ("B", "simulated", (280e9,)),
+        ("peak_memory/of_nominal_parameters", "fake_step"): ("B", "simulated", (280e9,)),
     }
     record = made("llama_7b", "mixed_accumulated", figures, fields=fields, suite="memory")
     for id, due in (

@@ -65,6 +65,7 @@ def edited(
     paths = [folder / name for name in ("sources.yaml", "answers.yaml", "claims/cost.yaml")]
     for name in ("sources.yaml", "answers.yaml", "quotations.yaml"):
         shutil.copy(ROOT / "conf" / name, folder)
+    (folder / "published").symlink_to(ROOT / "conf/published")
     sources, answers, cost = (yaml.safe_load(path.read_text()) for path in paths)
     by_id = [{one["id"]: one for one in data["claims"]} for data in (answers, cost)]
     edit(sources, *by_id)
@@ -96,7 +97,7 @@ def test_an_unedited_copy_is_read(tmp_path: Path) -> None:
         ),
         (lambda s, a, c: a["gb200_tco"].update(source="none"), "one of them says that no source is given"),
         (
-            lambda s, a, c: s["semianalysis_notes"]["says"]["gb200_hour"].update(misquoted="It is more."),
+            lambda s, a, c: s["semianalysis"]["says"]["gb200_hour"].update(misquoted="It is more."),
             "(gb200_tco).source: quotes the words of cost/tco_ratio, but only one of them is misquoted",
         ),
         (lambda s, a, c: c["tco_ratio"].update(source="semianalysis/tko"), "did you mean semianalysis/tco"),

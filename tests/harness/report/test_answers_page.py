@@ -72,7 +72,7 @@ def test_an_undecided_claim_has_a_dashed_band() -> None:
 
 
 def test_bytes_per_parameter_have_their_unit_once() -> None:
-    held = judged_claim(40.0, tolerance=0.1, unit="B", divide_by="parameters")
+    held = replace(judged_claim(40.0, tolerance=0.1, unit="B", divide_by="parameters"), per="parameter")
     first = held.interpretations[0]
     held = replace(held, interpretations=tuple(first._replace(name=w, workload=w) for w in ("v", "w")))
     count = ("1", "measured", (1e9,))

@@ -85,7 +85,7 @@ def test_a_row_that_nobody_wrote_or_without_its_claim_is_refused(
     data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
     data["tables"][0]["rows"] = {words: claims}
     (tmp_path / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-    for name in ("quotations.yaml", "sources.yaml", "claims"):
+    for name in ("quotations.yaml", "sources.yaml", "claims", "published"):
         (tmp_path / name).symlink_to(ROOT / "conf" / name)
     with pytest.raises(ConfigError, match=reason):
         load_answers(tmp_path)

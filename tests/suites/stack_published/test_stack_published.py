@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import pytest
 
-from harness.claims.paper import load_answers
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
 from suites import stack_published
-from suites.stack_published.subject import Subject, Workload
+from suites.stack_published.subject import Subject
 
 RUN = load(["suite=stack_published"])[0]
 LADDERS = [name for name, one in RUN.workloads.items() if one["kind"] == "ladder"]
@@ -52,20 +50,6 @@ def test_all_ladders_together_have_the_steps_of_each() -> None:
         own = {name for name in LADDERS if RUN.workloads[name]["work"] == work}
         assert set(RUN.workloads[every]["ladders"]) == own
         assert values_of(every)["steps", ""] == sum(values_of(name)["steps", ""] for name in own)
-
-
-def test_the_answers_quote_what_is_computed_here() -> None:
-    """conf/answers.yaml has the distribution of the steps as a public record."""
-    claim = next(one for one in load_answers().claims if one.id == "per_layer")
-    record = next(one for one in claim.public if "ladders" in one.of)
-    gains = list(Subject(Workload(**RUN.workloads["all_same_work"])).gains.values())
-    low, high = claim.band or (0, 0)
-    assert (low, high) == stack_published.COMMON
-    assert record.n == len(gains)
-    assert record.inside == round(sum(low <= one <= high for one in gains) / len(gains), 2)
-    assert record.below == round(sum(one < low for one in gains) / len(gains), 2)
-    assert record.above == round(sum(one > high for one in gains) / len(gains), 2)
-    assert record.median == round(statistics.median(gains), 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Each answer by the committed results could have been another: made-up records in their place turn it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from harness.claims.answers import MISQUOTED, answer_claims
+from harness.claims.evidence import Findings
+from harness.claims.model import Verdict
+from harness.claims.paper import PaperClaim, load_answers
+from harness.commands.run.from_results import judged
+from harness.config.code_fingerprint import ROOT
+from harness.report.index.answer_sources import findings, halves
+
+ASKED = load_answers()
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[Findings, list[Findings]]:
+    reference = ROOT / "results/reference"
+    folders = [(judged(path.parent), path.parent.name) for path in sorted(reference.glob("*/plan.json"))]
+    return findings(folders, ASKED.methods), halves(folders, ASKED.methods)
+
+
+def value(band: tuple[float, float], inside: bool) -> float:
+    """Return a value well inside a band, or well outside."""
+    low, high = band
+    if inside:
+        if math.isinf(high):
+            return 1.5 * low
+        return high / 1.5 if low <= 0 else math.sqrt(low * high)
+    return 3 * high if math.isfinite(high) else low / 3
+
+
+def moved(findings_: Findings, inside: bool) -> Findings:
+    """Return the findings with every value on one side of its claim's band."""
+
+    def of(verdict: Verdict, band: tuple[float, float]) -> Verdict:
+        if verdict.ours is None:
+            return verdict
+        new = value(band, inside)
+        return replace(verdict, ours=new, low=new, high=new, steps=())
+
+    return replace(
+        findings_,
+        judged={
+            name: (claim, [of(one, claim.accepted) for one in verdicts])
+            for name, (claim, verdicts) in findings_.judged.items()
+        },
+    )
+
+
+def with_public(claim: PaperClaim, inside: bool) -> PaperClaim:
+    if claim.band is None:
+        return claim
+    new = value(claim.band, inside)
+    records = tuple(replace(one, values=dict.fromkeys(one.values, new)) for one in claim.public)
+    return replace(claim, public=records, misquoted="")
+
+
+@pytest.mark.parametrize("claim", ASKED.claims, ids=lambda claim: claim.id)
+def test_made_up_records_turn_each_answer(claim: PaperClaim, found: tuple[Findings, list[Findings]]) -> None:
+    (today,) = answer_claims([claim], *found)
+    counted = any(one.context or one.decides for one in today.evidence)
+    published = claim.band and any(one.values for one in claim.public)
+    if not counted and not published:
+        assert today.answer in ("no evidence", MISQUOTED), "an answer without any value"
+        return
+    words = {}
+    for inside in (True, False):
+        results, parts = found
+        (row,) = answer_claims(
+            [replace(with_public(claim, inside), misquoted="")],
+            moved(results, inside),
+            [moved(part, inside) for part in parts],
+        )
+        words[inside] = row.answer
+    assert words[True] != words[False]
+    assert words[True] in ("confirmed", "plausible")
+    assert words[False] in ("contradicted", "implausible", "undecided")
