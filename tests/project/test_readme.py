@@ -3,7 +3,10 @@
 import csv
 import re
 
+import numpy as np
+
 from harness.config.code_fingerprint import ROOT
+from harness.sweep.store import read_records
 
 README = (ROOT / "README.md").read_text()
 ANSWERS = {
@@ -11,6 +14,7 @@ ANSWERS = {
     for row in csv.DictReader((ROOT / "results/reference/answers.csv").open(encoding="utf-8", newline=""))
 }
 NUMBER = re.compile(r"(?<![A-Z])(?<![A-Z]\d)(?<![A-Z]\d\d)(?:\d[\d.,]*\d|\d)")  # none of H100
+OF_PEAKS = ("fake_step", "megatron")
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
@@ -50,6 +54,32 @@ def test_each_number_stands_in_the_committed_answer():
     for _, claim, _, found, _ in FOUND:
         known = numbers(" ".join(ANSWERS[claim].values()))
         assert numbers(found) <= known, f"{claim}: {numbers(found) - known}"
+
+
+def test_how_far_predictions_are_off_is_that_of_the_records():
+    """Of memory and of seconds, out of sample, the worst included."""
+    text = " ".join(README.partition("Can predictions be believed?")[2].partition("##")[0].split())
+    memory, seconds = (
+        {
+            record.cell.workload: [abs(e) for one in record.measurements if of(one) for e in one.samples]
+            for record in read_records(ROOT / "results/reference" / suite)
+        }
+        for suite, of in (
+            ("memory_published", lambda one: one.metric == "relative_error" and one.method in OF_PEAKS),
+            ("step_time", lambda one: (one.metric, one.method) == ("relative_error", "left_out")),
+        )
+    )
+    held_out = [e for name, errors in memory.items() if "_adapter" in name for e in errors]
+    every = [e for errors in memory.values() for e in errors]
+    assert f"{len(held_out)} [published peaks of memory]" in text
+    assert f"are within {100 * max(held_out):.2f} %; of all {len(every)}" in text
+    assert f"the worst is {100 * max(every):.1f} % off" in text
+    tuned, left_out = seconds["dgxc"], seconds["every"]
+    nine = 100 * np.percentile(tuned, 90)
+    assert f"Seconds of {len(tuned)} [published steps]" in text
+    assert f"median {100 * np.median(tuned):.1f} %, nine in ten within {nine:.1f} %" in text
+    assert f"worst {100 * max(tuned):.1f} %; of {len(left_out)} left out" in text
+    assert text.endswith(f"worst {100 * max(left_out):.0f} %.")
 
 
 def test_each_table_of_the_paper_and_the_articles_has_a_row():
