@@ -59,7 +59,8 @@ HALF = 0.5
 plausible."""
 
 FEWEST = 3
-"""Values of a record below which it decides nothing; but one counterexample decides on a universal claim."""
+"""Values below which a record decides nothing, and context is undecided. But one counterexample decides on a
+universal claim, and one example on an existence claim."""
 
 
 class Judgement(NamedTuple):
@@ -202,13 +203,20 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
-        if enough := [one for one in some if one.n >= FEWEST or one.is_formula]:
+        if enough := [one for one in some if _is_enough(one)]:
+            said = "; ".join(_in_words(one) for one in some if one.n)
             if claim.universal:
-                return Judgement(PLAUSIBLE, "C", f"no counterexample in {'; '.join(map(_in_words, enough))}")
+                return Judgement(PLAUSIBLE, "C", f"no counterexample in {said}")
+            if claim.exists:
+                return Judgement(NOT_DECIDED, "C", f"no example in {said}")
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
-            why = "; ".join([*map(_in_words, enough), *methods])
-            return Judgement(_decided(claim, enough), strength, why)
+            return Judgement(_decided(claim, enough, some), strength, "; ".join([said, *methods]))
     return _context(claim, evidence)
+
+
+def _is_enough(share: Share) -> bool:
+    """Return whether values decide: three, and no fewer than lie too close to an edge; a formula always."""
+    return share.is_formula or share.n >= max(FEWEST, share.close)
 
 
 def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tuple[str, str] | None:
@@ -256,10 +264,8 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
         outcomes = [outcome for one in of for outcome in one.outcomes]
         decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
         close = len(outcomes) - len(decided)
-        near = f"; {close} too close to the edge to count" if close else ""
-        shares.append(
-            Share(f"predicted, {of[0].judged.quoted_by}{near}", decided.count(INSIDE), len(decided))
-        )
+        name = f"predicted, {of[0].judged.quoted_by}"
+        shares.append(Share(name, decided.count(INSIDE), len(decided), close))
     return shares
 
 
@@ -267,7 +273,7 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     """Return what most of the values under the claim's own conditions say, where nothing decides."""
     if claim.untestable:
         return Judgement(NO_EVIDENCE, "D", claim.untestable)
-    published = [one for one in claim.public if one.values and claim.band]
+    published = [one for one in claim.public if one.values and claim.band and not one.own]
     outcomes = [outcome for one in evidence for outcome in one.context]
     outcomes += [
         side(claim.band, value, value) for one in published if claim.band for value in one.values.values()
@@ -278,8 +284,9 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
             return Judgement(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
         return Judgement(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
     inside, outside, n = outcomes.count(INSIDE), outcomes.count(OUTSIDE), len(outcomes)
-    far = outside > HALF * n if claim.often else outside >= MOST * n
-    word = PLAUSIBLE if inside > HALF * n else IMPLAUSIBLE if far else NOT_DECIDED
+    most = inside == n if claim.universal else inside > HALF * n
+    far = not claim.exists and (outside > HALF * n if claim.often else outside >= MOST * n)
+    word = NOT_DECIDED if n < FEWEST else PLAUSIBLE if most else IMPLAUSIBLE if far else NOT_DECIDED
     grades = dict.fromkeys(
         [*(one.grade for one in evidence if one.context), *["published"][: len(published)]]
     )
@@ -299,9 +306,9 @@ def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
     decided = [one for one in outcomes if one != UNDECIDED]
     if record.origin != Origin.CALCULATED:
-        return Share(record.of, decided.count(INSIDE), len(decided))
+        return Share(record.of, decided.count(INSIDE), len(decided), len(outcomes) - len(decided))
     where = _where(record.values, [one == INSIDE for one in outcomes])
-    return Share(record.of, decided.count(INSIDE), len(decided), where, is_formula=True)
+    return Share(record.of, decided.count(INSIDE), len(decided), 0, where, is_formula=True)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
@@ -314,12 +321,13 @@ def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
     return "; ".join(f"{run[0]} to {run[-1].split()[-1]}" if len(run) > 1 else run[0] for run in runs)
 
 
-def _decided(claim: PaperClaim, shares: Sequence[Share]) -> str:
+def _decided(claim: PaperClaim, shares: Sequence[Share], every: Sequence[Share]) -> str:
+    """Return the word of the shares that decide. Of `every`, too few values cannot decide, but stand against."""
     enough = HALF if claim.often else MOST
     if all(one.inside >= enough * one.n for one in shares):
-        return CONFIRMED
+        return CONFIRMED if all(one.inside for one in every if one.n) else PARTLY
     if all(one.inside <= (1 - MOST) * one.n for one in shares):
-        return CONTRADICTED
+        return CONTRADICTED if all(one.inside < one.n for one in every if one.n) else PARTLY
     return PARTLY
 
 
@@ -327,6 +335,7 @@ def _in_words(share: Share) -> str:
     """Return `46 % of 355 (fp32 to AMP on V100)`; of few values how many, of a formula where."""
     if share.where:
         return f"where {share.where} ({share.of})"
+    of = f"{share.of}; {share.close} more too close to the edge" if share.close else share.of
     if share.n < 20:
-        return f"{share.inside} of {share.n} ({share.of})"
-    return f"{100 * share.inside / share.n:.0f} % of {share.n} ({share.of})"
+        return f"{share.inside} of {share.n} ({of})"
+    return f"{100 * share.inside / share.n:.0f} % of {share.n} ({of})"

@@ -63,7 +63,8 @@ class Share(NamedTuple):
 
     of: str
     inside: int
-    n: int
+    n: int  # of those on either side
+    close: int = 0  # those on neither
     where: str = ""  # of a formula: between which of its values
     is_formula: bool = False  # the source's own, which needs no number of values
 
@@ -104,7 +105,7 @@ class Evidence(NamedTuple):
         """Return how many of the values that are not undecided lie inside the band."""
         decided = [one for one in self.outcomes if one != UNDECIDED]
         of = ", ".join(filter(None, [self.grade, self.group]))
-        return Share(of, decided.count(INSIDE), len(decided))
+        return Share(of, decided.count(INSIDE), len(decided), len(self.outcomes) - len(decided))
 
     @property
     def context(self) -> list[str]:
@@ -132,10 +133,10 @@ class Findings:
 
 
 def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Evidence]:
-    """Return the values of a judged claim by group and the way they were obtained; each number once."""
+    """Return the values of a judged claim by group and the way they were obtained; each of them once."""
     claim, verdicts = findings.judged[name]
     interpretations = {one.name: one for one in claim.interpretations}
-    groups: dict[tuple[str, str, str, str], dict[tuple[float, ...], tuple[Verdict, str]]] = {}
+    groups: dict[tuple[str, str, str, str], dict[tuple[object, ...], tuple[Verdict, str]]] = {}
     for one in verdicts:
         if one.ours is None or one.low is None or one.high is None:
             continue
@@ -149,7 +150,8 @@ def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Ev
                 margin, strength = TIMES_FARTHER * method.worst, "B"
         outcome = _outcome(claim, one, margin)
         key = interpretation.group, grade, strength, predictor
-        groups.setdefault(key, {}).setdefault((one.ours, one.low, one.high), (one, outcome))
+        # Two names of one interpretation are one value; two workloads of the same value are two.
+        groups.setdefault(key, {}).setdefault(_value_key(interpretation), (one, outcome))
     return [
         Evidence(
             name,
@@ -171,6 +173,12 @@ def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Ev
         )
         for (group, grade, strength, predictor), values in groups.items()
     ]
+
+
+def _value_key(one: Interpretation) -> tuple[object, ...]:
+    """Return what a value is, whatever the interpretation is called."""
+    what = one.metric, one.method, one.workload, one.variant, one.divide_by, one.relative_to, one.stat
+    return *what, one.order
 
 
 def _outcome(claim: Claim, verdict: Verdict, margin: float) -> str:

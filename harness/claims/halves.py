@@ -32,7 +32,8 @@ def half_of(records: Sequence[Record], which: int) -> list[Record]:
                 processes.setdefault(place, set()).add(record.cell.repeat)
                 of_values.setdefault((place, _values(record, one)), set()).add(record.cell.repeat)
                 key = place, one.metric, one.method
-                rounds[key] = min(rounds.get(key, len(one.samples)), len(one.samples))
+                if len(one.samples) > 1:
+                    rounds[key] = min(rounds.get(key, len(one.samples)), len(one.samples))
 
     def half(record: Record, one: Measurement) -> Measurement | None:
         place = _place(record)
@@ -42,8 +43,10 @@ def half_of(records: Sequence[Record], which: int) -> list[Record]:
         if len(order) > 1:
             alone = len(of_values[place, _values(record, one)]) == 1
             return one if alone or order.index(record.cell.repeat) % 2 == which else None
+        if len(one.samples) < 2:
+            return one
         cut = rounds[place, one.metric, one.method] // 2
-        return one._replace(samples=one.samples[:cut] if which == 0 else one.samples[cut:]) if cut else one
+        return one._replace(samples=one.samples[:cut] if which == 0 else one.samples[cut:])
 
     kept = []
     for record in records:

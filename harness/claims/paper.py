@@ -77,6 +77,7 @@ PUBLIC: Fields = {
     "where": {"type": "dict", "default": {}},
     "note": _OPTIONAL,
     "decides": {"type": "bool", "default": False},
+    "own": {"type": "bool", "default": False},
 }
 
 METHOD: Fields = {
@@ -117,11 +118,7 @@ class PublicRecord:
     rows: str  # the file of conf/published whose rows these are; "" where the values stand in answers.yaml
     note: str
     decides: bool  # the claim's own metric, on the claim's class of device
-
-    @property
-    def short(self) -> str:
-        """Return the first clause of `of`: what was measured."""
-        return re.split(r"[,;:(]", self.of)[0].strip()
+    own: bool = False  # by the claim's own source: shown, never counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +300,25 @@ def _claim(
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
     source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
     of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
+    _refuse_own(where, source, public)
     return PaperClaim(**{**fields, **lists, **of_source, "band": band, "public": public})
+
+
+ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")
+"""An arXiv identifier, or the name of a repository."""
+
+
+def _refuse_own(where: str, source: ClaimSource, public: Sequence[PublicRecord]) -> None:
+    """Raise ConfigError where what the claim's own source measured is counted: it cannot decide on itself."""
+    of_source = set(ADDRESS.findall(source.source))
+    for i, record in enumerate(public):
+        same = of_source & set(ADDRESS.findall(record.source))
+        if record.own and record.decides:
+            raise ConfigError(f"{where}.public[{i}]: own and decides are both given; keep one")
+        if same and not record.own and record.origin != "calculated":
+            raise ConfigError(
+                f"{where}.public[{i}]: of {', '.join(sorted(same))}, the claim's own source; expected own: true"
+            )
 
 
 def _refuse_other_sources(where: str, conf: Path, answers: Sequence[Any], sources: Sources) -> None:

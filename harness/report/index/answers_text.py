@@ -16,7 +16,7 @@ from harness.units import LARGE, billions, human, kept_together, marked, number,
 ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)
 """Origins of values that depend on the machine."""
 
-FEW = 6
+FEW = 4
 """Published values up to which each is named; of more, their distribution."""
 
 
@@ -66,7 +66,7 @@ def found(row: AnsweredClaim) -> list[Found]:
             _rank(claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)),
             Found(
                 _published_range(one, claim),
-                f"{one.short}, {one.origin}, n = {len(one.values)}"
+                f"{one.of}, {one.origin}, n = {len(one.values)}"
                 if one.values
                 else shares_text(one, claim),
                 accepted_text(row),
@@ -150,7 +150,7 @@ def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
         return marked(record.of, record.origin)
     values = summary(list(record.values.values()))
     median = f", median {value_text(values.quantiles[50], claim.unit, claim.per)}" if values.n > FEW else ""
-    return f"{record.short}: {_published_range(record, claim)} (n = {values.n}{median})"
+    return f"{record.of}: {_published_range(record, claim)} (n = {values.n}{median})"
 
 
 def _published_range(record: PublicRecord, claim: PaperClaim) -> str:
