@@ -204,11 +204,12 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
         if enough := [one for one in some if _is_enough(one)]:
+            if claim.universal or claim.exists:
+                looked_at = "; ".join(f"{one.n} ({one.of})" for one in some if one.n)
+                if claim.universal:
+                    return Judgement(PLAUSIBLE, "C", f"no counterexample in {looked_at}")
+                return Judgement(NOT_DECIDED, "C", f"no example in {looked_at}")
             said = "; ".join(_in_words(one) for one in some if one.n)
-            if claim.universal:
-                return Judgement(PLAUSIBLE, "C", f"no counterexample in {said}")
-            if claim.exists:
-                return Judgement(NOT_DECIDED, "C", f"no example in {said}")
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
             return Judgement(_decided(claim, enough, some), strength, "; ".join([said, *methods]))
     return _context(claim, evidence)
@@ -280,6 +281,8 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     ]
     if not outcomes:
         others = [one for one in evidence if one.grade != ILLUSTRATION]
+        if untested := next((one.method for one in others if one.is_untested), ""):
+            return Judgement(NOT_DECIDED, "C", untested)
         if others:
             return Judgement(NOT_DECIDED, "C", "no value was found under the claim's own conditions")
         return Judgement(NO_EVIDENCE, "D", claim.not_built or NOT_MEASURED)
@@ -322,7 +325,7 @@ def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
 
 
 def _decided(claim: PaperClaim, shares: Sequence[Share], every: Sequence[Share]) -> str:
-    """Return the word of the shares that decide. Of `every`, too few values cannot decide, but stand against."""
+    """Return the word of the shares that decide; of `every`, those of too few values stand against it."""
     enough = HALF if claim.often else MOST
     if all(one.inside >= enough * one.n for one in shares):
         return CONFIRMED if all(one.inside for one in every if one.n) else PARTLY

@@ -91,6 +91,11 @@ class Evidence(NamedTuple):
         return self.strength in ("A", "B") and not self.related
 
     @property
+    def is_untested(self) -> bool:
+        """Return whether its values are predicted by a method whose error these results do not know."""
+        return bool(self.method) and self.strength == "C"
+
+    @property
     def is_ratio(self) -> bool:
         """Return whether the values are ratios of two variants."""
         return any(one.relative_to or one.order for one in self.judged.interpretations)
@@ -109,8 +114,11 @@ class Evidence(NamedTuple):
 
     @property
     def context(self) -> list[str]:
-        """Return the outcomes of values under the claim's own conditions, but for its class of device."""
-        if self.related or self.grade == ILLUSTRATION:
+        """Return the outcomes of values under the claim's own conditions, but for its class of device.
+
+        What a method predicts whose error is not known says nothing.
+        """
+        if self.related or self.grade == ILLUSTRATION or self.is_untested:
             return []
         return [
             outcome

@@ -317,7 +317,7 @@ def _refuse_own(where: str, source: ClaimSource, public: Sequence[PublicRecord])
             raise ConfigError(f"{where}.public[{i}]: own and decides are both given; keep one")
         if same and not record.own and record.origin != "calculated":
             raise ConfigError(
-                f"{where}.public[{i}]: of {', '.join(sorted(same))}, the claim's own source; expected own: true"
+                f"{where}.public[{i}]: of {', '.join(sorted(same))}, the claim's source; expected own: true"
             )
 
 

@@ -66,9 +66,7 @@ def found(row: AnsweredClaim) -> list[Found]:
             _rank(claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)),
             Found(
                 _published_range(one, claim),
-                f"{one.of}, {one.origin}, n = {len(one.values)}"
-                if one.values
-                else shares_text(one, claim),
+                f"{one.of}, {one.origin}, n = {len(one.values)}" if one.values else shares_text(one, claim),
                 accepted_text(row),
                 public_text(one, claim),
                 "A" if one.decides else "C",

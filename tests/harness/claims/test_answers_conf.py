@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from harness.claims.answers import ANSWERS, answer_claims, refuse_conflicts
 from harness.claims.evidence import Findings
 from harness.claims.load import load_claims
 from harness.claims.model import Difference
-from harness.claims.paper import is_quoted, load_answers
+from harness.claims.paper import PaperClaim, is_quoted, load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError
@@ -107,12 +108,15 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
     data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
     first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
     first.update(change)
-    data |= {"claims": [first], "sentences": []}
+    data |= {"claims": [first], "sentences": [], "tables": []}
     (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
     (folder / "sources.yaml").write_text("{}")
     (folder / "published").symlink_to(ROOT / "conf/published")
     return folder
+
+
+OWN = {"of": "x", "source": "FlashAttention-2, arXiv 2307.08691", "values": {"a": 2.0}, "own": True}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +138,7 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
             "public[0].median: no such name",
         ),
         ({"public": [{"of": "x"}]}, "public[0].source: missing"),
+        ({"public": [{**OWN, "decides": True}]}, "own and decides are both given; keep one"),
         (
             {"public": [{"of": "x", "source": "y", "rows": "mixed_precision", "values": {"a": 2.0}}]},
             "values and rows are both given",
@@ -155,6 +160,27 @@ def test_a_mistake_in_the_claims_is_one_line(change: dict[str, object], said: st
     assert "\n" not in str(error.value)
 
 
+def test_what_the_claims_own_source_measured_is_shown_and_never_counted(tmp_path: Path) -> None:
+    change = {"source": "flash_2/steps", "judged": [], "public": [OWN]}
+    statement = {
+        "cite": "FlashAttention-2, arXiv 2307.08691",
+        "provenance": "stated",
+        "says": {"steps": {"text": "Yes."}},
+    }
+
+    def load(own: bool) -> PaperClaim:
+        folder = tmp_path / str(own)
+        folder.mkdir()
+        conf_with(folder, {**change, "public": [{**OWN, "own": own}]})
+        (folder / "sources.yaml").write_text(yaml.safe_dump({"flash_2": statement}))
+        (claim,) = load_answers(folder).claims
+        return claim
+
+    assert load(True).public[0].own
+    with pytest.raises(ConfigError, match=r"public\[0\]: of 2307.08691, the claim's source; expected own"):
+        load(False)
+
+
 JUDGED = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
 
 
@@ -167,10 +193,12 @@ def test_a_judged_claim_that_does_not_exist_is_refused() -> None:
 def test_the_band_that_is_printed_is_the_one_that_is_judged() -> None:
     """All techniques together once had a printed band of 5 to 10 times, and at least 5 as the judged one."""
     layered = next(one for one in CLAIMS if one.id == "layered")
-    with pytest.raises(ConfigError, match=r"stack_published/layered is judged by \[5, inf\]") as error:
-        refuse_conflicts([replace(layered, band=(5.0, 10.0), judged=("stack_published/layered",))], JUDGED)
+    assert layered.band == (5, 10)
+    at_least = replace(layered, band=(5.0, math.inf), judged=("stack_published/layered",))
+    with pytest.raises(ConfigError, match=r"stack_published/layered is judged by \[5, 10\]") as error:
+        refuse_conflicts([at_least], JUDGED)
     assert "\n" not in str(error.value)
-    related = replace(layered, band=(5.0, 10.0), judged=(), related=("stack_published/layered",))
+    related = replace(at_least, judged=(), related=("stack_published/layered",))
     refuse_conflicts([related], JUDGED)  # what is on another quantity has a band of its own
 
 
