@@ -39,7 +39,8 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "Each claim has one word, the strength of its evidence, and the range that decides or comes nearest.",
+    "Each claim has one word, the strength of its evidence, and the range that decides or comes nearest, intervals "
+    "included.",
     "A: values measured on the claim's class of device, here or in public, its source's own formula, or "
     "words that no version of the source known to us has.",
     "B: predicted by a method whose error on others' measurements, out of sample, stands next to it. A value "
