@@ -39,18 +39,18 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "Each claim has one word, the strength of its evidence, and the range that decides or comes nearest, intervals "
-    "included.",
+    "Each claim has one word, the strength of its evidence, and the range that decides or comes nearest, "
+    "intervals included.",
     "A: values measured on the claim's class of device, here or in public, its source's own formula, or "
     "words that no version of the source known to us has.",
     "B: predicted by a method whose error on others' measurements, out of sample, stands next to it. A value "
     "counts where it is three times as far from the accepted band as the largest of these errors.",
     "C: emulated, simulated or calculated without such a record, or another class of device. Such a claim is "
-    "plausible where most values under its own conditions agree, implausible where nine in ten do not, else "
-    "undecided, with what would decide.",
+    "plausible where most of three or more values under its own conditions agree, implausible where nine in "
+    "ten do not, else undecided, with what would decide.",
     "D: no evidence, with what it would take.",
     "One counterexample contradicts what is said to be always so. One example confirms what is said to be "
-    "possible.",
+    "possible; that none is known contradicts nothing.",
     "A word that one half of a run's processes turns is undecided. A value within 1 % of an edge counts for "
     "neither side.",
     "An illustration is fixed by the set-up beforehand and never counted.",
