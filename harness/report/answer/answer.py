@@ -42,7 +42,11 @@ def finding(data: ReportData) -> str:
     if block is None or data.spec.blocks == DEFAULT_BLOCKS:
         return sentences[0].removesuffix(".") if sentences else "no value"
     workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
-    return _best_of(data, block, workload) or sentences[-1].partition("; ")[0].removesuffix(".")
+    if best := _best_of(data, block, workload):
+        return best
+    alike = [one for one in _variants(data, block, workload) if not one.ranks]
+    said = _none_pays(data, block, workload, alike)[-1:] or sentences[:1]
+    return said[0].partition("; ")[0].removesuffix(".")
 
 
 def _best_of(data: ReportData, block: ReportBlock, workload: str) -> str:
@@ -125,11 +129,11 @@ def _what_pays(data: ReportData) -> list[str]:
             fairer = over_fairer(data, block, workload, first)
             over = f", over {data.spec.name('optimization', block.fields['baseline'])}" if fairer else ""
             sentences.append(f"Also{over}: {_listed(rest)}.")
-    elif tried := [one for one in alike if one.comparison]:
-        sentences += _none_pays(data, block, workload, tried, len(undecided))
+    else:
+        sentences += _none_pays(data, block, workload, alike)
     if undecided:
-        base = data.spec.name("optimization", block.fields["baseline"])
-        begin = "Undecided" if sentences else f"{on}, undecided over {base}"
+        over = _baseline_with_set_up(data, block, workload)
+        begin = "Undecided" if sentences else f"{on}, undecided over {over}"
         sentences.append(f"{begin}: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
     if other := _best_first([one for one in variants if one.ranks and one.effect == "pays"]):
         best = other[0]
@@ -229,17 +233,21 @@ def _what_decides(undecided: Sequence[VariantEffect]) -> str:
 
 
 def _none_pays(
-    data: ReportData, block: ReportBlock, workload: str, tried: Sequence[VariantEffect], undecided: int
+    data: ReportData, block: ReportBlock, workload: str, variants: Sequence[VariantEffect]
 ) -> list[str]:
-    """Return that no variant pays, where all were decided, and which one improves other metrics."""
+    """Return that no variant pays, where all were decided, and which one improves other metrics.
+
+    The last sentence alone is the finding.
+    """
     on = data.spec.name("workload", workload)
     metric = data.spec.name("metric", block.fields["metric"]).lower()
     sentences = []
-    over = data.spec.name("optimization", block.fields["baseline"])
-    if undecided == 0:
-        clause = set_up(data, workload, block.fields["baseline"])
+    tried = [one for one in variants if one.comparison]
+    over = _baseline_with_set_up(data, block, workload)
+    if tried and all(one.effect != "undecided" for one in tried):
         none = f"On {on}, none of {counted(len(tried), 'variant')} lowers {metric} against {over}"
-        sentences.append(f"{', '.join(filter(None, [none, clause]))}.")
+        sentences.append(f"{none}.")
+        over = data.spec.name("optimization", block.fields["baseline"])
     first = next(iter(data.spec.answer["also"]), None)
     free = [one for one in tried if one.effect == "no difference"]
     if first is None or not free:
@@ -258,6 +266,13 @@ def _none_pays(
         changed_by = "; ".join(filter(None, changes))
         sentences.append(f"At the same {metric} as {over}, {best.title} has {changed_by}.")
     return sentences
+
+
+def _baseline_with_set_up(data: ReportData, block: ReportBlock, workload: str) -> str:
+    """Return the baseline's title, with what of the set-up decides the size of an effect over it."""
+    baseline = block.fields["baseline"]
+    parts = [data.spec.name("optimization", baseline), set_up(data, workload, baseline)]
+    return ", ".join(filter(None, parts))
 
 
 def _accuracy(data: ReportData) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 from harness.records import Record
 from harness.report.language.spec import Spec
 
-UNNAMED = ("source", "hf_config")
-"""Fields that describe a workload and are no part of what is run."""
+UNNAMED = ("source", "hf_config", "measurable", "simulated_device")
+"""Fields that describe a workload, or how a value was obtained, which its origin mark shows."""
 
 
 def with_changed_workloads(

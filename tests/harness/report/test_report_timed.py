@@ -271,6 +271,15 @@ def test_every_point_of_the_roofline_is_where_its_time_puts_it(tmp_path: Path) -
     assert not any(word.startswith("bf16") for word in words)  # its rate was not measured
 
 
+def test_a_slope_left_of_every_point_is_not_named(tmp_path: Path) -> None:
+    """The workloads have 1,000 and 4,000 FLOP per byte; the roof bends at 50."""
+    where = "where: {workload: [small, multiplying]}, title: Bound"
+    blocks = ROOFLINE.replace("kind: roofline", "kind: roofline_plot").replace("title: Bound", where)
+    words = texts(drawn(timed_findings(tmp_path, blocks), "bound"))
+    assert any(word.startswith("fp32: ") for word in words)
+    assert not any(word.startswith("copy: ") for word in words)
+
+
 def test_without_a_measured_copy_no_bound_is_known(tmp_path: Path) -> None:
     made = made_table(tmp_path, ROOFLINE, timed_records(("small",)))
     assert all(row[5].text.startswith("unknown [") for row in made.rows)

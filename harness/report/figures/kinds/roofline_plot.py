@@ -51,7 +51,8 @@ def roofline_plot(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure 
     if measured.bandwidth:
         ridge = max(known, default=y_ends[1]) / measured.bandwidth
         x = (x_ends[0] * min(ridge, x_ends[1]) ** 2) ** (1 / 3)
-        drawing.name(f"copy: {human(measured.bandwidth, 'B/s')}", (x, x * measured.bandwidth), -8, 4)
+        if x > x_ends[0]:  # else the slope lies left of every point
+            drawing.name(f"copy: {human(measured.bandwidth, 'B/s')}", (x, x * measured.bandwidth), -8, 4)
     for i, (variant, points) in enumerate(series.items()):
         drawing.points([(p.intensity, p.rate) for p in points], [p.tip for p in points], i)
         axes.lines[-1].set_label(spec.name("optimization", variant))

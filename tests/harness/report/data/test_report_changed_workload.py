@@ -47,6 +47,15 @@ def test_unchanged_ones_keep_their_names(suite, tmp_path):
             ],
             "7B (Llama-2) (micro_batch_size=4)",
         ),
+        (  # how the value was obtained, which its origin mark shows
+            [
+                "suite=memory",
+                "workloads=gpt_5m",
+                "suite.workloads.gpt_5m.measurable=false",
+                "suite.workloads.gpt_5m.simulated_device=cuda",
+            ],
+            "GPT 5M",
+        ),
         (  # a field that the YAML leaves to its default
             ["suite=interconnect_formula", "workloads=dense_7b", "suite.workloads.dense_7b.latency_s=0.001"],
             "7 B, 2 nodes (latency_s=0.001)",

@@ -181,10 +181,11 @@ def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_o
     fields = load(["suite=offload", "workloads=[llama_bf16_small]"])[0].workloads["llama_bf16_small"]
     layer = 4 * 256**2 + 3 * 256 * 688 + 2 * 256
     parameters = 3 * layer + 2 * 128 * 256 + 256
-    flop = 6.0 * parameters * (2 * 32) * (16 + 16 + 5)
+    bytes_of = 2 + 2 + 1 + 2  # settling, steady, of what moves, of what is sent
+    flop = 6.0 * parameters * (2 * 32) * (16 + 16 + bytes_of)
     assert offload.bf16_FLOP(offload.build(fields, 1)) == pytest.approx(flop / SET_UP_SAMPLES)
     many = {**fields, "loss_steps": 8}  # a sample then has the more steps
-    assert offload.bf16_FLOP(offload.build(many, 1)) == pytest.approx(flop / (16 + 16 + 5) * 5)
+    assert offload.bf16_FLOP(offload.build(many, 1)) == pytest.approx(flop / (16 + 16 + bytes_of) * 5)
     assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0
 
 
