@@ -146,9 +146,9 @@ def _what_pays(data: ReportData) -> list[str]:
         begin = f"{on}, {metric} is {with_values}; no" if with_values else f"{on}, no"
         sentences.append(f"{begin} variant could be compared with the baseline ({reason}).")
     elif lacking and not paying:
-        reason = _reason(data, block, workload, lacking[0])
+        _, reason = why_none(data.index, workload, lacking[0].name, block.fields)
         others = f"; nor {counted(len(lacking) - 1, 'other variant')}" if len(lacking) > 1 else ""
-        sentences.append(f"Not compared: {reason}{others}.")
+        sentences.append(f"Not compared: {lacking[0].title}: {reason}{others}.")
     if not sentences and not _has_others(data, block, workload):
         sentences.append(f"{on}, only the baseline was run.")
     return [*sentences, *_assumed(data, block, workload), *_others(data, block)]
