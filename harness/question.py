@@ -1,0 +1,293 @@
+"""What a user asks about a training run, from whatever they bring: a file, a config.json, words, a page.
+
+A `Question` has one form on its way to an engine. Values are checked when it is made by `question_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+WholeNumber = Annotated[int, Meta(ge=1)]
+Above = Annotated[float, Meta(gt=0)]
+
+ProgramName = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
+"""Whose code trains: it decides what is kept, sent and overlapped."""
+
+Sharing = Literal["ddp", "fsdp1", "fsdp2", "zero", "megatron", "nanotron"]
+"""What shares the model over devices."""
+
+PrecisionName = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
+Optimizer = Literal["adamw", "adamw_8bit", "sgd_momentum", "adafactor", "muon"]
+Recompute = Literal["none", "selective", "full"]
+Dispatcher = Literal["alltoall", "allgather", "deepep"]
+NetworkName = Literal["infiniband", "efa"]
+
+NamedTechnique = tuple[str, dict[str, Any]]
+"""A technique of suites/training/techniques by name, with its settings."""
+
+
+class FieldOrigin(NamedTuple):
+    """Where a field's value comes from."""
+
+    kind: Literal["command", "key", "default", "assumption"]
+    of: str = ""  # the word, the file's key, whose default, or why it is assumed
+
+
+Direction = Literal["lowers", "raises", "none", "either"]
+"""What a key that is not modelled does to the peak of memory."""
+
+
+class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a framework's file, and what became of it."""
+
+    key: str
+    value: Any = None
+    status: Literal["understood", "default", "irrelevant", "not modelled"]
+    field: str = ""  # of Question, or what it is a part of
+    means: str = ""  # what the key means; of one that is not modelled, what it changes
+    memory: Direction = "none"  # of one that is not modelled
+    seconds: Direction = "none"
+    source: str = ""  # of these directions
+
+
+class Adapters(msgspec.Struct, frozen=True, kw_only=True):
+    """Low-rank adapters on a frozen model."""
+
+    rank: WholeNumber
+    targets: tuple[str, ...] = ()  # names of linear layers, as q_proj; (): every linear layer of the layers
+    base: Literal["bf16", "nf4", "int8"] = "bf16"  # of the frozen weights
+    dtype: Literal["fp32", "bf16"] = "fp32"  # of the adapters
+    dora: bool = False
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training run on some devices. Sizes of the layout are named as in suites/training/layouts."""
+
+    # the model
+    config: dict[str, Any] | None = None  # the content of a Hugging Face config.json
+    model_name: str = ""  # as the user names it
+    model_source: str = ""  # where the config comes from
+    # the cluster
+    devices: WholeNumber | None = None
+    device: str = "h100_80gb"  # of conf/hardware
+    memory_B: Above | None = None  # that a process can use; None: the device's
+    gpus_per_node: WholeNumber = 8
+    network_B_per_s: Above = 50e9  # between nodes, per device and direction
+    network: NetworkName = "infiniband"
+    # the batch
+    seq_len: WholeNumber | None = None
+    micro_batch_size: WholeNumber = 1  # sequences of one forward pass on one device
+    global_batch_size: WholeNumber | None = None  # sequences per step
+    gradient_accumulation_steps: WholeNumber | None = None
+    # the layout
+    search: bool = False  # every layout, in place of the one below
+    dp: WholeNumber | None = None  # None: the devices that tp, pp and cp leave
+    tp: WholeNumber = 1
+    pp: WholeNumber = 1
+    cp: WholeNumber = 1
+    ep: WholeNumber = 1
+    etp: WholeNumber | None = None  # None: tp in Megatron-LM, else 1
+    virtual_stages: WholeNumber = 1
+    layers_per_stage: WholeNumber | None = None  # from which virtual_stages follows with the model's layers
+    layers_of_stages: tuple[int, ...] = ()  # of every stage, where they are given one by one
+    schedule: str = "1f1b"
+    zero: Annotated[int, Meta(ge=0, le=3)] = 0
+    shard_size: WholeNumber | None = None  # None: all dp × cp ranks
+    replicas: WholeNumber = 1  # groups of ranks that each shard a full copy (hybrid sharding)
+    sequence_parallel: bool = False
+    # the recipe
+    techniques: tuple[NamedTechnique, ...] | None = None  # for a dry run; None: those of the fields below
+    precision: PrecisionName = "bf16"  # of matmuls
+    states: Literal["fp32", "bf16"] = "fp32"  # of parameters and optimizer states; bf16: everything in bf16
+    gradients: Literal["fp32", "bf16"] = "fp32"  # of Megatron-LM, in which micro-batches' are added up
+    master_remainders: bool = False  # of Megatron-LM: the half of an fp32 weight that the bf16 one lacks
+    fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather
+    optimizer: Optimizer = "adamw"
+    optimizer_impl: Literal["fused", "foreach", "for_loop"] = "fused"  # torch's
+    optimizer_in_backward: bool = False  # each parameter is updated as soon as its gradient exists
+    attention: Literal["flash", "explicit"] = "flash"
+    recompute: Recompute = "none"
+    recompute_every: WholeNumber = 1  # of "full": every n-th layer alone
+    recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
+    dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM
+    grouped_experts: bool = True
+    offload: tuple[str, ...] = ()  # parameters, optimizer, activations; "optimizer:nvme" names a place
+    adapters: Adapters | None = None
+    compile: bool = False
+    fused_loss: bool = False  # no logits of the full vocabulary are kept (Liger, cut cross-entropy)
+    loss_chunks: WholeNumber = 1  # the output layer and the loss, in parts
+    # the program
+    sharing: Sharing = "ddp"
+    program: ProgramName | None = None  # None: that which shares so, see `program_of`
+    format: str = ""  # of the file, "" without one
+    framework: str = ""  # whose defaults were filled in, with its version
+    # how it was read
+    origins: dict[str, FieldOrigin] = {}
+    keys: tuple[KeyRead, ...] = ()
+
+    def origin(self, field: str) -> FieldOrigin:
+        """Return where a field's value comes from; of one that nothing gave, this project's assumption."""
+        return self.origins.get(field, FieldOrigin("assumption"))
+
+    def with_fields(self, origin: FieldOrigin, **fields: Any) -> Question:
+        """Return the question with other values of fields, which come from `origin`; raises ValueError."""
+        origins = {**self.origins, **dict.fromkeys(fields, origin)}
+        return checked(msgspec.structs.replace(self, **fields, origins=origins))
+
+    @property
+    def model_ranks(self) -> int:
+        """Return the ranks that one sequence occupies: tp × pp × cp."""
+        return self.tp * self.pp * self.cp
+
+    def dp_of(self, devices: int | None = None) -> int:
+        """Return the data-parallel ranks on so many devices; without a number, the question's own.
+
+        Raises ValueError where neither gives the devices, or they do not divide.
+        """
+        devices = devices or self.devices
+        if devices is None and self.dp is not None:
+            return self.dp
+        if devices is None:
+            raise ValueError("devices is missing: the file leaves the data-parallel ranks to it")
+        if devices % self.model_ranks:
+            raise ValueError(
+                f"devices={devices} is no multiple of tp {self.tp} × pp {self.pp} × cp {self.cp} "
+                f"= {self.model_ranks}"
+            )
+        dp = devices // self.model_ranks
+        if self.dp is not None and dp != self.dp:
+            raise ValueError(
+                f"devices={devices} leaves {dp} data-parallel ranks; the file says {self.dp}: "
+                f"devices={self.dp * self.model_ranks}"
+            )
+        return dp
+
+    def micro_batches(self, devices: int | None = None) -> int:
+        """Return the micro-batches per step and rank; raises ValueError where they do not divide."""
+        if self.gradient_accumulation_steps is not None:
+            return self.gradient_accumulation_steps
+        if self.global_batch_size is None:
+            return 1
+        dp = self.dp_of(devices)
+        at_once = self.micro_batch_size * dp
+        if self.global_batch_size % at_once:
+            raise ValueError(
+                f"a global batch of {self.global_batch_size} sequences is no multiple of micro-batch "
+                f"{self.micro_batch_size} × {dp} data-parallel ranks = {at_once}"
+            )
+        return self.global_batch_size // at_once
+
+    def stages_per_rank(self) -> int:
+        """Return the pipeline stages of one rank; raises ValueError where the layers do not give whole ones.
+
+        torchtitan counts the embedding and the output layer as one layer each (v0.2.2,
+        torchtitan/distributed/pipeline_parallel.py).
+        """
+        if self.layers_per_stage is None or self.config is None or self.pp == 1:
+            return self.virtual_stages
+        layers = int(self.config.get("num_hidden_layers", 0)) + 2
+        stages = -(-layers // self.layers_per_stage)
+        if stages % self.pp:
+            raise ValueError(
+                f"{layers} layers (embedding and output among them) at {self.layers_per_stage} per stage are "
+                f"{stages} stages, no multiple of pp {self.pp}"
+            )
+        return stages // self.pp
+
+    def shard_ranks(self, devices: int | None = None) -> int:
+        """Return over how many ranks states are sharded; raises ValueError where they do not divide."""
+        ranks = self.dp_of(devices) * self.cp
+        if self.shard_size is not None and self.zero:
+            if ranks % self.shard_size:
+                raise ValueError(f"{ranks} ranks (dp × cp) are no multiple of shard_size {self.shard_size}")
+            return self.shard_size
+        if ranks % self.replicas:
+            raise ValueError(f"{ranks} ranks (dp × cp) are no multiple of {self.replicas} replicas")
+        return ranks // self.replicas
+
+    def layout(self, devices: int | None = None) -> dict[str, int]:
+        """Return the layout as a row of `suites.training.layouts.layout.Layouts.of`.
+
+        Raises ValueError where the devices are not known or do not divide.
+        """
+        return {
+            "dp": self.dp_of(devices),
+            "tp": self.tp,
+            "pp": self.pp,
+            "cp": self.cp,
+            "ep": self.ep,
+            "etp": self.etp or self.expert_tensor_ranks,
+            "virtual_stages": self.stages_per_rank(),
+            "zero": self.zero,
+            "shard_size": self.shard_ranks(devices),
+            "micro_batch_size": self.micro_batch_size,
+            "micro_batches": self.micro_batches(devices),
+            "recompute": ("none", "selective", "full").index(self.recompute),
+            "sequence_parallel": int(self.sequence_parallel and self.tp > 1),
+        }
+
+    @property
+    def expert_tensor_ranks(self) -> int:
+        """Return the tensor-parallel ranks of one expert where none are given.
+
+        Megatron-LM's --expert-tensor-parallel-size is --tensor-model-parallel-size by default
+        (megatron/training/arguments.py).
+        """
+        config: Mapping[str, Any] = self.config or {}
+        counts = ("num_experts", "num_local_experts", "n_routed_experts")
+        has_experts = any(config.get(name) for name in counts)
+        return self.tp if self.program_of() == "megatron" and has_experts else 1
+
+    def program_of(self) -> ProgramName:
+        """Return whose code trains: the program that was named, or the one that shares the model so."""
+        return self.program or PROGRAM_OF_SHARING[self.sharing]
+
+
+class AskedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a question that is tried after it, or the reason why it is not."""
+
+    title: str
+    question: Question | None = None
+    reason: str = ""
+
+
+Extent = Literal["asked", "largest"]
+"""What a dry run looks for: whether the asked micro-batch fits, or the largest that does, too."""
+
+
+class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a dry run is asked."""
+
+    question: Question
+    changes: tuple[AskedChange, ...] = ()
+    extent: Extent = "largest"
+
+
+PROGRAM_OF_SHARING: Mapping[Sharing, ProgramName] = {
+    "megatron": "megatron",
+    "nanotron": "nanotron",
+    "zero": "deepspeed",
+    "fsdp2": "torchtitan",
+    "fsdp1": "composer",
+    "ddp": "torchtitan",
+}
+"""The program of the account of layouts that shares a model so."""
+
+
+def checked(question: Question) -> Question:
+    """Return the question, its values checked by their annotations; raises ValueError with one line."""
+    return question_of(**msgspec.structs.asdict(question))
+
+
+def question_of(**fields: Any) -> Question:
+    """Return a question from values of its fields, checked by their annotations; raises ValueError."""
+    try:
+        return msgspec.convert(fields, Question)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        what = what.replace("`", "").replace("Expected int >= 1", "expected a whole number of at least 1")
+        raise ValueError(f"{where.rstrip('`')}: {what}" if where else what) from None
