@@ -1,0 +1,138 @@
+"""axolotl's YAML.
+
+Sources: axolotl commit 067b021 of July 2026 (utils/schemas/config.py, training.py, peft.py, fsdp.py,
+enums.py, integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.frameworks import deepspeed, fsdp_section, words
+from harness.frameworks.table import Fields, Flat, Parts
+from harness.question import Adapters, Question
+
+SWITCHES = {
+    "_fp8": ("fp8", "fp32"),
+    "_bfloat16": ("bf16", "bf16"),
+    "_float16": ("fp16", "bf16"),
+    "_fp16": ("fp16", "fp32"),
+    "_bf16": ("bf16", "fp32"),
+}
+"""The precision of matmuls and of states by switch; the first that is on counts."""
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values with FSDP's keys under one name."""
+    return fsdp_section.without_prefix(
+        {("fsdp_config.version" if key == "fsdp_version" else key): value for key, value in flat.items()}
+    )
+
+
+def spelled(flat: Flat) -> Flat:
+    """Return the values by axolotl's names."""
+    return {("fsdp_version" if key == "fsdp_config.version" else key): value for key, value in flat.items()}
+
+
+def settle(parts: Parts) -> Fields:
+    """Return fields of Question."""
+    fields: Fields = {"sharing": "ddp", "recompute": "none", **fsdp_section.section_fields(parts, 1)}
+    if parts.get("_batch"):
+        fields["gradient_accumulation_steps"] = max(1, parts["_batch"] // parts["micro_batch_size"])
+    if deepspeed.is_contained(parts):
+        fields |= deepspeed.section_fields(deepspeed.own_section(parts), parts)
+        fields["tp"] = max(parts["tp"], fields["tp"])
+    fields |= _mesh(parts, fields)
+    fields["optimizer"] = words.optimizer_of("optimizer", parts["_optimizer"], parts)
+    fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
+    if parts["_recompute"]:
+        fields["recompute"] = "full"
+    if parts["_selective"] and fields["recompute"] == "full":
+        fields["recompute"] = "selective"
+    if parts["_recompute"] in ("offload", "disk") or parts["_activations"]:
+        fields["offload"] = tuple(sorted({*fields.get("offload", ()), "activations"}))
+    usual = "fp32" if parts.get("_bf16") is False else "bf16"
+    on = next((kinds for switch, kinds in SWITCHES.items() if parts.get(switch)), (usual, "fp32"))
+    fields["precision"], fields["states"] = on
+    if fields["sharing"] == "ddp" and not parts.get("_adapter") and fields["precision"] != "fp32":
+        fields["states"] = "bf16"  # weights are loaded so, and nothing keeps fp32 masters
+    fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
+    if parts.get("_attention"):
+        fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
+    fields["adapters"] = _adapters(parts)
+    plugins = " ".join(parts.get("_plugins") or ())
+    cut = "CutCrossEntropy" in plugins and parts.get("_cut") is not False
+    fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_chunked", "_cut"))
+    return fields
+
+
+def _mesh(parts: Parts, fields: Fields) -> Fields:
+    """Return data-parallel ranks where the file gives its mesh (dp_shard × dp_replicate × tp × cp)."""
+    shard, replicas = parts.get("_shard"), parts.get("_replicas") or 1
+    if shard is None:
+        return {"replicas": replicas}
+    if shard > 1 and not fields.get("zero"):
+        raise ValueError("dp_shard_size is given without fsdp_config; give fsdp_version and fsdp_config")
+    return {"dp": shard * replicas * parts["ep"], "replicas": replicas if shard > 1 else 1}
+
+
+def _adapters(parts: Parts) -> Adapters | None:
+    name = parts.get("_adapter")
+    if name in (None, ""):
+        if parts["_4bit"] or parts["_8bit"]:
+            raise ValueError(
+                "load_in_4bit or load_in_8bit without adapter: quantized weights cannot be trained"
+            )
+        return None
+    if name not in ("lora", "qlora", "dora"):
+        parts.leave_out("adapter", name, "adapters other than LoRA; LoRA's bytes are taken")
+    if "_rank" not in parts:
+        raise ValueError(f"adapter is {name}, but lora_r is missing")
+    return Adapters(
+        rank=parts["_rank"],
+        targets=() if parts.get("_linear") else words.targets_of(parts.get("_modules")),
+        base="int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16",
+        dora=bool(parts.get("_dora")) or name == "dora",
+    )
+
+
+def parts_of(question: Question) -> Fields:
+    """Return axolotl's parts of a question; raises ValueError where it cannot express it."""
+    kinds = (question.precision, question.states)
+    switch = next((switch for switch, own in SWITCHES.items() if own == kinds), "_bf16")
+    if switch == "_bf16" and question.precision not in ("bf16", "fp32"):
+        raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
+    parts: Fields = {
+        "model_name": words.hub_name(question),
+        "seq_len": question.seq_len or 512,
+        "gradient_accumulation_steps": words.steps_of(question),
+        "_optimizer": words.optimizer_word(question),
+        "_attention": words.attention_word(question),
+        "_recompute": question.recompute != "none",
+        "_selective": question.recompute == "selective" or None,
+        "_activations": "activations" in question.offload or None,
+        "_liger": question.fused_loss or None,
+        switch: question.precision != "fp32",
+        **fsdp_section.section_parts(question),
+    }
+    if question.adapters is not None:
+        parts |= _adapter_parts(question.adapters)
+    if question.sharing == "zero":
+        kept = tuple(one for one in question.offload if one != "activations")
+        alone = msgspec.structs.replace(question, tp=1, offload=kept)
+        parts |= deepspeed.contained(deepspeed.section_parts(alone))
+    elif question.sharing in ("fsdp1", "fsdp2") and question.dp is not None:
+        parts |= words.mesh(msgspec.structs.replace(question, dp=question.dp // question.ep))
+    return parts
+
+
+def _adapter_parts(adapters: Adapters) -> Fields:
+    return {
+        "_adapter": "qlora" if adapters.base == "nf4" else "lora",
+        "_rank": adapters.rank,
+        "_4bit": adapters.base == "nf4" or None,
+        "_8bit": adapters.base == "int8" or None,
+        "_modules": list(adapters.targets) or None,
+        "_linear": not adapters.targets or None,
+        "_dora": adapters.dora or None,
+    }

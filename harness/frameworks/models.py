@@ -1,0 +1,89 @@
+"""The model that a framework's file names: a config.json, or the published shape of a well-known name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.user_inputs.hf_config import read_workload_file
+from harness.frameworks.table import yaml_tree
+
+FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
+
+
+class NamedModel(NamedTuple):
+    """A model's Hugging Face config and where it comes from."""
+
+    config: Mapping[str, Any]
+    source: str
+    hub: str = ""  # its name on the Hub
+
+
+def canonical(name: str) -> str:
+    """Return a model's name without its owner, case, punctuation and words that do not change the shape."""
+    word = re.sub(r"[_.\s]+", "-", name.lower())
+    word = FAMILY.sub(r"\1\2", word)
+    word = re.sub(r"-e(\d+b)\b", r"-\1", word)
+    return "-".join(one for one in word.split("-") if one and one not in _words_without_shape())
+
+
+@cache
+def _words_without_shape() -> frozenset[str]:
+    return frozenset(yaml_tree("models")["words_without_shape"].split())
+
+
+@cache
+def published() -> Mapping[str, NamedModel]:
+    """Return the published shapes by canonical name."""
+    shapes = {}
+    for name, entry in yaml_tree("models")["models"].items():
+        source = f"the published shape of {name} (conf/frameworks/models.yaml: {entry['source']})"
+        for one in (name, *entry.get("also", ())):
+            shapes[canonical(one)] = NamedModel(entry["config"], source, entry["hub"])
+    return shapes
+
+
+def model_of(name: str, folder: Path | None = None) -> NamedModel | None:
+    """Return the model of a name or path; None where neither a config.json nor a published shape is known.
+
+    `folder`: of the framework's file, next to which a relative path is looked for, too.
+    """
+    places = [Path(name).expanduser(), *([folder / name] if folder else [])]
+    for place in places:
+        if (place.is_dir() and (place / "config.json").is_file()) or (
+            place.is_file() and place.suffix == ".json"
+        ):
+            return NamedModel(read_workload_file(place), f"{place}")
+    return published_model(name)
+
+
+def published_model(name: str) -> NamedModel | None:
+    """Return the published shape of a well-known name; None where it has none.
+
+    Names are compared whole, but for words such as "instruct": models whose names begin with a known one
+    often have another shape (gpt2-medium, Phi-4-mini, DeepSeek-R1-Distill-Qwen-1.5B).
+    """
+    shapes = published()
+    owner, _, last = name.rpartition("/")
+    names = (canonical(last), canonical(f"{owner.rpartition('/')[2]}-{last}" if owner else last))
+    return next((shapes[one] for one in names if one in shapes), None)
+
+
+def nearest_model(name: str) -> str:
+    """Return the known name with which one without a shape begins, or that is most like it, or ""."""
+    word, known = canonical(name.rpartition("/")[2]), published()
+    begins = [one for one in known if word.startswith(f"{one}-")]
+    return max(begins, key=len, default="") or next(iter(difflib.get_close_matches(word, known, n=1)), "")
+
+
+def name_among(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that has the published shape of a name: itself, or another framework's name."""
+    listed, shape = list(candidates), published_model(name)
+    if name in listed or shape is None:
+        return name if name in listed else None
+    shapes = {one: published_model(one) for one in listed}
+    return next((one for one, other in shapes.items() if other and other.config is shape.config), None)

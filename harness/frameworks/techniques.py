@@ -1,0 +1,135 @@
+"""A question's recipe as techniques of `python -m harness list techniques`, for a dry run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from harness.question import NamedTechnique, Question
+
+STEADY = 2
+"""Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
+
+A dry run of more takes longer; tests/suites/training/dry_run/test_steady_micro_batches.py compares them."""
+
+CHECKPOINTING = "activation_checkpointing"
+
+
+class ListedTechniques(NamedTuple):
+    """The techniques of a question, and what of it they leave out, in words."""
+
+    techniques: tuple[NamedTechnique, ...]
+    left_out: tuple[str, ...]
+
+
+def techniques_of(question: Question, devices: int | None = None) -> ListedTechniques:
+    """Return the techniques of a question without tensor, pipeline, context or expert parallelism.
+
+    Raises ValueError with one line where it has such a layout, which the account of layouts answers, or where
+    the number of devices is not known or does not divide.
+    """
+    sizes = {"tp": question.tp, "pp": question.pp, "cp": question.cp, "ep": question.ep}
+    split = " × ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    if split:
+        raise ValueError(
+            f"{question.format}: {split} is a layout, not a list of techniques; ask with layout="
+        )
+    left_out: list[str] = []
+    techniques = [
+        *_sharing(question, question.dp_of(devices), left_out),
+        *_step(question, left_out),
+        *_micro_batches(question, devices, left_out),
+    ]
+    return ListedTechniques(tuple(techniques), tuple(left_out))
+
+
+def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedTechnique]:
+    sharing, zero, adapters = question.sharing, question.zero, question.adapters
+    alone: list[NamedTechnique] = [("ddp", {})] if ranks > 1 else []
+    if adapters is not None and adapters.base in ("nf4", "int8") and sharing != "ddp":
+        if zero == 3:
+            left_out.append(f"{sharing} of a quantized base, which is taken as a full copy per rank")
+        return alone
+    if sharing == "zero":
+        return [("zero", _zero(question))] if ranks > 1 or question.offload else []
+    if sharing in ("megatron", "nanotron") and zero:
+        left_out.append(f"{sharing}'s own sharding of states, taken as deepspeed's zero {zero}")
+        return [("zero", {"stage": zero})] if ranks > 1 else []
+    if sharing not in ("fsdp1", "fsdp2"):
+        return alone
+    if ranks == 1 and not question.offload:
+        return []
+    if sharing == "fsdp1" and adapters is not None:
+        left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
+    elif sharing == "fsdp1":
+        if "parameters" in question.offload:
+            left_out.append("FSDP1's offload")
+        return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op"})]
+    settings: dict[str, Any] = {}
+    if zero == 2:
+        settings["reshard_after_forward"] = False
+    if question.replicas > 1:
+        settings["shard_within"] = ranks // question.replicas
+    if "parameters" in question.offload:
+        settings["cpu_offload"] = True
+    return [("fsdp2", settings)]
+
+
+def _zero(question: Question) -> dict[str, Any]:
+    places = [one.partition(":") for one in question.offload]
+    on = {what: where or "host" for what, _, where in places if what != "activations"}
+    return {"stage": question.zero, **on}
+
+
+def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
+    precision, recompute = question.precision, question.recompute
+    offloaded = "activations" in question.offload
+    if precision not in ("bf16", "fp16", "fp32", "fp8"):
+        left_out.append(f"products in {precision}")
+    if offloaded and recompute != "none":
+        left_out.append("activations on the host, next to recomputation")
+    per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
+    impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
+    fused, wide = question.fused_loss, question.states == "fp32"
+    sharded = question.sharing in ("fsdp1", "fsdp2")
+    listed: tuple[tuple[bool, str, dict[str, Any]], ...] = (
+        (not wide, "bf16_states", {}),
+        (wide and precision != "fp32", "mixed_precision", {}),
+        (precision == "fp8", "float8", {}),
+        (question.attention == "flash", "attention", {}),
+        (recompute == "full", CHECKPOINTING, {"mode": "full", "every": question.recompute_every}),
+        (recompute == "selective", CHECKPOINTING, {"mode": per_op}),
+        (offloaded and recompute == "none", "activation_offload", {}),
+        (fused, "loss", {"fused": True}),
+        (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks}),
+        (question.adapters is not None, "lora", _lora(question, left_out)),
+        (question.compile, "compile", {"scope": "blocks"} if sharded else {}),
+        (question.optimizer_in_backward, "optimizer_in_backward", {}),
+        (impl != "fused" and question.sharing != "zero", "optimizer", {"impl": impl}),
+    )
+    return [(name, settings) for on, name, settings in listed if on]
+
+
+def _lora(question: Question, left_out: list[str]) -> dict[str, Any]:
+    adapters = question.adapters
+    if adapters is None:
+        return {}
+    settings: dict[str, Any] = {
+        "rank": adapters.rank,
+        "base": adapters.base,
+        "adapter_dtype": adapters.dtype,
+    }
+    if any(not one.isidentifier() for one in adapters.targets):
+        left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
+    elif adapters.targets:
+        settings["targets"] = list(adapters.targets)
+    if adapters.dora:
+        settings["dora"] = True
+    return settings
+
+
+def _micro_batches(question: Question, devices: int | None, left_out: list[str]) -> list[NamedTechnique]:
+    steps = question.micro_batches(devices)
+    if steps > STEADY:
+        left_out.append(f"micro-batches {STEADY + 1} to {steps} of a step, which take what the second does")
+    steps = min(steps, STEADY)
+    return [("gradient_accumulation", {"steps": steps, "split": False})] if steps > 1 else []

@@ -1,0 +1,134 @@
+"""torchtune's YAML.
+
+Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py,
+full_finetune_single_device.py, lora_finetune_distributed.py, recipes/configs,
+torchtune/modules/loss/cross_entropy_loss.py).
+"""
+
+from __future__ import annotations
+
+from harness.frameworks.models import name_among
+from harness.frameworks.table import Fields, Flat, Parts, models_of
+from harness.frameworks.words import mesh, optimizer_of, steps_of
+from harness.question import Adapters, Question
+
+ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
+MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
+"""Hugging Face's names of torchtune's w2, w1 and w3."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return twice how many components are torchtune's."""
+    return 2 * sum(
+        key.endswith("_component_") and str(value).startswith("torchtune.") for key, value in flat.items()
+    )
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values with OmegaConf's references filled in."""
+    return {
+        key: flat.get(str(value)[2:-1]) if str(value).startswith("${") and str(value).endswith("}") else value
+        for key, value in flat.items()
+    }
+
+
+def settle(parts: Parts) -> Fields:
+    """Return fields of Question."""
+    if "_component" not in parts:
+        raise ValueError("model._component_ is missing; it names the model's builder")
+    builder = parts["_component"].rpartition(".")[2]
+    shard, replicas = parts["_shard"], parts["_replicas"]
+    fields: Fields = {
+        "sharing": "fsdp2",
+        "replicas": replicas,
+        "dp": None if shard == -1 else shard * replicas,
+        "precision": "fp8" if parts["_fp8"] else parts["_dtype"],
+        "states": "bf16" if parts["_dtype"] == "bf16" else "fp32",
+        "optimizer": optimizer_of("optimizer._component_", parts["_optimizer"], parts),
+        "recompute": "full" if parts["_recompute"] else "none",
+        "offload": (
+            *(("activations",) if parts["_activations"] else ()),
+            *(("optimizer", "parameters") if parts["_offload"] else ()),
+        ),
+    }
+    if parts.get("_ac_mode") == "selective":
+        option = str(parts.get("_ac_option") or 1)
+        every = {"recompute": "full", "recompute_every": int(option)} if option != "op" else {}
+        fields |= every or {"recompute": "selective"}
+    if any(loss in str(parts.get("_loss")) for loss in ("LinearCrossEntropy", "ChunkedOutput")):
+        fields["loss_chunks"] = parts["_chunks"]
+    prefix = next((one for one in ("qlora_", "lora_") if builder.startswith(one)), "")
+    fields["model_name"] = builder.removeprefix(prefix)
+    if prefix:
+        fields |= {"adapters": _adapters(parts, prefix == "qlora_"), "states": "fp32"}
+    if "seq_len" not in parts:
+        parts.assume("seq_len", "tokenizer.max_seq_len is not set, so the data decide the tokens")
+    return fields | (ONE_DEVICE if _is_of_one_device(parts) else {})
+
+
+ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
+
+
+def _is_of_one_device(parts: Parts) -> bool:
+    """Return whether a single-device recipe is meant: no key says so, but the file's name or its folder."""
+    named = any("single_device" in str(text) for text in (parts.name, parts.flat.get("output_dir")))
+    return named or "low_cpu_ram" in parts.flat
+
+
+def _adapters(parts: Parts, quantized: bool) -> Adapters:
+    if "_rank" not in parts:
+        raise ValueError("model.lora_rank is missing next to a builder with adapters")
+    names = [{"output_proj": "o_proj"}.get(one, one) for one in parts.get("_attention") or ATTENTION_MODULES]
+    return Adapters(
+        rank=parts["_rank"],
+        targets=tuple(sorted({*names, *(MLP_MODULES if parts.get("_mlp") else ())})),
+        base="nf4" if quantized or parts.get("_quantized") else "bf16",
+        dtype="bf16" if parts["_dtype"] == "bf16" else "fp32",
+        dora=bool(parts.get("_dora")),
+    )
+
+
+def parts_of(question: Question) -> Fields:
+    """Return torchtune's parts of a question; raises ValueError where it cannot express it."""
+    if question.sharing != "fsdp2" or question.zero not in (2, 3):
+        raise ValueError(f"torchtune shards by FSDP2; sharing is {question.sharing}, zero {question.zero}")
+    if question.precision not in ("bf16", "fp32", "fp8"):
+        raise ValueError(f"torchtune has no dtype for precision {question.precision}")
+    chunks, adapters = question.loss_chunks, question.adapters
+    prefix = "" if adapters is None else "qlora_" if adapters.base == "nf4" else "lora_"
+    families = {name: family for family, names in models_of("torchtune").items() for name in names}
+    builder = name_among(question.model_name, families)
+    if builder is None:
+        known = ", ".join(models_of("torchtune"))
+        raise ValueError(f"torchtune has no builder of {question.model_name}; its families are {known}")
+    optimizers = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
+    loss = "torchtune.modules.loss.LinearCrossEntropyLoss" if chunks > 1 else "torch.nn.CrossEntropyLoss"
+    parts: Fields = {
+        "_component": f"torchtune.models.{families[builder]}.{prefix}{builder}",
+        "gradient_accumulation_steps": steps_of(question),
+        "_optimizer": optimizers.get(question.optimizer, question.optimizer),
+        "_loss": loss,
+        "_chunks": chunks if chunks > 1 else None,
+        "_recompute": question.recompute != "none",
+        "_activations": "activations" in question.offload,
+        "_offload": "parameters" in question.offload,
+        "_dtype": "fp32" if question.states == "fp32" and adapters is None else "bf16",
+        "_fp8": question.precision == "fp8",
+        **mesh(question),
+        "_replicas": question.replicas,
+    }
+    if question.recompute == "selective" or (question.recompute == "full" and question.recompute_every > 1):
+        option = "op" if question.recompute == "selective" else question.recompute_every
+        parts |= {"_ac_mode": "selective", "_ac_option": option}
+    return parts if adapters is None else parts | _adapter_parts(adapters)
+
+
+def _adapter_parts(adapters: Adapters) -> Fields:
+    attention = [one for one in adapters.targets if one not in MLP_MODULES]
+    names = [{"o_proj": "output_proj"}.get(one, one) for one in attention]
+    return {
+        "_rank": adapters.rank,
+        "_attention": names or list(ATTENTION_MODULES),
+        "_mlp": not adapters.targets or len(attention) < len(adapters.targets),
+        "_dora": adapters.dora,
+    }

@@ -1,0 +1,88 @@
+"""Words that several frameworks share, in ours and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from harness.frameworks.models import published_model
+from harness.frameworks.table import Parts, framework_named, yaml_tree
+from harness.question import Question
+
+
+@cache
+def words(kind: str) -> Mapping[str, str]:
+    """Return frameworks' words of a kind with ours: optimizers, paged or attention."""
+    return {theirs: ours for ours, listed in yaml_tree("words")[kind].items() for theirs in listed.split()}
+
+
+def optimizer_of(key: str, name: str, parts: Parts) -> str:
+    """Return an optimizer in our word; one whose states are not modelled is left out, and AdamW taken."""
+    word = name.lower().replace("-", "_").removeprefix("torch.optim.").split(".")[-1]
+    for known in (word, word.replace("_", "")):
+        if known in words("optimizers"):
+            return words("optimizers")[known]
+    if word in words("paged"):
+        why = "states that move to the host where the device is full"
+        parts.leave_out(key, name, why, "lowers", "raises")
+        return words("paged")[word]
+    parts.leave_out(key, name, "an optimizer whose states are not modelled; AdamW is taken")
+    return "adamw"
+
+
+def implementation_of(name: str) -> str:
+    """Return torch's implementation by transformers' name of an optimizer (5.23.0, trainer_optimizer.py)."""
+    return "foreach" if name == "adamw_torch" else "fused"
+
+
+def optimizer_word(question: Question) -> str:
+    """Return transformers' name of a question's optimizer."""
+    if question.optimizer == "adamw":
+        return "adamw_torch" if question.optimizer_impl == "foreach" else "adamw_torch_fused"
+    return {"adamw_8bit": "adamw_bnb_8bit", "sgd_momentum": "sgd"}.get(question.optimizer, question.optimizer)
+
+
+def attention_of(key: str, name: str, parts: Parts) -> str:
+    """Return attention in our word; kernels named by a repository are taken as flash attention."""
+    if name not in words("attention") and "flash" not in name:
+        parts.leave_out(key, name, "an attention that is not modelled; flash is taken")
+    return words("attention").get(name, "flash")
+
+
+def attention_word(question: Question) -> str:
+    """Return transformers' name of a question's attention."""
+    return "eager" if question.attention == "explicit" else "flash_attention_2"
+
+
+EVERY_LAYER = {"all", "all-linear", "all_linear", "linear"}
+
+
+def targets_of(modules: object) -> tuple[str, ...]:
+    """Return the names of the layers with adapters; () for every linear layer, or where none is given."""
+    if isinstance(modules, str):
+        modules = modules.replace(",", " ").split()
+    names = [str(one).split(".")[-1] for one in modules] if isinstance(modules, list | tuple) else []
+    return () if EVERY_LAYER & set(names) else tuple(sorted(set(names)))
+
+
+def steps_of(question: Question) -> int:
+    """Return the micro-batches per step; raises ValueError where they follow from devices not known."""
+    if question.gradient_accumulation_steps is None and question.global_batch_size is not None:
+        return question.micro_batches()
+    return question.gradient_accumulation_steps or 1
+
+
+def hub_name(question: Question) -> str:
+    """Return the model's name on the Hub; names of formats that use such names stay as they are."""
+    name = question.model_name
+    as_on_the_hub = bool(question.format) and framework_named(question.format).hub_names
+    shape = published_model(name) if name and not as_on_the_hub else None
+    return shape.hub if shape is not None else name
+
+
+def mesh(question: Question) -> dict[str, Any]:
+    """Return the groups with full copies and the ranks that shard one, where the ranks are known."""
+    if question.dp is None:
+        return {}
+    return {"_shard": question.dp // question.replicas, "_replicas": question.replicas}
