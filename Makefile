@@ -55,5 +55,5 @@ system:
 $(VENV)/.done: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q -c constraints.txt setuptools wheel torch ninja
-	$(RUN) -m pip install -q -c constraints.txt --no-build-isolation -e '.[test,hf,liger,jax,dataloader,slurm,serve]'
+	$(RUN) -m pip install -q -c constraints.txt --no-build-isolation -e '.[train,test,hf,liger,jax,dataloader,slurm,serve]'
 	touch $@
