@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.limits.subject import Subject, changed
 
 
@@ -11,9 +13,9 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """The settings of `overlap`, of `larger_batch` and of `wider`; null leaves an input as it is."""
 
-    overlap: float | None
-    batch_exponent: float | None
-    depth_exponent: float | None
+    overlap: Annotated[float, Bounds(at_least=0, at_most=1)] | None
+    batch_exponent: Annotated[float, Bounds(at_least=0, at_most=1)] | None
+    depth_exponent: Annotated[float, Bounds(at_least=0, at_most=1)] | None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.limits.subject import Subject, changed
 
 
@@ -11,7 +13,7 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`network_B_per_s`: of one GPU, in each direction."""
 
-    network_B_per_s: float
+    network_B_per_s: Annotated[float, Bounds(at_least=1e8)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

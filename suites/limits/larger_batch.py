@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.limits.subject import Subject, changed
 
 
@@ -11,7 +13,7 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`batch_exponent`: the batch grows with this power of the tokens."""
 
-    batch_exponent: float
+    batch_exponent: Annotated[float, Bounds(at_least=0, at_most=1)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.bounds import PositiveInt
 from suites.limits.subject import Subject, changed
 
 
@@ -11,7 +12,7 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`node_size`: GPUs of a node."""
 
-    node_size: int
+    node_size: PositiveInt
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

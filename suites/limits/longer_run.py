@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.limits.subject import Subject, changed
 
 
@@ -11,7 +13,7 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`run_s`: seconds of the run."""
 
-    run_s: float
+    run_s: Annotated[float, Bounds(at_least=3600)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.limits.subject import Subject, changed
 
 
@@ -11,7 +13,7 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`overlap`: share of the shorter of both that is hidden."""
 
-    overlap: float
+    overlap: Annotated[float, Bounds(at_least=0, at_most=1)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.bounds import PositiveInt
 from suites.limits.subject import Subject, changed
 
 
@@ -11,8 +12,8 @@ from suites.limits.subject import Subject, changed
 class Settings:
     """`experts`: of each layer; `experts_per_token`: those that one token uses, which the FLOP count."""
 
-    experts: int
-    experts_per_token: int
+    experts: PositiveInt
+    experts_per_token: PositiveInt
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

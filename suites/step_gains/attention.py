@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from suites.step_gains.subject import Subject, changed
 
@@ -11,7 +12,7 @@ from suites.step_gains.subject import Subject, changed
 class Settings:
     """`recompute`: none keeps the scores of all layers, selective computes them again."""
 
-    recompute: str
+    recompute: Literal["none", "selective"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

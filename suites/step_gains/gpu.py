@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds, PositiveInt
 from suites.step_gains.subject import Subject, changed
 
 
@@ -12,10 +14,10 @@ class Settings:
     """`device`: a name of conf/hardware. `tp`: most tensor-parallel ranks, since its memory is larger."""
 
     device: str
-    gpus_per_node: int
-    network_B_per_s: float
-    gpu_hour_USD: float
-    tp: int
+    gpus_per_node: PositiveInt
+    network_B_per_s: Annotated[float, Bounds(above=0)]
+    gpu_hour_USD: Annotated[float, Bounds(above=0)]
+    tp: PositiveInt
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from suites.step_gains.subject import Subject, changed
 
@@ -11,7 +12,7 @@ from suites.step_gains.subject import Subject, changed
 class Settings:
     """`precision`: of matmuls, fp8, mxfp8 or nvfp4."""
 
-    precision: str
+    precision: Literal["fp8", "mxfp8", "nvfp4"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -10,5 +10,5 @@ def apply(subject: Subject) -> Subject:
 
     Raises `Unavailable` where the batch has fewer sequences than there are GPUs.
     """
-    layout = {"sharding": f"FSDP {subject.workload.gpus}", "micro_batch_size": 1, "recompute": "full"}
+    layout = {"zero": 3, "micro_batch_size": 1, "recompute": "full"}
     return changed(subject, layout=layout)

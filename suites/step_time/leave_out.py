@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from suites.step_time.published import FOLDER
+from suites.step_time.suite import FOLDER
 from suites.training.layouts.layout import Layouts
+from suites.training.step_time.prediction import PlannedSteps, predicted
 from suites.training.step_time.published.steps import PublishedStep, published, ran
-from suites.training.step_time.questions.answers import answers, predicted
-from suites.training.step_time.questions.reader import AskedStep, asked_step
+from suites.training.step_time.published.typed import typed_step
+from suites.training.step_time.questions import answers, steps_of
 from suites.training.step_time.rates.constants import StepConstants, entries, fitted_to_whole_steps
 
 Values = NDArray[np.float64]
@@ -88,7 +89,7 @@ def constants_of(family: Family) -> list[str]:
 class StepBatch(NamedTuple):
     """Steps of one setting, whose layouts are predicted at once."""
 
-    asked: AskedStep
+    steps: PlannedSteps
     seconds: Values  # published
 
 
@@ -96,27 +97,25 @@ def batches_of(steps: Sequence[PublishedStep]) -> list[StepBatch]:
     """Return steps by setting; raises ValueError for one that the model does not know."""
     found: list[StepBatch] = []
     for one in steps:
-        asked = asked_step(one, StepConstants.read())
-        if asked is None:
-            raise ValueError(f"{one['id']}: the model does not know its seconds")
+        own = steps_of(typed_step(one))
         seconds = np.array([one["published"]["step_s"]])
-        same = [at for at, other in enumerate(found) if _alike(other.asked, asked)]
+        same = [at for at, other in enumerate(found) if _alike(other.steps, own)]
         if same:
-            found[same[0]] = _together(found[same[0]], asked, seconds)
+            found[same[0]] = _together(found[same[0]], own, seconds)
         else:
-            found.append(StepBatch(asked, seconds))
+            found.append(StepBatch(own, seconds))
     return found
 
 
-def _alike(one: AskedStep, other: AskedStep) -> bool:
+def _alike(one: PlannedSteps, other: PlannedSteps) -> bool:
     return (one.setting, one.recompute_known) == (other.setting, other.recompute_known)
 
 
-def _together(batch: StepBatch, asked: AskedStep, seconds: Values) -> StepBatch:
-    pairs = zip(batch.asked.layouts, asked.layouts, strict=True)
+def _together(batch: StepBatch, steps: PlannedSteps, seconds: Values) -> StepBatch:
+    pairs = zip(batch.steps.layouts, steps.layouts, strict=True)
     layouts = Layouts(*(np.concatenate(each) for each in pairs))
-    batches = np.concatenate([batch.asked.batches, asked.batches])
-    both = batch.asked._replace(layouts=layouts, batches=batches)
+    batches = np.concatenate([batch.steps.batches, steps.batches])
+    both = batch.steps._replace(layouts=layouts, batches=batches)
     return StepBatch(both, np.concatenate([batch.seconds, seconds]))
 
 
@@ -124,8 +123,8 @@ def error(batches: Sequence[StepBatch], constants: StepConstants) -> float:
     """Return the mean size of the logarithm of predicted over published seconds."""
     found = []
     for one in batches:
-        setting = replace(one.asked.setting, constants=constants)
-        ours = predicted(one.asked._replace(setting=setting)).seconds
+        setting = replace(one.steps.setting, constants=constants)
+        ours = predicted(one.steps._replace(setting=setting)).seconds
         found.append(np.abs(np.log(ours / one.seconds)))
     return float(np.mean(np.concatenate(found)))
 

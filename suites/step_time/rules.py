@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from suites.step_time.pairs import Predictions
+from harness.question import Question
+from suites.step_time.scores import Predictions
 from suites.training.step_time.published.steps import PublishedStep
-from suites.training.step_time.questions.words import precision_of
+from suites.training.step_time.published.typed import typed_step
 from suites.training.step_time.rates.gpu import gpu_of
 
 MFU = 0.4
@@ -22,29 +23,30 @@ def parameters_of(model: Mapping[str, Any]) -> float:
     kv_heads = model.get("num_key_value_heads") or heads
     head_dim = model.get("head_dim") or hidden / heads
     attention = 2.0 * hidden * head_dim * (heads + kv_heads)
-    matrices = 3 if "glu" in str(model.get("mlp") or "swiglu") else 2
+    matrices = 3 if model["gated_mlp"] else 2
     mlp = matrices * hidden * model["intermediate_size"]
     embeddings = model["vocab_size"] * hidden * (1 if model.get("tie_word_embeddings") else 2)
     return float(model["num_hidden_layers"] * (attention + mlp) + embeddings)
 
 
-def has_experts(model: Mapping[str, Any]) -> bool:
+def has_experts(question: Question) -> bool:
     """Return whether a model is a mixture of experts, which the rules do not cover."""
-    return any("expert" in name for name in model)
+    return bool((question.config or {}).get("num_experts"))
 
 
 def forty_percent(steps: Sequence[PublishedStep]) -> Predictions:
     """Return the seconds at 40 % of the datasheet's rate; 6N + 12Lhs FLOP per token (arXiv 2204.02311)."""
     said = {}
-    for one in steps:
-        gpu = gpu_of(str(one["device"]))
-        if one["kind"] != "step" or gpu is None or has_experts(one["model"]):
+    for row in steps:
+        step = typed_step(row)
+        question, gpu = step.questions[0], gpu_of(step.questions[0].device)
+        if step.choose or gpu is None or has_experts(question):
             continue
-        model = one["model"]
-        attention = 12.0 * model["num_hidden_layers"] * model["hidden_size"] * one["seq_len"]
-        FLOP = one["global_batch_size"] * one["seq_len"] * (6 * parameters_of(model) + attention)
-        rate = MFU * one["gpus"] * gpu.peak_FLOP_per_s(precision_of(one, gpu.architecture))
-        said[one["id"]] = {"step_s": FLOP / rate}
+        model: Mapping[str, Any] = question.config or {}
+        attention = 12.0 * model["num_hidden_layers"] * model["hidden_size"] * row["seq_len"]
+        FLOP = row["global_batch_size"] * row["seq_len"] * (6 * parameters_of(model) + attention)
+        rate = MFU * row["gpus"] * gpu.peak_FLOP_per_s(question.precision)
+        said[step.id] = {"step_s": FLOP / rate}
     return said
 
 
@@ -55,45 +57,46 @@ def guides(steps: Sequence[PublishedStep]) -> Predictions:
     micro-batch.
     """
     said: dict[str, dict[str, Any]] = {}
-    for one in steps:
-        if has_experts(one["model"]):
+    for step in map(typed_step, steps):
+        if has_experts(step.questions[0]):
             continue
-        if one["kind"] == "choose":
-            said[one["id"]] = {"index": _first_of_guides(one)}
+        if step.choose:
+            said[step.id] = {"index": step.indices[_first_of_guides(step.questions)]}
         else:
-            said[one["id"]] = {"fits": fits(one, one["layout"])}
+            said[step.id] = {"fits": fits(step.questions[0])}
     return said
 
 
-def _first_of_guides(question: PublishedStep) -> int:
-    """Return the index of the layout that the guides' order names first."""
-    good = [one for one in question["among"] if fits(question, one)] or question["among"]
-    order = sorted(
-        good,
-        key=lambda one: (-one["dp"], one["pp"], -int(one["sharding"] == "zero1"), -one["micro_batch_size"]),
-    )
-    return int(order[0]["index"])
+def _first_of_guides(questions: Sequence[Question]) -> int:
+    """Return which layout the guides' order names first."""
+    good = [at for at, one in enumerate(questions) if fits(one)] or range(len(questions))
+
+    def order(at: int) -> tuple[int, int, bool, int]:
+        one = questions[at]
+        return -(one.dp or 1), one.pp, one.zero != 1, -one.micro_batch_size
+
+    return min(good, key=order)
 
 
-def fits(question: PublishedStep, layout: Mapping[str, Any]) -> bool:
+def fits(question: Question) -> bool:
     """Return whether states, activations and logits fit into the GPU's memory."""
-    gpu = gpu_of(str(question["device"]))
-    return gpu is not None and memory_B(question, layout) <= gpu.memory_B
+    gpu = gpu_of(question.device)
+    return gpu is not None and memory_B(question) <= gpu.memory_B
 
 
-def memory_B(question: PublishedStep, layout: Mapping[str, Any]) -> float:
+def memory_B(question: Question) -> float:
     """Return states of 16 bytes per parameter, sbh (10 + 24/t) of activations per layer, and fp32 logits.
 
     States: 2 of weights, 2 of gradients and 12 of Adam, of which ZeRO-1 shards the 12 (arXiv 1910.02054).
     Activations: arXiv 2205.05198, table 2, without the attention's, which a fused kernel does not keep. The
     first stage of 1F1B keeps as many micro-batches as there are stages, so those of all layers.
     """
-    model, tp, pp = question["model"], layout["tp"], layout["pp"]
+    model, tp, pp = question.config or {}, question.tp, question.pp
     per_rank = parameters_of(model) / tp / pp
-    shard = layout["dp"] if "zero0" not in str(layout.get("sharding")) else 1
+    shard = (question.dp or 1) if question.zero else 1
     states = per_rank * (4 + 12 / shard)
-    tokens = question["seq_len"] * layout["micro_batch_size"]
-    kept = min(pp, layout.get("gradient_accumulation_steps") or pp) / pp
+    tokens = (question.seq_len or 1) * question.micro_batch_size
+    kept = min(pp, question.gradient_accumulation_steps or pp) / pp
     layers = model["num_hidden_layers"] * kept
     activations = tokens * model["hidden_size"] * (10 + 24 / tp) * layers
     return float(states + activations + 4.0 * tokens * model["vocab_size"] / tp)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B, Architecture
+from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.dispatch import gathered_tokens_B
 from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
 from suites.training.layouts.layout import (
@@ -32,6 +32,9 @@ from suites.training.layouts.states import (
     states_B,
     units_of,
 )
+from suites.training.layouts.transformers_code.setting import setting_of
+from suites.training.layouts.transformers_code.step import parts_of_step
+from suites.training.workload import Architecture
 
 MiB = 2**20
 
@@ -71,23 +74,40 @@ class LayoutPeak(NamedTuple):
         """Return all of them."""
         return self.states + self.activations + self.logits + self.communication + self.workspaces
 
-    def where(self, chosen: np.ndarray, other: LayoutPeak) -> LayoutPeak:
-        """Return the chosen entries of this one and the rest of another."""
-        pairs = zip(self, other, strict=True)
-        return LayoutPeak(*(np.where(chosen, own, others) for own, others in pairs))
+    def only(self, chosen: Ints) -> LayoutPeak:
+        """Return the chosen entries."""
+        stage, *parts = self
+        return LayoutPeak(stage[chosen], *(part[chosen] for part in parts))
 
 
 def worst_peak(
     shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture = "hopper"
 ) -> LayoutPeak:
-    """Return the peak of the rank that takes the most, of each layout."""
-    worst = peak_of_rank(shape, layouts, training, np.zeros_like(layouts.pp), architecture)
-    for rank in range(1, int(layouts.pp.max())):
-        exists = layouts.pp > rank
-        of_rank = np.where(exists, rank, 0)
-        one = peak_of_rank(shape, layouts, training, of_rank, architecture)
-        worst = one.where(exists & (one.total_B > worst.total_B), worst)
-    return worst
+    """Return the peak of the rank that takes the most, of each layout.
+
+    Raises `Unavailable` for transformers' model code (`training.model_code`) where that is not modelled.
+    """
+    if training.model_code:
+        return peak_of_transformers(shape, layouts, training, architecture)
+    at = np.repeat(np.arange(len(layouts.pp)), layouts.pp)  # the layout of each rank
+    rank = np.arange(len(at)) - np.repeat(np.cumsum(layouts.pp) - layouts.pp, layouts.pp)
+    peak = peak_of_rank(shape, layouts.only(at), training, rank, architecture)
+    order = np.lexsort((rank, -peak.total_B, at))
+    worst: Ints = order[np.searchsorted(at[order], np.arange(len(layouts.pp)))]
+    return peak.only(worst)
+
+
+def peak_of_transformers(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
+) -> LayoutPeak:
+    """Return the peak of a step of transformers' code, whose activations include gathered parameters."""
+    rows = [
+        parts_of_step(shape, setting_of(shape, layouts, index, training, architecture))
+        for index in range(len(layouts.dp))
+    ]
+    states, buckets, workspaces, total = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
+    rest = total - states - buckets - workspaces
+    return LayoutPeak(np.zeros_like(layouts.pp), states, rest, np.zeros_like(rest), buckets, workspaces)
 
 
 def peak_of_rank(

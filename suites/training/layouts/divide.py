@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,8 @@ def refusal_of_training(shape: TransformerShape, training: Training) -> str | No
 
 def divisors(whole: int) -> list[int]:
     """Return the divisors of a number in order."""
-    return [one for one in range(1, whole + 1) if whole % one == 0]
+    small = [one for one in range(1, isqrt(whole) + 1) if whole % one == 0]
+    return [*small, *(whole // one for one in reversed(small) if one * one != whole)]
 
 
 def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.layout import (
     RECOMPUTES,
     Floats,
@@ -30,6 +29,7 @@ from suites.training.layouts.parts import (
     scores_kept,
     tokens_of_experts,
 )
+from suites.training.workload import Architecture
 
 
 class KeptOfLayer(NamedTuple):

@@ -30,6 +30,12 @@ DispatcherName = Literal["alltoall", "allgather", "deepep"]
 """How Megatron-LM sends tokens to their experts: --moe-token-dispatcher-type; deepep: `flex` with its default
 --moe-flex-dispatcher-backend."""
 
+AttentionName = Literal["fused", "flash", "unfused"]
+"""Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""
+
+OffloadName = Literal["none", "optimizer", "parameters"]
+"""Which states are on the host; of parameters, the optimizer's are, too."""
+
 
 class Layouts(NamedTuple):
     """Layouts as arrays of one length. GPUs: dp × tp × pp × cp; experts spread over dp × tp × cp of them."""
@@ -99,12 +105,16 @@ class Training:
     master_remainders: bool = False  # of its bf16 steps: the half of an fp32 weight that the bf16 one lacks
     fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
-    attention: Literal["fused", "flash", "unfused"] = "fused"
-    offload: Literal["none", "optimizer", "parameters"] = "none"  # what is on the host; of FSDP2, all of it
+    attention: AttentionName = "fused"
+    offload: OffloadName = "none"  # what is on the host; of FSDP2, all of it
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES  # of selective recompute, with Megatron-LM
     dispatcher: DispatcherName = "alltoall"  # of tokens to their experts, with Megatron-LM
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    loss_chunks: int = 1  # of transformers' code: output layer and loss in parts, which are recomputed
+    optimizer_impl: Literal["fused", "foreach", "for_loop"] = "foreach"  # torch's, of transformers' code
+    # "": the program's own model code; else the model_type of transformers' code that it trains.
+    model_code: str = ""
     imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean

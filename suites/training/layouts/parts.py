@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.dispatch import routing_kept, summed_kept
 from suites.training.layouts.layout import Floats, Layouts, Training, parts_of_sequence
+from suites.training.workload import Architecture
 
 FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 """Bytes per element in which Transformer Engine keeps the inputs of matmuls, with their scales."""

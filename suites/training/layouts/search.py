@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
 from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
 from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
+from suites.training.workload import Architecture
 
 MOST_SEQUENCES = 256
 """The largest micro-batch that is searched."""

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
 from harness.records import Reading
-from suites import layouts
-from suites.layouts.subject import Workload, subject_of
+from suites.layouts import suite as layouts
+from suites.layouts.subject import built
+from suites.layouts.workload import Workload
 
 LLAMA_70B = {"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
              "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256,
@@ -20,7 +21,7 @@ ASKED = Workload(hf_config=LLAMA_70B, gpus=256, seq_len=8192, global_batch_size=
 
 
 def readings(workload: Workload) -> dict[tuple[str, str], float]:
-    found = layouts.sample(subject_of(workload))
+    found = layouts.sample(built(workload))
     return {(one.metric, one.method): one.value for one in found if isinstance(one, Reading)}
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
 from harness.records import Note, Reading, Unavailable
-from suites import layouts
-from suites.layouts.changes import possible
-from suites.layouts.subject import Workload, subject_of
+from suites.layouts import suite as layouts
+from suites.layouts.subject import built
+from suites.layouts.workload import Workload
+from suites.training.account_engine import possible
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.room import FRAGMENTED
-from suites.training.step_time.questions.answers import answers
+from suites.training.step_time.questions import answers
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
@@ -30,12 +32,12 @@ ONE = Workload(hf_config=LLAMA, gpus=16, seq_len=8192, tp=2, pp=2)
 
 
 def readings(workload: Workload) -> dict[tuple[str, str], float]:
-    found = layouts.sample(subject_of(workload))
+    found = layouts.sample(built(workload))
     return {(one.metric, one.method): one.value for one in found if isinstance(one, Reading)}
 
 
 def test_a_layout_fits_where_its_worst_rank_does_with_fragmentation():
-    subject = subject_of(ONE)
+    subject = built(ONE).checked
     of = readings(ONE)
     worst_B = float(worst_peak(subject.shape, subject.layout, subject.training).total_B[0])
     assert of["peak_memory", "account"] == worst_B
@@ -84,12 +86,13 @@ def test_offloaded_states_are_on_the_host():
 
 
 def test_every_change_that_is_offered_changes_something():
-    subject = subject_of(replace(ONE, zero=0, micro_batch_size=2))
-    offered = list(possible(subject))
+    workload = replace(ONE, zero=0, micro_batch_size=2)
+    question = built(workload).checked.question
+    offered = list(possible(built(workload).checked))
     assert offered[0].title == "ZeRO-1"
     for change in offered:
-        assert replace(subject.workload, **change.fields) != subject.workload
-    tried = {method for metric, method in readings(subject.workload) if metric == "with_change/fits"}
+        assert msgspec.structs.replace(question, **change.fields) != question
+    tried = {method for metric, method in readings(workload) if metric == "with_change/fits"}
     assert {"ZeRO-1", "micro-batch 1", "full recompute", "tp 4", "pp 4", "32 GPUs"} <= tried
     assert "ep 2" not in tried
 
@@ -110,7 +113,7 @@ def test_every_change_that_is_offered_changes_something():
 )  # fmt: skip
 def test_what_does_not_divide_is_refused_with_what_would(fields: dict[str, Any], message: str):
     with pytest.raises(Unavailable, match=message) as refused:
-        subject_of(replace(ONE, **fields))
+        built(replace(ONE, **fields))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) <= 300
 
@@ -120,7 +123,7 @@ EXPLICIT = "FlashAttention → explicit attention"
 
 def switches(workload: Workload) -> tuple[dict[str, float], set[str]]:
     """Return what switches cost, and those that do not fit."""
-    found = list(layouts.sample(subject_of(workload)))
+    found = list(layouts.sample(built(workload)))
     costs = {one.method: one.value for one in found if isinstance(one, Reading) and one.metric == "switch"}
     notes = [one.text for one in found if isinstance(one, Note)]
     return costs, {one.removeprefix("does not fit: ") for one in notes if one.startswith("does not fit: ")}

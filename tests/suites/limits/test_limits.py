@@ -10,14 +10,13 @@ import pytest
 from variants import applied
 
 from harness.commands.main import main
-from harness.config.run import load, names
+from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import CONF, read_yaml
 from harness.records import Origin, Reading, WrongResult
-from suites import limits
-from suites.limits.questions.plausible import DATA_SHEETS
-from suites.limits.questions.uncertainty import RANGES
-from suites.limits.subject import Subject, Workload
+from suites.limits import suite as limits
+from suites.limits.subject import Subject
+from suites.limits.walls import RANGES
+from suites.limits.workload import Workload
 
 RUN = load(["suite=limits"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
@@ -115,7 +114,7 @@ def test_a_run_that_no_layout_finishes_has_no_layout() -> None:
 
 
 def test_the_baseline_alone_has_a_band(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suites.limits.questions.readings.PER_DECADE", 1)
+    monkeypatch.setattr("suites.limits.readings.PER_DECADE", 1)
     readings: list[Reading] = list(limits.sample(subject_of("three_months", draws=5)))
     draws = [one.value for one in readings if (one.metric, one.method) == ("wall_begins", "draws")]
     assert len(draws) == 5
@@ -247,13 +246,6 @@ def test_a_bandwidth_in_gibibytes_ends_the_command(
 )
 def test_other_bandwidths_are_accepted(changes: dict[str, Any]) -> None:
     assert subject_of("gpt3_512", **changes)
-
-
-def test_nominal_bandwidths_are_those_of_conf_hardware() -> None:
-    sheets = [read_yaml(CONF / "hardware" / f"{name}.yaml") for name in names("hardware")]
-    keys = ("memory_bandwidth_B_per_s", "link_B_per_s")
-    listed = {one["name"]: tuple(float(one[key]) for key in keys) for one in sheets if keys[0] in one}
-    assert listed == DATA_SHEETS
 
 
 def test_a_changed_subject_keeps_the_rest() -> None:

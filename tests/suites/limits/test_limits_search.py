@@ -11,27 +11,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from suites.limits.layout_search import search, tries
-from suites.limits.layout_search.layouts import GRID, LayoutGrid
-from suites.limits.layout_search.run_shape import latency_flop, shape_of
-from suites.limits.layout_search.search import BestLayouts, best_layouts, best_run
-from suites.limits.layout_search.stack import stacked, taken
-from suites.limits.layout_search.tries import candidates, evaluated, runs_of
-from suites.limits.questions import walls as walls_module
-from suites.limits.questions.readings import searched
-from suites.limits.questions.uncertainty import (
+from suites.limits import search
+from suites.limits import walls as walls_module
+from suites.limits.formula import ParallelLayout, step_time
+from suites.limits.readings import searched
+from suites.limits.runs import latency_flop, shape_of, stacked, taken
+from suites.limits.search import (
+    GRID,
+    BestLayouts,
+    LayoutGrid,
+    best_layouts,
+    best_run,
+    candidates,
+    evaluated,
+    runs_of,
+)
+from suites.limits.walls import (
+    CHOICES,
+    FALLEN,
+    LOW,
     RANGES,
+    Walls,
+    chosen,
+    combinations,
+    computes,
+    curves,
     drawn,
     drawn_workloads,
+    method_of,
     one_at_a_time,
     rank_correlation,
+    walls_of,
     with_input,
 )
-from suites.limits.questions.walls import FALLEN, LOW, Walls, computes, curves, walls_of
-from suites.limits.questions.what_if import CHOICES, chosen, combinations, method_of
-from suites.limits.subject import Workload
+from suites.limits.workload import Workload
 from suites.training.step_time.collectives import Floats
-from suites.training.step_time.step import ParallelLayout, step_time
 
 RUN = Workload(kind="curve")
 
@@ -112,7 +126,7 @@ def test_neighbours_of_the_best_are_never_worse_and_can_be_run() -> None:
 def test_no_layout_that_could_be_best_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     flop = np.array([1e24, 1e26, 1e28, 1e29])
     before = best_layouts(RUN, flop).utilization
-    monkeypatch.setattr(tries, "MOST_GPUS", 1e9)
+    monkeypatch.setattr(search, "MOST_GPUS", 1e9)
     assert best_layouts(RUN, flop).utilization == pytest.approx(before, rel=0.01)
 
 
@@ -338,7 +352,7 @@ def test_one_input_at_a_time_gives_both_its_ends() -> None:
 def test_combinations_are_all_and_each_has_its_own_walls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(combinations())) == np.prod([len(values) for values in CHOICES.values()])
     few = {name: values[:2] for name, values in CHOICES.items() if name in ("overlap", "node_size")}
-    monkeypatch.setattr("suites.limits.questions.what_if.CHOICES", few)
+    monkeypatch.setattr("suites.limits.walls.CHOICES", few)
     found = dict(chosen(RUN))
     assert list(found) == [method_of(values) for values in combinations()]
     assert found["overlap=0.5, node_size=64"] == replace(RUN, overlap=0.5, node_size=64)

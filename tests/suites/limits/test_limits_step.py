@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from suites.limits.questions.published_step import layout_of, model_of, published_time, tokens_of, utilization
-from suites.limits.subject import Workload
-from suites.training.step_time.step import Model, ParallelLayout, StepTime, step_time
+from suites.limits.formula import Model, ParallelLayout, StepTime, step_time
+from suites.limits.published_step import layout_of, model_of, published_time, tokens_of, utilization
+from suites.limits.workload import Workload
 
 RUN = load(["suite=limits"])[0]
 GPT3 = Workload(**RUN.workloads["gpt3_512"])

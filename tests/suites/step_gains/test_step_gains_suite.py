@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import Unavailable
 from harness.sweep.store import read_records
-from suites import step_gains
 from suites.step_gains import attention, exposed, gpu, link, precision, zero_3
-from suites.step_gains.subject import Subject, question_of
-from suites.training.step_time.questions.answers import answers
+from suites.step_gains import suite as step_gains
+from suites.step_gains.subject import Subject, changed
+from suites.step_gains.workload import Workload
+from suites.training.step_time.questions import answers
 
 WORKLOADS = load(["suite=step_gains"])[0].workloads
 LARGE = [name for name in WORKLOADS if name != "gemma_12b_16"]
@@ -28,11 +27,23 @@ def values(subject: Subject) -> dict[str, float]:
     return {one.metric: one.value for one in step_gains.sample(subject) if hasattr(one, "metric")}
 
 
+def row(given: Workload) -> dict[str, object]:
+    """Return the step as others publish theirs."""
+    layout = {"sharding": "distributed optimizer", "recompute": "none", **given.layout}
+    model = {**given.sizes, "mlp": "swiglu" if given.sizes["gated_mlp"] else "gelu"}
+    return {
+        "id": "step", "kind": "step", "framework": "NeMo Megatron", "model": model, "device": given.device,
+        "gpus": given.gpus, "gpus_per_node": given.gpus_per_node, "seq_len": given.seq_len,
+        "global_batch_size": given.global_batch_size, "precision": given.precision,
+        "attention": given.attention, "layout": layout,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_a_step_is_what_the_model_answers_to_the_same_question(name: str):
     """Of the network that a question stands for where it names none: 400 Gbit/s per GPU."""
     subject = built(name)
-    (said,) = answers([question_of(subject.workload)])
+    (said,) = answers([row(subject.workload)])
     assert values(subject)["time"] == pytest.approx(said["step_s"])
     step_gains.check(subject)
 
@@ -119,9 +130,9 @@ def test_shares_add_up_and_narrow_matmuls_leave_more_to_the_rest():
 
 
 def test_zero_3_needs_a_sequence_per_gpu():
-    fewer = replace(built("llama_70b_1024").workload, global_batch_size=512)
-    with pytest.raises(Unavailable, match="1024 sequences of all data-parallel ranks do not divide"):
-        zero_3.apply(Subject(fewer))
+    fewer = changed(built("llama_70b_1024"), global_batch_size=512)
+    with pytest.raises(Unavailable, match="global_batch_size=512 is no multiple of dp"):
+        zero_3.apply(fewer)
     layout = zero_3.apply(built("llama_70b_1024")).workload.layout
     assert (layout.get("tp", 1), layout.get("pp", 1)) == (1, 1)
 

@@ -95,6 +95,15 @@ def gpu_of(device: str) -> RatedGpu | None:
     return None if near is None else _variant(_read(near), name, chip)
 
 
+NVLINK_DOMAIN = 64
+"""GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
+
+
+def nvlink_domain(device: str, gpus_per_node: int) -> int:
+    """Return how many GPUs share the fast link: those of a node, of GB200 and GB300 those of a rack."""
+    return NVLINK_DOMAIN if device.startswith("gb") else gpus_per_node
+
+
 def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
     """Return a GPU with what a name says of its memory, its power and its links."""
     size = re.search(r"_(\d+)gb", name)

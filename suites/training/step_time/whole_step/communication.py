@@ -82,7 +82,7 @@ def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
 def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
     gather = ring_gather_s(ELEMENT_B * parameters, group, inner, setting.links)
     reduce = ring_gather_s(setting.facts.reduced_B * parameters, group, inner, setting.links)
-    if setting.adapters_alone:
+    if setting.run.adapters_alone:
         return 2 * (gather.bytes_s + gather.latency_s)
     return 2 * (gather.bytes_s + gather.latency_s) + reduce.bytes_s + reduce.latency_s
 
@@ -147,7 +147,7 @@ def _step_collectives_s(setting: StepSetting, layouts: Layouts) -> tuple[Floats,
     DistributedDataParallel reduces buckets, each of which passes all nodes.
     """
     shared, experts = rank_parameters(setting, layouts)
-    if setting.adapters_alone:
+    if setting.run.adapters_alone:
         return 0.0 * shared, 0.0 * shared
     group, inner = (layouts.dp * layouts.cp).astype(float), layouts.tp.astype(float)
     stride = (layouts.ep * layouts.etp).astype(float)
@@ -178,7 +178,7 @@ def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Flo
 def update_s(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the seconds of the optimizer's update, which is bound by memory."""
     shared, experts = rank_parameters(setting, layouts)
-    if setting.adapters_alone:
+    if setting.run.adapters_alone:
         return 0.0 * shared
     shards = np.where(layouts.zero > 0, layouts.shard_size, 1).astype(float)
     copies = np.where(layouts.zero > 0, np.minimum(expert_copies(layouts), shards), 1.0)

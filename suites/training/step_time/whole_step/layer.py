@@ -88,7 +88,7 @@ def dense_s(setting: StepSetting, rows: Floats, sizes: MatmulSizes, precision: s
     for inner, outputs in sizes:
         forward = forward + matmul_s(rows, outputs, inner, gpu, rates, precision)
         backward = backward + matmul_s(rows, inner, outputs, gpu, rates, precision)
-        if not setting.adapters_alone:
+        if not setting.run.adapters_alone:
             backward = backward + matmul_s(inner, outputs, rows, gpu, rates, precision)
     return PassSeconds(forward, backward)
 
@@ -123,7 +123,7 @@ def mlp_width(setting: StepSetting, moe: bool) -> int:
 def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSeconds:
     """Return the seconds of a rank's experts, which the tokens of all ranks of their group reach."""
     shape, cal, etp = setting.shape, setting.constants, layouts.etp.astype(float)
-    imbalance = cal["expert_imbalance" if setting.routing_forced else "expert_imbalance_trained"]
+    imbalance = cal["expert_imbalance" if setting.run.routing_forced else "expert_imbalance_trained"]
     # ep x etp ranks share the experts, and each brings its own part of the sequences
     routed = tokens / layouts.tp * shape.experts_per_token * layouts.ep * etp
     rows = np.maximum(routed / shape.num_experts * imbalance, 1.0)
@@ -146,7 +146,7 @@ def attention_s(setting: StepSetting, layouts: Layouts, windowed: bool) -> PassS
     forward, backward = setting.constants.attention_FLOP_per_s(
         setting.gpu, setting.facts.attention, shape.head_dim, setting.training.seq_len
     )
-    slow = setting.constants["attention.triton_factor"] if setting.triton_attention else 1.0
+    slow = setting.constants["attention.triton_factor"] if setting.run.triton_attention else 1.0
     return PassSeconds(
         np.asarray(flop / forward * slow), np.asarray(BACKWARD_ATTENTION * flop / backward * slow)
     )
@@ -197,7 +197,7 @@ def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Matmul
 
 def accumulated_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
     """Return the seconds in which a layer's gradients are added to those of earlier micro-batches."""
-    if setting.adapters_alone:
+    if setting.run.adapters_alone:
         return np.zeros(len(layouts.tp))
     layer = layer_parameters(setting.shape, layouts)
     parameters = layer.moe + layer.experts if moe else layer.dense
@@ -229,7 +229,7 @@ def head_s(setting: StepSetting, layouts: Layouts) -> HeadSeconds:
     hidden = shape.hidden_size * np.ones_like(tp)
     matmul = dense_s(setting, setting.tokens(layouts), [(hidden, shape.vocab_size / tp)], "bf16")
     added_B = np.where(layouts.micro_batches > 1, setting.own.accumulate_B, 0.0)
-    added_B = added_B * (0.0 if setting.adapters_alone else shape.vocab_size * hidden / tp)
+    added_B = added_B * (0.0 if setting.run.adapters_alone else shape.vocab_size * hidden / tp)
     loss_B = logits_B(setting, layouts) / ELEMENT_B * setting.own.logit_B
     return HeadSeconds(matmul, added_B / setting.memory_B_per_s, loss_B / setting.memory_B_per_s)
 

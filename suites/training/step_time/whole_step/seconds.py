@@ -68,6 +68,12 @@ class StepSeconds(NamedTuple):
     rest: Floats  # stragglers, loading, clipping
     total: Floats
 
+    def by_name(self, index: int) -> dict[str, float]:
+        """Return the seconds of one layout's parts, those of layers first."""
+        of_layers, others = self.layers._asdict(), self._asdict()
+        others = {name: others[name] for name in ("head", "bubble", "reduction", "update", "rest")}
+        return {name: float(seconds[index]) for name, seconds in (of_layers | others).items()}
+
 
 def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     """Return the seconds of a step of each layout."""
@@ -81,7 +87,7 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     reduction = reduction_exposed_s(setting, layouts, layers.total * count)
     update = update_s(setting, layouts)
     slow = straggling(setting, layouts)
-    tuned = cal["mlperf_factor"] if setting.tuned else 1.0
+    tuned = cal["mlperf_factor"] if setting.run.tuned else 1.0
     known = pipelined + reduction + update
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
     total = total + ddp_in_pipeline_s(setting, layouts)

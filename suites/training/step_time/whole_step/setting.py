@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training
@@ -14,6 +15,20 @@ from suites.training.step_time.rates.kernels import MatmulRates
 from suites.training.step_time.rates.programs import FACTS, ProgramConstants, ProgramFacts
 
 
+class RunFacts(NamedTuple):
+    """What is known of a published run besides its question; each changes its seconds alone."""
+
+    adapters_alone: bool = False  # weights are frozen, as with LoRA: no gradients of them
+    triton_attention: bool = False  # FlashAttention written in Triton, in place of the program's own
+    tuned: bool = False  # a submission to MLPerf
+    tensor_overlap: bool = True  # where the program can: Megatron's tp-comm-overlap
+    routing_forced: bool = False  # every expert gets as many tokens
+
+
+PLAIN = RunFacts()
+"""Of a run of which nothing else is known."""
+
+
 @dataclass(frozen=True)
 class StepSetting:
     """A model that a program trains on a cluster, and the constants to predict it with."""
@@ -22,12 +37,8 @@ class StepSetting:
     training: Training
     cluster: GpuCluster
     constants: StepConstants
-    adapters_alone: bool = False  # weights are frozen, as with LoRA: no gradients of them
-    triton_attention: bool = False  # FlashAttention written in Triton, in place of the program's own
-    tuned: bool = False  # a submission to MLPerf
     compiled: bool = False  # torch.compile fuses what a program has between matmuls
-    tensor_overlap: bool = True  # where the program can: Megatron's tp-comm-overlap
-    routing_forced: bool = False  # every expert gets as many tokens
+    run: RunFacts = PLAIN
 
     @property
     def gpu(self) -> RatedGpu:
@@ -50,7 +61,7 @@ class StepSetting:
         """Return the program's constants."""
         own = self.constants.program(self.training.program)
         fused = self.constants["compiled_pointwise_factor"] if self.compiled else own.pointwise_factor
-        exposed = own.tp_exposed if self.tensor_overlap else 1.0
+        exposed = own.tp_exposed if self.run.tensor_overlap else 1.0
         return replace(own, pointwise_factor=fused, tp_exposed=max(own.tp_exposed, exposed))
 
     @cached_property

@@ -19,7 +19,7 @@ from suites.training.layouts.stages import all_layers_of
 from suites.training.layouts.states import parameters_of, states_B
 from suites.training.models.model import Transformer
 from suites.training.step_time.published.steps import PublishedStep, published, ran
-from suites.training.step_time.questions.answers import answers
+from suites.training.step_time.questions import answers
 from suites.training.workload import Workload
 
 FIRST = np.array([0])

@@ -155,8 +155,8 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
 @pytest.mark.parametrize(("rows", "columns"), list(product((1, 2, 4), (1, 2, 4))))
 def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, columns: int) -> None:
     """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    from suites.limits.subject import Workload
-    from suites.training.step_time.step import Model, ParallelLayout, _tensor_s
+    from suites.limits.formula import Model, ParallelLayout, _tensor_s
+    from suites.limits.workload import Workload
 
     hidden, tokens = 16, 8
     work = Workload(

@@ -28,7 +28,7 @@ def quick(record: Record) -> bool:
 def recomputed(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield each reading of a record's cell, taken now, as (metric, method) and value."""
     cell = record.cell
-    suite: Any = import_module(f"suites.{cell.suite}")
+    suite: Any = import_module(f"suites.{cell.suite}.suite")
     subject = suite.build(cell.config["workload"], cell.seed)
     if cell.module != "baseline":
         module = protocols.optimization_module(f"suites.{cell.suite}", cell.module)

@@ -18,7 +18,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.step_time.questions.answers import answers
+from suites.training.step_time.questions import answers
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import gpu_of
 from suites.training.step_time.whole_step.scores import operators, scores_s

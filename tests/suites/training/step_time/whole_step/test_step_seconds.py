@@ -1,6 +1,7 @@
 """Seconds of whole steps: FLOP counted a second way, parts that add up, what must grow, and speed."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import gpu_of
 from suites.training.step_time.whole_step.layer import experts_s
 from suites.training.step_time.whole_step.seconds import step_s
-from suites.training.step_time.whole_step.setting import StepSetting
+from suites.training.step_time.whole_step.setting import RunFacts, StepSetting
 
 SEVENTY_B = TransformerShape(
     num_hidden_layers=80,
@@ -113,7 +114,7 @@ def test_narrow_formats_are_faster_and_frozen_weights_save_a_third_of_the_matmul
     row = [{"tp": 8, "micro_batches": 4}]
     assert seconds(row, precision="fp8")[0] < seconds(row)[0]
     given, layouts = setting(), Layouts.of(row)
-    frozen = StepSetting(given.shape, given.training, given.cluster, given.constants, adapters_alone=True)
+    frozen = replace(given, run=RunFacts(adapters_alone=True))
     whole = step_s(given, layouts).layers.matmul[0]
     assert step_s(frozen, layouts).layers.matmul[0] == pytest.approx(whole * 2 / 3, rel=0.05)
 

@@ -1,1 +1,0 @@
-"""The best layout of a training run, among many at once."""

@@ -1,1 +1,0 @@
-"""What the suite asks of the formulas: published steps, walls, uncertainty, what-ifs."""

@@ -1,0 +1,1 @@
+"""The account of transformers' own model code: a step's tensors in the order in which they come and go."""

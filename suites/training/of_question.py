@@ -1,0 +1,341 @@
+"""What the engines of bytes and seconds take from a `Question`: shape, training, devices, layout, setting.
+
+A question is read here and nowhere else. What the engines cannot answer is refused in one line; what they
+take for something else is listed by `left_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from harness.instruments.transformer.shape import TransformerShape
+from harness.question import Question
+from harness.records import Unavailable
+from suites.training.layouts.divide import divisors, refusal, refusal_of_training
+from suites.training.layouts.layout import (
+    DEFAULT_MODULES,
+    RECOMPUTES,
+    AttentionName,
+    Floats,
+    Layouts,
+    OffloadName,
+    Training,
+)
+from suites.training.layouts.search import LayoutGpus
+from suites.training.layouts.shape_of_config import shape_of_config
+from suites.training.layouts.shape_of_sizes import shape_without_type
+from suites.training.step_time.prediction import PlannedSteps, planned
+from suites.training.step_time.rates.constants import GpuCluster, StepConstants
+from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
+from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
+from suites.training.workload import Architecture
+
+NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
+    "ada": ("fp8",),
+    "hopper": ("fp8",),
+    "cdna": ("fp8",),
+    "blackwell": ("fp8", "mxfp8", "nvfp4"),
+}
+"""Of matmuls besides bf16, by architecture: NVIDIA's and AMD's datasheets in conf/hardware."""
+
+OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum")
+"""Optimizers whose states the account has."""
+
+COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
+"""GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
+
+
+class LayoutSubject(NamedTuple):
+    """A question about layouts, checked."""
+
+    question: Question  # with its devices and their memory, and with the batch where it is known
+    shape: TransformerShape
+    training: Training
+    cluster: LayoutGpus
+    layout: Layouts  # one; of a search, the plainest
+
+    @property
+    def batch(self) -> int | None:
+        """Return the sequences of an update; None where they are not known."""
+        return self.question.global_batch_size
+
+    def changed(self, **fields: Any) -> LayoutSubject:
+        """Return the subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
+        return subject_of(msgspec.structs.replace(self.question, **fields), self.cluster.architecture)
+
+    def tokens(self, layouts: Layouts) -> Floats:
+        """Return the tokens of the batch, or of one step of each layout where no batch is known."""
+        of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
+        sequences = of_step if self.batch is None else np.full_like(of_step, self.batch)
+        return np.asarray(sequences * self.training.seq_len, dtype=float)
+
+
+def subject_of(
+    question: Question, architecture: Architecture | None = None, whole_batch: bool = False
+) -> LayoutSubject:
+    """Return a question as the account of layouts takes it.
+
+    `architecture`: of devices that differ from what conf/hardware has. `whole_batch`: a batch that follows
+    from the steps of gradient accumulation stays as it is; else only a pipeline or a search needs it, and
+    larger micro-batches may make it larger. Raises `Unavailable`, in one line, for a model without a shape,
+    for what the account does not have, and for what does not divide.
+    """
+    question, cluster = with_devices(question, architecture)
+    refuse_unknown(question, cluster.architecture)
+    if question.seq_len is None:
+        raise Unavailable("seq_len: missing; give the tokens of a sequence")
+    shape, training = shape_of(question.config or {}), training_of(question, question.seq_len)
+    if reason := refusal_of_training(shape, training):
+        raise Unavailable(reason)
+    question, layout = with_layout(question, whole_batch)
+    if not question.search and (reason := refusal(shape, layout, training)):
+        raise Unavailable(reason)
+    return LayoutSubject(question, shape, training, cluster, layout)
+
+
+def seconds_subject_of(question: Question, architecture: Architecture | None = None) -> LayoutSubject:
+    """Return a question as the model of seconds takes it, see `subject_of`; raises `Unavailable`."""
+    if (states := offload_of(question)) != "none":
+        raise Unavailable(f"offload={states}: seconds of offloaded states are not modelled; give none")
+    return subject_of(question, architecture, whole_batch=True)
+
+
+def shape_of(config: Mapping[str, Any]) -> TransformerShape:
+    """Return the shape of a config, which may have sizes alone; raises `Unavailable`."""
+    return shape_of_config(config) if "model_type" in config else shape_without_type(config)
+
+
+def with_devices(question: Question, architecture: Architecture | None) -> tuple[Question, LayoutGpus]:
+    """Return the question with its number of devices and their memory, and both with their architecture."""
+    gpu = gpu_of(question.device)
+    if gpu is None:
+        raise Unavailable(f"device={question.device}: conf/hardware has no GPU like it")
+    devices = question.devices or checked(question.dp_of) * question.model_ranks
+    memory_B = question.memory_B or gpu.usable_memory_B
+    kind: Any = architecture or gpu.architecture
+    question = msgspec.structs.replace(question, devices=devices, memory_B=memory_B)
+    return question, LayoutGpus(devices, question.gpus_per_node, memory_B, kind)
+
+
+def refuse_unknown(question: Question, architecture: str) -> None:
+    """Raise `Unavailable` for what the account does not have."""
+    able = ("bf16", *NARROW_PRECISIONS.get(architecture, ()))
+    if question.precision == "fp32":
+        raise Unavailable(
+            f"precision fp32 is not in the account of layouts, which has {', '.join(able)}; give precision="
+        )
+    if question.precision not in (*able, "fp16"):
+        raise Unavailable(
+            f"precision={question.precision}: {architecture} GPUs have no such matmuls; allowed: "
+            f"{', '.join(able)}"
+        )
+    if question.optimizer not in OPTIMIZERS:
+        raise Unavailable(
+            f"optimizer {question.optimizer} is not in the account of layouts, which has "
+            f"{', '.join(OPTIMIZERS)}; give optimizer="
+        )
+    if question.adapters is not None:
+        raise Unavailable(
+            "adapters on a frozen model are not in the account of layouts; harness.fit answers for them "
+            "without tp, pp, cp and ep"
+        )
+
+
+def training_of(question: Question, seq_len: int) -> Training:
+    """Return what all layouts of a question have in common."""
+    program = question.program_of()
+    fused: AttentionName = "fused" if program == "megatron" else "flash"
+    precision: Any = "bf16" if question.precision == "fp16" else question.precision
+    optimizer: Any = question.optimizer
+    return Training(
+        seq_len=seq_len,
+        program=program,
+        precision=precision,
+        gradients=question.gradients,
+        master_remainders=question.master_remainders,
+        fp8_parameters=question.fp8_parameters,
+        optimizer=optimizer,
+        attention="unfused" if question.attention == "explicit" else fused,
+        offload=offload_of(question),
+        recompute_modules=question.recompute_modules or DEFAULT_MODULES,
+        dispatcher=question.dispatcher,
+        layers_of_stages=question.layers_of_stages,
+        grouped_experts=question.grouped_experts,
+        fused_loss=question.fused_loss or question.loss_chunks > 1,
+    )
+
+
+def offload_of(question: Question) -> OffloadName:
+    """Return which states are on the host."""
+    on_host = {name.partition(":")[0] for name in question.offload}
+    return "parameters" if "parameters" in on_host else "optimizer" if "optimizer" in on_host else "none"
+
+
+def with_layout(question: Question, whole_batch: bool) -> tuple[Question, Layouts]:
+    """Return the question with its batch, and its layout; raises `Unavailable` for what does not divide."""
+    devices = question.devices or 1
+    dp = data_parallel_ranks(question, devices)
+    sequences, batch = dp * question.micro_batch_size, question.global_batch_size
+    steps = question.gradient_accumulation_steps
+    if steps is not None and (whole_batch or question.pp > 1 or question.search):
+        batch = sequences * steps
+        question = msgspec.structs.replace(
+            question, global_batch_size=batch, gradient_accumulation_steps=None
+        )
+    if batch is not None and batch % sequences and not question.search:
+        raise Unavailable(
+            f"global_batch_size={batch} is no multiple of dp × micro_batch_size = {dp} × "
+            f"{question.micro_batch_size} = {sequences}"
+        )
+    without = steps or (4 * question.pp if question.pp > 1 else 1)
+    count = without if batch is None or question.search else batch // sequences
+    row = layout_row(question, dp, count)
+    return msgspec.structs.replace(question, dp=None), Layouts.of([row])
+
+
+def layout_row(question: Question, dp: int, micro_batches: int) -> dict[str, int]:
+    """Return a question's layout as a row of `Layouts.of`."""
+    row: dict[str, int] = {name: getattr(question, name) for name in ("tp", "pp", "cp", "ep", "zero")}
+    return row | {
+        "dp": dp,
+        "etp": question.etp or question.expert_tensor_ranks,
+        "virtual_stages": checked(question.stages_per_rank),
+        "shard_size": shard_size_of(question, dp),
+        "micro_batch_size": question.micro_batch_size,
+        "micro_batches": micro_batches,
+        "recompute": RECOMPUTES.index(question.recompute),
+        "sequence_parallel": int(question.sequence_parallel and question.tp > 1),
+    }
+
+
+def data_parallel_ranks(question: Question, devices: int) -> int:
+    """Return the data-parallel ranks; raises `Unavailable` where the others do not divide the devices."""
+    ranks = question.model_ranks
+    if devices % ranks:
+        raise Unavailable(
+            f"tp × pp × cp = {question.tp} × {question.pp} × {question.cp} = {ranks} does not divide the "
+            f"{devices} GPUs; its divisors do: {', '.join(map(str, divisors(devices)[:12]))}"
+        )
+    return devices // ranks if question.search else checked(question.dp_of)
+
+
+def shard_size_of(question: Question, dp: int) -> int:
+    """Return over how many ranks states are sharded, 0 for all; raises `Unavailable`."""
+    ranks = dp * question.cp
+    if question.shard_size is not None or question.replicas == 1:
+        return question.shard_size or 0
+    if ranks % question.replicas:
+        raise Unavailable(f"{ranks} ranks (dp × cp) are no multiple of {question.replicas} replicas")
+    return ranks // question.replicas
+
+
+def checked(of_question: Callable[[], int]) -> int:
+    """Return what a method of a question does; raises `Unavailable` in place of its ValueError."""
+    try:
+        return of_question()
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+
+
+def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN, any_device: bool = False) -> StepSetting:
+    """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know.
+
+    `any_device`: also one with known rates on which no step was compared with a published one.
+    """
+    question, gpu = subject.question, rated_gpu(subject.question.device, any_device)
+    gpu = replace(gpu, usable_memory_B=subject.cluster.usable_B)
+    return StepSetting(
+        subject.shape,
+        subject.training,
+        cluster_of(question, gpu),
+        StepConstants.read(),
+        compiled=question.compile,
+        run=run,
+    )
+
+
+def cluster_of(question: Question, gpu: RatedGpu) -> GpuCluster:
+    """Return the devices of a question as the model of seconds takes them."""
+    return GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
+
+
+def published_steps(
+    questions: Sequence[Question],
+    run: RunFacts = PLAIN,
+    constants: StepConstants | None = None,
+    recompute_known: bool = True,
+) -> PlannedSteps:
+    """Return steps that ran somewhere, of one setting and one layout per question, to be predicted.
+
+    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
+    question are those of its step. Raises `Unavailable` for a device that nobody knows.
+    """
+    first = questions[0]
+    gpu = gpu_of(first.device)
+    if gpu is None or first.seq_len is None:
+        raise Unavailable(f"device={first.device}: conf/hardware has no GPU like it")
+    setting = StepSetting(
+        shape_of(first.config or {}),
+        training_of(first, first.seq_len),
+        cluster_of(first, gpu),
+        constants or StepConstants.read(),
+        compiled=first.compile,
+        run=run,
+    )
+    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
+    steps = planned(setting, Layouts.of(rows), first.global_batch_size)
+    return steps._replace(recompute_known=recompute_known)
+
+
+def rated_gpu(device: str, any_device: bool = False) -> RatedGpu:
+    """Return a GPU with the rates that seconds need; raises `Unavailable` where they are not known."""
+    gpu = gpu_of(device)
+    if gpu is None or not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+        raise Unavailable(
+            f"device={device}: seconds need its rates of bf16 matmuls, memory and links, which conf/hardware "
+            "does not have"
+        )
+    if device not in COMPARED and not any_device:
+        raise Unavailable(
+            f"device={device}: seconds are not known; the model was compared with steps on "
+            f"{', '.join(COMPARED)} alone"
+        )
+    return gpu
+
+
+def left_out(question: Question) -> Iterator[str]:
+    """Yield what the account takes for something else, in words."""
+    program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
+    if question.format and question.program is None and question.format != program:
+        yield f"{question.format}'s {question.sharing}, taken as {program}'s"
+    if question.precision == "fp16":
+        yield "fp16, taken as bf16, which has the same bytes"
+    if question.states == "bf16":
+        yield "states in bf16, taken as fp32's, so that the memory given is too much"
+    if question.recompute == "full" and question.recompute_every > 1:
+        yield f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken"
+    if question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b"):
+        yield f"schedule {question.schedule}, taken as 1F1B"
+    if "activations" in on_host:
+        yield "activations on the host"
+    places = [name.partition(":")[2] for name in question.offload if ":" in name]
+    if places:
+        yield f"offload to {places[0]}, taken as the host's memory"
+    if question.compile:
+        yield "what torch.compile saves of memory"
+    if question.optimizer_in_backward:
+        yield "the optimizer in the backward pass"
+
+
+def seconds_left_out(question: Question) -> Iterator[str]:
+    """Yield what only bytes are answered for, in words."""
+    if question.recompute_modules:
+        modules = ",".join(question.recompute_modules)
+        yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if question.dispatcher != "alltoall":
+        yield f"dispatcher {question.dispatcher}, of which seconds are not modelled"

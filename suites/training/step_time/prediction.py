@@ -1,0 +1,172 @@
+"""Predicted seconds and memory of layouts in one setting, with 90 % intervals by kind of step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.training.layouts.account import worst_peak
+from suites.training.layouts.layout import Floats, Layouts
+from suites.training.layouts.room import room_B
+from suites.training.step_time.rates.constants import intervals
+from suites.training.step_time.whole_step.seconds import StepSeconds, ddp_in_pipeline, step_s
+from suites.training.step_time.whole_step.setting import StepSetting
+
+NEAR_THE_LIMIT = 0.8
+"""Share of what the allocator can have above which it may have to free its cache."""
+
+SMALL_BATCH = 2
+"""Micro-batches per rank and step up to which what happens once per step outweighs the rest."""
+
+
+class PlannedSteps(NamedTuple):
+    """Layouts to predict in one setting."""
+
+    setting: StepSetting
+    layouts: Layouts
+    batches: Floats  # steps of a layout that make the batch
+    recompute_known: bool = True  # else nothing was published of it
+
+
+class PredictedSteps(NamedTuple):
+    """What the model predicts for layouts, as arrays."""
+
+    seconds: Floats  # for the batch, retries of the allocator included
+    parts: StepSeconds
+    memory_B: Floats
+    filled: Floats  # of what the allocator can have
+    fits: NDArray[np.bool_]
+
+
+def planned(setting: StepSetting, layouts: Layouts, batch: int | None) -> PlannedSteps:
+    """Return layouts to predict; a batch of so many sequences may take several steps."""
+    of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
+    batches = np.ones(len(of_step)) if batch is None else batch / of_step
+    return PlannedSteps(setting, layouts, batches)
+
+
+def memory_B(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the peak bytes per GPU, of the pipeline rank that needs the most."""
+    architecture: Any = setting.gpu.architecture
+    peak: Floats = worst_peak(setting.shape, layouts, setting.training, architecture).total_B
+    return peak
+
+
+def predicted(steps: PlannedSteps) -> PredictedSteps:
+    """Return the seconds and the memory of layouts.
+
+    Where nothing was published of recompute, a layout fits if full recompute makes it. Seconds are with it
+    then, but for Megatron's recipes, which may recompute part of the layers or keep activations on the host.
+    """
+    setting, layouts = steps.setting, steps.layouts
+    used_B = memory_B(setting, layouts)
+    room = room_B(layouts, setting.gpu.usable_memory_B)
+    least_B = used_B
+    if not steps.recompute_known:
+        again, least_B = _recomputed_to_fit(setting, layouts, used_B)
+        if setting.training.program != "megatron":
+            layouts, used_B = again, least_B
+    filled = used_B / room
+    parts = step_s(setting, layouts)
+    seconds = parts.total + allocator_retries_s(setting, layouts, filled)
+    fits = (least_B / room < setting.constants["allocator.fits_below"]) & accepted(setting, layouts)
+    return PredictedSteps(seconds * steps.batches, parts, used_B, filled, fits)
+
+
+def _recomputed_to_fit(setting: StepSetting, layouts: Layouts, used_B: Floats) -> tuple[Layouts, Floats]:
+    """Return layouts with full recompute where nothing was published of it and nothing else fits."""
+    limit_B = room_B(layouts, setting.gpu.usable_memory_B) * setting.constants["allocator.fits_below"]
+    again = layouts._replace(recompute=np.where(used_B > limit_B, 2, layouts.recompute))
+    return again, np.where(used_B > limit_B, memory_B(setting, again), used_B)
+
+
+def allocator_retries_s(setting: StepSetting, layouts: Layouts, filled: Floats) -> Floats:
+    """Return the seconds in which the allocator frees its cache and allocates anew, near the limit of memory.
+
+    Each micro-batch pays once. Only nanotron's runs near the limit are published.
+    """
+    cal = setting.constants
+    if setting.training.program != "nanotron":
+        return np.zeros_like(filled)
+    near = (filled - cal["allocator.retries_from"]) / cal["allocator.retries_width"]
+    retries: Floats = np.clip(near, 0.0, 1.0) * cal["allocator.retry_s"] * layouts.micro_batches
+    return retries
+
+
+def accepted(setting: StepSetting, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return which layouts the program accepts, whatever they need of memory.
+
+    nanotron's 1F1B asserts pp - 1 micro-batches (pipeline_parallel/engine.py), and key-value heads that
+    tensor-parallel ranks divide (models/llama.py).
+    """
+    shape = setting.shape
+    divides = (shape.num_attention_heads % layouts.tp == 0) & (shape.num_hidden_layers >= layouts.pp)
+    if setting.training.program == "nanotron":
+        divides &= layouts.micro_batches >= layouts.pp - 1
+        divides &= shape.num_key_value_heads % layouts.tp == 0
+    return np.asarray(divides)
+
+
+class StepInterval(NamedTuple):
+    """Ends of a 90 % interval over the predicted seconds, and what they rest on."""
+
+    kind: str
+    low: float
+    high: float
+    fitted: bool  # steps of the kind were fitted
+
+    def words(self) -> str:
+        """Return what the interval rests on."""
+        if self.fitted:
+            return f"the residuals of published steps of the kind “{self.kind}”"
+        return f"set by hand: no published step of the kind “{self.kind}” was fitted"
+
+
+def interval_of(steps: PlannedSteps, filled: float, index: int = 0) -> StepInterval:
+    """Return the interval of one of the layouts, of which memory is filled by so much."""
+    kind = kind_of(steps, filled, index)
+    entry = intervals()[kind]
+    return StepInterval(kind, float(entry["low"]), float(entry["high"]), "in_sample" in entry)
+
+
+def kind_of(steps: PlannedSteps, filled: float, index: int = 0) -> str:
+    """Return which kind of steps a layout is of."""
+    setting, program = steps.setting, steps.setting.training.program
+    if setting.training.attention == "unfused":
+        return "explicit attention"
+    if setting.shape.num_experts:
+        return "mixture of experts"
+    if setting.run.adapters_alone:
+        return "adapters"
+    if program == "nanotron":
+        return _kind_of_nanotron(steps, filled, index)
+    if program == "composer":
+        return "composer on A100" if setting.gpu.architecture == "ampere" else "composer"
+    if program == "megatron":
+        return _kind_of_megatron(steps)
+    return "other"
+
+
+def _kind_of_nanotron(steps: PlannedSteps, filled: float, index: int) -> str:
+    layout = steps.layouts.only([index])  # type: ignore[arg-type]
+    node = steps.setting.cluster.node_size
+    spans = bool(layout.gpus[0] > node)
+    if layout.tp[0] > node:
+        return "nanotron, tensor parallelism across nodes"
+    if ddp_in_pipeline(steps.setting, layout)[0]:
+        return "nanotron, whole gradients in a pipeline across nodes"
+    if filled > NEAR_THE_LIMIT:
+        return "nanotron, near the limit of memory"
+    few = layout.micro_batches[0] <= SMALL_BATCH
+    return "nanotron, small in many nodes" if spans and few else "nanotron"
+
+
+def _kind_of_megatron(steps: PlannedSteps) -> str:
+    precision, architecture = steps.setting.precision, steps.setting.gpu.architecture
+    if precision == "nvfp4":
+        return "megatron in NVFP4"
+    if precision in ("fp8", "mxfp8"):
+        return f"megatron in FP8 on {'Blackwell' if architecture == 'blackwell' else 'H100'}"
+    return "megatron"

@@ -1,0 +1,64 @@
+"""The account of a step of transformers' code against a dry run of the same program and recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers", reason="the extra `hf` brings it")
+
+from account_pairs import LONG, MODELS, PAIRS, Pair, accounted_B, dry_run_B
+
+from harness.records import Unavailable
+from suites.training.layouts.account import worst_peak
+from suites.training.layouts.layout import Layouts, Training
+from suites.training.layouts.shape_of_config import shape_of_config
+
+WITHIN = 0.01
+
+
+def test_there_are_enough_pairs():
+    assert len(set(map(str, PAIRS))) == len(PAIRS) >= 40
+
+
+@pytest.mark.parametrize("one", PAIRS, ids=str)
+def test_account_and_dry_run_agree(one: Pair):
+    assert accounted_B(one) == pytest.approx(dry_run_B(one), rel=WITHIN)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("one", LONG, ids=str)
+def test_they_agree_on_full_models(one: Pair):
+    assert accounted_B(one) == pytest.approx(dry_run_B(one), rel=WITHIN)
+
+
+def test_layouts_at_once_are_as_layouts_one_by_one():
+    rows = [{"dp": 8, "zero": zero, "recompute": recompute} for zero in (0, 2, 3) for recompute in (0, 1, 2)]
+    shape = shape_of_config(MODELS["llama 1B"])
+    training = Training(seq_len=4096, program="torchtitan", model_code="llama")
+    together = worst_peak(shape, Layouts.of(rows), training)
+    alone = [worst_peak(shape, Layouts.of([row]), training) for row in rows]
+    assert np.allclose(together.total_B, [each.total_B[0] for each in alone])
+    assert (together.activations > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "training", "says"),
+    [
+        ({"tp": 2}, {}, "tp, pp, cp and ep must be 1"),
+        ({"dp": 8, "zero": 1}, {}, "torchtitan with zero:1"),
+        ({"dp": 8, "zero": 3}, {"precision": "fp8"}, "precision=fp8"),
+        ({}, {"model_code": "mamba"}, "model_type 'mamba'"),
+        ({}, {"attention": "unfused"}, "explicit attention"),
+    ],
+)
+def test_what_is_not_followed_is_refused_in_one_line(
+    row: dict[str, int], training: dict[str, Any], says: str
+):
+    shape = shape_of_config(MODELS["llama 1B"])
+    asked = Training(**{"seq_len": 4096, "program": "torchtitan", "model_code": "llama", **training})
+    with pytest.raises(Unavailable) as raised:
+        worst_peak(shape, Layouts.of([row]), asked)
+    assert says in str(raised.value)
