@@ -173,6 +173,14 @@ class Unavailable(Exception):
     """A cell cannot run here; the text names why, and what would help."""
 
 
+class UnavailableWith(Unavailable):
+    """It could run without one technique."""
+
+    def __init__(self, reason: str, technique: str) -> None:
+        super().__init__(f"{reason}; leave out the technique {technique}")
+        self.reason, self.technique = reason, technique
+
+
 LOST = "its job "
 """Start of the reason of a cell whose job or node was lost through no fault of its own: it is tried again."""
 

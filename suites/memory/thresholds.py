@@ -10,11 +10,11 @@ from typing import Protocol
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
-from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.search import fewest_of, tokens_at
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import DryRun, is_sharded
 from suites.training.dry_run.estimates import ModelCounts
+from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.step import TrainingStep
 
 MOST_RANKS = 4096

@@ -16,7 +16,7 @@ from harness.records import Unavailable
 from harness.sweep.worker.worker import host
 
 RUN = load(["suite=kernels"])[0]
-SUITE = import_module("suites.kernels")
+SUITE = import_module("suites.kernels.suite")
 ARMS = {
     f"{number:02}-{variant.name}": variant
     for number, variant in enumerate(RUN.variants)

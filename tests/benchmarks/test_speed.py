@@ -69,7 +69,7 @@ def test_read_100_000_records(benchmark, tmp_path: Path):
 )
 def test_fake_step(benchmark, workload, variant):
     run = load(["suite=memory"])[0]
-    suite = import_module("suites.memory")
+    suite = import_module("suites.memory.suite")
     chosen = next(one for one in run.variants if one.name == variant)
     subject = variants.applied("memory", chosen, suite.build(run.workloads[workload], 0))
     benchmark.pedantic(suite.peak_of_rank, (subject,), rounds=3, warmup_rounds=1)

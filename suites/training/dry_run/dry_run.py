@@ -6,8 +6,9 @@ Uniform layers are not run one by one: a few are, and what each adds to the time
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
 from harness.instruments.memory.cpu_op_workspace import host_workspace
+from harness.instruments.memory.dry_run import inductor_code, second_process
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.dry_run.first_step import with_first_step
@@ -25,24 +27,24 @@ from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
 from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
-from harness.records import Unavailable
+from harness.records import Unavailable, UnavailableWith
 from suites.training.dry_run import simulated_cuda
+from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.dry_run.simulated_cuda import (
     BLOCK_B,
-    CUBLAS_HANDLES,
-    CUBLAS_WORKSPACE_B,
     CUBLASLT_WORKSPACE_B,
     WITHOUT_BF16_ATTENTION,
-    Architecture,
     as_on_cuda,
     cublaslt_threads,
     cuda_operations,
     cuda_workspace,
 )
 from suites.training.dry_run.simulated_host import SimulatedHost
+from suites.training.dry_run.trace_cache import TraceCache, key_of
 from suites.training.models.config_fault import one_line
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients
+from suites.training.workload import Architecture
 
 
 def all_gather_B(output: torch.Tensor, *_: Any) -> int:
@@ -115,6 +117,8 @@ def dry_run(
     found: list[Pattern] | None = None,
     rank: int | None = None,
     make_first_step: bool = False,
+    in_two_processes: bool = False,
+    traces: TraceCache | None = None,
 ) -> DryRun:
     """Return the peak of one rank. `full`: run every layer, uniform or not.
 
@@ -122,18 +126,26 @@ def dry_run(
     layers repeat; a later step that differs in its sizes alone is then built so without another check.
     `rank`: of a fake process group of as many ranks as a sharded step says; None: the one that takes the
     most, see `ranks_to_run`. `make_first_step`: make the first step from the second one where possible, in
-    half of the time that `reserved` takes; see `memory.first_step`. Raises `Unavailable` where fake tensors
-    cannot show the step.
+    half of the time that `reserved` takes; see `memory.first_step`. `in_two_processes`: see
+    `timeline_of_step`. `traces`: has the timelines of earlier dry runs, and gets this one's. Raises
+    `Unavailable` where fake tensors cannot show the step.
     """
     reserved = reserved and device.name == "cuda"
     ranks = ranks_to_run(step) if rank is None else (rank,)
     found = found if len(ranks) == 1 else None  # ranks differ in more than sizes
     runs = []
     for one in ranks:
-        timeline = None
-        if reserved and make_first_step:
-            timeline = with_first_step(timeline_of_step(step, device, full, False, found, one))
-        timeline = timeline or timeline_of_step(step, device, full, reserved, found, one)
+
+        def traced(rank: int = one) -> Timeline:
+            rest = (found, rank, in_two_processes)
+            if reserved and make_first_step:
+                timeline = with_first_step(timeline_of_step(step, device, full, False, *rest))
+                if timeline is not None:
+                    return timeline
+            return timeline_of_step(step, device, full, reserved, *rest)
+
+        key = None if traces is None else key_of(step, device, one, full, reserved, make_first_step)
+        timeline = traced() if traces is None or key is None else traces.timeline(key, traced)
         peak = timeline.peak()
         by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
         place = timeline.events[peak.event].place
@@ -164,15 +176,19 @@ def timeline_of_step(
     full_first_step: bool = False,
     found: list[Pattern] | None = None,
     rank: int = 0,
+    in_two_processes: bool = False,
 ) -> Timeline:
-    """Return all allocations and releases of one rank, from set-up to the end of the second step."""
+    """Return all allocations and releases of one rank, from set-up to the end of the second step.
+
+    `in_two_processes`: where layers are alike, one of the depths that are traced is so in a process of its
+    own, if there is a core for it.
+    """
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
     narrow = step.features.precision != "fp32" and step.features.attention == "sdpa"
     if device.name == "cuda" and device.architecture in WITHOUT_BF16_ATTENTION and narrow:
-        raise Unavailable(
-            "torch's fused attention takes bf16 from Ampere on, and this device is older; "
-            "leave out the technique attention"
+        raise UnavailableWith(
+            "torch's fused attention takes bf16 from Ampere on, and this device is older", "attention"
         )
     layers = step.workload.num_hidden_layers
     with among_ranks(step, rank):
@@ -184,7 +200,12 @@ def timeline_of_step(
             return trace(step, device, depth, full_first_step=full_first_step)
 
         ranks = step.ranks // step.pipeline_ranks if is_sharded(step) else 1
-        return timeline_of(few, layers // step.stages, ranks, found)
+        if not (in_two_processes and second_process.is_possible()):
+            return timeline_of(few, layers // step.stages, ranks, found)
+        if step.settings_of("compile") is not None:
+            inductor_code.load()
+        with closing(second_process.TwoProcesses(few)) as processes:
+            return timeline_of(processes, layers // step.stages, ranks, found, processes.ahead)
 
 
 def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[None]:
@@ -218,9 +239,14 @@ def trace(
     The second step is the steady one: the first makes the optimizer's state. Where gradients alone make it,
     zeros take the place of a forward and backward pass, unless the second step then gives gradients to fewer
     parameters. `full_first_step`: for what an allocator reserves, which depends on all that it ever cached.
+    A compiled step is run once before, so that what is logged compiles nothing.
     Raises `Unavailable` where the step reads values.
     """
     try:
+        if step.settings_of("compile") is not None:
+            # Compiling holds tensors of the step in cycles, until a collection that can come at any time.
+            _two_steps(step, device, num_hidden_layers, full_first_step=False)
+            gc.collect()
         if not full_first_step:
             timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
             if same_gradients:

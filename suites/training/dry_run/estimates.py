@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from harness.instruments.distributed.deepspeed_init import choose_accelerator
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 
@@ -209,3 +210,20 @@ def estimator(stage: int) -> Any:
     if stage == 2:
         return stage_1_and_2.estimate_zero2_model_states_mem_needs
     return stage3.estimate_zero3_model_states_mem_needs
+
+
+MOMENTS = {"adamw": 2, "sgd_momentum": 1}
+"""Tensors of an optimizer's state per parameter."""
+
+
+def host_memory_B(step: TrainingStep, counts: ModelCounts) -> float:
+    """Return the bytes that one rank keeps in its host's memory: weights, gradients, moments.
+
+    0 where nothing is there, and where it is not known: with adapters, whose frozen weights have no states,
+    with other optimizers, and where a part stays on the device.
+    """
+    on_host = step.features.optimizer_on == step.features.parameters_on == "host"
+    if not on_host or step.settings_of("lora") is not None or step.workload.optimizer not in MOMENTS:
+        return 0.0
+    tensors = 2 + MOMENTS[step.workload.optimizer]
+    return tensors * step.model_dtype.itemsize * counts.parameters / step.shard_ranks

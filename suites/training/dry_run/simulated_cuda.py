@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias
 
 from suites.training.step import TrainingStep
 
@@ -24,27 +23,9 @@ TorchFunction = Callable[..., Any]
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
-Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna"]
-"""A GPU's architecture. cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
-
 WITHOUT_BF16_ATTENTION = ("volta", "turing")
 """Architectures on which torch's fused attention kernels take no bf16: its flash kernel needs Ampere, and its
 memory-efficient one takes fp16 and fp32 there (ATen/native/transformers/cuda/sdp_utils.cpp)."""
-
-CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
-    "volta": 4096 * 1024 * 2 + 16 * 1024 * 8,
-    "turing": 4096 * 1024 * 2 + 16 * 1024 * 8,
-    "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
-    "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
-    "hopper": 4096 * 8 * 1024,
-    "blackwell": 4096 * 8 * 1024,
-    "cdna": 128 * 1024 * 1024,
-}
-"""cuBLAS's or hipBLAS's workspace by architecture, 128, 32 or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
-parseChosenWorkspaceSize."""
-
-CUBLAS_HANDLES = 2
-"""Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
 
 CUBLASLT_WORKSPACE_B = 1024 * 1024
 """cuBLASLt's workspace on NVIDIA's GPUs: ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace. One per
@@ -118,7 +99,7 @@ def attention(
     `CausalBias` no mask is made. For fewer queries than keys in fp32, it calls another operation of the
     memory-efficient kernel (torch/nn/attention/bias.py).
     """
-    bias = attn_mask if isinstance(attn_mask, CausalBias) else None
+    bias: Any = attn_mask if type(attn_mask).__name__ == "CausalBias" else None
     if bias is not None:
         attn_mask, is_causal = None, True
     query, key, value = _narrow(query), _narrow(key), _narrow(value)

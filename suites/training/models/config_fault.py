@@ -16,6 +16,23 @@ from harness.config.user_inputs.config_values import fault, shown
 Try = Callable[[Mapping[str, Any]], Any]
 """Builds the model of a config, or runs it; raises where it cannot."""
 
+IGNORED = frozenset(
+    {
+        "architectures",
+        "attn_implementation",
+        "_attn_implementation",
+        "auto_map",
+        "dtype",
+        "model_type",
+        "_name_or_path",
+        "quantization_config",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Keys about storing and loading weights; nothing is loaded here, and others' code is never run."""
+
 IN_FIELD = re.compile(r"Validation error for field '(\w+)'")
 EXPECTED = re.compile(r"expected (\w+), got")
 PYTHON_TYPES = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}

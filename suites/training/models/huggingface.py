@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from harness.config.user_inputs.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
 from harness.instruments import torch_internals
-from harness.records import Unavailable
+from harness.records import Unavailable, UnavailableWith
 from suites.training.models import fake_transformers
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.huggingface_config import (
@@ -26,12 +26,12 @@ from suites.training.models.huggingface_config import (
     is_encoder,
     number_of_layers,
     parse,
+    refuse_quantized,
     values_not_needed,
     version,
     with_layers,
 )
 from suites.training.models.layers_alike import difference
-from suites.training.models.quantization import refuse_quantized
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
@@ -190,9 +190,8 @@ def build(
         parsed = parse(parsed_from)
     made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
-        raise Unavailable(
-            f"transformers {version()} has no SDPA attention for {made_of.__name__}; "
-            "leave out the technique attention"
+        raise UnavailableWith(
+            f"transformers {version()} has no SDPA attention for {made_of.__name__}", "attention"
         )
     model = guarded(parsed_from, lambda one: _instance(one, attention))
     return LanguageModel(model, number_of_layers(parsed), parsed_from)

@@ -11,27 +11,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from harness.config.user_inputs.config_values import shown
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.models import fake_transformers
-from suites.training.models.config_fault import explained, one_line
-
-IGNORED = frozenset(
-    {
-        "architectures",
-        "attn_implementation",
-        "_attn_implementation",
-        "auto_map",
-        "dtype",
-        "model_type",
-        "_name_or_path",
-        "quantization_config",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
-)
-"""Keys about storing and loading weights; nothing is loaded here, and others' code is never run."""
+from suites.training.models.config_fault import IGNORED, explained, one_line
 
 
 def unavailable() -> str | None:
@@ -194,3 +178,46 @@ def version() -> str:
     import transformers
 
     return str(transformers.__version__)
+
+
+KEY = "quantization_config"
+INSTEAD = "remove quantization_config to ask about training the dequantized weights"
+
+
+def refuse_quantized(config: Mapping[str, Any], lora: Mapping[str, Any] | None = None) -> None:
+    """Raise `Unavailable` unless the recipe stores weights as the config does.
+
+    `lora`: the settings of the technique lora; None: the step has no such technique.
+    """
+    section = config.get(KEY)
+    if section is None:
+        return
+    base = base_of(section)
+    if base is None:
+        method = shown(section.get("quant_method"))
+        raise Unavailable(
+            f"{KEY}.quant_method is {method}; it must be bitsandbytes (nf4 or 8 bits) with the technique "
+            f"lora, or {INSTEAD}"
+        )
+    if lora is None or lora.get("base") != base:
+        raise Unavailable(
+            f"{KEY} stores weights as {base}, which are trained by techniques=[{{lora: {{base: {base}}}}}]; "
+            f"or {INSTEAD}"
+        )
+    double = bool(section.get("bnb_4bit_use_double_quant", False))
+    if base == "nf4" and lora.get("double_quantization", True) != double:
+        word = str(double).lower()
+        raise Unavailable(
+            f"{KEY}.bnb_4bit_use_double_quant is {word}; the technique needs lora: {{base: nf4, "
+            f"double_quantization: {word}}}"
+        )
+
+
+def base_of(section: Mapping[str, Any]) -> str | None:
+    """Return the `base` of lora that stores weights so; None where there is none."""
+    if section.get("quant_method", "bitsandbytes") != "bitsandbytes":
+        return None
+    if section.get("load_in_8bit") is True:
+        return "int8"
+    four_bits = section.get("load_in_4bit") is True
+    return "nf4" if four_bits and section.get("bnb_4bit_quant_type") == "nf4" else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import suites.memory as memory
+import suites.memory.suite as memory
 from suites.memory import assumptions
-from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.subject import Subject
+from suites.training.dry_run.other_choices import other_choices
+from suites.training.dry_run.outside_allocator import outside_allocator_B
 
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 2,
@@ -44,8 +45,8 @@ def answers(subject: Subject, largest: int) -> dict[str, float]:
 def test_foreach_turns_the_answer_where_its_temporaries_have_no_room() -> None:
     subject = a_subject()
     fused_B = memory.peak_of_rank(subject).reserved_B
-    (_, default), *_ = assumptions.others(subject)
-    foreach_B = memory.peak_of_rank(default).reserved_B
+    (_, default), *_ = other_choices(subject.step)
+    foreach_B = memory.peak_of_rank(replace(subject, step=default)).reserved_B
     assert fused_B is not None
     assert foreach_B is not None
     assert foreach_B > fused_B
@@ -62,8 +63,8 @@ def test_with_room_for_everything_nothing_is_turned() -> None:
 
 def test_what_the_recipe_states_is_not_assumed() -> None:
     stated = a_subject((("optimizer", {"impl": "fused"}), ("loss", {"chunks": 2})))
-    assert list(assumptions.others(stated)) == []
-    assert [name for name, _ in assumptions.others(a_subject())] == [
+    assert list(other_choices(stated.step)) == []
+    assert [name for name, _ in other_choices(a_subject().step)] == [
         "optimizer_impl=default",
         "optimizer_impl=for_loop",
         "keep_logits=model",

@@ -13,7 +13,8 @@ from torch.cuda import _memory_viz
 
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 from harness.records import Note, Reading, Unavailable
-from suites import memory, training
+from suites import training
+from suites.memory import suite as memory
 from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import dry_run

@@ -11,7 +11,7 @@ from harness.sweep.plan import is_planned
 from suites.training.correctness import losses_on_one_batch
 
 RUN = load(["suite=memory"])[0]
-suite = import_module("suites.memory")
+suite = import_module("suites.memory.suite")
 
 
 def a_subject(variant, workload, **changes):

@@ -9,7 +9,7 @@ from small_steps import CUDA, LLAMA, LLAMA_7B, make_step
 
 from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
 from harness.records import Note, Origin, Reading
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.outside_allocator import outside_allocator_B, retries_to_fit, room_B
 from suites.memory.subject import Subject
 from suites.memory.thresholds import ranks_that_suffice, used_B

@@ -35,21 +35,26 @@ class CallingLine:
 
     def __call__(self) -> str:
         """Return the line of the operation that is being dispatched, "" where there is none."""
-        line = self._innermost()
-        if torch.is_grad_enabled():
+        line, compiled = self._innermost()
+        if torch.is_grad_enabled() or compiled:  # compiled code makes one node, then records no gradients
             self._of_nodes.setdefault(torch_internals.last_autograd_node(), line)
+        if torch.is_grad_enabled():
             return line
         node = torch_internals.running_autograd_node()
         return line if node < 0 else self._of_nodes.get(node, line)
 
-    def _innermost(self) -> str:
+    def _innermost(self) -> tuple[str, bool]:
+        """Return the line, and whether torch.compile generated the code that it calls."""
         frame = sys._getframe(2)
+        compiled = False
         while frame is not None:
             file = frame.f_code.co_filename
-            if file not in self._skipped and not _is_library(file) and not _is_generated(frame):
-                return f"{_shown(file)}:{frame.f_lineno}"
+            if file not in self._skipped and not _is_library(file):
+                if not _is_generated(frame):
+                    return f"{_shown(file)}:{frame.f_lineno}", compiled
+                compiled = True
             frame = frame.f_back  # type: ignore[assignment]
-        return ""
+        return "", compiled
 
 
 def _is_generated(frame: FrameType) -> bool:

@@ -15,14 +15,43 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
-from harness.instruments.memory.autograd_inplace import writes_in_place
 from harness.instruments.memory.dry_run.calling_line import CallingLine
-from harness.instruments.memory.dry_run.collective_buffers import collective_roles
 from harness.instruments.memory.dry_run.repeated import Temporaries, temporaries_of
 from harness.instruments.memory.memory_timeline import SET_UP, Ledger, OpSite
 from harness.instruments.memory.workspaces import call_of, takes_more
 
 COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
+
+BUFFERS: dict[tuple[str, str], int] = {
+    ("fsdp", "all_gather_copy_in"): 1,
+    ("fsdp", "split_with_sizes_copy"): -1,
+    ("fsdp", "chunk_cat"): -1,
+    ("c10d", "_allgather_base_"): 0,
+    ("c10d", "allgather_into_tensor_coalesced_"): 0,
+    ("c10d", "allgather_"): 0,
+    ("c10d", "_reduce_scatter_base_"): 1,
+    ("c10d", "reduce_scatter_tensor_coalesced_"): 1,
+    ("c10d", "reduce_scatter_"): 1,
+    ("c10d", "allreduce_"): 0,
+    ("c10d", "reduce_"): 0,
+    ("c10d", "broadcast_"): 0,
+    ("c10d", "alltoall_base_"): 0,
+    ("c10d", "recv_"): 0,
+}
+"""Index of the buffer argument, keywords last: gathered or received into, or reduced from.
+
+Buffers are made by plain operations (`empty`), so only collective operations show what they are for. Gathered
+parameters are among them (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+"""
+
+FAN_IN = "aten::add.Tensor"
+
+SCATTERED = {
+    "aten::index_put": "index",  # index_backward, FunctionsManual.cpp
+    "aten::scatter_add": "gather",  # gather_backward, TensorAdvancedIndexing.cpp
+    "aten::index_add": "indexselect",  # index_select_backward_symint, the same
+}
+"""Operations into zeros that a derivative has just made, and the operation whose derivative uses them."""
 
 
 Workspace = Callable[[Any, Sequence[Any], Any], int]
@@ -69,6 +98,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
         self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
+        self._made: dict[int, OpSite] = {}  # by number, where the storages that live were made
         self._workspace, self._ask_host, self._line = workspace, ask_host, line or CallingLine()
         self._fake_mode: Any = None
         self._phase = SET_UP
@@ -122,13 +152,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger.stream = stream
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Log that a known storage has a new size."""
+        """Log that a known storage has a new size: one that grows is made anew by its own operation."""
         key = torch_internals.storage_key(storage)
         if key in self._alive:
             reference, number, before_B = self._alive[key]
             size_B = storage.nbytes()
             self._alive[key] = (reference, number, size_B)
-            self.ledger.enter(number, size_B - before_B, self._place)
+            grown = self._made[number]._replace(phase=self._phase)
+            self.ledger.enter(number, size_B - before_B, grown if size_B > before_B else self._place)
 
     def repeat(self, key: Hashable, run: Callable[[], None]) -> None:
         """Log what `run` allocates and releases; from the second call with a key on, without running it.
@@ -182,7 +213,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(torch_internals.is_distributed_tensor(kind) for kind in types):
             return NotImplemented  # its operations on local tensors follow
         if func is torch.ops.prim.device.default:
-            return func(*args)  # an attribute, read as often as everything else together
+            return torch_internals.device_attribute(args[0])  # read as often as all else together
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # as in a real run; its fake version would make a new tensor
         if torch_internals.is_higher_order(func):
@@ -255,6 +286,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._fresh.add(number)
         size_B = storage.nbytes()
         self._alive[key] = (weakref.ref(storage, lambda _: self._release(key)), number, size_B)
+        self._made[number] = self._place
         self.ledger.enter(number, size_B, self._place)
         return number
 
@@ -266,6 +298,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _, number, size_B = self._alive.pop(key)
         if not self._taken_over(key, number, size_B):
             self._fresh.discard(number)
+            del self._made[number]
             self.ledger.enter(number, -size_B, self._place)
 
     def _taken_over(self, key: int, number: int, size_B: int) -> bool:
@@ -274,7 +307,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if pending is None or pending.written != key or pending.result not in self._alive:
             return False
         self._in_place = None
-        self._alive[pending.result] = (self._alive[pending.result][0], number, size_B)
+        reference, own, _ = self._alive[pending.result]
+        self._alive[pending.result] = (reference, number, size_B)
+        del self._made[own]
         self.ledger.withdraw(pending.event)
         return True
 
@@ -347,3 +382,48 @@ def _random_states(log: StorageLog) -> Iterator[None]:
         yield
     finally:
         torch.get_rng_state = original
+
+
+def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
+    """Return the operation's buffer arguments (keywords last) with their kind, unless that is known better.
+
+    Empty for operations that are not collective. FSDP2's unreduced gradients enter `chunk_cat`.
+    """
+    name = (operation.namespace, operation._opname)
+    if name == ("fsdp", "chunk_cat"):
+        yield from ((tensor, "gradients") for tensor in arguments[0])
+    if name in BUFFERS:
+        buffers = tree_leaves(arguments[BUFFERS[name]])
+        yield from ((tensor, "communication") for tensor in buffers if isinstance(tensor, torch.Tensor))
+
+
+def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:
+    """Return whether a real run writes the operation's result over its first argument.
+
+    Under any dispatch mode `isTensorSubclassLike` is true of every tensor (ATen/TensorSubclassLikeUtils.h),
+    and autograd writes into none. A real run does if nothing else uses that argument. The sum of two
+    gradients: `accumulate` in torch/csrc/autograd/input_buffer.cpp adds in place if gradients are not
+    recorded and the tensor is dense, without overlap, and owned by the buffer alone, with its storage; a view
+    (such as the gradient of a linear layer's weight) shares its storage. The caller sees the last when the
+    storage goes before the next operation. A derivative in C++ that itself adds out of place to its own
+    tensor is not distinguished.
+    """
+    name = operation.name()
+    derivative = SCATTERED.get(name)
+    if (derivative is None and name != FAN_IN) or torch.is_grad_enabled() or not args[0].numel():
+        return False
+    if not torch_internals.called_by_autograd():
+        return False  # by Python; or by DTensor, which is a subclass in a real run too
+    if derivative is not None:
+        return torch_internals.derivative_of() == derivative
+    return isinstance(args[1], torch.Tensor) and not args[0]._is_view() and is_dense(args[0])
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's elements fill a stretch of memory, none twice, in any order of axes."""
+    filled = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != filled:
+            return False
+        filled *= size
+    return True

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+
+from harness.instruments.deferred_compiler import load_compiler
 
 MOST_COMPILATIONS = 10_000
 
@@ -79,6 +82,12 @@ def _empty_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dty
 
 def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:
     return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+def load() -> None:
+    """Import what compiles: processes that are forked later need not do it again."""
+    load_compiler()
+    import_module("torch._inductor.compile_fx")
 
 
 @contextmanager

@@ -6,8 +6,9 @@ A suite takes one by a module that imports it as `apply`, with its `Settings` if
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from harness.bounds import Bounds
 from harness.instruments.network.leaf_spine.routing import Routed, RoutingPolicy
 from harness.records import Unavailable
 
@@ -18,7 +19,7 @@ Subject = TypeVar("Subject", bound=Routed)
 class Settings:
     """`queue_pairs`: of each pair of ranks. `split`: each message takes all of them, else one in turn."""
 
-    queue_pairs: int
+    queue_pairs: Annotated[int, Bounds(at_least=1, at_most=64)]
     split: bool = False
 
 

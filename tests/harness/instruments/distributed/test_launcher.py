@@ -185,7 +185,7 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
 
 
 def test_a_workload_for_other_nodes_than_were_started_is_unavailable(monkeypatch):
-    from suites import interconnect
+    from suites.interconnect import suite as interconnect
 
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.instruments.memory.cached_blocks import round_size
 from harness.instruments.memory.caching_allocator import (
     AllocatorSettings,
     CachingAllocator,
     DeviceFullError,
     Reserved,
     replay,
+    round_size,
 )
 
 MiB = 1024**2

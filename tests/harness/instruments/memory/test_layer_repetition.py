@@ -10,8 +10,8 @@ from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 from torch import nn
 
 from harness.instruments.memory.dry_run import layer_repetition
+from harness.instruments.memory.dry_run.layer_repetition import Insertion, NotUniformError, insertions
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
-from harness.instruments.memory.timeline_alignment import Insertion, NotUniformError, insertions
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.models.model import Transformer, TransformerBlock

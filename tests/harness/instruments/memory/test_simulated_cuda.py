@@ -13,7 +13,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.instruments.memory.caching_allocator import replay
 from harness.records import Note, Reading
 from harness.sweep.store import read_records
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import Device, dry_run, trace
 from suites.training.techniques import build_step

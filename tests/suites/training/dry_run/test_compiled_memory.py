@@ -13,7 +13,7 @@ from small_steps import CUDA, HOST, LLAMA
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
 from harness.records import Note, Reading, Unavailable
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step

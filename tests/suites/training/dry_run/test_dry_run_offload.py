@@ -9,6 +9,7 @@ from real_ranks import SMALL, dry_and_measured, sharded
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.simulated_host import SimulatedHost
+from suites.training.techniques import build_step
 
 WORKLOAD = replace(SMALL, gradient_accumulation_steps=1, dp_size=4)
 CUDA = Device("cuda")
@@ -38,6 +39,19 @@ def test_the_dry_run_equals_what_the_allocator_sees(techniques):
 def test_few_layers_stand_for_all(techniques):
     step = sharded([*techniques, "mixed_precision", "attention"], replace(WORKLOAD, num_hidden_layers=7))
     assert dry_run(step, CUDA).peak_B == dry_run(step, CUDA, full=True).peak_B
+
+
+@pytest.mark.parametrize("offloaded", ["activation_offload", PREFETCHED], ids=str)
+def test_blocks_of_transformers_are_given_arguments_by_name(offloaded):
+    pytest.importorskip("transformers", reason="the extra `hf` brings it")
+    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    sizes = {name: getattr(WORKLOAD, name) for name in names} | {"num_hidden_layers": 4}
+    workload = replace(WORKLOAD, hf_config={"model_type": "llama", **sizes}, **sizes, seq_len=64)
+    kept_B, offloaded_B = (
+        dry_run(build_step(workload, [*one, "mixed_precision", "attention"]), CUDA).peak_B
+        for one in ([], [offloaded])
+    )
+    assert offloaded_B < kept_B
 
 
 def test_on_cuda_the_device_has_no_states_and_a_copy_of_what_it_gathers():

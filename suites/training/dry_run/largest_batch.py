@@ -1,0 +1,167 @@
+"""Whether a step fits its device, and the largest micro-batch that does.
+
+A step fits where a replay of its dry run's allocations finds room for each of them on the device. Torch's
+allocator rounds, caches and splits blocks, so that it needs more than the live bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+from harness.instruments.memory.caching_allocator import AllocatorSettings, DeviceFullError, replay
+from harness.instruments.memory.memory_timeline import MemoryEvent, Timeline
+from suites.training.dry_run.dry_run import DryRun
+from suites.training.dry_run.outside_allocator import room_B
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
+
+MOST_SEQUENCES = 65_536
+"""The largest micro-batch that is searched."""
+
+PATIENCE = 6
+"""Dry runs after which the bracket is halved in place of trusting predictions."""
+
+RunOf = Callable[[int], DryRun]
+"""Micro-batch to its dry run."""
+
+
+class Target(NamedTuple):
+    """The device that a step must fit: the bytes that a process can use, and its allocator's options."""
+
+    usable_B: float
+    allocator: AllocatorSettings = AllocatorSettings()
+
+
+class Fit(NamedTuple):
+    """Whether a step fits: `retries` is how often the allocator frees its cache for that, in two steps."""
+
+    fits: bool
+    retries: int
+
+
+def with_micro_batch(step: TrainingStep, count: int) -> TrainingStep:
+    """Return the step with `count` sequences in a micro-batch."""
+    if count == step.workload.micro_batch_size:
+        return step
+    return replace(step, workload=replace(step.workload, micro_batch_size=count))
+
+
+def fit_of(step: TrainingStep, run: DryRun, target: Target, settings: AllocatorSettings | None = None) -> Fit:
+    """Return whether the run's allocations find room on the target, by default as its allocator is set up."""
+    room = room_B(step, target.usable_B)
+    if run.timeline is None or run.reserved_B is None:
+        return Fit(run.peak_B <= room, 0)
+    return _replayed(run.timeline.events, settings or target.allocator, room)
+
+
+def _replayed(events: list[MemoryEvent], settings: AllocatorSettings, capacity_B: float) -> Fit:
+    requests = ((one.storage, one.delta_B, one.stream) for one in events)
+    try:
+        return Fit(True, replay(requests, settings, capacity_B).retries)
+    except DeviceFullError:
+        return Fit(False, 0)
+
+
+def search(step: TrainingStep, target: Target, run_at: RunOf) -> tuple[int, list[int]]:
+    """Return the largest micro-batch that fits, 0 where one sequence does not, and those that were dry-run.
+
+    Both sides of the answer are dry runs. Which to try next is predicted by scaling the last one. Assumes
+    that fewer sequences fit where more do.
+    """
+    low, high = 0, MOST_SEQUENCES + 1
+    tried: list[int] = []
+    count = step.workload.micro_batch_size
+    while high - low > 1:
+        run = run_at(count)
+        tried.append(count)
+        low, high = (count, high) if fit_of(step, run, target).fits else (low, count)
+        if high - low <= 1:
+            break
+        if len(tried) < PATIENCE:
+            predicted = predicted_largest(step, target, run, count, low, high)
+        else:
+            predicted = 2 * low if high > MOST_SEQUENCES else (low + high) // 2
+        count = min(max(predicted, low + 1), high - 1)
+    return low, tried
+
+
+def refined_prediction(step: TrainingStep, target: Target, run_at: RunOf) -> int:
+    """Return the largest micro-batch as predicted from the requested one, then again from the prediction."""
+    requested = step.workload.micro_batch_size
+    predicted = predicted_largest(step, target, run_at(requested), requested)
+    if predicted in (0, requested):
+        return predicted
+    return predicted_largest(step, target, run_at(predicted), predicted)
+
+
+def predicted_largest(
+    step: TrainingStep, target: Target, run: DryRun, count: int, low: int = 0, high: int = MOST_SEQUENCES + 1
+) -> int:
+    """Return the largest micro-batch from `low` to below `high` that fits, predicted by scaling a dry run.
+
+    `count`: the micro-batch of the run. Returns `low` where nothing above it fits. More sequences may fit
+    again where fewer do not, because the allocator then frees its cache at another moment. So the search
+    starts at the largest that fits without that.
+    """
+    workload = replace(step.workload, micro_batch_size=count)
+
+    @cache
+    def fit_at(more: int) -> Fit:
+        return predicted_fit(step, target, run, workload, more)
+
+    low = largest_that(lambda more: fit_at(more) == Fit(True, 0), low, high)
+    return largest_that(lambda more: fit_at(more).fits, low, high)
+
+
+def largest_that(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number from `low` to below `high` that fits, in steps that double, then halve."""
+    width = 1
+    while low + width < high and fits(low + width):
+        low, width = low + width, 2 * width
+    high = min(high, low + width)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def predicted_fit(step: TrainingStep, target: Target, run: DryRun, workload: Workload, count: int) -> Fit:
+    """Return whether `count` sequences would fit, had each tensor with tokens so many of them.
+
+    `workload`: that of the run.
+    """
+    room = room_B(step, target.usable_B)
+    if run.timeline is None or run.reserved_B is None:
+        return Fit(run.peak_B / workload.micro_batch_size * count <= room, 0)
+    return _replayed(scaled(run.timeline, workload, count), target.allocator, room)
+
+
+def scaled(timeline: Timeline, workload: Workload, count: int) -> list[MemoryEvent]:
+    """Return the events with `count` sequences in place of the workload's: a prediction from shapes."""
+    share = count / workload.micro_batch_size
+    grows: set[int] = set()
+    events = []
+    for event in timeline.events:
+        if event.delta_B > 0 and _has_tokens(timeline, event, workload):
+            grows.add(event.storage)
+        by = share if event.storage in grows else 1
+        events.append(event._replace(delta_B=round(event.delta_B * by)))
+    return events
+
+
+def _has_tokens(timeline: Timeline, event: MemoryEvent, workload: Workload) -> bool:
+    """Return whether a storage grows with the micro-batch, as its first result's shape has it."""
+    shape, phase = event.place.shape, event.place.phase
+    if timeline.kinds[event.storage] not in ("activations", "temporaries"):
+        return False
+    if not phase.startswith(("forward", "backward")) or prod(shape) % workload.micro_batch_size:
+        return False
+    if event.delta_B < workload.micro_batch_size:  # an operation's random state, whose shape is not noted
+        return False
+    tokens = workload.micro_batch_size * workload.seq_len
+    of_tokens = tokens in shape or shape[:1] == (workload.micro_batch_size,)
+    return of_tokens or len(shape) != 2 or shape[-1] == workload.vocab_size

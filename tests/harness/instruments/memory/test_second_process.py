@@ -1,0 +1,75 @@
+"""Depths that a second process traces: the timelines of this one, also where the second one fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from harness.instruments.memory.dry_run import second_process
+from harness.instruments.memory.dry_run.second_process import TwoProcesses
+from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
+
+
+def of_depth(depth: int) -> Timeline:
+    place = OpSite("forward 0", "aten.mm.default", (depth, 3), "models/model.py:12")
+    return Timeline([MemoryEvent(0, 512 * depth, place, 1)], ["activations"], 0, 512)
+
+
+def test_a_depth_that_was_traced_ahead_is_that_of_this_process() -> None:
+    traced_here = []
+
+    def trace(depth: int) -> Timeline:
+        traced_here.append(depth)
+        return of_depth(depth)
+
+    with closing(TwoProcesses(trace)) as processes:
+        processes.ahead(4)
+        assert [processes(depth) for depth in (2, 3, 4)] == [of_depth(2), of_depth(3), of_depth(4)]
+    assert traced_here == [2, 3]
+
+
+@pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
+def test_a_depth_whose_process_fails_is_traced_here(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    here = os.getpid()
+
+    def trace(depth: int) -> Timeline:
+        if os.getpid() != here:
+            if how == "raises":
+                raise ValueError("only there")
+            os._exit(3) if how == "exits" else os.kill(os.getpid(), 9)
+        return of_depth(depth)
+
+    with closing(TwoProcesses(trace)) as processes:
+        processes.ahead(4)
+        assert processes(4) == of_depth(4)
+
+
+def test_no_process_is_left_where_a_depth_is_not_asked_for() -> None:
+    here = os.getpid()
+
+    def trace(depth: int) -> Timeline:
+        if os.getpid() != here:
+            time.sleep(600)
+        return of_depth(depth)
+
+    processes = TwoProcesses(trace)
+    processes.ahead(4)
+    number = next(iter(processes._ahead.values()))[0]
+    processes.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        assert not second_process.is_possible()
+    finally:
+        end.set()
+        other.join()
