@@ -13,9 +13,9 @@ from importlib import import_module
 
 from harness.config.validation import ConfigError
 
-DONE, FAILED, MISTAKE, NO, BROKEN_CELL = 0, 1, 2, 3, 4
-"""Exit statuses: done, a failure while it ran, a mistake of the user's, a no (it does not fit), and a sweep
-in which a cell crashed or computed wrongly."""
+DONE, FAILED, MISTAKE, NO, BROKEN_CELL, DEPENDS = 0, 1, 2, 3, 4, 5
+"""Exit statuses: done, a failure while it ran, a mistake of the user's, a no (it does not fit), a sweep
+in which a cell crashed or computed wrongly, and an answer that depends on what was not said."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""

@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config.validation import ConfigError, nearest, unknown
-from harness.config.words import parts
 
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
 POSITIVE = "a number above 0"
+
+MOST = 10**9
+"""Largest whole number of a command: products of two of them are exact in 64 bits."""
+
+MOST_B = 1e15
+"""Largest device, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,14 @@ class CommandWords:
         return value
 
     def whole(self, key: str, default: int) -> int:
-        """Return a value that is a whole number of at least 1; raises ConfigError."""
+        """Return a value that is a whole number from 1 to `MOST`; raises ConfigError."""
         if key not in self.values:
             return default
         text = self.values[key]
         if not text.isdecimal() or int(text) < 1:
             raise ConfigError(f"{self.typed[key]}: expected a whole number of at least 1")
+        if len(text) > len(str(MOST)) or int(text) > MOST:
+            raise ConfigError(f"{self.typed[key]}: expected at most {MOST:,}")
         return int(text)
 
     def share(self, key: str, example: str) -> float | None:
@@ -77,7 +84,7 @@ class CommandWords:
     def one_of(self, key: str, allowed: Collection[str], default: str) -> str:
         """Return a value of a closed list; raises ConfigError."""
         value = self.values.get(key, default)
-        if value not in allowed:
+        if key in self.values and value not in allowed:
             raise ConfigError(f"{self.typed[key]}: expected one of {', '.join(allowed)}")
         return value
 
@@ -95,15 +102,14 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
     typed: dict[str, str] = {}
     left = iter(argv)
     for word in left:
-        name, given = parts(word)
-        value = given or ""
+        name, equals, value = word.partition("=")
         if word.startswith("-"):
             if name not in options:
                 allowed = ", ".join([*options, "--help"])
                 raise ConfigError(f"{name}: no such option; allowed: {allowed}")
-            key, value = name.lstrip("-").replace("-", "_"), value if given is not None else next(left, "")
+            key, value = name.lstrip("-").replace("-", "_"), value if equals else next(left, "")
             expected, label = options[name], f"{name} {value}"
-        elif given is None or os.path.exists(word):
+        elif not equals or os.path.exists(word):
             paths.append(Path(word))
             continue
         else:
@@ -143,8 +149,8 @@ def device_of(text: str) -> RequestedDevice:
         return RequestedDevice(str(datasheet(option)["name"]), option)
     unit = next(one for one in UNITS_B if one.lower() == size[2].lower())
     memory_B = float(size[1]) * UNITS_B[unit]
-    if memory_B < 1:
-        raise ConfigError(f"device={text}: expected a size above 0")
+    if not 1 <= memory_B <= MOST_B:
+        raise ConfigError(f"device={text}: expected a size above 0 and at most {MOST_B / 1e9:,.0f} GB")
     return RequestedDevice(f"device of {size[1]} {unit}", "", memory_B)
 
 

@@ -13,9 +13,9 @@ from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module
 from harness.commands.run.command_line import START, USAGE, Command, read, version_line
 
 COMMANDS = {
-    "advise": "harness.commands.advise.command",
-    "fit": "harness.commands.fit.command",
-    "cost": "harness.commands.cost.command",
+    "advise": "harness.ask.advise",
+    "fit": "harness.ask.fit",
+    "cost": "harness.ask.cost",
     "profile": "harness.commands.profile",
     "compare": "harness.commands.compare.command",
     "migrate": "harness.commands.migrate",

@@ -16,7 +16,8 @@ from harness.config.run import GROUPS, compose_run, load_suite, names
 from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError
 from harness.config.variants import techniques
-from harness.config.variants.technique_list import suites_with_techniques
+from harness.config.variants.optimizations import suites_with_techniques
+from harness.config.variants.techniques import settings_of
 from harness.config.words import by_key, parts
 
 OTHERS = {"suite": ["all"]}
@@ -100,7 +101,7 @@ def _config(suite: str, executor: str) -> DictConfig:
 def _names(suite: str, key: str) -> list[str]:
     """Return the workloads, the techniques with their choices, or the optimizations with their variants."""
     if key == "techniques":
-        return _techniques() if suites_with_techniques([suite]) else []
+        return _techniques() if suite in suites_with_techniques() else []
     run = load_suite(suite, {}, ())
     if key == "workloads":
         return list(run.workloads)
@@ -111,7 +112,7 @@ def _techniques() -> list[str]:
     """Return each technique, and with each value among whose choices it is."""
     found = []
     for name in techniques.built():
-        fields = techniques.settings_of(techniques.file_of(name)).values()
+        fields = settings_of(techniques.file_of(name)).values()
         values = [str(value) for field in fields for value in field.get("one_of", ())]
         found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
     return found

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from own_texts import MEGATRON, TITAN
 
-from harness.commands.entry import DONE, FAILED, MISTAKE, NO
+from harness.commands.entry import DEPENDS, DONE, FAILED, MISTAKE, NO
 from harness.commands.main import COMMANDS, main
 from harness.commands.run.command_line import INFO, SHORT, SHOWN, USAGE
 from harness.config.code_fingerprint import ROOT
@@ -36,6 +37,11 @@ of 79.20 GiB of which 1.50 GiB is free. Of the allocated memory 70.00 GiB is all
 6.25 GiB is reserved by PyTorch but unallocated.
 """
 
+ROWS = (
+    {"id": "a", "kind": "finetune", "model": "gpt2", "gpus": 8, "device": "h100_80gb", "seq_len": 512},
+    {"id": "b", "kind": "pretrain", "model": 3, "gpus": "many"},
+    {"id": "c"},
+)
 KEY = re.compile(r"(?:^|[ \[])([+~]?[a-z][\w.]*)=", re.MULTILINE)
 """A key of KEY=VALUE in a usage."""
 
@@ -71,7 +77,10 @@ def folder(tmp_path_factory):
     }.items():
         (path / name).write_text(text)
     (path / "train.log").write_text(LOG)
-    for file in (ROOT / "tests/data/own_files").glob("*.yaml"):
+    (path / "titan.toml").write_text(TITAN)
+    (path / "run.sh").write_text(MEGATRON)
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for file in (ROOT / "tests/data/frameworks").glob("*.yaml"):
         (path / file.name).write_bytes(file.read_bytes())
     shutil.copy(ROOT / "tests/data/traces/communication_without_nccl.json", path / "steps.json")
     (path / "mixture.json").write_bytes((ROOT / "tests/data/small_configs/mixtral.json").read_bytes())
@@ -138,7 +147,9 @@ parts = st.builds(
     st.integers(0, 9),
 )
 layout = st.one_of(st.just("search"), st.lists(parts, max_size=4).map(",".join))
-own_file = st.sampled_from(sorted(one.name for one in (ROOT / "tests/data/own_files").glob("*.yaml")))
+own_file = st.sampled_from(
+    ("titan.toml", "run.sh", *sorted(one.name for one in (ROOT / "tests/data/frameworks").glob("*.yaml")))
+)
 model = st.sampled_from(("config.json", "mixture.json"))
 count = st.sampled_from(("1", "2", "8", "64", "100", "4096"))
 RIGHT = {
@@ -158,6 +169,9 @@ RIGHT = {
     "techniques": st.sampled_from(
         ("[]", "[fsdp2,mixed_precision]", "[zero: {stage: 3}]", "[qlora]", "[ddp]")
     ),
+    "price": st.sampled_from(("2.5", "20/node")),
+    "questions": st.sampled_from(("rows.jsonl", "config.json")),
+    "what_ifs": st.sampled_from(("true", "false", "all")),
     "rate": st.sampled_from(("2.5", "1800/month", "20/node", "14000/node/month")),
     "against": st.sampled_from(("steps.json", "trace.json")),
     "peak": st.sampled_from(("989e12", "h100_80gb")),
@@ -175,7 +189,7 @@ RIGHT = {
 
 BEGINNINGS = {
     "": ([], ["suite"], ["suite", "techniques"]),
-    "fit": (["model"], ["model", "layout", "devices"], ["config"], ["oom"], ["config", "oom"]),
+    "fit": (["model"], ["model", "layout", "devices"], ["config"], ["oom"], ["config", "oom"], ["questions"]),
     "advise": (["model", "gpus"], ["model", "gpus", "layout", "mine"], ["config", "gpus", "mine"]),
     "cost": (["model", "gpus"], ["config", "gpus", "rate"], ["a path"]),
     "profile": (["a path"], ["a path", "communication"]),
@@ -210,7 +224,7 @@ def words_of(draw: st.DrawFn, command: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_run(folder):
-    """Stop where cells would be run: what is tried is all that comes before."""
+    """Stop where cells, a dry run or a server would be run: what is tried is all that comes before."""
 
     def stopped(*arguments, **named):
         raise ConfigError("stopped")
@@ -219,6 +233,8 @@ def nothing_is_run(folder):
         for name in ("sweep", "planned_sweep"):
             patch.setattr(f"harness.sweep.sweep.{name}", stopped)
         patch.setattr("harness.preset.programme.planned_programme", stopped)
+        patch.setattr("harness.ask.engines.DryRunChild.answers", stopped)
+        patch.setattr("harness.ask.page.server.listener", stopped)
         patch.chdir(folder)
         yield
 
@@ -240,7 +256,7 @@ def test_any_words_end_with_an_answer_or_one_line(command, data):
         status = main([command, *words] if command else words)
     said = [line for line in err.getvalue().splitlines() if line.strip()]
     damaged = status == FAILED and any("bad_results" in word for word in words)
-    assert status in (DONE, MISTAKE, NO) or damaged, (status, said)
+    assert status in (DONE, MISTAKE, NO, DEPENDS) or damaged, (status, said)
     assert "Traceback" not in err.getvalue()
     if status == MISTAKE and words:
         name, _, message = said[-1].partition(": ")

@@ -1,0 +1,88 @@
+"""`questions=FILE out=FILE`: a file of questions, one JSON object per line, and an answer per line.
+
+Rows of published steps have two forms; the table of suites/training/step_time types both at the border.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harness.answer import on_disk, refused
+from harness.ask.engines import DryRunChild, answer_of
+from harness.commands.entry import DONE
+from harness.commands.grammar import read
+from harness.config.validation import ConfigError
+
+STEPS = "suites.training.step_time.questions"
+ROWS = "suites.training.step_time.published.runs"
+
+
+def answer_file(argv: Sequence[str], seconds: bool) -> int:
+    """Answer a file of questions; return the exit status, 0 whatever the answers; raises ConfigError."""
+    words = read(argv, ("questions", "out"))
+    if "out" not in words:
+        raise ConfigError("out: missing; give out=FILE, where the answers are written")
+    path, out = Path(words.values["questions"]), Path(words.values["out"])
+    rows = list(read_rows(path))
+    part = out.with_name(f"{out.name}.{os.getpid()}")
+    with part.open("w", encoding="utf-8") as file:
+        for answer in answers_of(rows, seconds):
+            file.write(json.dumps(answer) + "\n")
+    part.replace(out)
+    return DONE
+
+
+def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a file; raises ConfigError with the number of a line that is no question."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not text in UTF-8"
+        raise ConfigError(f"questions={path}: {reason}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"questions={path}: line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict) or "id" not in row:
+            raise ConfigError(f"questions={path}: line {number} is no question: an object with an id")
+        yield row
+
+
+def is_of_steps(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is of the older form, of steps alone."""
+    return isinstance(row.get("layout"), dict) or isinstance(row.get("among"), list)
+
+
+def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield an answer for each row: of a row of the older form its prediction."""
+    from harness.frameworks.models import published_model
+
+    def config_of(name: str) -> Mapping[str, Any] | None:
+        model = published_model(name)
+        return None if model is None else model.config
+
+    question_of_row = import_module(ROWS).question_of_row
+    predictions = iter(import_module(STEPS).answers([row for row in rows if is_of_steps(row)]))
+    with DryRunChild() as child:
+        for row in rows:
+            if is_of_steps(row):
+                yield next(predictions)
+                continue
+            start = time.monotonic()
+            try:
+                answer = answer_of(question_of_row(row, config_of), seconds, child, "asked")
+            except ValueError as error:
+                answer = refused(str(error))
+            except (AttributeError, KeyError, TypeError) as error:  # of a value of another kind
+                answer = refused(f"a value of this row is of another kind: {error}")
+            taken = answer.with_(answer_s=time.monotonic() - start)
+            yield {"id": row["id"], **on_disk(taken)}

@@ -1,0 +1,225 @@
+"""The one function behind which questions are answered: `answers` chooses an engine and runs it.
+
+Engines are loaded by name from suites/training: those of numpy in this process, the dry run in a child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import IO, NamedTuple, Self
+
+import msgspec
+
+from harness.answer import Answer, EngineName, refused
+from harness.ask.certainty import with_certainty
+from harness.ask.recipe import with_techniques
+from harness.commands.entry import shortened
+from harness.config.code_fingerprint import ROOT
+from harness.config.validation import ConfigError
+from harness.question import AskedChange, DryRunRequest, Extent, Question
+from harness.records import Unavailable
+
+ENGINES: dict[EngineName, str] = {
+    "dry run": "suites.training.dry_run_engine",
+    "account": "suites.training.account_engine",
+    "step time": "suites.training.seconds_engine",
+}
+
+PROGRESS_AFTER_S = 2.0
+"""Seconds without an answer after which a line of progress is printed."""
+
+DIVIDED_BY = ("megatron", "nanotron")
+"""What shares a model by layouts alone."""
+
+
+class ChosenEngine(NamedTuple):
+    """An engine, and why it answers."""
+
+    engine: EngineName
+    why: str
+
+
+def choose(question: Question, seconds: bool = False) -> ChosenEngine:
+    """Return the engine that answers a question. `seconds`: they are asked for, too."""
+    if seconds:
+        return ChosenEngine("step time", "seconds are asked for")
+    if question.origin("techniques").kind == "command":
+        return ChosenEngine("dry run", "techniques= lists what runs")
+    if question.search or question.origin("tp").kind == "command":
+        return ChosenEngine("account", "a layout is asked about")
+    sizes = {"tp": question.tp, "pp": question.pp, "cp": question.cp, "ep": question.ep}
+    divided = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    if divided:
+        return ChosenEngine("account", f"{' × '.join(divided)} divides the model")
+    if question.sharing in DIVIDED_BY:
+        return ChosenEngine("account", f"{question.sharing} trains")
+    return ChosenEngine("dry run", "one program on every device, which runs on fake tensors")
+
+
+def answers(
+    question: Question,
+    seconds: bool = False,
+    changes: Sequence[AskedChange] = (),
+    child: DryRunChild | None = None,
+    extent: Extent = "largest",
+) -> Iterator[Answer]:
+    """Yield the answer, and again whenever more of it is known; the first has the verdict.
+
+    `changes`: of the question, which are tried after it, where the engine is the dry run; `child`: its
+    process, where there is one; `extent`: "asked" ends with the verdict. Raises ConfigError where the engine
+    cannot run here.
+    """
+    start = time.monotonic()
+    choice = choose(question, seconds)
+    left_out: tuple[str, ...] = ()
+    if choice.engine == "dry run":
+        if question.origin("techniques").kind != "command" and question.techniques is None:
+            question, left_out = with_techniques(question)
+        request = DryRunRequest(question=question, changes=tuple(changes), extent=extent)
+        found = from_child(request, question.model_name) if child is None else child.answers(request)
+    else:
+        found = iter([in_process(choice.engine, question)])
+    for answer in found:
+        timed = answer.with_(
+            engine=choice.engine,
+            why=choice.why,
+            left_out=(*answer.left_out, *left_out),
+            answer_s=time.monotonic() - start,
+        )
+        yield with_certainty(with_room(timed), question)
+
+
+def with_room(answer: Answer) -> Answer:
+    """Return the answer, or a refused one where nothing of a device is left for torch's allocator."""
+    memory = answer.memory
+    if memory is None or memory.room_B > 0:
+        return answer
+    return refused(
+        f"device: of its {memory.usable_B / 1e9:.3g} GB the CUDA context and NCCL's buffers take "
+        f"{(memory.usable_B - memory.room_B) / 1e9:.3g} GB, which leaves none for torch's allocator"
+    )
+
+
+def answer_of(
+    question: Question,
+    seconds: bool = False,
+    child: DryRunChild | None = None,
+    extent: Extent = "largest",
+) -> Answer:
+    """Return the last answer to a question, a refused one where the engine refuses it."""
+    try:
+        return [refused("no answer"), *answers(question, seconds, (), child, extent)][-1]
+    except (ConfigError, ValueError) as error:
+        return refused(str(error))
+
+
+def in_process(engine: EngineName, question: Question) -> Answer:
+    """Return the answer of an engine of numpy."""
+    try:
+        answer: Answer = import_module(ENGINES[engine]).answer(question)
+    except Unavailable as error:
+        return refused(str(error))
+    return answer
+
+
+def from_child(request: DryRunRequest, model: str) -> Iterator[Answer]:
+    """Yield the answers of a dry run in a child of its own; raises ConfigError."""
+    with DryRunChild(model) as child:
+        yield from child.answers(request)
+
+
+class DryRunChild:
+    """The process that dry-runs: it answers one request after another, and its life ends with this one's.
+
+    `model`: a line of progress names it where the first answer takes longer than some seconds.
+    """
+
+    def __init__(self, model: str = "") -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        self._said: list[bytes] = []
+        text = f"dry run of {model} ...\n"
+        self._progress = threading.Timer(PROGRESS_AFTER_S, sys.stderr.write, [text])
+        self._progress.daemon = True
+        if model:
+            self._progress.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.cancel()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._process = None
+        os.close(self._lifeline)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Return the process, which is started where it is not; raises ConfigError without its libraries."""
+        if self._process is not None:
+            return self._process
+        for package, extra in (("torch", "train"), ("transformers", "hf")):
+            if find_spec(package) is None:
+                raise ConfigError(
+                    f"a dry run needs {package}: pip install 'throughput-harness[{extra}]'; layout= is "
+                    "answered without it"
+                )
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        theirs, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        self._said = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness.ask.child", ENGINES["dry run"], str(theirs)],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs],
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._reader = threading.Thread(target=self._listen, args=[self._process.stderr], daemon=True)
+        self._reader.start()
+        return self._process
+
+    def _listen(self, errors: IO[bytes]) -> None:
+        self._said.extend(errors)
+
+    def answers(self, request: DryRunRequest) -> Iterator[Answer]:
+        """Yield the answers to a request; raises ConfigError where the process ends before them."""
+        process = self.start()
+        assert process.stdin
+        assert process.stdout
+        with suppress(BrokenPipeError):  # of a process that has ended: it has no line, either
+            process.stdin.write(msgspec.json.encode(request) + b"\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        self._progress.cancel()
+        while line.strip():
+            yield msgspec.json.decode(line, type=Answer)
+            line = process.stdout.readline()
+        if not line:
+            self._reader.join(1.0)
+            status = process.wait()
+            self._ended()
+            raise ConfigError(failure(status, self._said))
+
+
+def failure(status: int, said: Sequence[bytes]) -> str:
+    """Return in one line how a child failed."""
+    lines = [line.decode(errors="replace").strip() for line in said]
+    last = next((line for line in reversed(lines) if line), "")
+    how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+    return shortened(f"the dry run failed ({how}){f': {last}' if last else ''}")

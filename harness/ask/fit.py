@@ -1,0 +1,198 @@
+"""`python -m harness.fit`: does a training step of the user's model fit a device, and what would help?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.answer import Answer, on_disk
+from harness.ask.engines import DryRunChild, answers, choose
+from harness.ask.words import FIT, OOM, question_from, words_of
+from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
+from harness.commands.grammar import CommandWords
+from harness.question import Question
+from harness.records import digest
+
+USAGE = """\
+python -m harness.fit model=PATH [KEY=VALUE ...]
+    does this training step fit, and which micro-batch at most?
+
+  model=PATH          a Hugging Face config.json, its folder, or a well-known
+                      model's name; no weights are read
+  config=FILE         your framework's own file in place of the words below,
+                      which replace what it says: torchtitan, axolotl,
+                      LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
+                      Megatron-LM, NeMo, LLM Foundry, torchtune, nanotron
+  write=FORMAT        also print the answer as that framework's file
+  oom=FILE            explain an out-of-memory message instead; with config= or
+                      model= its tensor is named
+  questions=FILE      answer a file of questions, one JSON object per line, into
+                      out=FILE
+  device=h100_80gb    a name of conf/hardware, or the memory that a process can
+                      use, as 48GB or 44.5GiB
+  devices=1           GPUs of that kind
+  seq_len=2048        tokens of a sequence; at most the model's positions
+  micro_batch_size=1  sequences of one forward pass on one GPU
+  optimizer=adamw     adamw, sgd_momentum, adafactor, adamw_8bit or muon
+  precision=bf16      or fp16, fp32, fp8, mxfp8, nvfp4
+  recompute=none      selective or full; fused_loss=true, compiled=true,
+                      offload=optimizer or parameters
+  techniques=[a,b]    the whole recipe in place of these, as [fsdp2,
+                      mixed_precision,attention]; [] is plain PyTorch.
+                      python -m harness list techniques has all with settings
+  what_ifs=true       what else is tried: true for the quick changes, all, or
+                      false for none
+  layout=tp:8,pp:4    a layout of parallelism: dp, tp, pp, cp, ep, etp, zero,
+                      virtual_stages, shard_size; or layout=search for all that
+                      fit. With it: program=megatron (or torchtitan, deepspeed,
+                      nanotron, composer), global_batch_size, gpus_per_node=8,
+                      recompute_modules=[moe_act,layernorm],
+                      dispatcher=alltoall (allgather, deepep)
+  show=all            also where each value comes from
+  out=results/fit     folder of the answers, one folder below it per question
+
+Without techniques, layout and config the recipe is mixed precision, flash
+attention where the model has it, and FSDP2 on several devices.
+
+Exit status: 0 the micro-batch fits, 3 it does not fit, 5 it depends, 2 a
+mistake in the command, 1 a failure. Nothing is allocated: GPU memory is
+simulated from a dry run of the step and torch's allocator, or calculated.
+docs/commands/fit.md and docs/commands/own-files.md
+
+python -m harness.fit model=config.json device=h100_80gb devices=4 \\
+  techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
+python -m harness.fit model=config.json devices=512 layout=tp:8,pp:4,zero:1
+"""
+
+STATUS = {"fits": DONE, "does not fit": NO, "depends": DEPENDS, "refused": MISTAKE}
+"""Exit status of a verdict."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer one question, or a file of them; return the exit status."""
+    return start("harness.fit", argv, USAGE, run)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the answer as it becomes known; return the exit status; raises ConfigError."""
+    if any(word.startswith("questions=") for word in argv):
+        from harness.ask.batch import answer_file
+
+        return answer_file(argv, seconds=False)
+    if any(word.startswith("oom=") for word in argv):
+        from harness.ask.oom import lines
+
+        print_all(lines(words_of(argv, OOM)))
+        return DONE
+    words = words_of(argv, FIT)
+    if "write" in words:
+        from harness.ask.written import refuse_unknown_format
+
+        refuse_unknown_format(words.values["write"])
+    return answer(question_from(words), words)
+
+
+def answer(question: Question, words: CommandWords) -> int:
+    """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
+    from harness.ask import lines
+
+    what_ifs = words.one_of("what_ifs", ("true", "all", "false"), "true")
+    everything = words.one_of("show", ("all",), "") == "all"
+    folder = folder_of(question, words.text("out", "results/fit"))
+    engine = choose(question).engine
+    if engine == "dry run":
+        if "write" in words:
+            from harness.ask.written import refuse_unwritable
+
+            refuse_unwritable(question, words.values["write"])
+        last = print_dry_run(question, what_ifs)
+    else:
+        last = print_account(question, what_ifs, folder)
+    if last.verdict == "refused":
+        return complain("harness.fit", last.reason, MISTAKE)
+    keep(last, question, folder)
+    rest = [*lines.read_lines(question, everything)]
+    if everything:
+        rest += ["", *lines.origins(question)]
+    if "write" in words:
+        from harness.ask.written import written
+
+        rest += ["", *written(last, question, words.values["write"])]
+    if rest:
+        print_all(["", *rest])
+    return STATUS[last.verdict]
+
+
+def print_dry_run(question: Question, what_ifs: str) -> Answer:
+    """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer."""
+    from harness.ask.fit_lines import first_lines, later_lines
+    from harness.ask.recipe import described, what_ifs_of, with_techniques
+
+    last, printed = None, False
+    with DryRunChild(question.model_name) as child:
+        child.start()  # imports what it needs, while techniques are checked here
+        question, left_out = with_techniques(question)
+        changes = list(what_ifs_of(question, what_ifs == "all")) if what_ifs != "false" else []
+        for last in answers(question, changes=changes, child=child):
+            if last.verdict == "refused":
+                return last
+            if not printed and settled(last, question):
+                print_all(first_lines(last, question, described(question)))
+                printed = True
+    assert last is not None
+    if not printed:
+        print_all(first_lines(last, question, described(question)))
+    print_all([*later_lines(last, question), *left_out_lines(left_out)])
+    return last
+
+
+def settled(answer: Answer, question: Question) -> bool:
+    """Return whether no other choice, which is tried last, can turn the verdict of a first dry run.
+
+    Another choice needs more: torch's foreach optimizers at most two copies of the parameters, kept logits at
+    most two in fp32.
+    """
+    memory = answer.memory
+    assert memory is not None
+    vocabulary = int((question.config or {}).get("vocab_size") or 0)
+    logits_B = 8 * question.micro_batch_size * (question.seq_len or 0) * vocabulary
+    parameters_B = memory.peaks[0].by_kind_B.get("parameters", memory.room_B)
+    most_B = memory.reserved_B.high + 2 * parameters_B + logits_B
+    return not answer.likely_fits or most_B <= memory.room_B
+
+
+def left_out_lines(left_out: Sequence[str]) -> Iterator[str]:
+    """Yield what of a question the dry run leaves out."""
+    from harness.ask.lines import wrapped
+
+    if left_out:
+        yield from wrapped(f"Not in the dry run: {'; '.join(left_out)}.", "  ")
+
+
+def print_account(question: Question, what_ifs: str, folder: Path) -> Answer:
+    """Print the answer of the account; return it."""
+    from harness.ask.layout_lines import lines
+
+    last = list(answers(question))[-1]
+    if last.verdict != "refused":
+        shown = last if what_ifs != "false" else last.with_(changes=())
+        print_all(lines(shown, question, folder / "answer.json"))
+    return last
+
+
+def folder_of(question: Question, out: str) -> Path:
+    """Return the folder of a question's answer."""
+    return Path(out) / digest([msgspec.to_builtins(question)])[:16]
+
+
+def keep(answer: Answer, question: Question, folder: Path) -> None:
+    """Write answer.json, with the question, whole or not at all; raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**on_disk(answer), "question": msgspec.to_builtins(question)}
+    part = folder / f"answer.json.{os.getpid()}"
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    part.replace(folder / "answer.json")

@@ -1,0 +1,162 @@
+"""Sentences and tables that the answers of fit, advise and cost have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+
+from harness.answer import Answer, Interval, Turn
+from harness.ask.words import device_title
+from harness.question import KeyRead, Question
+from harness.units import number
+
+WIDTH = 96
+"""Columns of the longest line."""
+
+GiB = 2.0**30
+
+MOST_KEYS = 8
+"""Keys that are not modelled and are listed by name; the rest are counted, and listed by show=all."""
+
+PROGRAMS = {
+    "megatron": "Megatron-LM",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "nanotron": "nanotron",
+    "composer": "Composer",
+}
+"""Whose code trains."""
+
+CHOICES = {
+    ("optimizer_impl", "default"): ("a fused optimizer", "torch's default on CUDA (foreach)"),
+    ("optimizer_impl", "for_loop"): ("a fused optimizer", "a for-loop over parameters"),
+    ("keep_logits", "model"): ("logits released after the loss", "logits kept in a variable"),
+}
+"""By what a question leaves open: what is assumed, and the other choice, in words."""
+
+DIRECTIONS = {
+    "lowers": "lowers the peak",
+    "raises": "raises the peak",
+    "either": "may lower or raise the peak",
+}
+
+
+def GB(size_B: float) -> str:
+    """Return bytes in GB without the unit."""
+    return f"{size_B / 1e9:.1f}"
+
+
+def GB_interval(size_B: Interval) -> str:
+    """Return the ends of an interval of bytes in GB."""
+    return f"90 %: {GB(size_B.low)} … {GB(size_B.high)}"
+
+
+def parameters(count: float) -> str:
+    """Return a number of parameters in billions or millions."""
+    large = count >= 1e9
+    return f"{number(count / (1e9 if large else 1e6))} {'B' if large else 'M'} parameters"
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return prose in lines; `indent`: before all but the first."""
+    return wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def table(rows: Sequence[Sequence[str]], texts: int = 1) -> Iterator[str]:
+    """Yield aligned lines; the first `texts` columns are text, the others numbers."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            text.ljust(width) if column < texts else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def model_title(question: Question) -> str:
+    """Return the model's name, or words for one that only has sizes."""
+    return question.model_name or "Model without a name"
+
+
+def devices_of(question: Question) -> str:
+    """Return the devices in words."""
+    count = question.devices or question.dp_of() * question.model_ranks
+    return f"{count:,} × {device_title(question)}" if count > 1 else device_title(question)
+
+
+def engine(answer: Answer) -> str:
+    """Return which engine answered, and why."""
+    return f"Engine: {answer.engine}, since {answer.why}."
+
+
+def turns(answer: Answer) -> Iterator[str]:
+    """Yield on what a verdict depends; the first sentence stands in the answer's first two lines."""
+    likely = "fits" if answer.likely_fits else "does not fit"
+    for turn in answer.turns:
+        yield from wrapped(f"Depends on {turn_words(turn, likely)}.", "  ")
+
+
+def turn_words(turn: Turn, likely: str) -> str:
+    """Return what may turn a verdict, and how."""
+    other = "does not fit" if likely == "fits" else "fits"
+    size = "" if turn.peak_B is None else f" ({GB(turn.peak_B)} GB)"
+    match turn.kind:
+        case "assumption":
+            assumed, choice = CHOICES.get((turn.name, turn.other), (f"this {turn.name}", turn.other))
+            return f"{assumed}, which is assumed and {likely}; with {choice} it {other}"
+        case "key":
+            return f"{turn.name}={turn.value}, which is not modelled ({turn.why}); without it this {likely}"
+        case "allocator":
+            setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            return f"the allocator: it {likely}, and with {setting} it {other}"
+        case "routing":
+            shares = "equal shares" if turn.other == "even" else "the busiest half as much again"
+            return f"how tokens are routed: it likely {likely}; with {shares} for experts it {other}{size}"
+        case _:
+            return f"the {turn.name}'s error, {turn.value} ({turn.why}): it likely {likely}"
+
+
+def read_lines(question: Question, everything: bool = False) -> Iterator[str]:
+    """Yield what was read of a framework's file, and each key that is not modelled."""
+    if not question.format:
+        return
+    by_status: dict[str, list[KeyRead]] = {}
+    for key in question.keys:
+        by_status.setdefault(key.status, []).append(key)
+    counts: Mapping[str, int] = {name: len(found) for name, found in by_status.items()}
+    model = (
+        f"{question.model_name}, {question.model_source}" if question.model_name else question.model_source
+    )
+    yield from wrapped(
+        f"Read as {question.format}: {counts.get('understood', 0)} keys understood, "
+        f"{counts.get('default', 0)} defaults of {question.framework}, {counts.get('irrelevant', 0)} keys "
+        f"that change neither memory nor speed. Model: {model}.",
+        "  ",
+    )
+    unclear = by_status.get("not modelled", [])
+    shown = unclear if everything else unclear[:MOST_KEYS]
+    if unclear:
+        more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
+        named = "; ".join(f"{key.key}={key.value} ({unmodelled_words(key)})" for key in shown)
+        yield from wrapped(f"Not modelled: {named}{more}.", "  ")
+
+
+def unmodelled_words(key: KeyRead) -> str:
+    """Return what a key that is not modelled changes, and in which direction."""
+    direction = DIRECTIONS.get(key.memory)
+    return f"{key.means}: {direction}" if direction else key.means
+
+
+def origins(question: Question) -> Iterator[str]:
+    """Yield where each field of a question comes from: `show=all`."""
+    yield "Where each value comes from"
+    for name in question.__struct_fields__:
+        if name in ("config", "origins", "keys"):
+            continue
+        origin = question.origin(name)
+        of = f": {origin.of}" if origin.of else ""
+        yield f"  {name}={getattr(question, name)} ({origin.kind}{of})"
+    for status in ("understood", "default", "irrelevant"):
+        keys = [f"{key.key}={key.value}" for key in question.keys if key.status == status]
+        if keys:
+            yield from wrapped(f"Keys, {status}: {', '.join(keys)}", "  ")

@@ -1,0 +1,139 @@
+"""A question's recipe as techniques, which a dry run applies, and its what-ifs: changes that are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from harness.ask.words import positions_of
+from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import CONF, read_yaml
+from harness.config.variants.technique_list import combination, title_of
+from harness.config.variants.techniques import Named, built, checked_techniques, file_of, literal, role_of
+from harness.question import AskedChange, Question
+
+LATER = "try it with what_ifs=all"
+"""Why a slow what-if is not tried."""
+
+TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
+"""Architectures whose code in transformers has a loop over tokens."""
+
+MOST_TOKENS = 128
+"""Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
+
+SPLITTING = ("TENSOR_PARALLELISM", "CONTEXT_PARALLELISM", "PIPELINE_PARALLELISM")
+"""Roles of techniques whose number of ranks is not that of `devices`."""
+
+
+def with_techniques(question: Question) -> tuple[Question, tuple[str, ...]]:
+    """Return the question with its recipe as techniques, and what of it they leave out, in words.
+
+    Raises ConfigError where they do not combine, or do not share the model over just these devices.
+    """
+    from harness.frameworks.techniques import techniques_of
+
+    refuse_length(question)
+    left_out: tuple[str, ...] = ()
+    if question.techniques is not None:
+        listed: list[Mapping[str, Any]] = [{name: settings} for name, settings in question.techniques]
+    else:
+        try:
+            found = techniques_of(question)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        listed, left_out = [{name: settings} for name, settings in found.techniques], found.left_out
+        if question.optimizer != "adamw":
+            listed.append({"optimizer": {"name": question.optimizer}})
+    recipe = combination(listed)
+    devices = question.devices or question.dp_of() * question.model_ranks
+    refuse_sharing(recipe, devices)
+    return with_recipe(question, recipe, devices=devices), left_out
+
+
+def refuse_length(question: Question) -> None:
+    """Raise ConfigError for sequences that the model cannot have, or whose dry run would take minutes."""
+    longest, tokens = positions_of(question), question.seq_len or 0
+    model_type = (question.config or {}).get("model_type")
+    if longest is not None and tokens > longest:
+        raise ConfigError(f"seq_len={tokens}: expected at most the model's positions, {longest}")
+    if model_type in TOKEN_BY_TOKEN and tokens > MOST_TOKENS:
+        raise ConfigError(
+            f"seq_len={tokens}: transformers runs {model_type} token by token, so its dry runs take minutes; "
+            f"expected at most {MOST_TOKENS}"
+        )
+
+
+def with_recipe(question: Question, recipe: Named, **fields: Any) -> Question:
+    """Return the question with techniques, and other values of further fields."""
+    techniques = tuple((name, dict(settings)) for name, settings in recipe)
+    return msgspec.structs.replace(question, techniques=techniques, **fields)
+
+
+def recipe_of(question: Question) -> Named:
+    """Return a question's techniques."""
+    return tuple(question.techniques or ())
+
+
+def described(question: Question) -> str:
+    """Return the techniques with their settings, without the optimizer's name."""
+    named = [
+        title_of(((name, settings),))
+        for name, settings in recipe_of(question)
+        if (name, *settings) != ("optimizer", "name")
+    ]
+    return ", ".join(named) or "none, plain PyTorch"
+
+
+def refuse_sharing(recipe: Named, devices: int) -> None:
+    """Raise ConfigError where a recipe does not share the model over just these devices."""
+    sharing = techniques_of_role("PARALLELISM")
+    allowed = [name for name in sharing if literal(file_of(name), "NO_DRY_RUN") is None]
+    for name in (name for role in SPLITTING for name in techniques_of_role(role)):
+        if name in dict(recipe):
+            raise ConfigError(
+                f"techniques.{name}: not a technique of harness.fit, whose devices share a model by one of "
+                f"{', '.join(allowed)}; layout= divides a model"
+            )
+    if devices > 1 and not any(name in sharing for name, _ in recipe):
+        raise ConfigError(
+            f"devices={devices}: none of techniques uses more than one; add one of {', '.join(allowed)}"
+        )
+
+
+def techniques_of_role(role: str) -> list[str]:
+    """Return the techniques with a role of `suites.training.step.Role`; reads their modules."""
+    return [name for name in built() if role_of(file_of(name)) == role]
+
+
+def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
+    """Yield the what-ifs of conf/fit.yaml that change this recipe; `everything`: the slow ones, too."""
+    recipe = recipe_of(question)
+    other = "several" if question.devices == 1 else "one"
+    for entry in read_yaml(CONF / "fit.yaml")["what_ifs"]:
+        if entry.get("devices", "") == other:
+            continue
+        try:
+            changed = changed_recipe(recipe, entry)
+        except ConfigError as error:
+            yield AskedChange(title=entry["title"], reason=str(error).removeprefix("techniques: "))
+            continue
+        sizes = {
+            name: max(1, int(getattr(question, name) * times))
+            for name, times in entry.get("times", {}).items()
+        }
+        if changed == recipe and not sizes:
+            continue  # the recipe has it
+        if entry.get("slow") and not everything:
+            yield AskedChange(title=entry["title"], reason=LATER)
+            continue
+        yield AskedChange(title=entry["title"], question=with_recipe(question, changed, **sizes))
+
+
+def changed_recipe(recipe: Named, entry: Mapping[str, Any]) -> Named:
+    """Return the recipe with a what-if's techniques; raises ConfigError where they do not combine."""
+    merged = {name: dict(settings) for name, settings in recipe if name not in entry.get("without", ())}
+    for name, settings in checked_techniques("conf/fit.yaml", list(entry.get("techniques", ()))):
+        merged[name] = {**merged.get(name, {}), **settings}
+    return combination([{name: settings} for name, settings in merged.items()])

@@ -1,0 +1,459 @@
+"""The words of a command as a `Question`: one grammar for fit, advise and cost, and for the page's controls.
+
+A word that a mode cannot use is refused by its name and the mode's. What the command gives replaces what a
+file says, and each field keeps where it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from pathlib import Path
+from typing import Any, get_args
+
+from harness import question as typed
+from harness.commands.grammar import MOST, CommandWords, datasheet, device_of, read
+from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, workload_from_file
+from harness.config.user_inputs.transformers_source import unknown_model_type
+from harness.config.validation import ConfigError, unknown
+from harness.question import FieldOrigin, NamedTechnique, Question
+
+SEARCH = "search"
+DEFAULT_DEVICE = "h100_80gb"
+
+PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
+"""Parts of a layout."""
+
+PART = re.compile(r"([a-z_]+)[:=]?(\d+)")
+COUNTS = {"k": 1e3, "M": 1e6, "B": 1e9}
+COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMB]?)")
+RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|gbit/s|gbps|tbit|tbit/s|gb/s|gbyte/s)(/node)?", re.IGNORECASE)
+
+NEARLY = 0.05
+"""How far a power of two may be from a number of sequences that was given with k, M or B, to be meant."""
+
+LINKS_IN_USE_B_PER_S = (1e8, 2e11)
+"""Rates per device of networks that anybody has: 0.8 Gbit/s to 1.6 Tbit/s."""
+
+SHARING_OF_PROGRAM: Mapping[str, typed.Sharing] = {
+    "megatron": "megatron",
+    "nanotron": "nanotron",
+    "deepspeed": "zero",
+    "torchtitan": "fsdp2",
+    "composer": "fsdp1",
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a command answers, and the words that only it or its neighbours use."""
+
+    name: str  # as refusals have it
+    own: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # of the words of a question
+
+
+OF_MODEL = ("model", "config", "device", "devices", "gpus", "gpus_per_node", "seq_len", "micro_batch_size")
+OF_RUN = ("global_batch_size", "tokens_per_batch", "layout", "program", "link")
+OF_RECIPE = (
+    *("techniques", "optimizer", "precision", "recompute", "recompute_modules", "dispatcher", "offload"),
+    *("fused_loss", "compiled"),
+)
+QUESTION = (*OF_MODEL, *OF_RUN, *OF_RECIPE)
+"""Words that describe a run, in any command."""
+
+FIT = Mode("bytes (harness.fit)", ("what_ifs", "write", "show", "out"), ("link",))
+OOM = Mode("an out-of-memory message (oom=)", ("oom",), ("link", "layout", "techniques", "program"))
+ADVISE = Mode(
+    "seconds (harness.advise)",
+    ("mine", "rate", "price", "write", "show", "out"),
+    ("techniques", "recompute_modules"),
+)
+COST = Mode(
+    "the price of a run (harness.cost)",
+    ("tokens", "rate", "price", "prices", "show", "out"),
+    ("techniques", "recompute_modules"),
+)
+MODES = (FIT, OOM, ADVISE, COST)
+FILE_WORDS = ("questions", "out")
+ALL = tuple(dict.fromkeys([*QUESTION, *(key for mode in MODES for key in mode.own), "questions", "serve"]))
+
+ALIASES = {"gpus": "devices", "price": "rate"}
+"""Two names of one word."""
+
+
+def words_of(argv: Sequence[str], mode: Mode) -> CommandWords:
+    """Return the words of a command, checked for the mode; raises ConfigError."""
+    words = read(argv, ALL)
+    if words.paths:
+        raise ConfigError(f"{words.paths[0]}: expected KEY=VALUE; keys: {', '.join(allowed(mode))}")
+    for key in words.values:
+        if key not in allowed(mode):
+            uses = ", ".join(other.name for other in MODES if key in allowed(other))
+            where = f"; {uses} has it" if uses else ""
+            raise ConfigError(f"{key}: not used for {mode.name}{where}")
+    return with_one_name(words)
+
+
+def with_one_name(words: CommandWords) -> CommandWords:
+    """Return the words, each by the first of its names; raises ConfigError where both are given."""
+    for one, other in ALIASES.items():
+        if one in words and other in words:
+            raise ConfigError(f"{one}: {other} is given, too; they are two names of one key")
+    values = {ALIASES.get(key, key): value for key, value in words.values.items()}
+    typed_ = {ALIASES.get(key, key): text for key, text in words.typed.items()}
+    return CommandWords(words.paths, values, typed_)
+
+
+def allowed(mode: Mode) -> tuple[str, ...]:
+    """Return the keys that a mode has."""
+    return tuple(key for key in (*QUESTION, *mode.own) if key not in mode.unused)
+
+
+def question_from(words: CommandWords) -> Question:
+    """Return what the words ask, on top of a framework's file where `config=` names one.
+
+    Raises ConfigError.
+    """
+    try:
+        question = of_file(words) if "config" in words else of_model(words)
+        return with_batch(with_layout(with_recipe(with_cluster(question, words), words), words), words)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def of_file(words: CommandWords) -> Question:
+    """Return the question of a framework's file, with the model of `model=` where it is given."""
+    from harness.frameworks.read import read_own_file
+
+    question = read_own_file(words.values["config"])
+    if "model" in words:
+        question = with_model(question, words.values["model"])
+    if question.config is None:
+        raise ValueError(
+            f"model: missing; {question.format}: {without_shape(question.model_name)}; give model=PATH, a "
+            "Hugging Face config.json"
+        )
+    return question
+
+
+def without_shape(name: str) -> str:
+    """Return why a model's name gives no sizes, with the nearest name that does."""
+    from harness.frameworks.models import nearest_model
+
+    if not name:
+        return "it names no model"
+    near = nearest_model(name)
+    return f"{name!r} has no published shape here{f'; the nearest is {near}' if near else ''}"
+
+
+def of_model(words: CommandWords) -> Question:
+    """Return the question of `model=` alone, with this project's defaults."""
+    if "model" not in words:
+        raise ConfigError(
+            "model: missing; give model=PATH, a Hugging Face config.json or its folder, or config=FILE"
+        )
+    return with_model(_assumed(Question(), devices=1), words.values["model"])
+
+
+def with_model(question: Question, name: str) -> Question:
+    """Return the question about another model: a config.json, its folder, or a published shape's name."""
+    if not Path(name).exists():
+        from harness.frameworks.models import published_model
+
+        shape = published_model(name)
+        if shape is not None:
+            return question.with_fields(
+                FieldOrigin("command", "model"),
+                config=dict(shape.config),
+                model_name=name,
+                model_source=shape.source,
+            )
+    try:
+        described = workload_from_file(Path(name))
+    except ValueError as error:
+        from harness.frameworks.models import nearest_model
+
+        near = "" if Path(name).exists() or name.endswith(".json") else nearest_model(name)
+        hint = f"; of published shapes {near} is the nearest name" if near else ""
+        raise ConfigError(f"model: {error}{hint}") from None
+    config = described.fields["hf_config"]
+    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+        raise ConfigError(f"model: {name}: {reason}")
+    return question.with_fields(
+        FieldOrigin("command", "model"), config=config, model_name=display_name(name), model_source=name
+    )
+
+
+def display_name(path: str) -> str:
+    """Return a model's file for display, with its folder where the file is called config.json."""
+    file = Path(path)
+    return f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
+
+
+def positions_of(question: Question) -> int | None:
+    """Return the positions of a question's model that tokens can have; None where its config has none."""
+    from harness.config.user_inputs.hf_config import POSITIONS, positions_unused
+
+    config = question.config or {}
+    count = next((config[name] for name in POSITIONS if config.get(name)), None)
+    if count is None:
+        return None
+    return int(count) - positions_unused(str(config.get("model_type")), config.get("pad_token_id"))
+
+
+def with_cluster(question: Question, words: CommandWords) -> Question:
+    """Return the question with the command's devices and network."""
+    fields: dict[str, Any] = {}
+    if "devices" in words:
+        fields["devices"] = words.whole("devices", 1)
+    if "gpus_per_node" in words:
+        fields["gpus_per_node"] = words.whole("gpus_per_node", 8)
+    if "device" in words:
+        device = device_of(words.values["device"])
+        if device.option:
+            fields["device"] = device.option
+        else:
+            question = _assumed(question, device=DEFAULT_DEVICE)
+        fields["memory_B"] = device.memory_B
+    if "link" in words:
+        fields |= link_of(words.values["link"], fields.get("gpus_per_node", question.gpus_per_node))
+    return _from_command(question, fields)
+
+
+WORD_OF_FIELD = {"memory_B": "device", "network_B_per_s": "link", "network": "link", "compile": "compiled"}
+"""Words of a command by the fields that they give, where the names differ."""
+
+
+def _from_command(question: Question, fields: Mapping[str, Any], word: str = "") -> Question:
+    for name, value in fields.items():
+        of = word or WORD_OF_FIELD.get(name, name)
+        question = question.with_fields(FieldOrigin("command", of), **{name: value})
+    return question
+
+
+def link_of(text: str, gpus_per_node: int) -> dict[str, Any]:
+    """Return a device's share of the network and its kind; raises ConfigError.
+
+    `400gbit` is a port of each device, `3.2tbit/node` that of a node; `,efa` names AWS's network.
+    """
+    rate, _, kind = text.partition(",")
+    network = kind or "infiniband"
+    kinds = get_args(typed.NetworkName)
+    if network not in kinds:
+        raise ConfigError(f"link={text}: expected {' or '.join(kinds)} after the comma")
+    match = RATE.fullmatch(rate.strip())
+    if match is None:
+        raise ConfigError(
+            f"link={text}: expected a rate per GPU as 400gbit, or of a node as 3200gbit/node; ,efa after it "
+            "is AWS's network"
+        )
+    value, unit = float(match[1]), match[2].lower()
+    if unit in ("gb/s", "gbyte/s"):
+        raise ConfigError(
+            f"link={text}: did you mean {match[1]}gbit or {value * 8:g}gbit? Give the rate in bits"
+        )
+    bits = value * (1e12 if unit.startswith("t") else 1e9) / (gpus_per_node if match[3] else 1)
+    low, high = LINKS_IN_USE_B_PER_S
+    if not low <= bits / 8 <= high:
+        raise ConfigError(
+            f"link={text}: {bits / 1e9:g} Gbit/s per GPU; expected {low * 8 / 1e9:g} to {high * 8 / 1e9:g}"
+        )
+    return {"network_B_per_s": bits / 8, "network": network}
+
+
+def with_recipe(question: Question, words: CommandWords) -> Question:
+    """Return the question with the command's recipe and program."""
+    if "techniques" in words:
+        for key in OF_RECIPE[1:]:
+            if key in words and key != "optimizer":
+                raise ConfigError(f"{key}: techniques= is the whole recipe; name it there")
+    fields: dict[str, Any] = {}
+    for key, kind in CHOICES.items():
+        if key in words:
+            fields[key] = words.one_of(key, get_args(kind), "")
+    for key, field in {"fused_loss": "fused_loss", "compiled": "compile"}.items():
+        if key in words:
+            fields[field] = words.one_of(key, ("true", "false"), "") == "true"
+    if "offload" in words:
+        places = {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")}
+        fields["offload"] = places[words.one_of("offload", places, "none")]
+    if "recompute_modules" in words:
+        fields["recompute_modules"] = tuple(map(str, list_of("recompute_modules", words)))
+        fields.setdefault("recompute", "selective")
+    if "techniques" in words:
+        fields["techniques"] = techniques_of(words)
+    return _from_command(question, fields)
+
+
+CHOICES = {
+    "program": typed.ProgramName,
+    "optimizer": typed.Optimizer,
+    "precision": typed.PrecisionName,
+    "recompute": typed.Recompute,
+    "dispatcher": typed.Dispatcher,
+}
+"""Words with a closed list of values, by the type of their field."""
+
+
+def list_of(key: str, words: CommandWords) -> list[Any]:
+    """Return a list in Hydra's grammar; raises ConfigError."""
+    from harness.config.overrides import parse
+
+    (override,) = parse([f"{key}={words.values[key]}"])
+    value = override.value()
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ConfigError(f"{words.typed[key]}: expected a list, as in {key}=[{words.values[key]}]")
+    return value
+
+
+def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
+    """Return the techniques of `techniques=` with their settings, checked; raises ConfigError."""
+    from harness.config.variants.technique_list import combination
+
+    given = list_of("techniques", words)
+    if words.text("optimizer", "adamw") != "adamw":
+        given = [*given, {"optimizer": {"name": words.values["optimizer"]}}]
+    return tuple((name, dict(settings)) for name, settings in combination(given))
+
+
+def with_layout(question: Question, words: CommandWords) -> Question:
+    """Return the question with the command's layout, and what a program does where nothing was said."""
+    if "layout" in words:
+        if question.techniques is not None:
+            raise ConfigError(
+                "techniques: not used with layout=, whose recipe is recompute=, precision=, ..."
+            )
+        text = words.values["layout"]
+        parts = {} if text == SEARCH else parts_of(text, question.devices or 1)
+        plain = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "dp": None}
+        fields = {**plain, **parts, "search": text == SEARCH}
+        if "config" in words:
+            fields |= {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
+        typed_ = "layout" in words.typed
+        origin = (
+            FieldOrigin("command", "layout") if typed_ else FieldOrigin("assumption", "every layout is tried")
+        )
+        question = question.with_fields(origin, **fields)
+    if "config" in words:
+        if "techniques" in words and max(question.model_ranks, question.ep) > 1:
+            raise ConfigError("techniques: not used with a file that divides the model by tp, pp, cp or ep")
+        return question
+    text = words.text("layout", "")
+    if "layout" not in words and question.program is None:
+        several = question.techniques is None and (question.devices or 1) > 1
+        return _assumed(question, sharing="fsdp2", zero=3) if several else question
+    program = question.program or "megatron"
+    if question.program is None:
+        question = _assumed(question, program=program)
+    question = _assumed(question, sharing=SHARING_OF_PROGRAM[program])
+    if "sequence_parallel" not in text:
+        question = _assumed(question, sequence_parallel=True)
+    if "zero" not in text:
+        question = _assumed(question, zero=3 if program == "torchtitan" else 1)
+    return question
+
+
+def _assumed(question: Question, **fields: Any) -> Question:
+    return question.with_fields(FieldOrigin("assumption"), **fields)
+
+
+def parts_of(text: str, devices: int) -> dict[str, Any]:
+    """Return the parts of a layout as they were typed; raises ConfigError.
+
+    `tp:8,pp:4` and `tp8,pp4` are the same. A `dp` must be what the others leave of the devices.
+    """
+    parts: dict[str, Any] = {}
+    for one in text.strip("{}").split(","):
+        match = PART.fullmatch(one.replace(" ", ""))
+        if match is None:
+            known = ", ".join(PARTS)
+            raise ConfigError(
+                f"layout={text}: expected search, or parts such as tp:8,pp:4,zero:1; parts: {known}"
+            )
+        name, size = match[1], int(match[2])
+        if name not in PARTS:
+            raise unknown(f"layout={one}", name, PARTS)
+        if name in parts:
+            raise ConfigError(f"layout={one}: {name} is given twice")
+        if name == "sequence_parallel" and size > 1:
+            raise ConfigError(f"layout={one}: expected sequence_parallel:0 or sequence_parallel:1")
+        if name == "zero" and size > 3:
+            raise ConfigError(f"layout={one}: expected zero:0 to zero:3")
+        if size > MOST:
+            raise ConfigError(f"layout={one}: expected at most {MOST:,}")
+        if size < 1 and name not in ("zero", "sequence_parallel"):
+            raise ConfigError(f"layout={one}: expected a whole number of at least 1")
+        parts[name] = bool(size) if name == "sequence_parallel" else size
+    dp = parts.pop("dp", None)
+    ranks = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
+    if dp is not None and dp * ranks != devices:
+        raise ConfigError(
+            f"layout=dp:{dp}: dp × tp × pp × cp = {dp * ranks}, and devices={devices}; give "
+            f"devices={dp * ranks}, or no dp"
+        )
+    return parts
+
+
+def with_batch(question: Question, words: CommandWords) -> Question:
+    """Return the question with the command's lengths and batch; a length that nothing gives is assumed."""
+    fields: dict[str, Any] = {
+        key: words.whole(key, 1) for key in ("seq_len", "micro_batch_size") if key in words
+    }
+    question = _from_command(question, fields)
+    if question.seq_len is None:
+        usual = min(USUAL_SEQ_LEN, positions_of(question) or USUAL_SEQ_LEN)
+        question = question.with_fields(FieldOrigin("assumption", "no length was given"), seq_len=usual)
+    if "global_batch_size" in words and "tokens_per_batch" in words:
+        raise ConfigError(
+            f"{words.typed['tokens_per_batch']}: global_batch_size is given, too; give one of the two"
+        )
+    if "global_batch_size" in words:
+        batch = words.whole("global_batch_size", 1)
+    elif "tokens_per_batch" in words:
+        batch = sequences_of(words, question.seq_len or USUAL_SEQ_LEN)
+    else:
+        return question
+    word = "global_batch_size" if "global_batch_size" in words else "tokens_per_batch"
+    return _from_command(question, {"global_batch_size": batch, "gradient_accumulation_steps": None}, word)
+
+
+def sequences_of(words: CommandWords, seq_len: int) -> int:
+    """Return how many sequences have `tokens_per_batch` tokens; raises ConfigError."""
+    typed_ = words.typed["tokens_per_batch"]
+    match = COUNT.fullmatch(words.values["tokens_per_batch"])
+    if match is None:
+        raise ConfigError(f"{typed_}: expected a number of tokens, as 4M, 512k or 4194304")
+    sequences = float(match[1]) * COUNTS.get(match[2], 1.0) / seq_len
+    if match[2] and sequences >= 1:  # 4M stands for 4,194,304 tokens as often as for 4,000,000
+        power = 2.0 ** round(log2(sequences))
+        sequences = power if abs(power / sequences - 1) < NEARLY else round(sequences)
+    if not 1 <= sequences <= MOST or sequences != int(sequences):
+        raise ConfigError(
+            f"{typed_}: no whole number of sequences of seq_len={seq_len} tokens, from 1 to {MOST:,}"
+        )
+    return int(sequences)
+
+
+def device_title(question: Question) -> str:
+    """Return a question's device in words."""
+    if question.memory_B is None:
+        return str(datasheet(question.device)["name"])
+    unit, size = ("GiB", 2.0**30) if question.memory_B % 1e6 else ("GB", 1e9)
+    return f"device of {question.memory_B / size:g} {unit}"
+
+
+def usable_B(question: Question) -> float:
+    """Return what a process can use of a device: as given, else of its datasheet."""
+    sheet = datasheet(question.device)
+    return question.memory_B or float(sheet.get("usable_memory_B") or sheet["memory_B"])
+
+
+def link_title(question: Question) -> str:
+    """Return a question's network in words."""
+    kind = ", EFA" if question.network == "efa" else ""
+    return f"{question.network_B_per_s * 8 / 1e9:g} Gbit/s per GPU{kind}"

@@ -1,1 +1,0 @@
-"""`python -m harness.cost`: what do tokens cost at recorded throughputs?"""

@@ -1,1 +1,0 @@
-"""`python -m harness.fit`: does a training step of a model fit a device?"""

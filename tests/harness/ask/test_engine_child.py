@@ -1,0 +1,200 @@
+"""The child that dry-runs: its failures are a line, it ends with its parent, and nothing else disturbs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from small_config import config
+
+from harness.ask import engines, fit
+from harness.ask.engines import DryRunChild, answer_of
+from harness.ask.words import FIT, question_from, words_of
+from harness.commands.entry import DONE, MISTAKE
+from harness.config.code_fingerprint import ROOT
+from harness.question import Question
+
+ENGINE = '''
+"""An engine that does what the model's name says."""
+import os, subprocess, sys, time
+from harness.answer import Answer, Interval, Memory, Peak
+from harness.records import Unavailable
+
+def answers(request):
+    what = request.question.model_name.partition(".")[0]
+    if what == "raises":
+        raise RuntimeError("a bug")
+    if what == "refuses":
+        raise Unavailable("no such model")
+    if what == "killed":
+        os.kill(os.getpid(), 9)
+    if what == "prints":
+        print("to Python's standard output")
+        os.write(1, b"to the process's\\n")
+        subprocess.run([sys.executable, "-c", "print('from a child of its own')"])
+        sys.stderr.write("x" * 200_000)
+    peak = Peak(micro_batch_size=1, fits=True, allocated_B=1e9, reserved_B=1e9)
+    points = Interval(1e9, 1e9, 1e9)
+    memory = Memory(usable_B=4e9, room_B=3e9, allocated_B=points, reserved_B=points, peaks=(peak,))
+    yield Answer(verdict="fits", likely_fits=True, parameters=1e6, memory=memory)
+    if what == "killed_later":
+        os.kill(os.getpid(), 9)
+    if what == "hangs":
+        time.sleep(600)
+    yield Answer(verdict="fits", likely_fits=True, parameters=2e6, memory=memory)
+'''
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let an engine of this test answer, in a child all the same; return the folder of its models."""
+    (tmp_path / "made_up_engine.py").write_text(ENGINE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setitem(engines.ENGINES, "dry run", "made_up_engine")
+    monkeypatch.setattr(engines, "PROGRESS_AFTER_S", 600.0)
+    return tmp_path
+
+
+def model(folder: Path, name: str) -> str:
+    """Return the word for a model whose name tells the engine what to do."""
+    return f"model={Path(config(folder)).rename(folder / f'{name}.json')}"
+
+
+def question(folder: Path, name: str) -> Question:
+    return question_from(words_of([model(folder, name)], FIT))
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("raises", "the dry run failed (exit status 1): RuntimeError: a bug"),
+        ("killed", "the dry run failed (SIGKILL)"),
+        ("killed_later", "the dry run failed (SIGKILL)"),
+        ("refuses", "no such model"),
+    ],
+)
+def test_how_a_child_fails_is_one_line(
+    made_up: Path, name: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = children()
+    assert fit.main([model(made_up, name), "what_ifs=false", f"out={made_up / 'out'}"]) == MISTAKE
+    assert capsys.readouterr().err == f"harness.fit: {line}\n"
+    assert children() == before
+    assert not (made_up / "out").exists()
+
+
+def test_what_is_printed_in_the_child_is_no_answer(made_up: Path) -> None:
+    answer = answer_of(question(made_up, "prints"))
+    assert (answer.verdict, answer.parameters) == ("fits", 2e6)
+    assert answer.answer_s is not None
+    assert answer.why
+
+
+def test_a_child_answers_several_questions_and_a_lost_one_is_started_again(made_up: Path) -> None:
+    before = children()
+    with DryRunChild() as child:
+        for name in ("plain", "refuses", "prints"):
+            last = answer_of(question(made_up, name), child=child)
+            assert last.verdict == ("refused" if name == "refuses" else "fits")
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGKILL)
+        reason = answer_of(question(made_up, "plain"), child=child).reason
+        assert reason.startswith("the dry run failed (SIGKILL)")
+        assert len(reason) <= 300
+        assert answer_of(question(made_up, "plain"), child=child).verdict == "fits"
+    assert children() == before
+
+
+def test_whoever_stops_listening_leaves_no_child(made_up: Path) -> None:
+    before = children()
+    listening = engines.answers(question(made_up, "hangs"))
+    assert next(listening).parameters == 1e6
+    listening.close()
+    assert children() == before
+
+
+def test_a_line_of_progress_is_printed_where_an_answer_takes_long(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer_of(question(made_up, "plain"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(engines, "PROGRESS_AFTER_S", 0.0)
+    answer_of(question(made_up, "plain"))
+    assert capsys.readouterr().err == "dry run of plain.json ...\n"
+
+
+@pytest.mark.parametrize(("package", "extra"), [("torch", "train"), ("transformers", "hf")])
+def test_without_its_libraries_a_dry_run_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == package else name)
+    reason = answer_of(question(tmp_path, "plain")).reason
+    assert package in reason
+    assert f"throughput-harness[{extra}]" in reason
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start the command, which dry-runs a small model."""
+    given = [
+        f"model={config(folder)}",
+        "seq_len=64",
+        "device=560MB",
+        "what_ifs=false",
+        "techniques=[]",
+        *words,
+    ]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness.fit", *given, f"out={folder / 'out'}"],
+        cwd=ROOT,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
+
+
+def wait_for(condition: object, limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["start", "request"])
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path, after: str) -> None:
+    parent = started(tmp_path)
+    try:
+        process = psutil.Process(parent.pid)
+        wait_for(process.children)
+        (child,) = process.children()
+        if after == "request":  # it imports torch, with the request read
+            wait_for(lambda: child.memory_info().rss > 1e8)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        assert not (tmp_path / "out").exists()
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+@pytest.mark.slow
+def test_two_processes_that_ask_the_same_at_once_both_answer(tmp_path: Path) -> None:
+    both = [started(tmp_path), started(tmp_path)]
+    (one, other) = [(process.communicate(timeout=250), process.returncode) for process in both]
+    assert [status for _, status in (one, other)] == [DONE, DONE], (one, other)
+    assert one[0][0] == other[0][0]
+    (file,) = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert json.loads(file.read_text())["verdict"] == "fits"
