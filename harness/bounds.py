@@ -1,7 +1,7 @@
 """What a field may be and where it is read, for its annotation: `Annotated[int, Bounds(at_least=1)]`.
 
-Workloads of suites and settings of techniques state it. `harness.config.dataclass_fields` reads it in their
-source, `harness.config.validation` checks values by it before anything runs.
+Workloads of suites and settings of techniques state it. `harness.config.validation` checks values by it
+before anything runs.
 """
 
 from __future__ import annotations

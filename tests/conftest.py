@@ -83,7 +83,7 @@ def composed_once(compose: Callable[..., Any]) -> Callable[..., Any]:
         return pickle.dumps(compose(name, dict(chosen)))
 
     def composed(name: str, chosen: dict[str, str]) -> Any:
-        others = (str(config.CONF), tuple(config.with_yaml(name)), tuple(config.optimizations(name)))
+        others = (str(config.CONF), tuple(config.optimizations(name)))
         return pickle.loads(pickled(name, tuple(sorted(chosen.items())), *others))
 
     return composed

@@ -15,9 +15,9 @@ import yaml
 from harness.claims.interpretations import Context, read_interpretations
 from harness.claims.model import Claim
 from harness.claims.sources import Sources, read_sources, source_of
-from harness.config.dataclass_fields import workload_fields
+from harness.config.declarations import workload_fields
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
-from harness.config.variants.optimizations import CONF, SUITES, titles
+from harness.config.variants.optimizations import CONF, titles
 from harness.records import UNITS
 
 _TEXT = {"type": "str"}
@@ -52,7 +52,7 @@ CLAIM: Fields = {
 }
 
 
-def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[Claim, ...]:
+def load_claims(suite: str, conf: Path = CONF, package: str = "suites") -> tuple[Claim, ...]:
     """Return the claims of `suite`, none where it has no file; raises ConfigError naming claim and field."""
     path = conf / "claims" / f"{suite}.yaml"
     if not path.exists():
@@ -63,7 +63,7 @@ def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[C
     sources = load_sources(conf)
     context = Context(
         suite,
-        _workloads(path.name, conf, suite, workload_fields(suite, suites), data["ignore_fields"]),
+        _workloads(path.name, conf, suite, workload_fields(suite, package), data["ignore_fields"]),
         _workload_titles(conf, suite),
         titles(suite, conf),
     )

@@ -1,21 +1,20 @@
-"""The interface of suites and optimizations, checked by reading their modules before any cell runs.
+"""The interface of suites and optimizations, which the worker checks before it runs a cell.
 
-A suite is the package `suites/<suite>/`, an optimization the module `<optimization>.py` in it or in one of
-its folders. docs/extend/adding-a-suite.md shows both. mypy checks each module's types against these protocols
-(tests/harness/config/test_protocols.py).
+A suite is the module `suites/<suite>/suite.py`, an optimization the module `<optimization>.py` next to it or
+in a folder there. docs/extend/adding-a-suite.md shows both. mypy checks each module's types against these
+protocols (tests/harness/config/test_protocols.py).
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.config.code_fingerprint import ROOT, file_of, module_of, parsed, source_of
+from harness.config.code_fingerprint import module_of
 from harness.config.validation import ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
@@ -148,39 +147,45 @@ UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 SEE = "docs/extend/adding-a-suite.md lists what a suite has"
 
 
-def check_modules(
-    suite: str,
-    settings: Mapping[str, Iterable[str]],
-    techniques: bool = False,
-    suites: Path = ROOT / "suites",
-) -> None:
-    """Raise ConfigError, one line, where a suite or a module of its optimizations lacks something.
-
-    `settings` names each optimization's; one need not have a module. With `techniques` the suite has to apply
-    them.
-    """
-    check_suite(suites / suite, techniques)
-    for name, own in settings.items():
-        file = optimization_file(suites / suite, name)
-        if file is not None:
-            _check_optimization(file, sorted(own), suites / suite)
+def check_suite(suite: ModuleType, techniques: bool = False) -> None:
+    """Raise ConfigError, one line, where a suite lacks a function; with `techniques` it has to apply them."""
+    expected = SUITE["apply_techniques"]._replace(required=techniques)
+    refuse_incomplete(suite, {**SUITE, "apply_techniques": expected}, SEE)
 
 
-def optimizations_with_module(package: Path) -> list[str]:
-    """Return the optimizations that have a module: one that defines or imports `apply`."""
-    files = [*package.glob("*.py"), *package.glob("*/*.py")]
-    return sorted({one.stem for one in files if "apply" in source_of(one) and statement(one, "apply")})
+def check_optimization(module: ModuleType) -> None:
+    """Raise ConfigError, one line, where an optimization's module lacks a function."""
+    refuse_incomplete(module, OPTIMIZATION if hasattr(module, "Settings") else UNCONFIGURED, SEE)
+
+
+def refuse_incomplete(module: ModuleType, expected: Mapping[str, Function], see: str) -> None:
+    """Raise ConfigError, one line that names the file and all functions that a module lacks."""
+    if lacking := [text for name, one in expected.items() if (text := _fault(module, name, one))]:
+        raise ConfigError(f"{module.__name__.replace('.', '/')}.py: {'; '.join(lacking)}. {see}")
+
+
+def _fault(module: ModuleType, name: str, function: Function) -> str:
+    expected = f"{name}({', '.join(function.parameters)})"
+    if not hasattr(module, name):
+        return f"{expected} is missing" if function.required else ""
+    signature = inspect.signature(getattr(module, name))
+    try:
+        signature.bind(*function.parameters)
+    except TypeError:
+        plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        given = signature.replace(parameters=plain, return_annotation=signature.empty)
+        return f"{name}{given} is there, expected {expected}"
+    return ""
 
 
 def optimization_file(package: Path, name: str) -> Path | None:
-    """Return the module of an optimization, in a suite's package or in one of its folders; None without one.
+    """Return the module of an optimization, in a suite's package or in a folder there; None without one.
 
-    In a folder it is one that defines or imports `apply`. Raises ConfigError where there are several.
+    Raises ConfigError where there are several.
     """
-    found = [one for one in sorted(package.glob(f"*/{name}.py")) if statement(one, "apply")]
-    found += [one for one in (package / f"{name}.py",) if one.is_file()]
+    found = [*package.glob(f"*/{name}.py"), *package.glob(f"{name}.py")]
     if len(found) > 1:
-        places = " and ".join(_shown(one, package) for one in found)
+        places = " and ".join(str(one.relative_to(package.parents[1])) for one in found)
         raise ConfigError(f"{places}: an optimization has one module; rename one of them")
     return found[0] if found else None
 
@@ -190,141 +195,6 @@ def optimization_module(package: str, name: str) -> ModuleType | None:
     folder = Path(import_module(package).__path__[0])
     file = optimization_file(folder, name)
     return None if file is None else import_module(f"{package}.{module_of(file, folder)}")
-
-
-def _check_optimization(file: Path, settings: Sequence[str], package: Path) -> None:
-    declared = statement(file, "Settings")
-    _refuse(file, UNCONFIGURED if declared is None else OPTIMIZATION, package)
-    body = declared.body if isinstance(declared, ast.ClassDef) else []
-    fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
-    missing = [name for name in settings if name not in fields]
-    if missing and (declared is None or isinstance(declared, ast.ClassDef)):
-        lacking = f"a class Settings with {', '.join(missing)} is missing"
-        raise ConfigError(f"{_shown(file, package)}: {lacking}. {SEE}")
-
-
-def check_suite(package: Path, techniques: bool = False) -> None:
-    """Raise ConfigError, one line, where a suite's package lacks something."""
-    expected = SUITE["apply_techniques"]._replace(required=techniques)
-    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": expected}, package)
-    _refuse_unprepared(package)
-
-
-def _refuse(file: Path, expected: Mapping[str, Function], package: Path) -> None:
-    if lacking := faults(file, expected):
-        raise ConfigError(f"{_shown(file, package)}: {'; '.join(lacking)}. {SEE}")
-
-
-def _refuse_unprepared(package: Path) -> None:
-    """Refuse a suite without `prepare` in which a function takes another type than `build` returns."""
-    file = package / "__init__.py"
-    build = statement(file, "build")
-    if statement(file, "prepare") is not None or not isinstance(build, ast.FunctionDef):
-        return
-    built = _annotation(build.returns)
-    for name in (name for name, function in SUITE.items() if function.parameters == ("session",)):
-        defined = statement(file, name)
-        given = (
-            [*defined.args.posonlyargs, *defined.args.args] if isinstance(defined, ast.FunctionDef) else []
-        )
-        taken = _annotation(given[0].annotation) if given else ""
-        if built and taken and built != taken:
-            fault = f"prepare(subject) is missing: build returns {built}, {name} takes {taken}"
-            raise ConfigError(f"{_shown(file, package)}: {fault}. {SEE}")
-
-
-def _annotation(node: ast.expr | None) -> str:
-    """Return an annotation as text; "" where there is none, or one that allows any type."""
-    text = "" if node is None else ast.unparse(node).strip("'\"")
-    return "" if text in ("Any", "typing.Any", "object") else text
-
-
-def faults(file: Path, expected: Mapping[str, Function]) -> list[str]:
-    """Return what a module lacks of the functions that it should have; nothing where it is complete."""
-    return [fault for name, function in expected.items() if (fault := _fault(file, name, function))]
-
-
-def _shown(file: Path, package: Path) -> str:
-    """Return `suites/<suite>` for a suite's package, `suites/<suite>/<name>.py` for a module of it."""
-    shown = package if file == package / "__init__.py" else file
-    return str(shown.relative_to(package.parents[1]))
-
-
-def _fault(file: Path, name: str, function: Function) -> str:
-    signature = f"{name}({', '.join(function.parameters)})"
-    defined = statement(file, name)
-    if defined is None:
-        return f"{signature} is missing" if function.required else ""
-    if isinstance(defined, ast.FunctionDef) and not _takes(defined.args, len(function.parameters)):
-        return f"{name}({ast.unparse(defined.args)}) is there, expected {signature}"
-    return ""
-
-
-def _takes(given: ast.arguments, count: int) -> bool:
-    """Return whether a function can be called with so many positional arguments."""
-    positional = len(given.posonlyargs) + len(given.args)
-    most = count if given.vararg else positional
-    return positional - len(given.defaults) <= count <= most and None not in given.kw_defaults
-
-
-def statement(file: Path, name: str) -> ast.stmt | None:
-    """Return the statement that gives a module its `name`, in the module that an import takes it from."""
-    found = definition(file, name)
-    return found and found[1]
-
-
-def definition(
-    file: Path, name: str, before: ast.stmt | None = None, sought: tuple[tuple[Path, str], ...] = ()
-) -> tuple[Path, ast.stmt] | None:
-    """Return the last statement that gives a module its `name`, and the file that it is in; see `statement`.
-
-    `before`: look only at what stands before this statement. Of an imported name it is the statement in the
-    module of this project that defines it, or the import where that is another project's or a module. None
-    where nothing defines the name; `sought` are the names that led here by imports.
-    """
-    statements = _statements(file)
-    if before in statements:
-        statements = statements[: statements.index(before)]
-    for node in reversed(statements):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return file, node
-        if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
-            return file, node
-        if isinstance(node, ast.AnnAssign) and node.value is not None and ast.unparse(node.target) == name:
-            return file, node
-        if isinstance(node, ast.ImportFrom):
-            original = next((one.name for one in node.names if (one.asname or one.name) == name), None)
-            if original is None:
-                continue
-            source = imported_from(file, node)
-            if source is None or imported_from(file, node, original) is not None:
-                return file, node
-            if (file, name) in sought:
-                return None
-            return definition(source, original, sought=(*sought, (file, name)))
-    return None
-
-
-def imported_from(file: Path, node: ast.ImportFrom, name: str = "") -> Path | None:
-    """Return the file of this project that `node` imports from, or of its module `name`; None elsewhere."""
-    parts = [*(node.module or "").split("."), *name.split(".")]
-    module = ".".join(part for part in parts if part)
-    return file_of(module, file.parents[node.level - 1]) if node.level else file_of(module)
-
-
-def _statements(file: Path) -> tuple[ast.stmt, ...]:
-    return _parsed(file, source_of(file)) if file.is_file() else ()
-
-
-@cache
-def _parsed(file: Path, source: str) -> tuple[ast.stmt, ...]:
-    """Return a file's statements, those in `try` and `if` too; once for each `source` that it has had."""
-    return tuple(_flat(parsed(file).body))
-
-
-def _flat(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        yield from _flat(node.body) if isinstance(node, ast.Try | ast.If) else (node,)
 
 
 def unavailable(module: ModuleType, host: HostInfo) -> str | None:

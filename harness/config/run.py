@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.dataclass_fields import workload_fields
+from harness.config.declarations import workload_fields
 from harness.config.overrides import (
     apply_override,
     composition_error,
@@ -36,10 +36,9 @@ from harness.config.variants.optimizations import (
     entry_of,
     optimizations,
     read_yaml,
+    suites_with_techniques,
     variants,
-    with_yaml,
 )
-from harness.config.variants.technique_list import suites_with_techniques
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 from harness.instruments.distributed.launcher_env import LaunchError, launch
 from harness.instruments.machine import memory_bytes
@@ -240,7 +239,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     store = ConfigStore.instance()
     keys = EXECUTORS.get(chosen.get("executor", ""), ExecutorSchema)
     store.store(name="run_schema", node=RunSchema(executor=keys()))
-    every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
+    every = [f"{o}@optimizations.{o}" for o in optimizations(name)]
     store.store(group=f"suite/{name}", name="every", node={"defaults": every})
     groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
     try:
@@ -253,21 +252,17 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     _refuse_optimizations(name, read_yaml(CONF / f"suite/{name}.yaml"))
     if config.suite.fields:
         raise ConfigError(
-            f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name} declares them; "
+            f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name}/workload.py declares them; "
             "see docs/extend/adding-a-suite.md"
         )
     config.suite.fields = workload_fields(name)
-    for one in with_yaml(name):
+    for one in optimizations(name):
         if one not in config.suite.optimizations:
             raise ConfigError(
                 f"conf/suite/{name}.yaml: defaults: {name}/every@_here_ is missing, so "
                 f"conf/suite/{name}/{one}.yaml is not read; expected defaults: [{name}/every@_here_, _self_]"
             )
         entry_of(name, one, CONF)
-    for one in optimizations(name):  # those with a module alone
-        if one not in config.suite.optimizations:
-            alone = OmegaConf.structured(OptimizationSchema)
-            OmegaConf.update(config, f"suite.optimizations.{one}", alone, force_add=True)
     fill_defaults(config)
     return config
 
@@ -275,7 +270,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
 def _refuse_kinds(name: str) -> None:
     """Raise ConfigError where a key of the suite's YAMLs has a value of another kind than its schema."""
     schemas: dict[str, type] = {f"suite/{name}.yaml": SuiteSchema}
-    schemas |= {f"suite/{name}/{one}.yaml": OptimizationSchema for one in with_yaml(name)}
+    schemas |= {f"suite/{name}/{one}.yaml": OptimizationSchema for one in optimizations(name)}
     for file, schema in schemas.items():
         where = f"conf/{file}"
         given = as_mapping(where, yaml.safe_load((CONF / file).read_text()) or {})
@@ -307,7 +302,7 @@ def fill_defaults(config: DictConfig) -> None:
 
 def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
     """Raise ConfigError where techniques are listed for a suite that does not train."""
-    able = suites_with_techniques(names("suite")) if techniques else [name]
+    able = suites_with_techniques() if techniques else [name]
     if name not in able:
         raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
 

@@ -23,7 +23,7 @@ class LimitsSchema:
 class OptimizationSchema:
     """One optimization's YAML; see `harness.config.variants.optimizations`.
 
-    `fields` declares what `settings` allow. `techniques`: see docs/extend/adding-a-technique.md.
+    `settings` fill the class `Settings` of its module. `techniques`: see docs/extend/adding-a-technique.md.
     `applies_to`: for which workloads it is planned, see `harness.config.variants.applicability`. `repeats`:
     fresh processes at most, where more would find the same. A variant has settings of its own, and may have
     `title` and `techniques`.
@@ -34,7 +34,6 @@ class OptimizationSchema:
     techniques: list[Any] = field(default_factory=list)
     applies_to: list[Any] = field(default_factory=list)
     repeats: int | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, Any] = field(default_factory=dict)
 
 
@@ -49,7 +48,7 @@ class SamplingSchema:
 
 @dataclass
 class SuiteSchema:
-    """One suite's YAML; `fields`, which `config.dataclass_fields` reads; and its optimizations' YAMLs."""
+    """One suite's YAML; `fields`, those of its class Workload; and its optimizations' YAMLs."""
 
     question: str = ""
     baseline_title: str = "Baseline"
@@ -69,6 +68,8 @@ class SuiteSchema:
     applies_to: list[Any] = field(
         default_factory=list
     )  # which workloads are planned: harness.config.variants.applicability
+    takes_techniques: bool = False  # its suite.py has apply_techniques
+    bf16_products: bool = False  # its suite.py has bf16_FLOP
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.selection
@@ -96,7 +97,7 @@ class HardwareSchema:
     name: str = MISSING
     memory_B: float = MISSING
     usable_memory_B: float | None = None  # of it, what a process can use, as the driver reports it
-    architecture: str = ""  # of a GPU: see suites.training.dry_run.simulated_cuda.Architecture
+    architecture: str = ""  # of a GPU: see suites.training.workload.Architecture
     device: str = ""  # a pattern of the name that the driver reports
     matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
     memory_bandwidth_B_per_s: float | None = None

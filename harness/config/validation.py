@@ -1,9 +1,8 @@
 """Checks plain values against their declarations, so that a bad one is refused before anything runs.
 
 A declaration is a mapping: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
-`{type: float, optional: true}`. `harness.config.dataclass_fields` reads those of workloads and techniques in
-their classes. An optimization's YAML has `fields` for its settings; one without has the type of its value
-there.
+`{type: float, optional: true}`. `harness.config.declarations` makes them of the classes of workloads and
+settings.
 """
 
 from __future__ import annotations
@@ -67,14 +66,6 @@ def refuse_doubles(where: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{where}: {name!r} is given twice; each needs a name of its own")
-
-
-def declared(value: Any) -> dict[str, Any]:
-    """Return the declaration that a plain YAML value stands for: only its type."""
-    if value is None:
-        return {"optional": True}
-    name = next((n for n, kinds in TYPES.items() if type(value) is kinds[0]), None)
-    return {"type": name} if name else {}
 
 
 NUMBERS = ("int", "float")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.claims.model import Verdict
-from harness.config.dataclass_fields import workload_fields
+from harness.config.declarations import workload_fields
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import question_of, titles, workloads_of
 from harness.records import Record

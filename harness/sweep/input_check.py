@@ -57,7 +57,7 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
 def first_fault(cells: Iterable[tuple[str, str, str, str, Any]]) -> str:
     """Return the reason why the first cell that cannot be built cannot, "" where all can."""
     for package, workload, variant, name, config in cells:
-        suite = import_module(package)
+        suite = import_module(f"{package}.suite")
         try:
             subject = suite.build(config["workload"], 0)
             if (module := optimization_module(package, name)) is not None:

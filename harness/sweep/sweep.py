@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from harness.config.code_fingerprint import ROOT, module_of, source_digest
-from harness.config.protocols import check_modules, optimization_file
+from harness.config.protocols import optimization_file
 from harness.config.run import Run
 from harness.config.user_inputs.model_code import model_digest
 from harness.config.user_inputs.trace_file import trace_digest
@@ -57,13 +57,6 @@ class Outlook(NamedTuple):
     estimate: SweepEstimate
     not_tried: Mapping[str, str]
     notes: Mapping[str, str]
-
-
-def refuse_incomplete(suite_run: Run) -> None:
-    """Raise ConfigError where a module of the run lacks a function; reads the modules, imports none."""
-    settings = {variant.module: tuple(variant.settings) for variant in suite_run.variants}
-    techniques = any(variant.techniques for variant in suite_run.variants)
-    check_modules(suite_run.suite, settings, techniques)
 
 
 def refuse_other_suite(suite_run: Run) -> None:
@@ -135,7 +128,6 @@ def prepare(suite_run: Run) -> PreparedSweep:
 
     Raises ConfigError where it cannot be run, an input is refused, or its folder has another suite's results.
     """
-    refuse_incomplete(suite_run)
     refuse_other_suite(suite_run)
     module = import_module(f"harness.sweep.executors.{suite_run.executor}")
     settings = {"settings": suite_run.executor_settings} if suite_run.executor_settings else {}
@@ -164,7 +156,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     def code(variant: Variant) -> str:
         own = optimization_file(ROOT / "suites" / suite_run.suite, variant.module)
         files = [*([own] if own else []), *(file_of(name) for name, _ in variant.techniques)]
-        return source_digest(("harness.sweep.worker.worker", package, *map(module_of, files)))
+        return source_digest(("harness.sweep.worker.worker", f"{package}.suite", *map(module_of, files)))
 
     def own_code(workload: Mapping[str, Any]) -> str:
         if workload.get("trace"):

@@ -10,7 +10,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.clock_speed import on_rank
 from suites.clock_speed.imposed_speed import ImposedSpeeds
 from suites.clock_speed.speed_model import Dwell
-from suites.clock_speed.subject import Workload
+from suites.clock_speed.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from suites.congestion.subject import Bools, Delay, Floats, Subject, Workload
+from suites.congestion.subject import Bools, Delay, Floats, Subject
+from suites.congestion.workload import Workload
 
 PACKET_B = 1024.0  # chosen here: an MTU of RoCE
 NOTIFY_S = 50e-6  # at most one notification (CNP) per flow in this time
@@ -57,7 +58,7 @@ MARKINGS = {
 class Settings:
     """`marking`: thresholds of the switch, "strict" or "relaxed"."""
 
-    marking: str
+    marking: Literal["strict", "relaxed"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
-from suites.congestion.subject import Delay, Floats, Subject, Workload
+from harness.bounds import Bounds, PositiveInt
+from suites.congestion.subject import Delay, Floats, Subject
+from suites.congestion.workload import Workload
 
 CLEAR_S = 0.5e-6
 """Time between two CTS; chosen here: a thread posts them one by one."""
@@ -29,9 +32,9 @@ WHOLE = 1e-6
 class Settings:
     """`channels` of each connection, `slots` of each channel, `slot_B`: bytes of each slot."""
 
-    channels: int
-    slots: int
-    slot_B: float
+    channels: PositiveInt
+    slots: PositiveInt
+    slot_B: Annotated[float, Bounds(at_least=1)]
 
     @property
     def slots_per_connection(self) -> int:

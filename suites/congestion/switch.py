@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.records import WrongResult
-from suites.congestion.subject import Control, Delay, Floats, Workload
+from suites.congestion.subject import Control, Delay, Floats
+from suites.congestion.workload import Workload
 
 LONGEST = 100
 """Multiple of the bound after which a simulation is ended."""

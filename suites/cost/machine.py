@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from harness.bounds import Bounds, PositiveInt
 from suites.cost.plausible import refuse_confused_units
 from suites.cost.subject import Subject, machine_of
 
@@ -15,11 +16,11 @@ class Settings:
 
     machine: str
     device_name: str
-    gpus: int
-    server_USD: float
-    network_USD: float
-    power_kW: float
-    used_share: float = 1.0
+    gpus: PositiveInt
+    server_USD: Annotated[float, Bounds(above=0)]
+    network_USD: Annotated[float, Bounds(at_least=0)]
+    power_kW: Annotated[float, Bounds(above=0)]
+    used_share: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
     ranges: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
 

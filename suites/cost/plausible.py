@@ -6,7 +6,8 @@ import math
 
 from harness.records import Unavailable
 from suites.cost.inputs import CostInputs
-from suites.cost.subject import Machine, Workload
+from suites.cost.subject import Machine
+from suites.cost.workload import Workload
 
 LEAST_USD, MOST_USD = 1_000, 200_000
 """Capital per GPU that can be meant."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.records import Unavailable, WrongResult
-from suites.dataloader_balance.subject import Workload
+from suites.dataloader_balance.workload import Workload
 from suites.training.balance.balance import DocumentCost
 
 FILE = Path(__file__).parent / "document_seconds.jsonl"
@@ -109,7 +109,8 @@ def timed_steps(
     """Time steps in fp32 on the CPU, every length once per repetition, after a step that is not counted."""
     import torch  # slow to import, and only timed workloads need it
 
-    from suites.training.models.model import ModelShape, Transformer
+    from suites.training.models.model import Transformer
+    from suites.training.models.shape import ModelShape
 
     shape = ModelShape(
         **model,

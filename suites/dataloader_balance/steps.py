@@ -11,7 +11,8 @@ import numpy as np
 
 from harness.records import Unavailable
 from suites.dataloader_balance.published_lengths import published_lengths
-from suites.dataloader_balance.subject import Subject, Workload
+from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.workload import Workload
 from suites.training.balance.balance import FloatArray, IntArray, cost, loads
 
 DRAWN_AT_ONCE = 4096

@@ -22,7 +22,7 @@ from harness.instruments.network.routing_rules import Flow, RouteRule
 from harness.instruments.network.topology import Link, Topology
 from harness.records import Unavailable
 from suites.fabric import on_rank
-from suites.fabric.subject import Workload
+from suites.fabric.workload import Workload
 
 TIMEOUT_S = 120.0
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from harness.instruments.memory.cached_blocks import AllocatorBlock
-from harness.instruments.memory.caching_allocator import AllocatorSettings, CachingAllocator
+from harness.instruments.memory.caching_allocator import AllocatorBlock, AllocatorSettings, CachingAllocator
 from harness.instruments.memory.memory_timeline import MemoryEvent, Timeline
 
 COMMUNICATION = "communication"

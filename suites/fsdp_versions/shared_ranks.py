@@ -10,7 +10,7 @@ import torch
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
 from suites.fsdp_versions import on_rank
-from suites.fsdp_versions.subject import Workload
+from suites.fsdp_versions.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 
 TIMEOUT_S = 300.0

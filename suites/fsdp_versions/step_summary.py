@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.instruments.memory.cached_blocks import AllocatorBlock
-from harness.instruments.memory.caching_allocator import AllocatorSettings, CachingAllocator
+from harness.instruments.memory.caching_allocator import AllocatorBlock, AllocatorSettings, CachingAllocator
 from suites.fsdp_versions.allocator_events import AllocatorEvent
 
 

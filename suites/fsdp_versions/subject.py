@@ -1,33 +1,12 @@
-"""The fsdp_versions suite's types: a workload, and a sharded training step."""
+"""What a variant of the fsdp_versions suite is: a sharded training step."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
 
-from harness.bounds import Bounds
-from suites.training import workload as training
+from suites.fsdp_versions.workload import Workload
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
-from suites.training.workload import TextVocabulary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(training.StepWorkload):
-    """A training step that is sharded over ranks: trained here, or a dry run of one rank on CUDA."""
-
-    vocab_size: TextVocabulary
-    dp_size: Annotated[int, Bounds(at_least=2)]
-    simulated: bool = False  # nothing is trained: a dry run of one rank, of a model too large for this host
-    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: FSDP's own mixed precision
-    checkpointing: bool = False  # activation checkpointing of every layer
-    source: str = ""
-
-    @property
-    def training(self) -> training.Workload:
-        """Return the workload of `suites.training`."""
-        implementation = "fused" if self.simulated else "default"
-        return training.Workload.of({**asdict(self), "optimizer_impl": implementation})
 
 
 def shared_techniques(workload: Workload) -> Techniques:

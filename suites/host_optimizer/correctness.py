@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites.host_optimizer.subject import ADAMW, Session, Workload, WorkloadTensors, made, optimizer_of
+from suites.host_optimizer.subject import ADAMW, Session, WorkloadTensors, made, optimizer_of
+from suites.host_optimizer.workload import Workload
 
 UPDATES = 3
 """Number of updates; several, so that wrongly kept moments show."""

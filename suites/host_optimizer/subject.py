@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import psutil
 import torch
 from torch import Tensor, nn
 
-from harness.bounds import Bounds, PositiveInt
 from harness.instruments.timing.stopwatch import Stopwatch
+from suites.host_optimizer.workload import Workload
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 """Settings of every variant, so that the work is equal: torch.optim.AdamW's defaults."""
@@ -25,16 +25,6 @@ COPY_B = 2**28
 HELD_B = 24
 """Bytes per parameter: itself, its gradient and two moments, 4 B each, and at most two temporaries, because
 the for-loop keeps the root of the second moment and its quotient at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One update."""
-
-    # In fp32, as are gradients and states: 16 B each.
-    parameters: Annotated[int, Bounds(at_least=1, multiple_of="tensors")]
-    tensors: PositiveInt = 1  # number of tensors of equal size; ZeRO keeps the parameters as one flat tensor
-    source: str = ""
 
 
 class Updated(NamedTuple):

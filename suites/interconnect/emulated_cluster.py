@@ -26,8 +26,9 @@ from suites.interconnect.replay import (
     step_seconds,
 )
 from suites.interconnect.scaling import StepCost, paper_run, scaled
-from suites.interconnect.subject import Workload, strategy_step
+from suites.interconnect.subject import strategy_step
 from suites.interconnect.training_cluster import TrainingCluster
+from suites.interconnect.workload import Workload
 from suites.training.step import TrainingStep
 
 WARM_UP, UPDATES = 2, 11

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
-from suites.interconnect.subject import Subject
+from harness.bounds import Bounds
+
+if TYPE_CHECKING:
+    from suites.interconnect.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`rate_B_per_s`: of a node's link in each direction, at the scale of the paper's run."""
 
-    rate_B_per_s: float
+    rate_B_per_s: Annotated[float, Bounds(at_least=1)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

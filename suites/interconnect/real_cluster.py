@@ -7,8 +7,9 @@ import torch
 from harness.instruments.distributed.launcher_env import Launch, places
 from harness.instruments.distributed.rank_pool import RankPool
 from harness.records import Unavailable
-from suites.interconnect.subject import Subject, Workload
+from suites.interconnect.subject import Subject
 from suites.interconnect.training_cluster import TrainingCluster
+from suites.interconnect.workload import Workload
 
 TIMEOUT_S = 300.0
 """Timeout of a call: NCCL sets up its channels in the first."""

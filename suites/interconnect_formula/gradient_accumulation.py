@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.interconnect_formula.subject import Subject
 
 
@@ -11,7 +13,7 @@ from suites.interconnect_formula.subject import Subject
 class Settings:
     """`gradient_accumulation_steps`: micro-batches per update."""
 
-    gradient_accumulation_steps: int
+    gradient_accumulation_steps: Annotated[int, Bounds(at_least=2)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

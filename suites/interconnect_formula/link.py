@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from harness.bounds import Bounds
 from suites.interconnect_formula.subject import Subject
 
 
@@ -11,7 +13,7 @@ from suites.interconnect_formula.subject import Subject
 class Settings:
     """`rate_B_per_s`: rate of a node's link in each direction."""
 
-    rate_B_per_s: float
+    rate_B_per_s: Annotated[float, Bounds(at_least=1)]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -34,8 +34,7 @@ def _counted(config_json: str) -> ModelSize:
     import torch
 
     from suites.training.models.huggingface import build
-    from suites.training.models.huggingface_config import parse
-    from suites.training.models.quantization import refuse_quantized
+    from suites.training.models.huggingface_config import parse, refuse_quantized
 
     config = json.loads(config_json)
     refuse_quantized(config)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites.kernels.subject import Inputs, Operation, Result, Subject, Workload
+from suites.kernels.subject import Inputs, Operation, Result, Subject
+from suites.kernels.workload import Workload
 
 Work = Callable[[], Any]
 

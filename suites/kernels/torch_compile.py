@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from suites.kernels.generated_code import WithItsCode
-from suites.kernels.op_replacement import STEP, replace_operation
-from suites.kernels.operations import OPERATIONS
-from suites.kernels.step.training_step import with_techniques
-from suites.kernels.subject import Subject
+if TYPE_CHECKING:
+    from suites.kernels.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`mode`: torch.compile's mode."""
 
-    mode: str = "default"
+    mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with its function compiled, or its step's forward and backward pass."""
+    from suites.kernels.generated_code import WithItsCode
+    from suites.kernels.op_replacement import STEP, replace_operation
+    from suites.kernels.operations import OPERATIONS
+    from suites.kernels.step.training_step import with_techniques
+
     workload = subject.workload
     if workload.operation == STEP and workload.part == "all":
         return with_techniques(subject, [("compile", {"mode": settings.mode})])
@@ -42,5 +42,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return `function` compiled for each shape that it gets."""
+    import torch
+
     compiled_function: Callable[..., Any] = torch.compile(function, dynamic=False, mode=settings.mode)
     return compiled_function

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from suites.memory_published.subject import Workload
+from suites.memory_published.workload import Workload
 from suites.training import workload as training
 
 NAME = "published"

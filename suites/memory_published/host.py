@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.records import Note, Origin, Reading
-from suites.memory_published.subject import Workload
+from suites.memory_published.workload import Workload
 from suites.training.dry_run.estimates import estimator
 from suites.training.layouts.host import deepspeed_host_B
 

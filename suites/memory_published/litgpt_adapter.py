@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from suites.memory_published.litgpt import CHUNK, FusedAttention, TwoNormBlock, nf4, nf4_double
 from suites.training.models.head_loss import HeadLoss
-from suites.training.models.model import EPSILON, ModelShape, Transformer
+from suites.training.models.model import EPSILON, Transformer
+from suites.training.models.shape import ModelShape
 from suites.training.techniques.adapters.llama_adapter import NORMS, ScaledLinear
 from suites.training.techniques.adapters.lora import linear_layers
 from suites.training.trainer import default_dtype

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
-from suites.memory_published.subject import Workload
-from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
+from suites.memory_published.workload import Workload
+from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training

@@ -12,7 +12,8 @@ from suites.offload.on_rank import FOOTPRINT_STEPS
 from suites.offload.origin import origin
 from suites.offload.ranks import Ranks
 from suites.offload.search import ATTEMPTS, SHALLOW, STEPS, attempts
-from suites.offload.subject import Subject, Workload
+from suites.offload.subject import Subject
+from suites.offload.workload import Workload
 
 
 @dataclass(slots=True)

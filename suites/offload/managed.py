@@ -24,8 +24,9 @@ from suites.offload.cgroup import PAGE_B, Cgroup, can_leave
 from suites.offload.managed_memory import ManagedMemory
 from suites.training.offload.host_memory import HostMemory
 from suites.training.optimizers.optimizers import TorchOptimizer, make_torch_optimizer
+from suites.training.resources import Resources
 from suites.training.step import Around, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """mallopt(3), of glibc."""

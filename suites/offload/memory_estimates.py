@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
-from suites.offload.subject import DEVICE, MemoryPlacement, Subject, Workload
+from suites.offload.subject import DEVICE, MemoryPlacement, Subject
+from suites.offload.workload import Workload
 from suites.training.dry_run.estimates import (
     MIXED,
     ModelStates,

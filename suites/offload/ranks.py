@@ -14,7 +14,8 @@ from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, 
 from harness.instruments.memory.process.private_memory import EXACT, SMALL_STACKS
 from harness.records import IN_OTHER_PROCESS, Unavailable
 from suites.offload import on_rank, swap_folder
-from suites.offload.subject import Subject, Workload
+from suites.offload.subject import Subject
+from suites.offload.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 
 TIMEOUT_S = 300.0

@@ -1,53 +1,16 @@
-"""The offload suite's types: a workload, and a training step with the tiers of its memory."""
+"""What a variant of the offload suite is: a training step with the tiers of its memory."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
 
-from harness.bounds import Bounds, OnlyWith, PositiveInt
-from suites.training import workload as training
+from suites.offload.workload import Workload
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
-from suites.training.workload import TextVocabulary
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The tiers of memory, from fast to large. Without a GPU each is emulated by the one below it: private
 memory represents the device, files that are mapped into memory the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(training.StepWorkload):
-    """A training step over ranks on one machine.
-
-    With `device_memory_budget_B` its layers are searched: as many as train in that many bytes per rank, at
-    most `num_hidden_layers`.
-    """
-
-    vocab_size: TextVocabulary
-    precision: Literal["bf16", "fp32"] = "bf16"  # bf16: mixed
-    dp_size: PositiveInt = 2  # processes on this machine; on GPUs, one each
-    # A search for the largest model has no loss curve.
-    loss_steps: Annotated[int, Bounds(at_least=8), OnlyWith("device_memory_budget_B", (None,))] = 24
-    offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
-    # Per rank: find the largest model.
-    device_memory_budget_B: Annotated[float, Bounds(at_least=1)] | None = None
-    device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
-    recompute: bool = False  # recompute activations, in variants that do not decide it
-    source: str = ""
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Return whether the model's size is chosen for a GPU."""
-        return self.device == "cuda"
-
-    @property
-    def training(self) -> training.Workload:
-        """Return the workload of `suites.training`.
-
-        AdamW is torch's fused one, which needs no temporaries.
-        """
-        return training.Workload.of({**asdict(self), "optimizer_impl": "fused"})
 
 
 def shared_techniques(workload: Workload) -> Techniques:

@@ -12,7 +12,8 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology, burst_B
 from suites.overlap import on_rank
-from suites.overlap.subject import Subject, Workload
+from suites.overlap.subject import Subject
+from suites.overlap.workload import Workload
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 CALIBRATIONS = 7

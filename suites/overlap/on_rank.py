@@ -20,8 +20,9 @@ from suites.overlap.operations.common import Spans, TimedOperation, spanned
 from suites.overlap.operations.dispatch import Dispatch
 from suites.overlap.operations.gemm_rs import TimedGemmReduceScatter
 from suites.overlap.operations.training_step import TensorParallelStep
-from suites.overlap.subject import Subject, Workload
+from suites.overlap.subject import Subject
 from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
+from suites.overlap.workload import Workload
 
 LINKED: Mapping[str, Callable[[Subject, OneSided], TimedOperation]] = {
     "ag_gemm": TimedAllGatherGemm,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from suites.overlap_schedule.subject import Subject, Workload
+from suites.overlap_schedule.subject import Subject
+from suites.overlap_schedule.workload import Workload
 from suites.training.step_time.schedules import overlapped_s
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.bounds import PositiveInt
 from suites.overlap_schedule.subject import Subject, refuse_indivisible
 
 
@@ -11,7 +12,7 @@ from suites.overlap_schedule.subject import Subject, refuse_indivisible
 class Settings:
     """`sub_chunks`: messages per shard, and steps."""
 
-    sub_chunks: int
+    sub_chunks: PositiveInt
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

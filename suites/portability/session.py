@@ -18,7 +18,8 @@ from suites.portability.capture.graph import Capture, captured, one_line
 from suites.portability.capture.problem import problem_of
 from suites.portability.capture.step_function import Problem
 from suites.portability.compare import LargestError, compare
-from suites.portability.subject import Compiled, Subject, Workload
+from suites.portability.subject import Compiled, Subject
+from suites.portability.workload import Workload
 
 
 class Session:

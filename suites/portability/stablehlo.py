@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from suites.portability.extra import as_tried, missing
+
+if TYPE_CHECKING:
+    import torch
 
 TRIED = "20261001"
 

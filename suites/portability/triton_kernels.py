@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.instruments.triton_kernels.targets import Compilation
 from harness.records import Unavailable
-from suites.portability.subject import Workload
+from suites.portability.workload import Workload
 
 OF_OPERATION: dict[str, tuple[str, ...]] = {
     "softmax": ("softmax",),

@@ -20,7 +20,8 @@ from harness.instruments.traces.segments import State
 from harness.records import Origin, Reading
 from suites.profiling.diagnosis import ALL_RANKS, Recording, by_step_s, column, diagnose, middle, step_times_s
 from suites.profiling.ranks import RankRecord, RecordedRanks
-from suites.profiling.subject import Injection, Subject, Workload
+from suites.profiling.subject import Injection, Subject
+from suites.profiling.workload import Workload
 
 METRICS = {
     State.COMPUTING: "computing",

@@ -21,7 +21,8 @@ from harness.records import Unavailable
 from suites.profiling import on_rank
 from suites.profiling.injection.injector import Toggle, injector
 from suites.profiling.recorder import StepAccount
-from suites.profiling.subject import Injection, Workload
+from suites.profiling.subject import Injection
+from suites.profiling.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from harness.bounds import Bounds
-from suites.profiling.subject import Subject
+
+if TYPE_CHECKING:
+    from suites.profiling.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

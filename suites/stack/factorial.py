@@ -6,8 +6,10 @@ The YAML lists the combinations; their techniques are applied after this, in `ap
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from suites.stack.subject import Subject
+if TYPE_CHECKING:
+    from suites.stack.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

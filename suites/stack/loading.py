@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suites.stack.subject import Workload
+from suites.stack.workload import Workload
 from suites.training import data
 
 Batch = tuple[Tensor, Tensor]

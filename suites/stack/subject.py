@@ -1,54 +1,17 @@
-"""The stack suite's types: a workload, and how one variant trains on it."""
+"""What a variant of the stack suite is: how one variant trains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
 
 import torch
 
-from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
+from suites.stack.workload import Workload
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step
-from suites.training.workload import StepWorkload, TextVocabulary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(StepWorkload):
-    """One update of a model of Llama's kind: the same sequences for every variant.
-
-    The baseline takes them in `gradient_accumulation_steps` micro-batches of `micro_batch_size` sequences.
-    """
-
-    vocab_size: TextVocabulary
-    learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
-    gradient_accumulation_steps: PositiveInt = 1  # micro-batches per update of the baseline
-    device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
-    source: str = ""
-
-    @property
-    def sequences(self) -> int:
-        """Return the sequences of one update."""
-        return self.micro_batch_size * self.gradient_accumulation_steps
-
-    @property
-    def tokens(self) -> int:
-        """Return the tokens of one update."""
-        return self.sequences * self.seq_len
-
-    @property
-    def flop(self) -> float:
-        """Return 6 P per token and 6 L h T^2 per sequence (arXiv 2307.08691, 4.2, halved: causal attention).
-
-        P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
-        """
-        norms = (2 * self.num_hidden_layers + 1) * self.hidden_size
-        multiplied = self.shape.parameters - self.vocab_size * self.hidden_size - norms
-        scores = 6.0 * self.num_hidden_layers * self.hidden_size * self.seq_len**2
-        return 6.0 * multiplied * self.tokens + scores * self.sequences
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from suites.training.models.model import Transformer
 from suites.training.offload.host_memory import HostMemory
 from suites.training.optimizers.optimizers import RankOptimizer, torch_optimizer
 from suites.training.ranks.mesh import meshes_of
+from suites.training.resources import Resources
 from suites.training.step import TrainingStep
-from suites.training.workload import Resources
 
 CPU = torch.device("cpu")
 

@@ -1,19 +1,19 @@
-"""What a training step trains, as plain data, and the resources of the process that builds it."""
+"""What a training step trains, as plain data. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, NamedTuple
-
-import torch
+from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
-from suites.training.models.model import ModelShape, llama
-from suites.training.offload.host_memory import HostMemory
+from suites.training.models.shape import ModelShape, llama
 
 TextVocabulary = Annotated[int, Bounds(at_least=8)]
 """Vocabulary size of workloads that learn from text, where one of four words follows each word (data.py)."""
+
+Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna"]
+"""A GPU's architecture. cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
 
 HiddenSize = Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
 AttentionHeads = Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
@@ -96,12 +96,3 @@ class Workload(StepWorkload):
     def sequences(self) -> int:
         """Return the sequences that one rank takes per update."""
         return self.micro_batch_size * self.gradient_accumulation_steps
-
-
-class Resources(NamedTuple):
-    """Resources of the process in which a technique is built."""
-
-    device: torch.device
-    host: HostMemory
-    folder: str = ""  # for files; "": the system's for temporary ones
-    meshes: Any = None  # `ranks.mesh.Meshes` of the step's ranks

@@ -22,7 +22,7 @@ WORKLOADS = {"memory": "llama_12m", "kernels": "step_5m_128", "offload": "llama_
 """The suites that the technique's guide adds it to."""
 
 OF_EVERY_SUITE = [
-    "tests/harness/config/test_dataclass_fields.py",
+    "tests/harness/config/test_declarations.py",
     "tests/harness/config/test_protocols.py",
     "tests/project/test_every_optimization.py",
     "tests/project/test_layers.py",
@@ -64,7 +64,7 @@ def test_the_suite_runs_and_its_report_shows_its_numbers(project):
 def test_a_wrong_packing_is_a_wrong_result(project):
     """The check of the guide's suite catches a document that is lost."""
     wrong = (
-        "from harness.records import WrongResult\nfrom suites.packing import *\n"
+        "from harness.records import WrongResult\nfrom suites.packing.suite import *\n"
         "subject = build({'documents': 500, 'seq_len': 64}, 0)\n"
         "pack = lambda lengths, seq_len: one_each(lengths, seq_len)[1:]\n"
         "try:\n    check(prepare(Subject(subject.workload, subject.lengths, pack)))\n"
@@ -131,7 +131,7 @@ def test_both_pass_the_tests_that_look_at_every_suite(project):
 
 
 def test_the_suite_of_the_guide_is_short():
-    lines = (SUITE_EXAMPLE / "suites/packing/__init__.py").read_text().splitlines()
+    lines = (SUITE_EXAMPLE / "suites/packing/suite.py").read_text().splitlines()
     assert len([line for line in lines if line.strip()]) <= 70
 
 

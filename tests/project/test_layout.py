@@ -2,13 +2,14 @@
 
 import ast
 import re
+from dataclasses import dataclass, fields
 
 import pytest
 import yaml
 
 from harness.claims.load import load_claims
-from harness.config.code_fingerprint import ROOT, file_of
-from harness.config.protocols import optimization_file
+from harness.config.code_fingerprint import ROOT
+from harness.config.protocols import optimization_module
 from harness.config.run import load, names
 from harness.config.variants.optimizations import CONF, optimizations, titles
 from harness.report.language.spec import REPORTS, load_spec
@@ -25,20 +26,25 @@ def defined(path):
     }
 
 
-def settings_of(path):
-    """Return the class Settings of a module, which another module of its suite may define."""
-    imported = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
-    source = next((n.module for n in imported if "Settings" in [a.name for a in n.names]), None)
-    return defined(path).get("Settings") or (settings_of(file_of(source)) if source else None)
+@dataclass
+class NoSettings:
+    pass
 
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
-    path, conf = optimization_file(ROOT / "suites" / suite, name), CONF / "suite" / suite / f"{name}.yaml"
-    config = yaml.safe_load(conf.read_text()) if conf.is_file() else {}
-    settings = settings_of(path) if path is not None else None
-    fields = [n.target.id for n in settings.body if isinstance(n, ast.AnnAssign)] if settings else []
-    assert set(fields) == set(config.get("settings", {}))
+    module = optimization_module(f"suites.{suite}", name)
+    config = yaml.safe_load((CONF / "suite" / suite / f"{name}.yaml").read_text()) or {}
+    settings = getattr(module, "Settings", NoSettings)
+    assert {one.name for one in fields(settings)} == set(config.get("settings", {}))
+
+
+@pytest.mark.parametrize("suite", names("suite"))
+def test_every_module_of_an_optimization_has_a_yaml(suite):
+    folder = ROOT / "suites" / suite
+    modules = [*folder.glob("*.py"), *folder.glob("*/*.py")]
+    applied = {file.stem for file in modules if re.search(r"^def apply\(", file.read_text(), re.M)}
+    assert applied <= set(optimizations(suite))
 
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)

@@ -29,18 +29,18 @@ STARTS = {
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
-        test_account test_advise test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer
-        test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite test_fit_refusals
-        test_fit_verdicts
-        test_advise_page test_advise_page_browser
+        test_account test_ask_page test_ask_page_browser test_fabric_flows test_fake_step
+        test_files_on_the_way test_fit_answers test_float8 test_host_optimizer
+        test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
-        test_losses_in_chunks test_memory_published test_mixture test_pipeline_mesh test_published_models
+        test_largest_micro_batch test_losses_in_chunks test_memory_published test_mixture
+        test_pipeline_mesh test_published_models
         test_real_configs test_reserved_memory test_room
         test_stack test_steady_micro_batches test_techniques test_offload_dry_run
         test_offload_memory_estimates
-        test_optimizations test_optimizer_states test_own_layouts_answered test_precision_and_losses
+        test_optimizations test_optimizer_states test_precision_and_losses
         test_search test_simulated_cuda
         test_user_model
     """,

@@ -3,11 +3,7 @@
 LONG = """
     test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes[[]{'micro*
     test_account.py::test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes[[]{'vocab*
-    test_advise.py::test_a_device_that_was_not_compared_is_not_known[[]mi300x*
-    test_advise.py::test_a_device_that_was_not_compared_is_not_known[[]t4*
-    test_advise_page.py::test_a_mistake_in_the_command_is_one_line_and_exit_status_2[[]*serve=0*device=t4*
     test_answer.py::test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one
-    test_at_once.py::test_equal_questions_share_their_answer_and_others_do_not_wait
     test_bf16_products.py::*[[]without *
     test_bf16_products.py::test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow
     test_command_techniques.py::test_it_runs_as_the_yaml_with_the_same_techniques_does_and_not_twice
@@ -72,15 +68,7 @@ LONG = """
     test_expert_parallel.py::test_layers_are_repeated
     test_expert_parallel.py::test_the_dry_run_equals_what_real_ranks_take_whose_routing_is_even*
     test_expert_tensor_parallel.py::test_layers_are_repeated
-    test_fit.py::test_a_micro_batch_that_is_too_large_is_scaled_down
-    test_fit.py::test_an_old_device_has_no_fused_attention_in_bf16
-    test_fit.py::test_flash_attention_is_left_out_where_the_model_has_none
-    test_fit.py::test_the_largest_is_that_of_trying_every_one
-    test_fit.py::test_what_decides_is_named[[]changes1*
-    test_fit.py::test_what_ifs_predict_what_their_own_search_finds
-    test_fit_verdicts.py::test_a_for_loop_over_parameters_does_not_fit_under_zero_2
-    test_fit_verdicts.py::test_reserved_bytes_decide_in_the_first_line
-    test_fit_verdicts.py::test_states_on_the_host_need_its_memory
+    test_fit_answers.py::test_what_ifs_predict_what_their_own_question_finds
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
     test_float8.py::test_its_tolerance_is_that_of_a_single_sequence_too
     test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
@@ -115,7 +103,6 @@ LONG = """
     test_offload_swap_folder.py::test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not
     test_optimizer_states.py::test_parameters_of_several_slices_are_as_measured
     test_overlap_training_step.py::*[[]4-*
-    test_own_layouts_answered.py::test_the_adviser_compares_the_files_layout_and_a_log_with_others
     test_pipeline.py::test_layers_of_a_stage_are_repeated[[]interleaved]
     test_pipeline.py::test_the_rank_that_takes_the_most_is_reported[[]64-0]
     test_pipeline_mesh.py::test_layers_of_a_stage_are_repeated*
@@ -270,6 +257,9 @@ SAMPLED = {
         test_mesh.py::test_the_dry_run_equals_what_real_tensors_take
         test_offload_bytes.py::test_bytes_moved_are_those_by_hand
         test_real_configs.py::test_a_small_one_takes_what_is_predicted
+    """,
+    25: """
+        test_hundred_recipes.py::test_quick_and_cached_dry_runs_equal_full_ones
     """,
 }
 """Tests of which `make test` runs the first of every so many parameter sets, and `make long` the others: each

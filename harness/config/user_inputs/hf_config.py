@@ -131,7 +131,7 @@ def _parse(file: Path, text: str) -> Any:
         raise ValueError(f"{file}: {str(error).partition(';')[0]}") from error
 
 
-def _size(file: Path, config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+def _size(file: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """Return the first of `names` that the config gives, an integer above 0; None where it gives none.
 
     A width may be a list with an entry per layer, of which the largest is returned.
@@ -177,6 +177,20 @@ def workload_from_file(
         source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
         config = _first_layers(file, config, num_hidden_layers)
     name = file.resolve().parent.name if file.stem == "config" else file.stem
+    fields, missing = workload_of_config(config, file, source, usual_seq_len)
+    return FileWorkload(name or str(config["model_type"]), fields, missing)
+
+
+def workload_of_config(
+    config: Mapping[str, Any],
+    file: Path = Path("config.json"),
+    source: str = "",
+    usual_seq_len: int = USUAL_SEQ_LEN,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields of a workload that a config describes, and the sizes that it leaves out.
+
+    `file`: for error messages. Raises ValueError with one line.
+    """
     found = {size: _size(file, config, names) for size, names in SIZES.items()}
     _refuse_heads(file, config, found)
     max_position_embeddings = _size(file, config, POSITIONS) or 2**20
@@ -192,8 +206,7 @@ def workload_from_file(
         "hf_config": config,
         "source": source + defaults,
     }
-    missing = tuple(size for size, value in found.items() if value is None)
-    return FileWorkload(name or str(config["model_type"]), fields, missing)
+    return fields, tuple(size for size, value in found.items() if value is None)
 
 
 def _with_placeholders(found: Mapping[str, int | None]) -> dict[str, int]:

@@ -21,7 +21,7 @@ Alternatives = tuple[Mapping[str, Container[Any]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class NumberRange:
     """All numbers from `at_least` to `at_most`."""
 
     at_least: float = -math.inf
@@ -63,7 +63,7 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
             raise ConfigError(
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )
-        return Interval(
+        return NumberRange(
             **{end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
         )
     return tuple(check_value(where, one, fields[name]) for one in values)

@@ -1,31 +1,27 @@
 """Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
 
-An optimization is a YAML with techniques, a module with `apply`, or both: `conf/suite/<suite>/<name>.yaml`
-and `<name>.py` in `suites/<suite>/` or in one of its folders. `baseline` and `baseline_again` are the
-harness's own. Nothing is imported from a suite: modules are read.
+An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or has the module `<name>.py` in
+`suites/<suite>/` or in a folder there, or both. `baseline` and `baseline_again` are the harness's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from harness.config.code_fingerprint import ROOT
-from harness.config.dataclass_fields import fields_of
-from harness.config.protocols import optimization_file, optimizations_with_module, statement
+from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.declarations import declared_in
+from harness.config.protocols import optimization_file
 from harness.config.validation import (
     ConfigError,
     Fields,
-    check_declarations,
     check_fields,
     check_relations,
     check_value,
-    declared,
     shown,
     unknown,
 )
@@ -64,21 +60,9 @@ class Variant:
     repeats: int | None = None  # fresh processes at most; None: as many as the run has
 
 
-def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
-    """Return the names of a suite's optimizations except the harness's own, sorted."""
-    own = {BASELINE, AGAIN}
-    return sorted((set(with_yaml(suite, conf)) | set(with_module(suite, suites))) - own)
-
-
-def with_yaml(suite: str, conf: Path = CONF) -> list[str]:
-    """Return the names that have a YAML."""
+def optimizations(suite: str, conf: Path = CONF) -> list[str]:
+    """Return the names of a suite's optimizations, sorted: those of its YAMLs."""
     return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
-
-
-@cache
-def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
-    """Return the names that have a module: one that defines or imports `apply`."""
-    return tuple(optimizations_with_module(suites / suite))
 
 
 def variants(
@@ -98,13 +82,11 @@ def variants(
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
-        file = optimization_file(suites / suite, name) if name in with_module(suite, suites) else None
+        file = optimization_file(suites / suite, name)
         if file is None and not entry["applies_to"]:
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
-        settings: Fields = {}
-        if file is not None and statement(file, "Settings") is not None:
-            settings = fields_of(file, "Settings", any_type=True)
-        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
+        module = f"{suites.name}.{module_of(file, suites)}" if file is not None else ""
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], module)
         if file is None and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
@@ -133,18 +115,16 @@ def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Var
 
 
 def variants_of(
-    where: str, name: str, entry: Mapping[str, Any], workload_fields: Fields, settings_fields: Fields
+    where: str, name: str, entry: Mapping[str, Any], workload_fields: Fields, module: str
 ) -> list[Variant]:
     """Return the variants that one optimization's YAML describes; raises ConfigError.
 
-    `settings_fields`: those of its module's `Settings`, which the YAML's `fields` may limit further.
+    `module` has the class `Settings`, where the YAML gives any settings.
     """
     applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
-    check_declarations(f"{where}.fields", entry["fields"])
     repeats = check_value(
         f"{where}.repeats", entry["repeats"], {"type": "int", "optional": True, "at_least": 1}
     )
-    fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
     variants = []
     for label, changed in (entry["variants"] or {"": {}}).items():
         variant = f"{name}.{label}" if label else name
@@ -152,8 +132,7 @@ def variants_of(
         if not isinstance(changed, Mapping):
             raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
         own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
-        settings = check_fields(place, {**entry["settings"], **own}, fields)
-        _check_settings(place, settings, settings_fields)
+        settings = _checked_settings(place, {**entry["settings"], **own}, module)
         listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
@@ -164,10 +143,16 @@ def variants_of(
     return variants
 
 
-def _check_settings(where: str, settings: Mapping[str, Any], fields: Fields) -> None:
-    """Refuse settings that the class Settings does not allow; those that it lacks, `protocols` refuses."""
-    known = {name: value for name, value in settings.items() if name in fields}
-    check_relations(where, check_fields(where, known, fields), fields)
+def _checked_settings(where: str, settings: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """Return settings as the class `Settings` of a module takes them; raises ConfigError."""
+    if not settings:
+        return {}
+    if not module:
+        raise unknown(f"{where}.{next(iter(settings))}", next(iter(settings)), OWN_KEYS)
+    fields = declared_in(module, "Settings")
+    checked = check_fields(where, settings, fields)
+    check_relations(where, checked, fields)
+    return checked
 
 
 def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
@@ -179,11 +164,11 @@ def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> A
     return f"{title} ({label})" if title else f"{name}.{label}"
 
 
-def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, str]:
+def titles(suite: str, conf: Path = CONF) -> dict[str, str]:
     """Return the title of each variant as the YAMLs have it, without composing a config."""
     own = read_yaml(conf / "suite" / f"{suite}.yaml")
     titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
-    for name in optimizations(suite, conf, suites):
+    for name in optimizations(suite, conf):
         entry = entry_of(suite, name, conf)
         for label, changed in (entry.get("variants") or {"": {}}).items():
             variant = f"{name}.{label}" if label else name
@@ -194,6 +179,12 @@ def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, st
 def question_of(suite: str, conf: Path = CONF) -> str:
     """Return the question of a suite's YAML in one line, "" where it has none, without composing a config."""
     return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
+
+
+def suites_with_techniques(conf: Path = CONF) -> list[str]:
+    """Return the suites that train, and so take techniques."""
+    files = sorted((conf / "suite").glob("*.yaml"))
+    return [file.stem for file in files if read_yaml(file).get("takes_techniques")]
 
 
 def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:

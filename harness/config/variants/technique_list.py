@@ -6,16 +6,21 @@ read in the techniques' modules; nothing is imported.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.config.code_fingerprint import ROOT
-from harness.config.protocols import statement
 from harness.config.validation import ConfigError, shown
-from harness.config.variants.techniques import TECHNIQUES, Named, checked_techniques, file_of, literal
+from harness.config.variants.techniques import (
+    TECHNIQUES,
+    Named,
+    checked_techniques,
+    file_of,
+    literal,
+    role_of,
+)
 
 KEY = "techniques"
 """The key of the command line, and the module that its variant has in place of an optimization's."""
@@ -56,11 +61,6 @@ def title_of(techniques: Named) -> str:
     return " + ".join(name.replace("_", " ") + _settings(values, " ({})") for name, values in techniques)
 
 
-def suites_with_techniques(names: list[str], suites: Path = ROOT / "suites") -> list[str]:
-    """Return the suites that train, and so take techniques."""
-    return [name for name in names if statement(suites / name / "__init__.py", "apply_techniques")]
-
-
 def _settings(values: Mapping[str, Any], form: str) -> str:
     words = ",".join(
         f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in values.items()
@@ -70,29 +70,9 @@ def _settings(values: Mapping[str, Any], form: str) -> str:
 
 def _conflict(folder: Path, one: str, other: str) -> str:
     """Return why the module of `one` does not allow `other`; "" where it does."""
-    files = file_of(one, folder), file_of(other, folder)
-    role, same = (_value(file, "ROLE") for file in files)
-    if role is not None and same is not None and _member(role) == _member(same):
-        return f"{one} and {other} both decide {_words(files[0], role)}; choose one of them"
-    reasons = literal(files[0], "EXCLUDES") or {}
+    role, same = (role_of(file_of(name, folder)) for name in (one, other))
+    if role and role == same:
+        decided = import_module("suites.training.roles").Role[role]
+        return f"{one} and {other} both decide {decided}; choose one of them"
+    reasons = literal(file_of(one, folder), "EXCLUDES") or {}
     return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""
-
-
-def _value(file: Path, name: str) -> ast.expr | None:
-    """Return the expression that a module assigns to `name`; None where it has none."""
-    found = statement(file, name)
-    return found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
-
-
-def _member(value: ast.expr) -> str:
-    """Return the name of an enumeration's member, however it is imported."""
-    return ast.unparse(value).rpartition(".")[2]
-
-
-def _words(file: Path, role: ast.expr) -> str:
-    """Return what a role means, as the class `Role` of the training layer has it."""
-    *_, kind, member = ["", *ast.unparse(role).split(".")]
-    found = statement(file, kind)
-    body = found.body if isinstance(found, ast.ClassDef) else []
-    meanings = {ast.unparse(one.targets[0]): one.value for one in body if isinstance(one, ast.Assign)}
-    return str(ast.literal_eval(meanings[member])) if member in meanings else ast.unparse(role)

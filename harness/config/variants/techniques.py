@@ -1,8 +1,9 @@
-"""Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
+"""Checks the techniques that an optimization's YAML lists, by their modules' source: importing needs torch.
 
 A technique is `suites/training/techniques/<kind>/<name>.py`; docs/extend/adding-a-technique.md lists what it
-has. Its settings are the fields of its class `Settings`, see `harness.config.dataclass_fields`; of a type
-that cannot be checked, any value is taken.
+has. It declares LEVEL, ROLE and other constants, and its settings as the fields of its class `Settings`.
+Annotations and defaults are evaluated, and mean what they mean in `harness.config.declarations`; any value is
+taken where a type cannot be checked.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
@@ -13,15 +14,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
 
-from harness.config.code_fingerprint import ROOT, shown_path
-from harness.config.dataclass_fields import dataclass_in, fields_of
-from harness.config.protocols import Function, faults, statement
-from harness.config.validation import ConfigError, Fields, check_relations, check_value, unknown
+from harness.bounds import Bounds, OnlyWith, PositiveInt
+from harness.config.code_fingerprint import ROOT, module_of, parsed, shown_path
+from harness.config.declarations import allowed_by
+from harness.config.protocols import Function, refuse_incomplete
+from harness.config.validation import (
+    TYPES,
+    ConfigError,
+    Fields,
+    check_declarations,
+    check_relations,
+    check_value,
+    unknown,
+)
 from harness.config.variants.other_words import meant_by
 
 TECHNIQUES = ROOT / "suites" / "training" / "techniques"
@@ -34,6 +45,13 @@ TECHNIQUE = {
 }
 """The functions of a technique; it also has LEVEL and Settings."""
 
+NAMES = {
+    "Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping, "Bounds": Bounds,
+    "OnlyWith": OnlyWith, "PositiveInt": PositiveInt,
+}  # fmt: skip
+"""What an annotation may name besides Python's own types and the module's constants."""
+
+SEE = "docs/extend/adding-a-technique.md lists what a technique has"
 
 Named = tuple[tuple[str, Mapping[str, Any]], ...]
 """(name, settings) of each technique of a list."""
@@ -109,14 +127,8 @@ def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
 
 @cache
 def check_module(file: Path, folder: Path = TECHNIQUES) -> None:
-    """Raise ConfigError, one line, where a technique's module lacks something."""
-    missing = [] if statement(file, "LEVEL") else ["LEVEL is missing"]
-    if isinstance(found := dataclass_in(file, "Settings"), str):
-        missing.append(found)
-    else:
-        fields = fields_of(file, "Settings", any_type=True).items()
-        missing += [f"Settings.{name} has no default" for name, field in fields if "default" not in field]
-    missing += faults(file, TECHNIQUE)
+    """Raise ConfigError, one line, where a technique's module does not declare what it should."""
+    missing = [] if "LEVEL" in statements(file) else ["LEVEL is missing"]
     missing += [
         str(unknown(f"{listing}.{name}", name, names(folder)))
         for listing in ("EXCLUDES", "NEEDS")
@@ -124,10 +136,13 @@ def check_module(file: Path, folder: Path = TECHNIQUES) -> None:
         if name not in names(folder)
     ]
     if missing:
-        raise ConfigError(
-            f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. docs/extend/adding-a-technique.md "
-            "lists what a technique has"
-        )
+        raise ConfigError(f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. {SEE}")
+    settings_of(file)
+
+
+def check_functions(name: str) -> None:
+    """Import a technique; raise ConfigError, one line, where it lacks a function."""
+    refuse_incomplete(import_module(module_of(file_of(name))), TECHNIQUE, SEE)
 
 
 def names(folder: Path = TECHNIQUES) -> list[str]:
@@ -159,18 +174,77 @@ def built(folder: Path = TECHNIQUES) -> list[str]:
     return [name for name in names(folder) if literal(file_of(name, folder), "NOT_BUILT") is None]
 
 
+@cache
+def statements(file: Path) -> Mapping[str, ast.stmt]:
+    """Return the statements that give a module its names; raises ConfigError where it is not Python."""
+    found: dict[str, ast.stmt] = {}
+    for node in parsed(file).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            found[ast.unparse(node.target)] = node
+        elif isinstance(node, ast.Assign):
+            found |= {ast.unparse(target): node for target in node.targets}
+    return found
+
+
+def assigned(file: Path, name: str) -> ast.expr | None:
+    """Return the expression that a module assigns to `name`; None where it has none."""
+    found = statements(file).get(name)
+    return found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
+
+
 def literal(file: Path, name: str) -> Any:
     """Return the literal that a module assigns to `name`; None where it has none."""
-    found = statement(file, name)
-    if not isinstance(found, ast.Assign | ast.AnnAssign) or found.value is None:
+    value = assigned(file, name)
+    if value is None:
         return None
     try:
-        return ast.literal_eval(found.value)
+        return ast.literal_eval(value)
     except ValueError:
-        raise ConfigError(f"{shown_path(file)}: {name}={ast.unparse(found.value)} is no literal") from None
+        raise ConfigError(f"{shown_path(file)}: {name}={ast.unparse(value)} is no literal") from None
+
+
+def role_of(file: Path) -> str:
+    """Return the name of the `Role` of a technique; "" where it has none."""
+    role = assigned(file, "ROLE")
+    return "" if role is None else ast.unparse(role).rpartition(".")[2]
 
 
 @cache
 def settings_of(file: Path) -> Fields:
-    """Return each setting of a technique with its default and what it allows."""
-    return fields_of(file, "Settings", any_type=True)
+    """Return each setting of a technique with its default and what it allows; raises ConfigError."""
+    kind = statements(file).get("Settings")
+    if not isinstance(kind, ast.ClassDef):
+        raise ConfigError(f"{shown_path(file)}: class Settings is missing")
+    try:
+        fields = {
+            ast.unparse(node.target): _field(file, node)
+            for node in kind.body
+            if isinstance(node, ast.AnnAssign)
+        }
+        check_declarations("Settings", fields)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{shown_path(file)}: {error}") from None
+    return fields
+
+
+def _field(file: Path, node: ast.AnnAssign) -> Mapping[str, Any]:
+    """Return what a field allows; any value where its type cannot be checked."""
+    try:
+        allowed = allowed_by(_evaluated(file, node.annotation))
+    except NameError:
+        allowed = {"type": ast.unparse(node.annotation)}
+    if allowed.get("type", "str") not in TYPES:
+        allowed = {"optional": True}
+    if node.value is None:
+        raise ConfigError(f"Settings.{ast.unparse(node.target)} has no default")
+    default = _evaluated(file, node.value)
+    return {**allowed, "default": check_value(f"Settings.{ast.unparse(node.target)}", default, allowed)}
+
+
+def _evaluated(file: Path, node: ast.expr) -> Any:
+    """Return the value of an expression over `NAMES` and constants of the module."""
+    used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} & statements(file).keys()
+    constants = {name: literal(file, name) for name in used}
+    return eval(compile(ast.Expression(node), str(file), "eval"), NAMES | constants)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.variants.optimizations import SUITES
+from harness.config.variants.optimizations import CONF, read_yaml
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits
 from harness.sweep.environment import Environment
-from harness.sweep.estimate.survey import HOOK, has_own_model
+from harness.sweep.estimate.survey import has_own_model
 from harness.sweep.skip_rules import NOT_TRIED
 
 logger = logging.getLogger(__name__)
@@ -67,9 +67,8 @@ class HostProbe(NamedTuple):
 
 
 def has_bf16_products(suite: str) -> bool:
-    """Return whether a suite reports which of its cells compute bf16 products, read in its source."""
-    source = SUITES / suite / "__init__.py"
-    return source.is_file() and f"\ndef {HOOK}(" in source.read_text()
+    """Return whether a suite reports which of its cells compute bf16 products."""
+    return bool(read_yaml(CONF / "suite" / f"{suite}.yaml").get("bf16_products"))
 
 
 def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> HostProbe | None:

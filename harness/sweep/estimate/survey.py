@@ -56,7 +56,7 @@ def bf16_FLOP(cells: Sequence[Cell], package: str) -> dict[str, float]:
 def own_model(cells: Sequence[Cell], package: str) -> dict[str, Any]:
     """Return `own_FLOP` and `too_large` of the baseline of a user's own model; nothing without one."""
     for cell in cells:
-        suite: Any = import_module(f"{package}.{cell.suite}")
+        suite: Any = import_module(f"{package}.{cell.suite}.suite")
         if cell.optimization == BASELINE and has_own_model(cell) and hasattr(suite, OWN_MODEL):
             with suppress(Exception):  # raised again when the cell is run, and recorded there
                 flop, reason = suite.own_model(suite.build(cell.config["workload"], cell.seed))
@@ -72,7 +72,7 @@ def has_own_model(cell: Cell) -> bool:
 def _of_cell(cell: Cell, package: str) -> float:
     """Return the FLOP of one cell: built, its module and techniques applied."""
     name = f"{package}.{cell.suite}"
-    suite: Any = import_module(name)
+    suite: Any = import_module(f"{name}.suite")
     subject = suite.build(cell.config["workload"], cell.seed)
     if (module := optimization_module(name, cell.module)) is not None:
         subject = apply(module, subject, cell.config["settings"])

@@ -176,14 +176,15 @@ def main() -> None:
 
     Any failure ends the process before it is ready.
     """
+    from harness.instruments.lifeline import die_with_parent
     from harness.sweep.worker import worker
 
     connection, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     connection.set_inheritable(False)
-    worker.die_with_parent(lifeline)
+    die_with_parent(lifeline)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     over = worker.end_group_at_exit()  # before the imports, as in a worker: their own handlers run first
-    worker.preload(importlib.import_module(sys.argv[3]))
+    worker.preload(importlib.import_module(f"{sys.argv[3]}.suite"))
     worker.host(sys.modules.get("torch"))  # else each child reads all versions; with a GPU nothing forks
     _end_threads()
     tmpdir, room_B = _initial_tmpdir(), len(os.environb[b"TMPDIR"])

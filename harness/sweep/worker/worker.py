@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import fcntl
 import importlib
 import json
 import math
 import os
 import resource
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import psutil
 
-from harness.config.protocols import apply, check_suite, close, optimization_module, prepared, unavailable
+from harness.config.protocols import (
+    apply,
+    check_optimization,
+    check_suite,
+    close,
+    optimization_module,
+    prepared,
+    unavailable,
+)
 from harness.config.variants.optimizations import AGAIN, BASELINE
+from harness.config.variants.techniques import check_functions
 from harness.instruments import unary_functions
+from harness.instruments.lifeline import die_with_parent
 from harness.instruments.machine import memory_bytes
 from harness.instruments.memory.process.private_memory import private_bytes, private_limit
 from harness.records import (
@@ -128,20 +135,6 @@ def _open_output(output: int, cell: Cell) -> None:
     os.write(output, failure_classification.begin_mark(cell.id))
 
 
-def die_with_parent(lifeline: int) -> None:
-    """Make the kernel kill this process's group once the parent's end of the pipe `lifeline` closes.
-
-    This works even while the process hangs in C, and covers the processes it started. Linux only: fcntl(2),
-    F_SETSIG.
-    """
-    os.set_inheritable(lifeline, False)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, getattr(fcntl, "F_SETSIG", 10), signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if select.select([lifeline], [], [], 0)[0]:  # it closed before this was armed
-        os.killpg(0, signal.SIGKILL)
-
-
 def run_cell(cell: Cell, package: str, limits: Limits, emit: Emitter) -> Status:
     """Run the cell, and report how it ended."""
     emit(CellStarted(cell.id, now()))
@@ -184,7 +177,7 @@ def run_group(
     limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))
     with memory_limit(limits.memory_B):
         tools = WorkerHooks(
-            importlib.import_module(f"{package}.{cells[0].suite}"),
+            importlib.import_module(f"{package}.{cells[0].suite}.suite"),
             set_up,
             lambda error: _fault(error, package, limits),
             emit_output,
@@ -213,12 +206,15 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
 def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
     """Return the suite, and the optimization's module: None where it has none, as the baseline."""
     name = f"{package}.{cell.suite}"
-    suite = importlib.import_module(name)
+    suite = importlib.import_module(f"{name}.suite")
     preload(suite)
-    if suite.__file__ is not None:
-        check_suite(Path(suite.__file__).parent, "techniques" in cell.config)
+    check_suite(suite, "techniques" in cell.config)
+    for technique, _ in cell.config.get("techniques") or ():
+        check_functions(technique)
     module = optimization_module(name, cell.module)
-    if module is None and cell.module not in (BASELINE, AGAIN) and "techniques" not in cell.config:
+    if module is not None:
+        check_optimization(module)
+    elif cell.module not in (BASELINE, AGAIN) and "techniques" not in cell.config:
         raise ModuleNotFoundError(f"No module named '{name}.{cell.module}'")
     return suite, module
 

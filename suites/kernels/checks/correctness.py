@@ -24,7 +24,8 @@ from suites.kernels.bound_call import (
 from suites.kernels.checks.edge_cases import edge_cases
 from suites.kernels.checks.reference import Reference, evaluate, in_float64, reference, reference_of
 from suites.kernels.session import Session
-from suites.kernels.subject import Inputs, Subject, Workload
+from suites.kernels.subject import Inputs, Subject
+from suites.kernels.workload import Workload
 
 ROUNDING = 2.0**-24
 """Rounding in fp32: a gradient that results from cancellation, as a saturated softmax's, is known only to

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from suites.kernels.bound_call import make_inputs, mapped
-from suites.kernels.subject import Inputs, Subject, Workload
+from suites.kernels.subject import Inputs, Subject
+from suites.kernels.workload import Workload
 
 Case = tuple[str, Workload, Inputs]
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from suites.kernels.bound_call import leaves_of, make_inputs, make_upstream, mapped, tensors_of
-from suites.kernels.subject import Inputs, Operation, Result, Workload
+from suites.kernels.subject import Inputs, Operation, Result
+from suites.kernels.workload import Workload
 
 HEADS_COMPARED = 2
 """Number of (batch, head) pairs that are computed above FEW_PAIRS scores: the first and the last."""

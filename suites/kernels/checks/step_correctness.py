@@ -21,7 +21,8 @@ from suites.kernels.bound_call import seconds_of
 from suites.kernels.session import Session
 from suites.kernels.step.config_model import has_experts
 from suites.kernels.step.training_step import FixedBatchTrainer, contract_of, step_of
-from suites.kernels.subject import Operation, Subject, Workload
+from suites.kernels.subject import Operation, Subject
+from suites.kernels.workload import Workload
 from suites.training import correctness
 from suites.training.correctness import (
     UPDATES,

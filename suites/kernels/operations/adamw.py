@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from suites.kernels.subject import Operation, Workload
+from suites.kernels.subject import Operation
+from suites.kernels.workload import Workload
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.training.optimizers.optimizers import ADAMW_FLOPS
 

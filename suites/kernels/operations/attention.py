@@ -7,7 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from suites.kernels.subject import Operation, Workload
+from suites.kernels.subject import Operation
+from suites.kernels.workload import Workload
 from suites.training.models.model import causal_mask, explicit_attention
 
 Inputs = tuple[Tensor, Tensor, Tensor, bool]

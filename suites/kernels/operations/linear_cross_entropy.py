@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suites.kernels.subject import Operation, Workload
+from suites.kernels.subject import Operation
+from suites.kernels.workload import Workload
 from suites.training.models.model import linear_cross_entropy
 
 INDEX_B = 8

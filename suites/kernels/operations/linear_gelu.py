@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.kernels.operations import gelu_bias
-from suites.kernels.subject import IN_PRODUCT, Operation, Workload
+from suites.kernels.subject import IN_PRODUCT, Operation
+from suites.kernels.workload import Workload
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 

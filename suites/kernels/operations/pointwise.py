@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suites.kernels.subject import Operation, Workload
+from suites.kernels.subject import Operation
+from suites.kernels.workload import Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:

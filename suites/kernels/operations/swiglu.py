@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suites.kernels.subject import Operation, Workload
+from suites.kernels.subject import Operation
+from suites.kernels.workload import Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:

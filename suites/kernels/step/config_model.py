@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from harness.records import Unavailable
-from suites.kernels.subject import Workload
+from suites.kernels.workload import Workload
 from suites.training.models import huggingface, huggingface_config
-from suites.training.models.quantization import refuse_quantized
+from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.workload import Workload as TrainingWorkload
 
 STATES_B = 16

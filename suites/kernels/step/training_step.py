@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.kernels.step import config_model
-from suites.kernels.subject import Inputs, Operation, Subject, Workload
+from suites.kernels.subject import Inputs, Operation, Subject
+from suites.kernels.workload import Workload
 from suites.training import trainer
 from suites.training.contract import Contract, Within, loosest
-from suites.training.models.model import llama
+from suites.training.models.shape import llama
 from suites.training.optimizers import adamw_settings
 from suites.training.optimizers.optimizers import RankOptimizer
 from suites.training.optimizers.shared_states import SharedTensors, share_states

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suites.overlap.operations.common import RankShare, worst_error
-from suites.overlap.subject import DECODE_HEAD_SIZE as HEAD_SIZE
-from suites.overlap.subject import DECODE_HEADS as HEADS
 from suites.overlap.subject import Subject
 from suites.overlap.symmetric.heap import SignalTimeout, SymmetricHeap
+from suites.overlap.workload import DECODE_HEAD_SIZE as HEAD_SIZE
+from suites.overlap.workload import DECODE_HEADS as HEADS
 
 POLLS = 256
 """Reads of a message's last word before a rank pauses and looks at the clock."""

@@ -23,7 +23,7 @@ from harness.records import Unavailable
 from suites.portability.capture.graph import DEPENDS, Capture, one_line
 from suites.portability.capture.problem import problem_of
 from suites.portability.capture.step_function import Problem
-from suites.portability.subject import Workload
+from suites.portability.workload import Workload
 
 
 def other_length(workload: Workload, seed: int) -> Problem:

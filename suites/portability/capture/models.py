@@ -11,18 +11,12 @@ import torch
 from torch import nn
 
 from harness.records import Unavailable
-from suites.portability.subject import Workload
+from suites.portability.workload import Workload
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.fake_transformers import READ_VALUES
-from suites.training.models.model import (
-    Functions,
-    ModelShape,
-    Transformer,
-    initialise,
-    linear_cross_entropy,
-    llama,
-)
-from suites.training.models.quantization import refuse_quantized
+from suites.training.models.huggingface_config import refuse_quantized
+from suites.training.models.model import Functions, Transformer, initialise, linear_cross_entropy
+from suites.training.models.shape import ModelShape, llama
 from suites.training.workload import Workload as TrainingWorkload
 
 __all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]

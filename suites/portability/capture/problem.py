@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from suites.portability.capture import adamw, models
 from suites.portability.capture.step_function import Forward, Problem
-from suites.portability.subject import Workload
+from suites.portability.workload import Workload
 from suites.training.models.model import (
     EPSILON,
     NONE,

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.records import Unavailable
-from suites.portability.capture.graph import Capture
-from suites.portability.engines import inductor, iree, onnx_runtime, openvino
 from suites.portability.extra import missing
 from suites.portability.subject import Compiled, Subject
 
-ENGINES = {
-    "inductor": (inductor, ()),
-    "iree": (iree, ("iree.compiler", "iree.runtime", "torch_mlir")),
-    "onnx_runtime": (onnx_runtime, ("onnxruntime", "onnx", "onnxscript")),
-    "openvino": (openvino, ("openvino",)),
+if TYPE_CHECKING:
+    from suites.portability.capture.graph import Capture
+
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "inductor": (),
+    "iree": ("iree.compiler", "iree.runtime", "torch_mlir"),
+    "onnx_runtime": ("onnxruntime", "onnx", "onnxscript"),
+    "openvino": ("openvino",),
 }
-"""Engines, with the packages that each imports."""
+"""The packages that each engine imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Settings:
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject compiled for any length."""
-    engine = ENGINES[settings.engine][0].apply(subject).engine
+    engine = engine_module(settings.engine).apply(subject).engine
     assert engine is not None
     return replace(
         subject, engine=replace(engine, compile=partial(compiled, name=settings.engine), any_length=True)
@@ -42,8 +43,15 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 def compiled(capture: Capture, name: str) -> Compiled:
     """Return the graph compiled by an engine; raises `Unavailable` where a package is missing."""
-    module, packages = ENGINES[name]
-    if reason := missing(*packages):
+    if reason := missing(*PACKAGES[name]):
         raise Unavailable(reason)
-    found: Compiled = module.compiled(capture)
+    found: Compiled = engine_module(name).compiled(capture)
     return found
+
+
+def engine_module(name: str) -> Any:
+    """Return the module of an engine."""
+    from suites.portability.engines import inductor, iree, onnx_runtime, openvino
+
+    modules = {"inductor": inductor, "iree": iree, "onnx_runtime": onnx_runtime, "openvino": openvino}
+    return modules[name]

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.instruments.triton_kernels.code_objects import KernelUsage, of_hsaco, of_ptx
 from harness.records import HostInfo, Note, Origin, Reading, Unavailable
 from suites.portability import stablehlo
-from suites.portability.capture.graph import Capture
-from suites.portability.engines.iree import compile_text
 from suites.portability.extra import installed, missing
 from suites.portability.subject import Compiled, Engine, Subject
+
+if TYPE_CHECKING:
+    from suites.portability.capture.graph import Capture
 
 BACKENDS = {
     "cuda_sm_80": ("cuda", ["--iree-cuda-target=sm_80"]),
@@ -53,6 +55,8 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 def compiled(capture: Capture, target: str) -> Compiled:
     """Return the size of the target's program and what its kernels need; raises the compiler's error."""
+    from suites.portability.engines.iree import compile_text
+
     backend, flags = BACKENDS[target]
     with tempfile.TemporaryDirectory() as folder:
         dump = f"--iree-hal-dump-executable-binaries-to={folder}"

@@ -13,8 +13,9 @@ import triton
 from harness.records import Unavailable
 from suites.portability.capture.graph import Capture
 from suites.portability.capture.problem import problem_of
-from suites.portability.subject import Compiled, Engine, Subject, Workload
+from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.triton_kernels import functions_of
+from suites.portability.workload import Workload
 
 SMALL = {"micro_batch_size": 1, "seq_len": 16}
 SMALL_WIDTHS = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}

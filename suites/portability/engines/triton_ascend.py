@@ -12,8 +12,9 @@ from harness.instruments.triton_kernels import ascend
 from harness.instruments.triton_kernels.targets import triton_ir
 from harness.records import HostInfo, Origin, Reading, Unavailable
 from suites.portability.capture.graph import Capture
-from suites.portability.subject import Compiled, Engine, Subject, Workload
+from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.triton_kernels import kernels_of
+from suites.portability.workload import Workload
 
 
 def unavailable(host: HostInfo) -> str | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-
-import triton
+from typing import TYPE_CHECKING
 
 from harness.instruments.triton_kernels.targets import usage
 from harness.records import Origin, Reading, Unavailable
-from suites.portability.capture.graph import Capture
-from suites.portability.subject import Compiled, Engine, Subject, Workload
+from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.triton_kernels import kernels_of
+from suites.portability.workload import Workload
+
+if TYPE_CHECKING:
+    from suites.portability.capture.graph import Capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Settings:
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject's kernels compiled for a target; raises `Unavailable` where there are none."""
+    import triton
+
     if subject.workload.hf_config is not None:
         raise Unavailable("our kernels replace operators of this project's model, and this is transformers'")
     kernels_of(subject.workload)

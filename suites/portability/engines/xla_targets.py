@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.records import HostInfo
 from suites.portability import stablehlo
-from suites.portability.capture.graph import Capture
-from suites.portability.engines.xla import TRIED, parsed
 from suites.portability.extra import as_tried, installed, missing
 from suites.portability.subject import Compiled, Engine, Subject
+
+if TYPE_CHECKING:
+    from suites.portability.capture.graph import Capture
 
 TOPOLOGIES = {"tpu_v5e": "v5e:2x2", "tpu_v6e": "v6e:2x2"}
 """Targets: the topology that libtpu describes; one of its chips is compiled for."""
@@ -42,6 +43,8 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 def compiled(capture: Capture, target: str) -> Compiled:
     """Return the size of the target's program; raises the compiler's error."""
+    from suites.portability.engines.xla import TRIED, parsed
+
     text = stablehlo.without_other_dialects(capture.stablehlo)
     os.environ.update(SETTINGS)
     with as_tried("jaxlib", TRIED):

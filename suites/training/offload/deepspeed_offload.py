@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from harness.instruments.distributed.deepspeed_ops import load
 from harness.records import Unavailable
 from suites.training.optimizers.optimizers import LEARNING_RATE
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.workload import Workload
 
 PLACES = {"device": "none", "host": "cpu", "disk": "nvme"}
 """Deepspeed's name of each memory tier."""

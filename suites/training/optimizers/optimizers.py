@@ -19,7 +19,8 @@ from harness.instruments import torch_internals
 from suites.training.dry_run.plain_numbers import PlainNumbers
 from suites.training.models.model import blocks_of
 from suites.training.optimizers.adamw_8bit import AdamW8bit
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.workload import Workload
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "default": {},

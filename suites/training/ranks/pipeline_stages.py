@@ -21,9 +21,10 @@ from harness.instruments import torch_internals
 from suites.training.models.model import SequenceShard, Transformer
 from suites.training.optimizers.optimizers import RankOptimizer, total_norm
 from suites.training.ranks.context_group import ContextGroup
+from suites.training.resources import Resources
 from suites.training.step import MakeOptimizer, no_context
 from suites.training.trainer import Batch, live_gradients
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 EMBEDDINGS, OUTPUT = ("token_embedding", "position_embedding"), ("norm", "head")
 """The model's attributes of its first and of its last stage."""

@@ -22,7 +22,8 @@ from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import Contract, loosest
 from suites.training.models import huggingface, user_model
-from suites.training.step import Level, Role, TrainingStep
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
@@ -36,7 +37,7 @@ Configured = TypeVar("Configured")
 class Technique(Protocol[Configured]):
     """What every technique's module has. It may also have:
 
-    - `ROLE`: what it decides alone, a `step.Role`.
+    - `ROLE`: what it decides alone, a `roles.Role`.
     - `EXCLUDES`: names of techniques that it does not combine with, each with the reason.
     - `NEEDS`: names of techniques without which it means nothing.
     - `NOT_BUILT`: why no step can have it yet; it is not offered.

@@ -41,18 +41,6 @@ GOOD = {
 SOURCES = """
 somewhere: {cite: a place, provenance: stated, says: {first: {text: It is so.}}}
 """
-WORKLOAD = """
-from dataclasses import dataclass
-@dataclass(kw_only=True)
-class Workload:
-    num_hidden_layers: int
-    optimizer: str
-    bias: bool = False
-    learning_rate: float = 1e-3
-    ranks: int = 2
-    device_memory_B: float
-    source: str
-"""
 SUITE = """
 workloads:
   w_small:
@@ -69,16 +57,15 @@ def load(conf: Path, edit: Edit | None = None) -> Any:
     data = yaml.safe_load(yaml.safe_dump(GOOD))
     if edit:
         edit(data, data["claims"][0])
-    for folder in ("claims", "suite/invented", "report", "suites/invented"):
+    for folder in ("claims", "suite/invented", "report"):
         (conf / folder).mkdir(parents=True, exist_ok=True)
     (conf / "claims/invented.yaml").write_text(yaml.safe_dump(data))
     (conf / "sources.yaml").write_text(SOURCES)
     (conf / "suite/invented.yaml").write_text(SUITE)
-    (conf / "suites/invented/__init__.py").write_text(WORKLOAD)
     (conf / "suite/invented/o.yaml").write_text("title: The other\n")
     (conf / "suite/invented/p.yaml").write_text("variants: {x: {title: P by x}, y: {}}\n")
     (conf / "report/invented.yaml").write_text("names: {workload: {w_small: Small}}\n")
-    return load_claims("invented", conf, conf / "suites")
+    return load_claims("invented", conf, "toy.toy_suites")
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:

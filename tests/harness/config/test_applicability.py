@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from planned import RUN
 
+from harness.config.protocols import optimization_file
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.config.variants.applicability import applies, checked_alternatives, left_out
-from harness.config.variants.optimizations import Variant, with_module
+from harness.config.variants.optimizations import SUITES, Variant
 from harness.records import Sampling
 from harness.sweep.plan import is_planned, not_planned, plan
 
@@ -140,7 +141,11 @@ def test_every_applies_to_of_a_suite_is_read():
 
 def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     (run,) = load(["suite=kernels"])
-    alone = [one for one in run.variants if one.techniques and one.module not in with_module("kernels")]
+    alone = [
+        one
+        for one in run.variants
+        if one.techniques and optimization_file(SUITES / "kernels", one.module) is None
+    ]
     assert alone
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)
 

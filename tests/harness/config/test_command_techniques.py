@@ -10,7 +10,6 @@ from harness.commands.run.completion import choices
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import NUMBERS, ConfigError
-from harness.config.variants.technique_list import suites_with_techniques
 from harness.config.variants.techniques import checked_techniques, file_of, names, settings_of
 from harness.sweep.plan import plan
 
@@ -130,7 +129,7 @@ def test_the_baseline_and_that_variant_run_and_what_else_is_named():
     ]
 
 
-@pytest.mark.parametrize("suite", suites_with_techniques(["interconnect", "kernels", "memory", "offload"]))
+@pytest.mark.parametrize("suite", ["interconnect", "kernels", "memory", "offload"])
 def test_each_suite_that_trains_plans_it_where_its_own_lists_of_techniques_apply(suite):
     run = run_of("techniques=[activation_checkpointing.full]", suite=suite)
     groups = plan(run, "env", lambda variant: "code", gpu=True)

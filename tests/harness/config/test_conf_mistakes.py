@@ -18,7 +18,7 @@ def conf(tmp_path, monkeypatch):
     folder = tmp_path / "conf"
     shutil.copytree(config.CONF, folder)
     monkeypatch.setattr(config, "CONF", folder)
-    monkeypatch.setattr(config, "with_yaml", lambda suite: optimizations.with_yaml(suite, folder))
+    monkeypatch.setattr(config, "optimizations", lambda suite: optimizations.optimizations(suite, folder))
     return folder
 
 
@@ -51,7 +51,7 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
     with pytest.raises(ConfigError) as refused:
         config.compose_suite("memory", {})
     assert str(refused.value) == (
-        "conf/suite/memory.yaml: fields: the class Workload of suites/memory declares them; "
+        "conf/suite/memory.yaml: fields: the class Workload of suites/memory/workload.py declares them; "
         "see docs/extend/adding-a-suite.md"
     )
 

@@ -1,5 +1,6 @@
 """An optimization's YAML: titles, techniques and their settings, checked before anything runs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -34,8 +35,15 @@ class Settings:
 def contract(settings): ...
 def apply(step, settings): ...
 """
+TUNED = """from dataclasses import dataclass
+@dataclass
+class Settings:
+    x: int
+
+def apply(subject, settings): ...
+"""
 PLAIN = {
-    "title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "repeats": None,
+    "title": "", "settings": {}, "techniques": [], "applies_to": [], "repeats": None,
     "variants": {},
 }  # fmt: skip
 
@@ -76,25 +84,28 @@ def test_a_mistake_in_techniques_is_refused(folder, given, message):
 
 
 @pytest.fixture
-def tree(tmp_path):
-    """Write a suite with a module alone, a module with a YAML, and helpers that are no optimization."""
-    (tmp_path / "suite/toy").mkdir(parents=True)
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "suite/toy.yaml").write_text("baseline_title: As it is\n")
-    (tmp_path / "toy/bare.py").write_text("def apply(subject):\n    pass\n".join(["\n", ""]))
-    (tmp_path / "toy/tuned.py").write_text("\ndef apply(subject, settings):\n    pass\n")
-    (tmp_path / "toy/helper.py").write_text("\ndef applied(subject):\n    pass\n")
+def tree(tmp_path, monkeypatch):
+    """Write a suite with an optimization without settings, one with, and a helper, which is none."""
+    tree = tmp_path / re.sub(r"\W", "_", tmp_path.name)
+    (tree / "suite/toy").mkdir(parents=True)
+    (tree / "toy").mkdir()
+    (tree / "suite/toy.yaml").write_text("baseline_title: As it is\n")
+    (tree / "suite/toy/bare.yaml").write_text("")
+    (tree / "toy/bare.py").write_text("def apply(subject): ...\n")
+    (tree / "toy/tuned.py").write_text(TUNED)
+    (tree / "toy/helper.py").write_text("def applied(subject): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
     tuned = {"title": "Tuned", "variants": {"a": {"title": "Tuned, a", "x": 1}, "b": {"x": 2}}}
-    (tmp_path / "suite/toy/tuned.yaml").write_text(yaml.safe_dump(tuned))
-    return tmp_path
+    (tree / "suite/toy/tuned.yaml").write_text(yaml.safe_dump(tuned))
+    return tree
 
 
-def test_an_optimization_is_a_yaml_or_a_module(tree):
-    assert optimizations("toy", tree, tree) == ["bare", "tuned"]
+def test_an_optimization_is_a_yaml(tree):
+    assert optimizations("toy", tree) == ["bare", "tuned"]
 
 
 def test_titles_are_those_of_the_yamls(tree):
-    assert titles("toy", tree, tree) == {
+    assert titles("toy", tree) == {
         "baseline": "As it is",
         "baseline_again": "Baseline again (noise)",
         "bare": "bare",
@@ -106,7 +117,7 @@ def test_titles_are_those_of_the_yamls(tree):
 def test_titles_of_a_variant_without_keys_are_refused_with_file_and_line(tree):
     (tree / "suite/toy/tuned.yaml").write_text("title: Tuned\nvariants: {a: {x: 1},\n  b: 3}\n")
     with pytest.raises(ConfigError, match=r"^conf/suite/toy/tuned.yaml:3: variants.b=3: expected the keys"):
-        titles("toy", tree, tree)
+        titles("toy", tree)
 
 
 def config(interleave=False, **entries):
@@ -168,19 +179,16 @@ def apply(subject, settings): ...
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({}, r"configured\.settings\.depth: missing; expected a whole number of at least 1"),
+        (
+            {"settings": {"rate_B_per_s": 1}},
+            r"settings\.depth: missing; expected a whole number of at least 1",
+        ),
         ({"settings": {"depth": "three"}}, r"settings\.depth='three': expected a whole number of at least 1"),
         (
             {"settings": {"depth": 1}, "variants": {"deep": {"depth": 0}}},
             r"variants\.deep\.depth=0: expected a whole number of at least",
         ),
-        (
-            {"fields": {"depth": {"type": "int", "at_lest": 1}}},
-            r"fields\.depth\.at_lest: no such name; did you",
-        ),
-        ({"fields": {"depth": "int"}}, r"fields\.depth: 'int'; expected KEY: VALUE lines"),
-        ({"fields": {"depth": {"type": "integer"}}}, r"fields\.depth\.type=integer: no such name"),
-        ({"fields": {"depth": {"type": "int", "at_least": "one"}}}, r"at_least='one': expected a number"),
+        ({"settings": {"depth": 1, "dept": 2}}, r"settings\.dept: no such name; did you mean depth\?"),
     ],
     ids=str,
 )
@@ -190,13 +198,17 @@ def test_settings_are_checked_against_the_class_of_the_module(tree, entry, messa
         variants("toy", config(configured=entry), (), tree)
 
 
-def test_settings_stay_as_the_yaml_gives_them(tree):
-    """They are part of a cell's identity: no default is added, no whole number changed."""
+def test_settings_are_those_that_the_class_takes(tree):
     (tree / "toy/configured.py").write_text(SETTINGS)
-    entry = {"settings": {"depth": 2, "rate_B_per_s": 3}}
-    _, made = variants("toy", config(configured=entry), (), tree)
-    assert made.settings == entry["settings"]
-    assert isinstance(made.settings["rate_B_per_s"], int)
+    _, made = variants("toy", config(configured={"settings": {"depth": 2}}), (), tree)
+    assert made.settings == {"depth": 2, "rate_B_per_s": 1.0}
+
+
+def test_settings_without_a_class_are_refused(tree):
+    with pytest.raises(ConfigError, match=r"toy/bare\.py: class Settings is missing"):
+        variants("toy", config(bare={"settings": {"depth": 2}}), (), tree)
+    with pytest.raises(ConfigError, match=r"settings\.depth: no such name; allowed: techniques, title"):
+        variants("toy", config(absent={"settings": {"depth": 2}}), (), tree)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""What a suite and an optimization must have: one refusal before any cell, and an error of mypy's."""
+"""What a suite and an optimization must have: refused by the worker in one line, and an error of mypy's."""
 
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 from places import SUPPORT
@@ -12,14 +14,16 @@ from toy.sweep import cell, environ, group, sweep
 from harness.config.code_fingerprint import ROOT, module_of
 from harness.config.protocols import (
     OPTIMIZATION,
+    SEE,
     SUITE,
-    check_modules,
+    check_optimization,
+    check_suite,
     optimization_file,
-    optimizations_with_module,
+    optimization_module,
 )
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import with_module
+from harness.config.variants.optimizations import optimizations, read_yaml
 from harness.records import Status
 
 TOY = SUPPORT / "toy" / "toy_suites"
@@ -27,16 +31,37 @@ TOY = SUPPORT / "toy" / "toy_suites"
 
 @pytest.mark.parametrize("suite", names("suite"))
 def test_every_suite_of_the_project_is_complete(suite):
-    variants = load([f"suite={suite}"])[0].variants
-    techniques = any(variant.techniques for variant in variants)
-    check_modules(suite, {variant.module: variant.settings for variant in variants}, techniques)
+    module = import_module(f"suites.{suite}.suite")
+    own = read_yaml(ROOT / "conf" / "suite" / f"{suite}.yaml")
+    check_suite(module, techniques=own.get("takes_techniques", False))
+    assert hasattr(module, "apply_techniques") == own.get("takes_techniques", False)
+    assert hasattr(module, "bf16_FLOP") == own.get("bf16_products", False)
+    for variant in load([f"suite={suite}"])[0].variants:
+        if (optimization := optimization_module(f"suites.{suite}", variant.module)) is not None:
+            check_optimization(optimization)
+
+
+@pytest.mark.parametrize("suite", names("suite"))
+def test_a_suites_package_imports_nothing(suite):
+    """So that its workload.py can be imported without torch."""
+    assert not (ROOT / "suites" / suite / "__init__.py").read_text()
+
+
+def test_what_the_parent_imports_of_suites_needs_no_torch():
+    code = (
+        "import sys; from harness.config.run import load\n"
+        f"for suite in {names('suite')}: load([f'suite={{suite}}'])\n"
+        "print({'torch', 'triton', 'deepspeed', 'scipy', 'pandas', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.fixture
 def toy(tmp_path):
     """Return a copy of a toy suite that may be spoilt, and its file."""
     shutil.copytree(TOY, tmp_path / "toy_suites")
-    return tmp_path / "toy_suites" / "timed" / "__init__.py"
+    return tmp_path / "toy_suites" / "timed" / "suite.py"
 
 
 def without(file, function):
@@ -47,73 +72,38 @@ def without(file, function):
     file.write_text(shorter)
 
 
-@pytest.mark.parametrize("function", [name for name, one in SUITE.items() if one.required])
-def test_a_suite_without_a_function_is_refused_in_one_line_that_names_it(toy, function):
-    check_modules("timed", {"baseline": ["time_s", "act"]}, suites=toy.parents[1])
-    without(toy, function)
+def module(name, text):
+    """Return a module of this text."""
+    made = ModuleType(name)
+    exec(text, vars(made))
+    return made
+
+
+COMPLETE = "".join(f"def {name}({', '.join(one.parameters)}): ...\n" for name, one in SUITE.items())
+
+
+@pytest.mark.parametrize("function", SUITE)
+def test_a_suite_without_a_required_function_is_refused_in_one_line_that_names_it(function):
+    suite = module("suites.toy.suite", COMPLETE)
+    check_suite(suite, techniques=True)
+    delattr(suite, function)
+    if not SUITE[function].required:
+        check_suite(suite)
+        return
     signature = f"{function}({', '.join(SUITE[function].parameters)})"
     with pytest.raises(ConfigError) as error:
-        check_modules("timed", {}, suites=toy.parents[1])
-    assert str(error.value) == (
-        f"toy_suites/timed: {signature} is missing. docs/extend/adding-a-suite.md lists what a suite has"
-    )
+        check_suite(suite)
+    assert str(error.value) == f"suites/toy/suite.py: {signature} is missing. {SEE}"
 
 
-@pytest.mark.parametrize("function", ["read_once", "timed", "close"])
-def test_what_a_suite_does_not_need_it_may_leave_out(toy, function):
-    without(toy, function)
-    check_modules("timed", {}, suites=toy.parents[1])
-
-
-UNPREPARED = """
-def build(workload, seed) -> {built}: ...
-def check(session: {taken}) -> None: ...
-def conditions(session: {taken}): ...
-def sample(session: {sampled}): ...
-"""
-
-
-@pytest.mark.parametrize(
-    ("taken", "sampled", "end", "said"),
-    [
-        ("Session", "Session", "", "build returns Subject, check takes Session."),
-        ("Subject", "'Session'", "", "build returns Subject, sample takes Session."),
-        ("Subject", "'Subject'", "", ""),
-        ("Any", "object", "", ""),
-        ("Session", "Session", "def prepare(subject: Subject) -> Session: ...", ""),
-        ("Session", "Session", "from suites.kernels import prepare", ""),
-    ],
-)
-def test_without_prepare_a_session_is_what_build_returns(toy, taken, sampled, end, said):
-    toy.write_text(UNPREPARED.format(built="Subject", taken=taken, sampled=sampled) + end)
-    if not said:
-        check_modules("timed", {}, suites=toy.parents[1])
-        return
+def test_all_that_is_missing_is_named_at_once():
     with pytest.raises(ConfigError) as error:
-        check_modules("timed", {}, suites=toy.parents[1])
-    assert str(error.value).startswith(f"toy_suites/timed: prepare(subject) is missing: {said}")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["__init__", "fast"])
-def test_a_module_that_is_no_python_is_refused_in_one_line_with_its_place(toy, name):
-    (toy.parent / f"{name}.py").write_text("x = 1\ndef apply(subject:\n")
-    with pytest.raises(ConfigError, match=rf"/timed/{name}\.py:2: '\(' was never closed$"):
-        check_modules("timed", {"fast": []}, suites=toy.parents[1])
-
-
-def test_a_module_that_is_not_utf_8_is_refused_in_one_line(toy):
-    (toy.parent / "fast.py").write_bytes("name = 'é'\n".encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"/timed/fast\.py: not UTF-8 \(byte 8\)$"):
-        check_modules("timed", {"fast": []}, suites=toy.parents[1])
-
-
-def test_all_that_is_missing_is_named_at_once(toy):
-    toy.write_text("def build(workload):\n    pass\n\ndef sample(session, *, fast):\n    pass\n")
-    with pytest.raises(ConfigError) as error:
-        check_modules("timed", {}, techniques=True, suites=toy.parents[1])
+        check_suite(
+            module("toy", "def build(workload: dict): ...\ndef sample(session, *, fast): ..."),
+            techniques=True,
+        )
     assert str(error.value).startswith(
-        "toy_suites/timed: build(workload) is there, expected build(workload, seed); "
+        "toy.py: build(workload) is there, expected build(workload, seed); "
         "check(session) is missing; conditions(session) is missing; "
         "sample(session, *, fast) is there, expected sample(session); "
         "apply_techniques(subject, techniques) is missing. "
@@ -121,49 +111,35 @@ def test_all_that_is_missing_is_named_at_once(toy):
 
 
 @pytest.mark.parametrize(
-    ("source", "settings", "message"),
+    ("source", "message"),
     [
-        ("x = 1", [], r"apply\(subject\) is missing"),
-        ("def apply(subject, settings): ...", [], r"expected apply\(subject\)"),
-        ("class Settings: ...\ndef apply(subject): ...", [], r"expected apply\(subject, settings\)"),
-        ("def apply(subject): ...\ndef unavailable(): ...", [], r"expected unavailable\(host\)"),
-        ("def apply(subject): ...", ["ratio"], "a class Settings with ratio is missing"),
-        (
-            "class Settings:\n    depth: int\ndef apply(subject, settings): ...",
-            ["depth", "ratio"],
-            "a class Settings with ratio is missing",
-        ),
-        ("def apply(subject): ...", [], ""),
-        ("from x import apply", [], ""),
-        ("from .fast import apply", [], r"apply\(subject\) is missing"),
-        ("from suites.kernels.torch_compile import aply as apply", [], r"apply\(subject\) is missing"),
-        ("from suites.kernels.torch_compile import Settings, apply", ["mode"], ""),
-        ("from suites.kernels.torch_compile import Settings, apply", ["mood"], "Settings with mood"),
+        ("x = 1", r"apply\(subject\) is missing"),
+        ("def apply(subject, settings): ...", r"expected apply\(subject\)"),
+        ("class Settings: ...\ndef apply(subject): ...", r"expected apply\(subject, settings\)"),
+        ("def apply(subject): ...\ndef unavailable(): ...", r"expected unavailable\(host\)"),
+        ("def apply(subject): ...", ""),
+        ("class Settings: ...\ndef apply(subject, settings, further=1): ...", ""),
     ],
 )
-def test_an_optimization_is_checked_against_its_protocol(toy, source, settings, message):
-    (toy.parent / "fast.py").write_text(source)
+def test_an_optimization_is_checked_against_its_protocol(source, message):
+    optimization = module("suites.toy.fast", source)
     if not message:
-        check_modules("timed", {"fast": settings}, suites=toy.parents[1])
+        check_optimization(optimization)
         return
-    with pytest.raises(ConfigError, match=rf"^toy_suites/timed/fast\.py: .*{message}.*"):
-        check_modules("timed", {"fast": settings}, suites=toy.parents[1])
+    with pytest.raises(ConfigError, match=rf"^suites/toy/fast\.py: .*{message}.*"):
+        check_optimization(optimization)
     assert set(OPTIMIZATION) == {"apply", "unavailable"}
 
 
 def test_an_optimization_may_be_in_a_folder_of_its_suite(toy):
     folder = toy.parent / "folder"
     folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "helper.py").write_text("def applied(subject): ...\n")
-    (folder / "late.py").write_text("def apply(subject, *, wrong): ...\n")
-    with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py: apply\(subject"):
-        check_modules("timed", {"late": []}, suites=toy.parents[1])
-    assert optimizations_with_module(toy.parent) == ["baseline", "late"]
-    assert optimization_file(toy.parent, "helper") is None
-    (toy.parent / "late.py").write_text("def apply(subject): ...\n")
+    (folder / "late.py").touch()
+    assert optimization_file(toy.parent, "late") == folder / "late.py"
+    assert optimization_file(toy.parent, "nowhere") is None
+    (toy.parent / "late.py").touch()
     with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py and toy_suites/timed/late\.py"):
-        check_modules("timed", {"late": []}, suites=toy.parents[1])
+        optimization_file(toy.parent, "late")
 
 
 def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
@@ -178,37 +154,17 @@ def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypa
     assert record.reason.startswith("ValueError: from the folder")
 
 
-def test_a_child_refuses_it_too_where_nobody_looked_before(toy, tmp_path, monkeypatch):
-    without(toy, "conditions")
+@pytest.mark.parametrize("file", ["suite.py", "late.py"])
+def test_a_child_refuses_an_incomplete_module(toy, tmp_path, monkeypatch, file):
+    if file == "suite.py":
+        without(toy, "conditions")
+    (toy.parent / "late.py").write_text("def apply(subject, further): ...\n")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
-    one = cell(suite="timed", time_s=1.0)
+    one = cell(suite="timed", module="late", time_s=1.0)
     record = sweep(tmp_path / "out", [group(one)])[one.id]
     assert record.status == Status.CRASHED
-    assert "toy_suites/timed: conditions(session) is missing" in record.reason
-
-
-def test_the_command_refuses_an_incomplete_suite_before_any_cell(tmp_path):
-    """In a copy of the project: exit status 2, one line, nothing written."""
-    for folder in ("harness", "conf", "suites"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    without(tmp_path / "suites" / "congestion" / "__init__.py", "conditions")
-    words = ["suite=congestion", "workloads=[incast_16]", "repeats=1", "out=results"]
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", *words],
-        cwd=tmp_path,
-        env={**environ(), "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
-        "harness: suites/congestion: conditions(session) is missing. "
-        "docs/extend/adding-a-suite.md lists what a suite has\n"
-    )
-    assert done.stdout == ""
-    assert not (tmp_path / "results").exists()
+    lacking = {"suite.py": "conditions(session) is missing", "late.py": "apply(subject, further) is there"}
+    assert f"toy_suites/timed/{file}: {lacking[file]}" in record.reason
 
 
 TYPED = """from harness.config.protocols import (
@@ -241,14 +197,15 @@ OPTIONAL = {
 
 def typed_uses(package, folder, optimizations):
     """Return Python that mypy accepts if a suite and its optimizations fit the protocols."""
-    text = (folder / "__init__.py").read_text()
+    text = (folder / "suite.py").read_text()
 
     def has(name, source=text):
         return re.search(rf"^def {name}\(|^from .* import .*\b{name}\b", source, re.M)
 
-    lines = [f"import {package}"]
-    lines += [f"prepared({package}, {package})" if has("prepare") else f"plain({package})"]
-    lines += [f"{call}({package}, {package})" for name, call in OPTIONAL.items() if has(name)]
+    suite = f"{package}.suite"
+    lines = [f"import {suite}"]
+    lines += [f"prepared({suite}, {suite})" if has("prepare") else f"plain({suite})"]
+    lines += [f"{call}({suite}, {suite})" for name, call in OPTIONAL.items() if has(name)]
     for one in optimizations:
         file = optimization_file(folder, one)
         module, source = f"{package}.{module_of(file, folder)}", file.read_text()
@@ -257,7 +214,7 @@ def typed_uses(package, folder, optimizations):
             if re.search(r"^class Settings|import .*\bSettings\b", source, re.M)
             else "optimization"
         )
-        lines += [f"import {module}", f"{kind}({package}, {module})"]
+        lines += [f"import {module}", f"{kind}({suite}, {module})"]
         lines += [f"restricted({module})"] if has("unavailable", source) else []
     return lines
 
@@ -273,13 +230,18 @@ def mypy(folder, text, **environment):
     )
 
 
+def modules_of(suite):
+    """Return the optimizations of a suite that have a module."""
+    return [name for name in optimizations(suite) if optimization_file(ROOT / "suites" / suite, name)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_mypy_holds_every_suite_and_optimization_to_the_protocols(tmp_path):
     lines = [
         line
         for suite in names("suite")
-        for line in typed_uses(f"suites.{suite}", ROOT / "suites" / suite, with_module(suite))
+        for line in typed_uses(f"suites.{suite}", ROOT / "suites" / suite, modules_of(suite))
     ]
     assert len(lines) > 3 * len(names("suite"))
     done = mypy(tmp_path, TYPED + "\n".join(lines))
@@ -321,7 +283,7 @@ def sample(session: list[int]) -> Iterator[Reading]:
 def test_mypy_refuses_a_suite_that_does_not_fit(tmp_path, before, after, message):
     package = tmp_path / "small_suite"
     package.mkdir()
-    (package / "__init__.py").write_text(SMALL.replace(before, after) if before else SMALL)
+    (package / "suite.py").write_text(SMALL.replace(before, after) if before else SMALL)
     done = mypy(tmp_path, TYPED + "\n".join(typed_uses("small_suite", package, [])), MYPYPATH=str(tmp_path))
     assert (done.returncode == 0) == (not message), done.stdout
     assert message in done.stdout

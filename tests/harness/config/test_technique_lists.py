@@ -7,7 +7,7 @@ import pytest
 from harness.config.run import load
 from harness.records import Unavailable
 from suites.kernels.step.training_step import step_of
-from suites.training.step import Role
+from suites.training.roles import Role
 from suites.training.techniques import build_step, combined, named, role_of, strategy_of
 from suites.training.workload import Workload
 
@@ -28,7 +28,7 @@ ON_RANKS += ["interconnect ddp", "offload llama_5m"]
 def subject_of(where):
     """The suite, and the baseline of one of its workloads, made small."""
     suite, workload = where.split()
-    module = import_module(f"suites.{suite}")
+    module = import_module(f"suites.{suite}.suite")
     return module, module.build({**load([f"suite={suite}"])[0].workloads[workload], **SMALL}, 1)
 
 
@@ -36,7 +36,9 @@ def step_with(where, further):
     """Return the baseline's step, and the step with further techniques."""
     suite, subject = subject_of(where)
     changed = suite.apply_techniques(subject, named(further))
-    return [step_of(one) if suite.__name__ == "suites.kernels" else one.step for one in (subject, changed)]
+    return [
+        step_of(one) if suite.__name__ == "suites.kernels.suite" else one.step for one in (subject, changed)
+    ]
 
 
 LISTS = {
@@ -75,7 +77,7 @@ def test_a_listed_strategy_takes_the_place_of_the_workloads(where, strategy):
     assert [role_of(name) for name, _ in changed.techniques].count(Role.PARALLELISM) == 1
     suite, subject = subject_of(where)
     placed = suite.apply_techniques(subject, [(strategy, {})])
-    if suite.__name__ == "suites.interconnect":
+    if suite.__name__ == "suites.interconnect.suite":
         assert placed.strategy == ("zero3" if strategy == "zero" else strategy)
     else:
         assert placed.placement.engine == ("deepspeed" if strategy == "zero" else strategy)

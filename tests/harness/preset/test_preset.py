@@ -64,7 +64,7 @@ def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
     named = [given.assumed_cell_s_by_workload, given.least_device_memory_B, given.least_host_memory_B]
     assert {workload for one in named for workload in one} <= run.workloads.keys()
     assert given.unavailable_variants.keys() <= {variant.name for variant in run.variants}
-    tree = ast.parse((ROOT / "suites" / suite / "__init__.py").read_text())
+    tree = ast.parse((ROOT / "suites" / suite / "suite.py").read_text())
     conditions = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "conditions")
     keys = {n.value for n in ast.walk(conditions) if isinstance(n, ast.Constant)}
     stated = {*given.condition_fields, *given.read_when_run}

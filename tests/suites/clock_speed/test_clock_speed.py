@@ -9,8 +9,8 @@ from marked import wait_for
 from variants import tiny_run
 
 from harness.records import Unavailable
-from suites import clock_speed
 from suites.clock_speed import imposed_speed
+from suites.clock_speed import suite as clock_speed
 from suites.clock_speed.breakdown import mean_parts
 from suites.clock_speed.imposed_speed import ImposedSpeeds
 from suites.clock_speed.speed_model import (

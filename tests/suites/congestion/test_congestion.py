@@ -14,12 +14,13 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
-from suites import congestion
+from suites.congestion import suite as congestion
 from suites.congestion.receiver_admission import CLEAR_S
 from suites.congestion.receiver_admission import Settings as Admitted
 from suites.congestion.receiver_admission import apply as admit
-from suites.congestion.subject import Delay, LineRate, Subject, Workload
+from suites.congestion.subject import Delay, LineRate, Subject
 from suites.congestion.switch import simulate
+from suites.congestion.workload import Workload
 
 RUN = load(["suite=congestion"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}

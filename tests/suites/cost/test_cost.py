@@ -12,7 +12,7 @@ from harness.claims.load import load_claims
 from harness.commands.main import main
 from harness.config.run import load
 from harness.records import Note, Origin, Reading, Unavailable, WrongResult
-from suites import cost
+from suites.cost import suite as cost
 from suites.cost.cost_model import CostParts
 
 RUN = load(["suite=cost"])[0]

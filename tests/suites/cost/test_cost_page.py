@@ -6,7 +6,7 @@ import numpy as np
 from test_cost import BASELINE, OF_H200, OF_MLPERF, PAIRS, RUN, usd_per_h, values_of
 
 from harness.config.code_fingerprint import ROOT
-from suites import cost
+from suites.cost import suite as cost
 
 
 def test_the_page_states_what_the_suite_calculates():

@@ -22,7 +22,7 @@ import pytest
 import torch
 from places import PYTHONPATH
 
-import suites.dataloader as suite
+import suites.dataloader.suite as suite
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Origin, Reading, Unavailable, WrongResult

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites import dataloader_balance
 from suites.dataloader_balance import document_seconds, published_lengths, steps
+from suites.dataloader_balance import suite as dataloader_balance
 from suites.dataloader_balance.document_seconds import MODEL, TimedStep, cost_of, fitted
 from suites.dataloader_balance.published_lengths import LengthTable
-from suites.dataloader_balance.subject import Subject, Workload
+from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.workload import Workload
 from suites.training.balance.balance import DocumentCost, loads
 
 RUN = load(["suite=dataloader_balance"])[0]

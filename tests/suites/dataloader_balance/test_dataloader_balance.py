@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites import dataloader_balance
 from suites.dataloader_balance import greedy, karmarkar_karp, random_order, steps
-from suites.dataloader_balance.subject import Subject, Workload
+from suites.dataloader_balance import suite as dataloader_balance
+from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.workload import Workload
 from suites.training.balance import balance
 from suites.training.balance.balance import assign, cost, flop_of_document, loads, lower_bound
 

@@ -20,9 +20,10 @@ from harness.instruments.network import emulated_network
 from harness.instruments.network.leaf_spine.collectives import flows_of
 from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 from harness.records import Unavailable, WrongResult
-from suites import fabric
 from suites.fabric import emulated, on_rank
-from suites.fabric.subject import Subject, Workload
+from suites.fabric import suite as fabric
+from suites.fabric.subject import Subject
+from suites.fabric.workload import Workload
 
 RUN = tiny_run("fabric")
 TINY = RUN.workloads["allreduce_2_racks"]

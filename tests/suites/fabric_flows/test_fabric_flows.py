@@ -6,7 +6,7 @@ import pytest
 
 from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 from harness.records import Origin, Unavailable, WrongResult
-from suites import fabric_flows
+from suites.fabric_flows import suite as fabric_flows
 from suites.fabric_flows.subject import Subject
 
 ZONE = {

@@ -20,8 +20,8 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import HostInfo, Origin, Status, WrongResult
 from harness.sweep.failure_classification import of_exception
-from suites import host_optimizer
 from suites.host_optimizer import correctness, cpu_adam, subject
+from suites.host_optimizer import suite as host_optimizer
 
 ARMS = {variant.name: variant for variant in load(["suite=host_optimizer"])[0].variants}
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)

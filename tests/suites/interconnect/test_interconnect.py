@@ -10,7 +10,7 @@ from moved import needs_namespaces, quick_networks
 from variants import tiny_run
 
 from harness.records import Note, Origin, Reading, WrongResult
-from suites import interconnect
+from suites.interconnect import suite as interconnect
 from suites.interconnect.scaling import paper_run
 from suites.interconnect.subject import STRATEGIES
 

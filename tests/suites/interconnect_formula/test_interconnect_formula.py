@@ -9,7 +9,7 @@ from variants import applied
 
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
-from suites import interconnect_formula
+from suites.interconnect_formula import suite as interconnect_formula
 from suites.interconnect_formula.model_size import model_size
 
 RUN = load(["suite=interconnect_formula"])[0]

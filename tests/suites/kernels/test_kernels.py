@@ -16,7 +16,7 @@ from harness.config.variants.applicability import applies
 from harness.instruments.memory.process.free_memory import free_bytes
 from harness.instruments.triton_kernels.targets import TARGETS, Usage, usage
 from harness.records import HostInfo, Reading, Unavailable
-from suites import kernels
+from suites.kernels import suite as kernels
 from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
-from suites import kernels
+from suites.kernels import suite as kernels
 from suites.kernels.checks import step_correctness
 from suites.kernels.op_replacement import replace_operation
 from suites.kernels.operations import OPERATIONS
@@ -144,7 +144,7 @@ def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free_B = [30e6]
-    for module in ("harness.instruments.memory.process.free_memory", "suites.kernels"):
+    for module in ("harness.instruments.memory.process.free_memory", "suites.kernels.suite"):
         monkeypatch.setattr(f"{module}.free_bytes", lambda device: free_B[0])
     config = {**json.loads((DATA / "llama.json").read_text()), "num_hidden_layers": 64}
 

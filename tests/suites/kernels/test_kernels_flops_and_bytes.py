@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from suites import kernels
+from suites.kernels import suite as kernels
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
 from suites.kernels.operations import OPERATIONS, attention
-from suites.kernels.subject import Workload
+from suites.kernels.workload import Workload
 from suites.training.models.model import causal_mask
 
 

@@ -16,14 +16,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config.run import load
 from harness.config.variants.applicability import applies
 from harness.records import Reading, Unavailable, WrongResult
-from suites import kernels
+from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS, adamw
 from suites.kernels.step.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
 from suites.training import techniques
 from suites.training.contract import EXACT, Within
 from suites.training.correctness import GRADIENT_FACTOR
-from suites.training.models.model import Transformer, llama
-from suites.training.step import Level, Role
+from suites.training.models.model import Transformer
+from suites.training.models.shape import llama
+from suites.training.roles import Level, Role
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}

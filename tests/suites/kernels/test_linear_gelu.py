@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.instruments.triton_kernels.targets import NVIDIA, assembly, usage
 from harness.records import Reading, Unavailable
-from suites import kernels
 from suites.kernels import (
     compile_gemm_template,
     cublaslt_epilogue,
@@ -23,6 +22,7 @@ from suites.kernels import (
     jax_functions,
     torch_compile,
 )
+from suites.kernels import suite as kernels
 from suites.kernels.operations.linear_gelu import eager, forward_traffic
 from suites.kernels.subject import IN_PRODUCT, SEPARATE
 from suites.training.triton_kernels import linear_gelu as module

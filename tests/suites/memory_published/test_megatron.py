@@ -9,9 +9,9 @@ import torch
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Reading, Unavailable
-from suites import memory_published
 from suites.memory_published import megatron
-from suites.memory_published.subject import Workload
+from suites.memory_published import suite as memory_published
+from suites.memory_published.workload import Workload
 from suites.training.layouts.account import worst_peak
 
 (RUN,) = load(["suite=memory_published"])

@@ -16,9 +16,11 @@ from harness.config.validation import ConfigError
 from harness.records import Origin, Reading, Unavailable, measurement
 from harness.sweep.store import read_records
 from harness.units import LEGEND, legend
-from suites import memory, memory_published
+from suites.memory import suite as memory
+from suites.memory_published import suite as memory_published
 from suites.memory_published.command import PUBLISHED
-from suites.memory_published.subject import Workload, not_built
+from suites.memory_published.subject import not_built
+from suites.memory_published.workload import Workload
 from suites.training.dry_run.dry_run import Device, dry_run
 
 (RUN,) = load(["suite=memory_published"])

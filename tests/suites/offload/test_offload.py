@@ -11,7 +11,7 @@ import pytest
 import torch
 from offload_ranks import COUNT, SEED, WORKLOAD, placed, pools, subject_of
 
-import suites.offload as offload
+import suites.offload.suite as offload
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed

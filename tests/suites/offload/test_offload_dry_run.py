@@ -12,7 +12,8 @@ from harness.instruments.distributed.fake_process_group import fake_process_grou
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.offload import dry_run
-from suites.offload.subject import HOST, MemoryPlacement, Workload
+from suites.offload.subject import HOST, MemoryPlacement
+from suites.offload.workload import Workload
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.ranks.drain_gloo import wait_for_threads
 from suites.training.trainer import Trainer

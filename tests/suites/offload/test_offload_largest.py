@@ -9,14 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import suites.offload as offload
+import suites.offload.suite as offload
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Note, Reading
 from suites.offload import largest as module
 from suites.offload import search as searching
 from suites.offload.ranks import Ranks
 from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
-from suites.offload.subject import Workload, baseline, shared_techniques
+from suites.offload.subject import baseline, shared_techniques
+from suites.offload.workload import Workload
 from suites.training.correctness import plain_losses, text_updates
 
 WORKLOAD = Workload(

@@ -12,8 +12,8 @@ import torch
 from offload_ranks import BF16, SEED, STEPS, VARIANTS, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites.offload import COMPARED_STEPS, TrainingSession, check_course, device
 from suites.offload.subject import shared_techniques
+from suites.offload.suite import COMPARED_STEPS, TrainingSession, check_course, device
 from suites.training import data as text
 from suites.training.correctness import RANKS, compare, plain_losses, require_learning, text_updates
 from suites.training.models.model import Transformer

@@ -20,7 +20,8 @@ from harness.records import HostInfo, Unavailable
 from harness.sweep.plan import is_planned
 from suites.offload import managed_memory, unified_memory
 from suites.offload.cgroup import MEMORY, Cgroup, can_leave
-from suites.offload.subject import Managed, Workload, baseline
+from suites.offload.subject import Managed, baseline
+from suites.offload.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
 

@@ -19,7 +19,8 @@ from suites.offload.memory_estimates import (
     with_activations_B,
     zero_formula_B,
 )
-from suites.offload.subject import DISK, HOST, MemoryPlacement, Workload
+from suites.offload.subject import DISK, HOST, MemoryPlacement
+from suites.offload.workload import Workload
 from suites.training.dry_run.estimates import ModelStates, zero_states_bytes
 from suites.training.models.model import Transformer
 

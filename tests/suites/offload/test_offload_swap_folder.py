@@ -16,7 +16,7 @@ from harness.records import Unavailable
 from suites.offload import swap_folder
 from suites.training.offload.deepspeed_offload import Offload
 from suites.training.offload.host_memory import HostMemory
-from suites.training.workload import Resources
+from suites.training.resources import Resources
 
 MAKE = (
     "import sys, time; from suites.offload import swap_folder; "

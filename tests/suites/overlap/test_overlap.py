@@ -12,10 +12,11 @@ from places import PYTHONPATH
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.topology import FRAME_B, Link, Topology, TopologyError
 from harness.records import Unavailable, WrongResult
-from suites import overlap
+from suites.overlap import suite as overlap
 from suites.overlap.cluster import shaped_links, topology_of
 from suites.overlap.operations.common import RankShare
-from suites.overlap.subject import Subject, Workload
+from suites.overlap.subject import Subject
+from suites.overlap.workload import Workload
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"

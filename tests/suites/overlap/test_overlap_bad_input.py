@@ -16,8 +16,8 @@ from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
 from suites.overlap.cluster import OverlapCluster
-from suites.overlap.subject import Workload
 from suites.overlap.symmetric import heap
+from suites.overlap.workload import Workload
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"

@@ -11,8 +11,9 @@ from places import PYTHONPATH
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
-from suites import overlap
-from suites.overlap.subject import Subject, Workload
+from suites.overlap import suite as overlap
+from suites.overlap.subject import Subject
+from suites.overlap.workload import Workload
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"

@@ -12,7 +12,7 @@ from torch import nn
 
 from harness.instruments.kept_code import FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
-from suites.portability import build, check, conditions, prepare, read_once, stablehlo, timed
+from suites.portability import stablehlo
 from suites.portability.capture import rewrites
 from suites.portability.capture.float64 import evaluated
 from suites.portability.capture.graph import captured, flops_of
@@ -22,7 +22,9 @@ from suites.portability.compare import compare
 from suites.portability.divergence import source_lines
 from suites.portability.engines import triton
 from suites.portability.session import Session, clear, message_of, parameters_before
-from suites.portability.subject import Compiled, Engine, Subject, Workload
+from suites.portability.subject import Compiled, Engine, Subject
+from suites.portability.suite import build, check, conditions, prepare, read_once, timed
+from suites.portability.workload import Workload
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 SIZES = {

@@ -13,13 +13,13 @@ from harness.instruments.triton_kernels.linalg_on_cpu import over_a_range, upgra
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
 from harness.sweep.worker.worker import host
-from suites.portability import build, check, prepare, read_once
 from suites.portability.capture import dynamic
 from suites.portability.capture.problem import problem_of
 from suites.portability.capture.step_function import Problem
 from suites.portability.engines import any_length, inductor, iree_targets, triton, xla_targets
 from suites.portability.extra import as_tried, missing
 from suites.portability.stablehlo import without_other_dialects
+from suites.portability.suite import build, check, prepare, read_once
 
 ENGINES = ("inductor", "xla", "iree", "openvino", "onnx_runtime", "tvm", "triton_cpu")
 TINY = {

@@ -8,8 +8,8 @@ import triton
 
 from harness.records import Note, Reading
 from harness.sweep.worker.worker import host
-from suites.portability import build, check, prepare, read_once
 from suites.portability.engines import iree, iree_targets
+from suites.portability.suite import build, check, prepare, read_once
 
 FIELDS = {"operation": "attention", "seq_len": 64, "hidden_size": 128, "num_attention_heads": 2,
           "num_key_value_heads": 2}  # fmt: skip

@@ -26,7 +26,6 @@ from harness.instruments.timing.device_telemetry import (
     telemetry_readings,
 )
 from harness.records import UNITS, Unavailable
-from suites.profiling import build
 from suites.profiling.diagnosis import ALL_RANKS
 from suites.profiling.injection import competing_process, injection_on_rank
 from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
@@ -34,7 +33,9 @@ from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.on_rank import send_as
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
-from suites.profiling.subject import Subject, Workload, baseline
+from suites.profiling.subject import Subject, baseline
+from suites.profiling.suite import build
+from suites.profiling.workload import Workload
 
 SIZES = {
     "num_hidden_layers": 2,

@@ -12,7 +12,7 @@ from variants import applied, tiny_run
 
 from harness.config.run import load
 from harness.records import Reading, Unavailable, WrongResult
-from suites import stack
+from suites.stack import suite as stack
 from suites.stack.loading import LoadedAhead, LoadedInStep, stop_worker
 from suites.stack.session import Session, baseline_of, baseline_updates, gradients_B
 from suites.stack.subject import Subject

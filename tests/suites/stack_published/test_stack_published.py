@@ -8,7 +8,7 @@ import pytest
 
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
-from suites import stack_published
+from suites.stack_published import suite as stack_published
 from suites.stack_published.subject import Subject
 
 RUN = load(["suite=stack_published"])[0]

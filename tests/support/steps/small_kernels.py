@@ -6,8 +6,8 @@ import variants
 
 from harness.config.run import load
 from harness.records import HostInfo, Unavailable
-from suites import kernels
-from suites.kernels.subject import Workload
+from suites.kernels import suite as kernels
+from suites.kernels.workload import Workload
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}

@@ -17,9 +17,7 @@ from variants import applied, tiny_run
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.protocols import close, prepared
-from harness.config.run import names
-from harness.config.variants.optimizations import Variant
-from harness.config.variants.technique_list import suites_with_techniques
+from harness.config.variants.optimizations import Variant, suites_with_techniques
 from harness.config.variants.techniques import built
 from harness.records import Unavailable
 from suites.training import techniques
@@ -27,7 +25,7 @@ from suites.training import techniques
 RECORD = ROOT / "tests/data/technique_pairs.jsonl"
 """What each was, as `tests/benchmarks/every_pair.py` found."""
 
-SUITES = suites_with_techniques(names("suite"))
+SUITES = suites_with_techniques()
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}
 FIELDS = {
@@ -77,7 +75,7 @@ def unavailable(chosen: Iterable[str]) -> str | None:
 
 def workload_of(suite: str) -> dict[str, Any]:
     """Return the first tiny workload that techniques apply to."""
-    module = import_module(f"suites.{suite}")
+    module = import_module(f"suites.{suite}.suite")
     for fields in tiny_run(suite).workloads.values():
         try:
             module.apply_techniques(module.build(fields, 1), [("activation_checkpointing", {})])
@@ -92,7 +90,7 @@ def subject_of(suite: str, fields: dict[str, Any], chosen: tuple[str, ...]) -> A
     variant = Variant("pair", "", {}, tuple(techniques.named(recipe(chosen))))
     known = {field: value for name in chosen for field, value in FIELDS.get(name, {}).items()}
     sizes = {field: value for field, value in known.items() if field in fields}
-    return applied(suite, variant, import_module(f"suites.{suite}").build(fields | sizes, 1))
+    return applied(suite, variant, import_module(f"suites.{suite}.suite").build(fields | sizes, 1))
 
 
 def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bool = True) -> Tried:
@@ -117,7 +115,7 @@ def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bo
 
 def run(suite: str, subject: Any) -> None:
     """Start a session, check it, and take a sample."""
-    module = import_module(f"suites.{suite}")
+    module = import_module(f"suites.{suite}.suite")
     with ExitStack() as stack:
         session = prepared(module, subject)
         stack.callback(close, module, session)

@@ -52,10 +52,10 @@ def applied(suite: str, variant: Variant, subject: Any) -> Any:
     if module is not None:
         subject = protocols.apply(module, subject, variant.settings)
     if variant.techniques:
-        subject = import_module(f"suites.{suite}").apply_techniques(subject, variant.techniques)
+        subject = import_module(f"suites.{suite}.suite").apply_techniques(subject, variant.techniques)
     return subject
 
 
 def session_of(suite: str, variant: Variant, subject: Any) -> Any:
     """Apply the variant and start its session."""
-    return protocols.prepared(import_module(f"suites.{suite}"), applied(suite, variant, subject))
+    return protocols.prepared(import_module(f"suites.{suite}.suite"), applied(suite, variant, subject))

@@ -28,8 +28,10 @@ from torch.utils.checkpoint import (
 from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.models.model import blocks_of
-from suites.training.step import Level, Role, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.ACTIVATIONS
 ROLE = Role.ACTIVATIONS

@@ -33,8 +33,9 @@ from suites.training.models.model import blocks_of
 from suites.training.offload.activation_shelf import Shelf, Stored
 from suites.training.offload.host_memory import HostMemory
 from suites.training.offload.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
-from suites.training.step import Level, Role, TrainingStep
-from suites.training.workload import Resources
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 
 LEVEL = Level.ACTIVATIONS
 ROLE = Role.ACTIVATIONS
@@ -96,11 +97,14 @@ def copied_up(saved: Tensor) -> Tensor:
 
 
 def within(
-    make: Callable[[], AbstractContextManager[Any]], forward: Callable[..., Tensor], *arguments: Any
+    make: Callable[[], AbstractContextManager[Any]],
+    forward: Callable[..., Tensor],
+    *arguments: Any,
+    **named: Any,
 ) -> Tensor:
     """Return a block's forward pass whose saved tensors go through its hooks."""
     with make():
-        return forward(*arguments)
+        return forward(*arguments, **named)
 
 
 def on_cpu(host: HostMemory) -> saved_tensors_hooks:
@@ -135,18 +139,17 @@ class Ahead:
         for number, block in enumerate(blocks):
             block.forward = partial(self.run, number, block.forward)
 
-    def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
         """Run the forward pass of a block."""
         if number == 0:
             self._release_below(self.blocks)  # of an interrupted pass
             self._before = []
         mine: Stores = []
         if number < self.blocks - 1:
-            output = within(
-                lambda: self.shelf.storing(partial(self._down, number, mine)), forward, *arguments
-            )
+            storing = partial(self.shelf.storing, partial(self._down, number, mine))
+            output = within(storing, forward, *arguments, **named)
         else:
-            output = forward(*arguments)
+            output = forward(*arguments, **named)
         self._release_below(number)
         if output.requires_grad:
             output.register_hook(partial(fetch, self._before))  # type: ignore[no-untyped-call]

@@ -25,9 +25,11 @@ from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
-from suites.training.step import Level, TrainingStep
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 from suites.training.techniques.adapters.lora import freeze, with_frozen_base
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.MODEL
 EXCLUDES = {

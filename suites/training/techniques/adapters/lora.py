@@ -26,9 +26,11 @@ from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.models.quantized_weights import FrozenLinear, Int8Linear, Nf4Linear
-from suites.training.step import Level, TrainingStep
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 from suites.training.trainer import build_model
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.MODEL
 EXCLUDES = {

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from suites.training.contract import EXACT, Contract
-from suites.training.step import Level, TrainingStep
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 
 LEVEL = Level.MODEL
 

@@ -21,8 +21,10 @@ from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.models.head_loss import HeadLoss
-from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.ACTIVATIONS
 EXCLUDES = {"tensor_parallel": "it has a loss of its own, over logits that are sharded by vocabulary"}

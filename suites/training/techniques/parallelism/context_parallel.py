@@ -35,9 +35,11 @@ from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer
 from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
-from suites.training.step import Level, Role, TrainingStep
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.CONTEXT_PARALLELISM
 ROLE = Role.CONTEXT_PARALLELISM

@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.step import Level, Role, TrainingStep
-from suites.training.workload import Resources
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM

@@ -36,9 +36,11 @@ from suites.training.ranks.expert_group import ExpertGroup
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
 from suites.training.ranks.tensor_mixture import WIDTH, experts_of, spread
 from suites.training.ranks.width_group import WidthGroup
-from suites.training.step import Level, Role, TrainingStep
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.EXPERT_PARALLELISM
 ROLE = Role.EXPERT_PARALLELISM

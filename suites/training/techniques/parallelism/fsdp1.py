@@ -25,8 +25,10 @@ from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.models.model import blocks_of
 from suites.training.optimizers.optimizers import TorchOptimizer, make_torch_optimizer
-from suites.training.step import Level, Role, TrainingStep, no_context
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep, no_context
+from suites.training.workload import Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM

@@ -41,9 +41,11 @@ from suites.training.optimizers.optimizers import (
 )
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.sharded_model import ShardGroups, shard_model
-from suites.training.step import Level, Role, TrainingStep, no_context
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep, no_context
 from suites.training.techniques.precision import mixed_precision
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
@@ -106,6 +108,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why torch cannot shard such a step; None where it can."""
     if (reason := not_for_shards(workload)) is not None:
         return reason
+    if settings.cpu_offload and workload.optimizer == "adamw_8bit":
+        return "cpu_offload keeps AdamW's two moments on the host in fp32, and adamw_8bit has others"
     if settings.head == "apart" and workload.tie_word_embeddings:
         return "head: apart needs an output layer of its own, and this model's shares the embedding's weight"
     return None

@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.step import Level, Role, TrainingStep
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM

@@ -34,9 +34,11 @@ from suites.training.optimizers.optimizers import torch_optimizer
 from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
-from suites.training.step import Level, Role, TrainingStep
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
 from suites.training.techniques.parallelism.context_parallel import ContextParallelModel
-from suites.training.workload import Resources, Workload
+from suites.training.workload import Workload
 
 LEVEL = Level.PIPELINE_PARALLELISM
 ROLE = Role.PIPELINE_PARALLELISM

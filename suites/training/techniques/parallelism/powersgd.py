@@ -17,8 +17,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 
 LEVEL = Level.COMMUNICATION
 NEEDS = ("ddp",)

@@ -42,8 +42,10 @@ from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.tensor_mixture import Whole, plan_of_mixture, share_width
-from suites.training.step import Level, Role, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.TENSOR_PARALLELISM
 ROLE = Role.TENSOR_PARALLELISM

@@ -31,8 +31,10 @@ from suites.training.dry_run.deepspeed_fake import values_not_read
 from suites.training.models.model import blocks_of
 from suites.training.offload.deepspeed_offload import Offload, cpu_adam
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
-from suites.training.step import Level, Role, TrainingStep, no_context
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep, no_context
+from suites.training.workload import Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM

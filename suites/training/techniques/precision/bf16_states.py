@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from suites.training.contract import Contract, Within
-from suites.training.step import Level, TrainingStep
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 
 LEVEL = Level.MODEL
 EXCLUDES = {

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.contract import Contract, Within
 from suites.training.models.model import blocks_of
-from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.MODEL
 EXCLUDES = {

@@ -25,8 +25,10 @@ from suites.training.optimizers.optimizers import (
     give_zeros,
     make_torch_optimizer,
 )
-from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.MODEL
 

@@ -12,7 +12,8 @@ from typing import Annotated
 
 from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
-from suites.training.step import Level, TrainingStep
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 LEVEL = Level.WORKLOAD

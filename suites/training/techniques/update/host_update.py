@@ -29,8 +29,10 @@ from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.offload.host_memory import HostMemory, states_on_host
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer
-from suites.training.step import Level, Role, TrainingStep, no_context
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level, Role
+from suites.training.step import TrainingStep, no_context
+from suites.training.workload import Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM

@@ -16,7 +16,8 @@ from typing import Annotated, Literal
 from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.optimizers.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
-from suites.training.step import Level, TrainingStep
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 LEVEL = Level.WORKLOAD

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
-from suites.training.step import Level, TrainingStep
-from suites.training.workload import Resources, Workload
+from suites.training.resources import Resources
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 LEVEL = Level.UPDATE
 EXCLUDES = {

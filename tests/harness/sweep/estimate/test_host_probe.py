@@ -137,7 +137,7 @@ def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
     """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
     there as the smaller ones of others."""
     from suites.kernels.step import training_step
-    from suites.kernels.subject import Workload
+    from suites.kernels.workload import Workload
 
     words = [
         "suite=kernels",
@@ -175,7 +175,7 @@ def test_on_a_cpu_that_is_slow_at_bf16_every_cell_of_offload_ends_within_its_lim
 
 
 def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_of_the_bytes(monkeypatch):
-    import suites.offload as offload
+    import suites.offload.suite as offload
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     fields = load(["suite=offload", "workloads=[llama_bf16_small]"])[0].workloads["llama_bf16_small"]

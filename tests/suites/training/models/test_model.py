@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.training.models.model import ModelShape, Transformer
+from suites.training.models.model import Transformer
+from suites.training.models.shape import ModelShape
 
 
 def llama(

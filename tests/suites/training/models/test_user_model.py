@@ -16,7 +16,7 @@ from harness.config.user_inputs.model_code import model_digest
 from harness.config.validation import ConfigError
 from harness.records import Note, Reading, Unavailable
 from harness.sweep.plan import plan
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.measure import measure_peak
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from suites.packing import Subject
+from harness.bounds import PositiveInt
+
+if TYPE_CHECKING:
+    from suites.packing.suite import Subject
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`open_sequences`: how many sequences are considered; the oldest is closed when one more is needed."""
 
-    open_sequences: int
+    open_sequences: PositiveInt
 
 
 def first_fit(open_sequences: int, lengths: Sequence[int], seq_len: int) -> list[list[int]]:

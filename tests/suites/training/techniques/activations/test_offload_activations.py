@@ -14,12 +14,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
 from suites.offload.transfer_counter import TransferCounter
-from suites.training.models.model import ModelShape, Transformer
+from suites.training.models.model import Transformer
+from suites.training.models.shape import ModelShape
 from suites.training.offload.host_memory import HostMemory as Host
 from suites.training.offload.transfer import Copy, SideStream
+from suites.training.resources import Resources
 from suites.training.techniques.activations import activation_checkpointing
 from suites.training.techniques.activations import activation_offload as activation_hooks
-from suites.training.workload import Resources
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")

@@ -12,13 +12,13 @@ from real_ranks import CLIPPED, GPT, SMALL, TINY, dry_and_measured, sharded
 from small_steps import CUDA
 
 from harness.records import Note, Unavailable
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.formulas import estimates
-from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
 from suites.training.correctness import check, check_on_ranks, text_updates
 from suites.training.dry_run.dry_run import dry_run
+from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.models.model import Transformer
 from suites.training.ranks import on_rank
 from suites.training.techniques import build_step

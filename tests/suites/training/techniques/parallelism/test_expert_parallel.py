@@ -11,9 +11,8 @@ from offload_ranks import Pools
 from real_ranks import SMALL, TINY, dry_and_measured, sharded
 
 from harness.records import Unavailable
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.formulas import estimates
-from suites.memory.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
 from suites.training.correctness import (
@@ -26,6 +25,7 @@ from suites.training.correctness import (
     text_updates,
 )
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
+from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
 from suites.training.ranks import on_rank
 from suites.training.ranks.expert_group import reordered
 from suites.training.techniques import build_step

@@ -215,6 +215,11 @@ def test_an_optimizer_that_torch_has_not_for_shards_is_refused():
         sharded("fsdp2", replace(TINY, optimizer_impl="fused"))
 
 
+def test_8_bit_moments_on_the_host_are_refused():
+    with pytest.raises(Unavailable, match=r"fsdp2: cpu_offload .*adamw_8bit has others$"):
+        build_step(TINY, [{"optimizer": {"name": "adamw_8bit"}}, {"fsdp2": {"cpu_offload": True}}])
+
+
 def test_sharding_without_ranks_is_refused():
     with pytest.raises(RuntimeError, match="no process group"):
         losses(sharded("fsdp2", TINY), 1, CPU)

@@ -10,7 +10,7 @@ from offload_ranks import Pools
 from real_ranks import CLIPPED, GPT, SMALL, TINY, dry_and_measured, sharded
 
 from harness.records import Unavailable, WrongResult
-from suites import memory
+from suites.memory import suite as memory
 from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks

@@ -17,8 +17,8 @@ from real_ranks import (
 )
 
 from harness.records import Reading, Unavailable
-from suites.memory import count_model
 from suites.memory.subject import Subject
+from suites.memory.suite import count_model
 from suites.memory.thresholds import thresholds
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import Device, dry_run

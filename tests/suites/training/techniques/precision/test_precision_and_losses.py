@@ -12,10 +12,10 @@ from torch import nn
 from suites.memory.measure import losses
 from suites.training.offload.host_memory import HostMemory
 from suites.training.optimizers.optimizers import make_torch_optimizer
+from suites.training.resources import Resources
 from suites.training.techniques import build_step
 from suites.training.techniques.precision import mixed_precision
 from suites.training.trainer import CPU
-from suites.training.workload import Resources
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.records import Reading
-from toy_suites.counted import note
+from toy_suites.counted.suite import note
 
 
 @dataclass

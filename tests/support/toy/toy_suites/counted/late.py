@@ -1,5 +1,5 @@
 """What cells import when they need it."""
 
-from toy_suites.counted import note
+from toy_suites.counted.suite import note
 
 note("preload")

@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
-from suites.training.step import Level, TrainingStep
+from suites.training.roles import Level
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 LEVEL = Level.MODEL

@@ -1,0 +1,100 @@
+"""The fields of a dataclass as declarations, which `harness.config.validation` checks values by.
+
+A suite declares its workloads in the class `Workload` of suites/<suite>/workload.py, an optimization its
+settings in the class `Settings` of its module. The parent imports both, so their imports need no torch. The
+annotation of a field says what is allowed: int, float, str, bool, dict, list or `Literal[...]`, each or None,
+numbers within the bounds of `Annotated[int, Bounds(at_least=1)]`, read only where another field has the
+values of `OnlyWith`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from harness.bounds import Bounds, OnlyWith
+from harness.config.protocols import SEE
+from harness.config.validation import TYPES, ConfigError, Fields, check_declarations, check_value
+
+PLAIN = tuple(kinds[0] for kinds in TYPES.values())
+
+EXPECTED = "expected int, float, str, bool, dict[str, Any], list[Any] or Literal[...], each or None"
+
+
+def workload_fields(suite: str, package: str = "suites") -> Fields:
+    """Return the fields of a suite's workloads; raises ConfigError, one line that names its workload.py."""
+    return declared_in(f"{package}.{suite}.workload", "Workload")
+
+
+@cache
+def declared_in(module: str, name: str) -> Fields:
+    """Return the fields of a module's dataclass; raises ConfigError, one line that names the file."""
+    file = f"{module.replace('.', '/')}.py"
+    try:
+        kind = getattr(import_module(module), name, None)
+        if not isinstance(kind, type):
+            raise ConfigError(f"class {name} is missing")
+        return fields_of(kind)
+    except SyntaxError as error:
+        raise ConfigError(f"{file}:{error.lineno}: {error.msg}. {SEE}") from None
+    except Exception as error:
+        raise ConfigError(f"{file}: {' '.join(str(error).split())}. {SEE}") from None
+
+
+def fields_of(kind: type) -> Fields:
+    """Return the fields of a dataclass that can be set, in their order; raises ConfigError."""
+    if not is_dataclass(kind):
+        raise ConfigError(f"class {kind.__name__} is no dataclass")
+    hints = get_type_hints(kind, include_extras=True)
+    for name, value in vars(kind).items():
+        if isinstance(value, PLAIN) and name not in hints and not name.startswith("__"):
+            raise ConfigError(f"{kind.__name__}.{name} has no annotation, so it is no field")
+    declared = {
+        one.name: _field(f"{kind.__name__}.{one.name}", one, hints[one.name])
+        for one in fields(kind)
+        if one.init
+    }
+    check_declarations(kind.__name__, declared)
+    return declared
+
+
+def _field(where: str, field: Field[Any], hint: Any) -> Mapping[str, Any]:
+    allowed = allowed_by(hint)
+    if allowed.get("type", "str") not in TYPES:
+        raise ConfigError(f"{where}: {field.type}; {EXPECTED}")
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    elif field.default is not MISSING:
+        default = field.default
+    else:
+        return allowed
+    return {**allowed, "default": check_value(where, default, allowed)}
+
+
+def allowed_by(hint: Any) -> Mapping[str, Any]:
+    """Return what a type allows; its `type` is none of `TYPES` where values cannot be checked."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        rules = dict(allowed_by(parts[0]))
+        for one in parts[1:]:
+            if isinstance(one, Bounds):
+                rules |= {rule: bound for rule, bound in asdict(one).items() if bound is not None}
+            elif isinstance(one, OnlyWith):
+                rules["only_with"] = {one.field: list(one.values)}
+        return rules
+    if origin in (Union, UnionType) and NoneType in parts and len(parts) == 2:
+        (other,) = (one for one in parts if one is not NoneType)
+        return {**allowed_by(other), "optional": True}
+    if origin is Literal:
+        values = [one for one in parts if one is not None]
+        types = {type(one).__name__ for one in values}
+        optional = {"optional": True} if None in parts else {}
+        return {**({"type": types.pop()} if len(types) == 1 else {}), **optional, "one_of": values}
+    plain = dict if origin is Mapping else origin or hint
+    if getattr(plain, "__name__", "") in TYPES and (not parts or parts[-1] is Any):
+        return {"type": plain.__name__}
+    return {"type": str(hint)}

@@ -1,0 +1,252 @@
+"""The overlap suite (Triton-distributed): computation that runs while its data is communicated.
+
+The baseline is PyTorch with gloo: the collective, then the computation. All variants of a workload share
+ranks and links; the links' rate makes communication take a chosen multiple of the computation.
+`suites.overlap.symmetric` has the same operations as Triton kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
+from suites.overlap.cluster import OverlapCluster
+from suites.overlap.subject import Subject
+from suites.overlap.workload import Workload
+
+KEYS = itertools.count()
+CHUNKS = (1, 2, 4, 8, 16)
+"""Numbers of chunks that are tried; the fastest is used."""
+
+MOST_ROUNDS = 0.6
+"""Share of the rounds in which a number of chunks must be faster than one chunk to be used."""
+
+TOLERANCE = 1e-4
+"""Largest error of a result in fp32, over its largest value: sums of some thousand products."""
+
+FIRST_CHUNK = max(CHUNKS)
+"""Chunks of a rank's part whose first is in the bound, the same for all variants."""
+
+CALLS = 200
+"""Calls of an operation in shared memory in one run, which takes microseconds."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline: gloo's collective, then computation; the experts one after another."""
+    given = Workload(**workload)
+    if given.operation in ("dispatch", "combine"):
+        if given.experts % given.ranks:
+            raise Unavailable(f"{given.experts} experts do not divide by {given.ranks} ranks")
+        return Subject(given, seed, experts_by="grouped")
+    if not given.is_linked and given.ranks > len(os.sched_getaffinity(0)):
+        raise Unavailable(f"{given.ranks} ranks that poll shared memory need a core each")
+    if given.operation == "training_step" and given.ranks % given.tp_size:
+        raise Unavailable(f"{given.ranks} ranks do not divide by {given.tp_size} of tensor parallelism")
+    return Subject(given, seed)
+
+
+@dataclass(slots=True)
+class Session:
+    """A variant's operation on the ranks that all variants of its workload share; `key` names it there."""
+
+    subject: Subject
+    cluster: OverlapCluster
+    key: str
+    chunks: int = 1
+
+
+def prepare(subject: Subject) -> Session:
+    """Start ranks and links if no variant has, and the variant's operation on them; choose its chunks."""
+    cluster = shared_cluster(subject.workload, subject.seed)
+    session = Session(subject, cluster, f"variant{next(KEYS)}")
+    try:
+        cluster.enter(session.key, subject)
+        cluster.shape(subject)
+        if subject.algorithm != "in_sequence":
+            possible = [one for one in CHUNKS if subject.workload.m // subject.workload.ranks >= one]
+            session.chunks = fastest_chunks(cluster.rounds_s(session.key, "run", possible))
+    except BaseException:
+        close(session)
+        raise
+    return session
+
+
+def fastest_chunks(times_s: Mapping[int, Sequence[float]]) -> int:
+    """Return the number of chunks with the smallest median time.
+
+    The fewest are used unless the others were faster in most rounds, so that noise does not choose more.
+    `times_s`: seconds per number of chunks, one of each round.
+    """
+    best = min(times_s, key=lambda one: statistics.median(times_s[one]))
+    fewest = min(times_s)
+    faster = [one < other for one, other in zip(times_s[best], times_s[fewest], strict=True)]
+    return best if sum(faster) > MOST_ROUNDS * len(faster) else fewest
+
+
+def check(session: Session) -> None:
+    """Compare the result with float64 on every rank; raises `WrongResult`."""
+    errors = session.cluster.call("error", key=session.key, chunks=session.chunks)
+    for rank, error in enumerate(errors):
+        if not error <= TOLERANCE:
+            raise WrongResult(
+                f"rank {rank} is off by {error:.2g} of the largest value, allowed are {TOLERANCE:g}"
+            )
+
+
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return the conditions that a claim may name."""
+    workload = session.subject.workload
+    return {
+        "device": "cpu",
+        "backend": backend(session.subject),
+        "network": "emulated" if workload.is_linked else "shared memory",
+        "operation": workload.operation,
+        "ranks": str(workload.ranks),
+        "precision": "fp32",
+        "chunks": str(session.chunks),
+    }
+
+
+def backend(subject: Subject) -> str:
+    """Return what moves the data."""
+    if subject.gather == "low_latency":
+        return "words with flags in shared memory"
+    return "one-sided puts over TCP" if subject.algorithm == "symmetric" else "gloo"
+
+
+def read_once(session: Session) -> Iterator[Reading | Note]:
+    """Read the link's rate, the bytes on it, and how long communication takes alone."""
+    cluster, linked = session.cluster, session.subject.workload.is_linked
+    yield Reading("chunks", "1", session.chunks, Origin.CALCULATED)
+    alone_s = cluster.median_s(session.key, "communicate", session.chunks, 1 if linked else CALLS)
+    yield Reading("communication_alone", "s", alone_s, Origin.EMULATED if linked else Origin.MEASURED)
+    if linked:
+        yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
+        yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
+        yield Reading("sent_bytes", "B", cluster.sent_B, Origin.CALCULATED)
+        yield Reading("line_rate_share", "1", cluster.least_s / alone_s, Origin.EMULATED)
+        before = cluster.retransmitted()
+        busy_s = max(cluster.call("cpu_s", key=session.key, chunks=session.chunks))
+        yield Reading("communication_cpu", "s", busy_s, Origin.MEASURED)
+        yield Reading("retransmitted", "1", cluster.retransmitted() - before, Origin.MEASURED)
+    if session.subject.workload.operation == "ag_gemm":
+        yield from recorded(session)
+    if session.subject.workload.operation == "training_step":
+        workload = session.subject.workload
+        yield Reading("tokens_per_step", "1", workload.m, Origin.CALCULATED)
+        yield Reading("parameters", "1", workload.parameters, Origin.CALCULATED)
+
+
+def recorded(session: Session) -> Iterator[Reading]:
+    """Record one run: when each rank computed, and when data arrived, from the run's start."""
+    ranks = session.cluster.call("spans", key=session.key, chunks=session.chunks)
+    start_s = min(lanes["run"][0][0] for lanes in ranks)
+    for rank, lanes in enumerate(ranks):
+        for lane, spans in lanes.items():
+            for begin_s, end_s in spans if lane != "run" else ():
+                method = f"rank {rank}, {lane}"
+                yield Reading("span_begin", "s", begin_s - start_s, Origin.EMULATED, method)
+                yield Reading("span_end", "s", end_s - start_s, Origin.EMULATED, method)
+
+
+def timed(session: Session) -> bool:
+    """Return whether runs are timed: not training steps of ranks that share a processor's core."""
+    workload = session.subject.workload
+    return workload.operation != "training_step" or workload.ranks <= len(os.sched_getaffinity(0))
+
+
+def sample(session: Session) -> Iterator[Reading | Note]:
+    """Read the time of one run, of its computation alone, and the bound that both links and cores set."""
+    cluster, key, chunks = session.cluster, session.key, session.chunks
+    if not session.subject.workload.is_linked:
+        (taken_s,) = cluster.slowest_s(key, "run", chunks, 1, CALLS)
+        yield Reading("time", "s", taken_s, Origin.MEASURED)
+        return
+    (computed_s,) = cluster.slowest_s(key, "compute", chunks)
+    (taken_s,) = cluster.slowest_s(key, "run", chunks)
+    yield Reading("time", "s", taken_s, Origin.EMULATED)
+    if session.subject.workload.operation == "training_step":
+        yield Reading("throughput", "token/s", session.subject.workload.m / taken_s, Origin.EMULATED)
+    yield Reading("computation_alone", "s", computed_s, Origin.MEASURED)
+    ranks, sent_s = session.subject.workload.ranks, cluster.least_s
+    yield Reading("communication_to_computation", "1", sent_s / computed_s, Origin.CALCULATED)
+    bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
+    yield Reading("bound", "s", bound_s, Origin.CALCULATED)
+    yield Reading("bound_share", "1", bound_s / taken_s, Origin.EMULATED)
+    algorithm = session.subject.algorithm
+    if session.subject.workload.operation == "training_step":
+        pairs = cluster.call("collectives", key=key)
+
+        def slowest_s(model: Callable[[float, float], float]) -> float:
+            return max(pairwise_s(computed_s, one, cluster, model) for one in pairs)
+
+        pairs_s = slowest_s(lambda products_s, sent_s: overlapped_s(products_s, sent_s, ranks, FIRST_CHUNK))
+        yield Reading("pairwise_bound_share", "1", pairs_s / taken_s, Origin.EMULATED)
+        predicted_s = slowest_s(
+            lambda products_s, sent_s: predicted_time_s(algorithm, products_s, sent_s, ranks, chunks)
+        )
+    else:
+        predicted_s = predicted_time_s(algorithm, computed_s, sent_s, ranks, chunks)
+    yield Reading("model_error", "1", predicted_s / taken_s - 1, Origin.CALCULATED)
+
+
+def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
+    """Return max(computation, communication) and the first chunk of the shorter of the two.
+
+    A rank computes `ranks` times `chunks` chunks and sends `ranks` - 1 times `chunks`.
+    """
+    if computed_s < sent_s:
+        return sent_s + computed_s / (ranks * chunks)
+    return computed_s + sent_s / ((ranks - 1) * chunks)
+
+
+def pairwise_s(
+    computed_s: float,
+    collectives: Iterable[tuple[float, float]],
+    cluster: OverlapCluster,
+    model: Callable[[float, float], float],
+) -> float:
+    """Return the time of a step in which a collective can overlap with its own products alone.
+
+    `collectives`: bytes that a rank must send, and seconds of the products, which `computed_s` contains.
+    `model(products_s, sent_s)` returns the time of one collective with its products.
+    """
+    waited_s = 0.0
+    for sent_B, products_s in collectives:
+        sent_s = max(sent_B / cluster.port_B_per_s - cluster.at_once_s, 0.0)
+        waited_s += model(products_s, sent_s) - products_s
+    return computed_s + waited_s
+
+
+def predicted_time_s(algorithm: str, computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
+    """Return what the algorithm takes if neither computation nor communication slows the other down.
+
+    Puts: a rank computes its own part while the first chunk of its peers' travels, so this chunk counts only
+    where it takes longer.
+    """
+    if algorithm == "in_sequence":
+        return computed_s + sent_s
+    if algorithm == "decomposed":
+        return overlapped_s(computed_s, sent_s, ranks, chunks)
+    first_sent_s, first_computed_s = sent_s / ((ranks - 1) * chunks), computed_s / (ranks * chunks)
+    own_s = computed_s / ranks
+    return max(computed_s, first_sent_s + computed_s - own_s, sent_s + first_computed_s)
+
+
+@lru_cache(maxsize=1)
+def shared_cluster(workload: Workload, seed: int) -> OverlapCluster:
+    """Return the ranks and links of all variants of a workload."""
+    return OverlapCluster(workload)
+
+
+def close(session: Session) -> None:
+    """Release the variant's operation; with the last of them ranks and links end."""
+    session.cluster.leave(session.key)
+    if not session.cluster.variants:
+        session.cluster.close()
+        shared_cluster.cache_clear()
