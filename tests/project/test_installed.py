@@ -58,7 +58,10 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "venv", with_pip=False)
     constraints = ["-c", str(ROOT / "constraints.txt"), "--retries", "0", "--timeout", "20"]
     install = [*PIP, "--python", str(folder / "venv"), "install", *constraints, str(wheel)]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=280)
+    try:
+        done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the package index is too slow here")
     if done.returncode:
         pytest.skip(f"the package index is out of reach: {done.stderr.strip().splitlines()[-1][:200]}")
     return folder / "venv/bin/throughput-harness"
@@ -102,6 +105,7 @@ KERNELS = ROOT / "results/reference/kernels"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the first one installs
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -122,6 +126,7 @@ def test_what_asks_and_reports_needs_no_torch(light: Path, tmp_path: Path, words
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_what_needs_torch_names_the_extra(light: Path, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     done = subprocess.run(
