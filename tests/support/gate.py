@@ -22,7 +22,8 @@ STARTS = {
         test_ddp test_zero
     """,
     "compilers": """
-        test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step
+        test_compiled_memory test_deepspeed_operators test_deferred_compiler
+        test_kernels test_kernels_float64 test_kernels_step
         test_portability_capture test_portability_engines test_portability_targets
         test_symmetric_compiled
         test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
@@ -32,6 +33,7 @@ STARTS = {
         test_account test_ask_page test_ask_page_browser test_fabric_flows test_fake_step
         test_files_on_the_way test_fit_answers test_float8 test_host_optimizer
         test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite
+        test_light_start test_light_transformers
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter
         test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
