@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import msgspec
 import yaml
 
-from harness.config.code_fingerprint import ROOT
+from harness.config.variants.optimizations import CONF
 from harness.question import Direction, FieldOrigin, KeyRead, ProgramName, Question, question_of
 
 Flat = Mapping[str, Any]
@@ -25,7 +25,7 @@ Flat = Mapping[str, Any]
 Fields = dict[str, Any]
 """Values by field of Question or, with an underscore before it, by part of one."""
 
-TABLES = ROOT / "conf" / "frameworks"
+TABLES = CONF / "frameworks"
 
 LEFT: Final = "not modelled"
 

@@ -64,6 +64,7 @@ def swept(tmp_path_factory):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "conf/suite/memory/half_batch.yaml").write_text("settings: {parts: 2}\n")
     (tree / "suites/memory/half_batch.py").write_text(HALF_BATCH)
+    (tree / "conf/suite/memory/twice_the_loss.yaml").write_text("title: Twice the loss\n")
     (tree / "suites/memory/twice_the_loss.py").write_text(TWICE)
     done = harness(*WORDS, cwd=tree)
     assert done.returncode == BROKEN_CELL, done.stderr

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
-HARDWARE = Path(__file__).parents[4] / "conf" / "hardware"
+import harness
+
+HARDWARE = Path(harness.__file__).parent / "conf" / "hardware"  # a link to conf/, a copy where installed
 
 PROCESSORS: Mapping[str, int] = {"v100": 80, "a100": 108, "h100": 132, "h200": 132}
 """Streaming multiprocessors: NVIDIA's whitepapers of V100, A100 and H100 (SXM5)."""
