@@ -40,7 +40,7 @@ LONG = "x" * 5000
         (["plan", LONG], "expected KEY=VALUE"),
         (["fit", f"model={LONG}"], "name too long"),
         (["fit", LONG], "expected KEY=VALUE"),
-        (["fit", "model=none.json", f"device={LONG}"], "expected a size"),
+        (["fit", "model=gpt2", f"device={LONG}"], "expected a size"),
         (["cost", LONG], "name too long"),
         (["compare", LONG, LONG], "name too long"),
         (["migrate", LONG], "name too long"),
