@@ -153,15 +153,15 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
 def settled(answer: Answer, question: Question) -> bool:
     """Return whether no other choice, which is tried last, can turn the verdict of a first dry run.
 
-    Another choice needs more: torch's foreach optimizers at most two copies of the parameters, kept logits at
+    Another choice needs more: torch's foreach optimizers at most two copies of their states, kept logits at
     most two in fp32.
     """
     memory = answer.memory
     assert memory is not None
     vocabulary = int((question.config or {}).get("vocab_size") or 0)
     logits_B = 8 * question.micro_batch_size * (question.seq_len or 0) * vocabulary
-    parameters_B = memory.peaks[0].by_kind_B.get("parameters", memory.room_B)
-    most_B = memory.reserved_B.high + 2 * parameters_B + logits_B
+    states_B = memory.peaks[0].by_kind_B.get("optimizer_states", memory.room_B)
+    most_B = memory.reserved_B.high + 2 * states_B + logits_B
     return not answer.likely_fits or most_B <= memory.room_B
 
 
