@@ -26,12 +26,7 @@ class Workload:
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     offload: Literal["none", "optimizer", "parameters"] = "none"
     fused_loss: bool = False
-    compiled: bool = False  # torch.compile, which changes the seconds alone
     search: bool = False  # every layout; else the one below
-    seconds: bool = False  # predict them, and rank layouts by them
-    device: str = "h100_80gb"  # a name of conf/hardware, whose rates decide the seconds
-    network_B_per_s: Bytes = 50e9  # between nodes, per GPU and direction
-    network: Literal["infiniband", "efa"] = "infiniband"
     tp: PositiveInt = 1
     pp: PositiveInt = 1
     cp: PositiveInt = 1

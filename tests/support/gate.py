@@ -32,7 +32,7 @@ STARTS = {
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
         test_account test_ask_page test_ask_page_browser test_fabric_flows test_fake_step
         test_files_on_the_way test_fit_answers test_float8 test_host_optimizer
-        test_huggingface test_huggingface_refusals test_layout_causes test_step_gains_suite
+        test_huggingface test_huggingface_refusals test_seconds_causes test_step_gains_suite
         test_light_start test_light_transformers
         test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
         test_llama_adapter

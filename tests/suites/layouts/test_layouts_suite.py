@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.records import Note, Reading, Unavailable
+from harness.question import Question
+from harness.records import Reading, Unavailable
 from suites.layouts import suite as layouts
-from suites.layouts.subject import built
+from suites.layouts.subject import built, question
 from suites.layouts.workload import Workload
+from suites.training import seconds_engine
 from suites.training.account_engine import possible
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.room import FRAGMENTED
@@ -121,17 +124,16 @@ def test_what_does_not_divide_is_refused_with_what_would(fields: dict[str, Any],
 EXPLICIT = "FlashAttention → explicit attention"
 
 
-def switches(workload: Workload) -> tuple[dict[str, float], set[str]]:
+def switches(question: Question) -> tuple[dict[str, float], set[str]]:
     """Return what switches cost, and those that do not fit."""
-    found = list(layouts.sample(built(workload)))
-    costs = {one.method: one.value for one in found if isinstance(one, Reading) and one.metric == "switch"}
-    notes = [one.text for one in found if isinstance(one, Note)]
-    return costs, {one.removeprefix("does not fit: ") for one in notes if one.startswith("does not fit: ")}
+    seconds = seconds_engine.answer(question).seconds
+    assert seconds is not None
+    return seconds.switches, set(seconds.switches_that_do_not_fit)
 
 
 def test_explicit_attention_is_a_switch_of_layouts_without_context_parallelism():
     """Its cost is that of the same step as a question; at 8,192 tokens its scores fit recomputed alone."""
-    workload = replace(ONE, seconds=True, global_batch_size=64)
+    workload = structs.replace(question(ONE), global_batch_size=64, device="h100_80gb")
     costs, without = switches(workload)
     assert EXPLICIT in without
     asked = {
@@ -142,7 +144,7 @@ def test_explicit_attention_is_a_switch_of_layouts_without_context_parallelism()
     again = {**asked, "attention": "explicit", "layout": {**asked["layout"], "recompute": "selective"}}
     fused_s, again_s = (one["step_s"] for one in answers([asked, again]))
     assert costs[f"{EXPLICIT}, scores recomputed"] == pytest.approx(again_s / fused_s)
-    short, _ = switches(replace(workload, seq_len=2048))
+    short, _ = switches(structs.replace(workload, seq_len=2048))
     assert 1 < short[EXPLICIT] < short[f"{EXPLICIT}, scores recomputed"] < again_s / fused_s
-    costs, without = switches(replace(workload, cp=2))
+    costs, without = switches(structs.replace(workload, cp=2))
     assert not [one for one in (*costs, *without) if one.startswith(EXPLICIT)]
