@@ -45,6 +45,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     allocated_B: float  # of live tensors, as torch.cuda.max_memory_allocated counts them
     reserved_B: float  # by torch's allocator, had it no limit
     fits_expandable: bool = False  # with expandable segments
+    fits_with_slack: bool = False  # were each allocation as much larger as the engine's error allows
     retries: int = 0  # of the allocator, in two steps
     by_kind_B: dict[str, float] = {}
     live_B: dict[str, float] = {}  # by what it is of, largest first

@@ -265,6 +265,7 @@ class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True):
     question: Question
     changes: tuple[AskedChange, ...] = ()
     extent: Extent = "largest"
+    slack: float = 1.0  # the most by which bytes may exceed the dry run's
 
 
 PROGRAM_OF_SHARING: Mapping[Sharing, ProgramName] = {

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.ask.step_question import question_of, searching
-from harness.ask.words import ADVISE, words_of
+from harness.ask.words import ADVISE, searching, step_question, words_of
 from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
 from harness.commands.grammar import CommandWords
 from harness.question import Question
@@ -78,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
         from harness.ask.written import refuse_unknown_format
 
         refuse_unknown_format(words.values["write"])
-    return answer(question_of(words), words)
+    return answer(step_question(words), words)
 
 
 def answer(question: Question, words: CommandWords) -> int:

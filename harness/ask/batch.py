@@ -79,10 +79,12 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 continue
             start = time.monotonic()
             try:
-                answer = answer_of(question_of_row(row, config_of), seconds, child, "asked")
+                question = question_of_row(row, config_of)
             except ValueError as error:
                 answer = refused(str(error))
             except (AttributeError, KeyError, TypeError) as error:  # of a value of another kind
                 answer = refused(f"a value of this row is of another kind: {error}")
+            else:
+                answer = answer_of(question, seconds, child, "asked")
             taken = answer.with_(answer_s=time.monotonic() - start)
             yield {"id": row["id"], **on_disk(taken)}

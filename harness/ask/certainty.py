@@ -102,23 +102,23 @@ def judged(
     """
     fits = bool(answer.likely_fits)
     turns = [*of_choices(answer, fits), *of_routing(memory, fits), *of_allocator(memory, question)]
-    if fits_otherwise(memory, question.micro_batch_size, fits) != fits:
-        turns = [*of_keys(question, fits), *turns]
-    if fits_otherwise(by_error, question.micro_batch_size, fits) != fits:
+    keys = list(of_keys(question, fits))
+    if keys and turned(memory, fits):
+        turns = [*keys, *turns]
+    peak = peak_at(memory, question.micro_batch_size)
+    frees_its_cache = fits and peak is not None and peak.fits_with_slack
+    if turned(by_error, fits) and not frees_its_cache:
         turns = [*turns, of_error(answer, question)]
     return ("depends" if turns else "fits" if fits else "does not fit"), tuple(turns)
 
 
-def fits_otherwise(memory: Memory, micro_batch_size: int, fits: bool) -> bool:
-    """Return whether a step would fit at the end of its interval that is nearer to the other verdict.
+def turned(memory: Memory, fits: bool) -> bool:
+    """Return whether the room lies between what is likely reserved and the end of its interval.
 
-    A step also fits where more would be reserved without a limit: the allocator then frees its cache. What it
-    needs is then that its live tensors have room.
+    A step may still fit where more is reserved without a limit than there is room, since the allocator then
+    frees its cache: a dry run replays that, with its error, in `Peak.fits_with_slack`.
     """
-    if (memory.reserved_B.high if fits else memory.reserved_B.low) <= memory.room_B:
-        return True
-    peak = peak_at(memory, micro_batch_size)
-    return fits and peak is not None and memory.allocated_B.high <= memory.room_B
+    return (memory.reserved_B.high > memory.room_B) if fits else (memory.reserved_B.low <= memory.room_B)
 
 
 def of_choices(answer: Answer, fits: bool) -> Iterator[Turn]:

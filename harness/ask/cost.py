@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.answer import Answer, RankedLayout
 from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
-from harness.ask.words import COST, with_one_name, words_of
+from harness.ask.words import COST, step_question, with_one_name, words_of
 from harness.commands.entry import DONE, MISTAKE, complain, print_all, start
 from harness.commands.grammar import CommandWords, datasheet, read
 from harness.commands.results import planned, results_folder
@@ -94,11 +94,10 @@ def of_prediction(words: CommandWords) -> int:
     """Print what a run would cost at its predicted speed; return the exit status; raises ConfigError."""
     from harness.ask.engines import answers
     from harness.ask.fit import folder_of, keep
-    from harness.ask.step_question import question_of
 
     tokens, everything = run_tokens(words), words.one_of("show", ("all",), "") == "all"
     rate, lists = prices.rates_asked(words)
-    question = question_of(words, COST)
+    question = step_question(words)
     rates = list(rates_of(rate, lists, question))
     answer = list(answers(question, seconds=True))[-1]
     if answer.verdict == "refused":

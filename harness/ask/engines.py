@@ -20,7 +20,7 @@ from typing import IO, NamedTuple, Self
 import msgspec
 
 from harness.answer import Answer, EngineName, refused
-from harness.ask.certainty import with_certainty
+from harness.ask.certainty import error_of, with_certainty
 from harness.ask.recipe import with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
@@ -84,7 +84,8 @@ def answers(
     if choice.engine == "dry run":
         if question.origin("techniques").kind != "command" and question.techniques is None:
             question, left_out = with_techniques(question)
-        request = DryRunRequest(question=question, changes=tuple(changes), extent=extent)
+        slack = error_of("dry run", question, "allocated").high
+        request = DryRunRequest(question=question, changes=tuple(changes), extent=extent, slack=slack)
         found = from_child(request, question.model_name) if child is None else child.answers(request)
     else:
         found = iter([in_process(choice.engine, question)])

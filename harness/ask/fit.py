@@ -132,7 +132,7 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
     from harness.ask.fit_lines import first_lines, later_lines
     from harness.ask.recipe import described, what_ifs_of, with_techniques
 
-    last, printed = None, False
+    last, printed = None, ""  # the verdict that was printed
     with DryRunChild(question.model_name) as child:
         child.start()  # imports what it needs, while techniques are checked here
         question, left_out = with_techniques(question)
@@ -142,9 +142,9 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
                 return last
             if not printed and settled(last, question):
                 print_all(first_lines(last, question, described(question)))
-                printed = True
+                printed = last.verdict
     assert last is not None
-    if not printed:
+    if printed != last.verdict:
         print_all(first_lines(last, question, described(question)))
     print_all([*later_lines(last, question), *left_out_lines(left_out)])
     return last
@@ -194,5 +194,8 @@ def keep(answer: Answer, question: Question, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = {**on_disk(answer), "question": msgspec.to_builtins(question)}
     part = folder / f"answer.json.{os.getpid()}"
-    part.write_text(json.dumps(content, indent=1) + "\n")
-    part.replace(folder / "answer.json")
+    try:
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(folder / "answer.json")
+    finally:
+        part.unlink(missing_ok=True)

@@ -117,7 +117,7 @@ def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
         try:
             changed = changed_recipe(recipe, entry)
         except ConfigError as error:
-            yield AskedChange(title=entry["title"], reason=str(error).removeprefix("techniques: "))
+            yield AskedChange(title=entry["title"], reason=str(error))
             continue
         sizes = {
             name: max(1, int(getattr(question, name) * times))

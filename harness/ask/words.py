@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 from typing import Any, get_args
@@ -77,7 +77,6 @@ COST = Mode(
     ("techniques", "recompute_modules"),
 )
 MODES = (FIT, OOM, ADVISE, COST)
-FILE_WORDS = ("questions", "out")
 ALL = tuple(dict.fromkeys([*QUESTION, *(key for mode in MODES for key in mode.own), "questions", "serve"]))
 
 ALIASES = {"gpus": "devices", "price": "rate"}
@@ -128,7 +127,10 @@ def of_file(words: CommandWords) -> Question:
     """Return the question of a framework's file, with the model of `model=` where it is given."""
     from harness.frameworks.read import read_own_file
 
-    question = read_own_file(words.values["config"])
+    try:
+        question = read_own_file(words.values["config"])
+    except ValueError as error:
+        raise ConfigError(f"config={error}") from error
     if "model" in words:
         question = with_model(question, words.values["model"])
     if question.config is None:
@@ -439,18 +441,50 @@ def sequences_of(words: CommandWords, seq_len: int) -> int:
     return int(sequences)
 
 
+def step_question(words: CommandWords) -> Question:
+    """Return what the words ask about seconds: of one layout, or of the fastest; raises ConfigError."""
+    if "layout" not in words and "config" not in words:
+        words = replace(words, values={**words.values, "layout": SEARCH})
+    if "device" in words and not device_of(words.values["device"]).option:
+        text = words.values["device"]
+        raise ConfigError(f"device={text}: seconds need a GPU's rates; give a name of conf/hardware")
+    question = question_from(words)
+    if "devices" not in words and "config" not in words:
+        raise ConfigError("gpus: missing; give the number of GPUs, as gpus=128")
+    if "mine" in words and question.search:
+        raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4, or config=FILE")
+    if question.devices is not None:
+        return question
+    try:
+        devices = question.dp_of() * question.model_ranks
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return question.with_fields(FieldOrigin("key", "dp"), devices=devices)
+
+
+def searching(question: Question) -> Question:
+    """Return the question about every layout in place of one."""
+    plain = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "dp": None, "replicas": 1}
+    recipe = {"micro_batch_size": 1, "recompute": "none", "layers_per_stage": None, "layers_of_stages": ()}
+    batch = question.global_batch_size or (
+        question.micro_batch_size * question.micro_batches() * question.dp_of()
+        if question.gradient_accumulation_steps
+        else None
+    )
+    return question.with_fields(
+        FieldOrigin("assumption", "every layout is tried"),
+        **{**plain, **recipe, "search": True, "shard_size": None},
+        global_batch_size=batch,
+        gradient_accumulation_steps=None,
+    )
+
+
 def device_title(question: Question) -> str:
     """Return a question's device in words."""
     if question.memory_B is None:
         return str(datasheet(question.device)["name"])
     unit, size = ("GiB", 2.0**30) if question.memory_B % 1e6 else ("GB", 1e9)
     return f"device of {question.memory_B / size:g} {unit}"
-
-
-def usable_B(question: Question) -> float:
-    """Return what a process can use of a device: as given, else of its datasheet."""
-    sheet = datasheet(question.device)
-    return question.memory_B or float(sheet.get("usable_memory_B") or sheet["memory_B"])
 
 
 def link_title(question: Question) -> str:

@@ -27,14 +27,14 @@ def answers(request: DryRunRequest) -> Iterator[Answer]:
     """Yield the answer, and again whenever more is known; raises `Unavailable` where it cannot be had."""
     question = request.question
     try:
-        answer = yield from answered(question, request.extent)
+        answer = yield from answered(request, question)
     except UnavailableWith as error:
         techniques = tuple(one for one in question.techniques or () if one[0] != error.technique)
         if not may_go(question, error.technique):
             raise
         question = msgspec.structs.replace(question, techniques=techniques)
         note = f"{error.reason}, so the recipe goes without."
-        answer = yield from answered(question, request.extent, without=(error.technique,), notes=(note,))
+        answer = yield from answered(request, question, without=(error.technique,), notes=(note,))
     changes: list[TriedChange] = []
     for change in request.changes:
         changes.append(changed(change, answer.without))
@@ -48,10 +48,11 @@ def may_go(question: Question, technique: str) -> bool:
     return kinds[0] in NOT_GIVEN and kinds[1] in NOT_GIVEN
 
 
-def answered(question: Question, extent: fit.Extent, **fields: Any) -> Generator[Answer, None, Answer]:
-    """Yield the answer to a question without changes; return the last."""
+def answered(request: DryRunRequest, question: Question, **fields: Any) -> Generator[Answer, None, Answer]:
+    """Yield the answer to a request's question, or to another, without changes; return the last."""
     answer = Answer(verdict="refused", **fields)
-    for part in fit.answers(memory_question(question), extent, user_cache()):
+    asked = memory_question(question, request.slack)
+    for part in fit.answers(asked, request.extent, user_cache()):
         answer = joined(answer, part)
         if isinstance(part, fit.StepFacts | fit.LargestMicroBatch):
             yield answer
@@ -68,7 +69,7 @@ def gpu_asked(question: Question) -> RatedGpu:
     return gpu
 
 
-def memory_question(question: Question) -> fit.MemoryQuestion:
+def memory_question(question: Question, slack: float = 1.0) -> fit.MemoryQuestion:
     """Return a question as a training step and the device that it must fit."""
     gpu = gpu_asked(question)
     fields, _ = workload_of_config(question.config or {})
@@ -80,7 +81,7 @@ def memory_question(question: Question) -> fit.MemoryQuestion:
     }
     device = Device("cuda", architecture=gpu.architecture)  # type: ignore[arg-type]
     usable_B = question.memory_B or gpu.usable_memory_B
-    return fit.MemoryQuestion(fields, question.techniques or (), usable_B, device)
+    return fit.MemoryQuestion(fields, question.techniques or (), usable_B, device, slack=slack)
 
 
 def joined(answer: Answer, part: fit.AnswerPart) -> Answer:
@@ -121,6 +122,7 @@ def peak_of(run: fit.MicroBatch) -> Peak:
         allocated_B=float(run.peak_B),
         reserved_B=float(run.peak_B if run.reserved_B is None else run.reserved_B),
         fits_expandable=run.fits_with_expandable_segments,
+        fits_with_slack=run.fits_with_slack,
         retries=run.retries,
         by_kind_B={kind: float(size_B) for kind, size_B in run.by_kind_B.items()},
         live_B={label: float(size_B) for label, size_B in run.live_at_peak_B.items()},

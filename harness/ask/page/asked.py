@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.answer import Answer
-from harness.ask.step_question import question_of
-from harness.ask.words import ADVISE, display_name, words_of
+from harness.ask.words import ADVISE, display_name, step_question, words_of
 from harness.ask.written import RECOMPUTES
 from harness.config.user_inputs.hf_config import SIZES
 from harness.config.validation import ConfigError
@@ -165,7 +164,7 @@ class AskedPage:
 
 def first_question(words: Sequence[str]) -> Question:
     """Return the question of words; raises ConfigError."""
-    return question_of(words_of(words, ADVISE))
+    return step_question(words_of(words, ADVISE))
 
 
 def text_of(values: Values, name: str) -> str:

@@ -57,6 +57,7 @@ class MemoryQuestion:
     usable_B: float
     device: Device = CUDA
     seed: int = 0
+    slack: float = 1.0  # by how much each allocation may be larger than its dry run's
 
     @property
     def target(self) -> Target:
@@ -74,6 +75,7 @@ class MicroBatch(NamedTuple):
     size: int
     fits: bool
     fits_with_expandable_segments: bool
+    fits_with_slack: bool
     retries: int
     peak_B: int
     reserved_B: int | None
@@ -167,16 +169,21 @@ def micro_batch_of(step: TrainingStep, question: MemoryQuestion, size: int, run:
     expandable = replace(question.target.allocator, expandable_segments=True)
     fit = fit_of(step, run, question.target)
     better = fit_of(step, run, question.target._replace(allocator=expandable))
-    workload, timeline = step.workload, run.timeline
+    workload, timeline, room = step.workload, run.timeline, room_B(step, question.usable_B)
     assert timeline is not None
+    slack = fit.fits
+    if fit.fits and (run.reserved_B or run.peak_B) * question.slack > room:  # else nothing is in its way
+        smaller_B = question.usable_B - room * (1 - 1 / question.slack)
+        slack = fit_of(step, run, question.target._replace(usable_B=smaller_B)).fits
     return MicroBatch(
         size,
         fit.fits,
         better.fits,
+        slack,
         fit.retries,
         run.peak_B,
         run.reserved_B,
-        room_B(step, question.usable_B),
+        room,
         run.by_kind_B,
         live_tensors(timeline, workload.vocab_size, workload.seq_len),
         run.place,

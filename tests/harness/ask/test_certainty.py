@@ -62,6 +62,7 @@ def dry_run(
         allocated_B=allocated_B,
         reserved_B=reserved_B,
         fits_expandable=fits if expandable is None else expandable,
+        fits_with_slack=fits and allocated_B * 1.02 <= ROOM_B,
     )
     memory = Memory(
         usable_B=ROOM_B + 1e9,
