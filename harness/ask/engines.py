@@ -161,12 +161,18 @@ class DryRunChild:
         self._progress.cancel()
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
             self._ended()
 
-    def _ended(self) -> None:
-        self._process = None
+    def _ended(self) -> int:
+        assert self._process
+        process, self._process = self._process, None
+        status = process.wait()
         os.close(self._lifeline)
+        self._reader.join(1.0)  # a grandchild may hold the other end
+        for pipe in (process.stdin, process.stdout):
+            with suppress(BrokenPipeError):  # what was not yet written, to a process that is gone
+                pipe.close()  # type: ignore[union-attr]
+        return status
 
     def start(self) -> subprocess.Popen[bytes]:
         """Return the process, which is started where it is not; raises ConfigError without its libraries."""
@@ -196,7 +202,8 @@ class DryRunChild:
         return self._process
 
     def _listen(self, errors: IO[bytes]) -> None:
-        self._said.extend(errors)
+        with errors:
+            self._said.extend(errors)
 
     def answers(self, request: DryRunRequest) -> Iterator[Answer]:
         """Yield the answers to a request; raises ConfigError where the process ends before them."""
@@ -212,10 +219,7 @@ class DryRunChild:
             yield msgspec.json.decode(line, type=Answer)
             line = process.stdout.readline()
         if not line:
-            self._reader.join(1.0)
-            status = process.wait()
-            self._ended()
-            raise ConfigError(failure(status, self._said))
+            raise ConfigError(failure(self._ended(), self._said))
 
 
 def failure(status: int, said: Sequence[bytes]) -> str:

@@ -14,10 +14,9 @@ from scipy.stats import norm
 
 from harness.answer import Answer, Interval, NearestStep, RankedLayout, StepAnswer, StepCause
 from harness.ask import advise
-from harness.ask.advise import question_of
 from harness.ask.advise_lines import of_nearest
 from harness.ask.mine import FAMILIES, OwnStep, likely_causes, lines, own_step
-from harness.ask.words import ADVISE, words_of
+from harness.ask.words import ADVISE, step_question, words_of
 from harness.ask.written import written
 from harness.commands.entry import DONE, NO
 from harness.commands.grammar import CommandWords, datasheet
@@ -40,7 +39,7 @@ def advised(
 
 def asked(words: str) -> tuple[CommandWords, Question]:
     read = words_of(words.split(), ADVISE)
-    return read, question_of(read)
+    return read, step_question(read)
 
 
 def test_what_is_printed_of_a_layout_is_what_is_kept(

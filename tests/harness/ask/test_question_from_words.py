@@ -9,10 +9,20 @@ import pytest
 from own_texts import MEGATRON, TITAN
 from small_config import CONFIG, config
 
-from harness.ask.advise import question_of, searching
 from harness.ask.engines import choose
 from harness.ask.fit import folder_of
-from harness.ask.words import ADVISE, COST, FIT, Mode, device_title, link_title, question_from, words_of
+from harness.ask.words import (
+    ADVISE,
+    COST,
+    FIT,
+    Mode,
+    device_title,
+    link_title,
+    question_from,
+    searching,
+    step_question,
+    words_of,
+)
 from harness.config.validation import ConfigError
 from harness.question import Question
 
@@ -33,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 def asked(folder: Path, words: str, mode: Mode = FIT) -> Question:
     """Return the question of words, in which MODEL and FILE are in the folder."""
     given = words.replace("MODEL", f"model={folder / 'small.json'}").replace("FILE=", f"config={folder}/")
-    read = question_from if mode is FIT else lambda one: question_of(one, mode)
+    read = question_from if mode is FIT else step_question
     return read(words_of(given.split(), mode))
 
 
@@ -147,7 +157,7 @@ def test_seconds_are_those_of_every_layout_where_none_is_given(folder: Path) -> 
 
 def test_seconds_take_the_devices_of_a_file_or_ask_for_them(folder: Path) -> None:
     assert asked(folder, "FILE=megatron.sh", ADVISE).devices == 32
-    with pytest.raises(ConfigError, match="gpus is missing"):
+    with pytest.raises(ConfigError, match="devices is missing"):
         asked(folder, "FILE=titan.toml", ADVISE)
 
 

@@ -19,7 +19,7 @@ TABLE = """
 # fit advise cost
 model | model=none.json gpus=2
 model | model=nobody/knows-7b gpus=2
-none.toml | config=none.toml gpus=2
+config=none.toml | config=none.toml gpus=2
 colour | MODEL GPUS colour=red
 device=H100 | MODEL GPUS device=H100
 device=0GB | MODEL GPUS device=0GB
