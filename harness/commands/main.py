@@ -18,7 +18,6 @@ COMMANDS = {
     "cost": "harness.ask.cost",
     "profile": "harness.commands.profile",
     "compare": "harness.commands.compare.command",
-    "migrate": "harness.commands.migrate",
 }
 """The module of each command that is not a sweep; `python -m harness.fit` starts the same one."""
 

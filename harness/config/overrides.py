@@ -23,7 +23,6 @@ from omegaconf import (
 )
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from harness.config.renamed import present_name
 from harness.config.schema import NOT_IN_YAML
 from harness.config.validation import ConfigError, describe, shown, unknown
 
@@ -153,11 +152,10 @@ def unknown_key(override: Override, known: Iterable[str], field: str = "") -> Co
 
 
 def _field(suite: DictConfig, name: str) -> str:
-    """Return the key of the field `name` of a workload, under its present name; "" where there is none."""
-    field = name if name in suite.fields else present_name(name, keys_of(suite.fields))
-    if field is None:
+    """Return the key of the field `name` of a workload; "" where there is none."""
+    if name not in suite.fields:
         return ""
-    return f"suite.hf_defaults.{field}" if suite.workload_from else f"suite.workloads.NAME.{field}"
+    return f"suite.hf_defaults.{name}" if suite.workload_from else f"suite.workloads.NAME.{name}"
 
 
 def _leave_out(suite: DictConfig, workload: str) -> None:

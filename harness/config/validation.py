@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.bounds import BOUNDS, RELATIONS, field_and_factor
-from harness.config.renamed import present_name
 
 TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -29,9 +28,9 @@ class ConfigError(Exception):
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is none of `allowed`, with the one that replaced it or the nearest."""
+    """Return the error for a name that is none of `allowed`, with the nearest of them."""
     names = sorted(allowed)
-    meant = present_name(name, names) or nearest(name, names)
+    meant = nearest(name, names)
     hint = f"; did you mean {meant}?" if meant else ""
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
 

@@ -191,7 +191,7 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
             else:
                 raise OtherSchemaError(
                     f"{path}, line {number}: a record of schema version {record!r}, not {SCHEMA} as here; "
-                    f"run `python -m harness migrate {path.parent}`, or choose another folder with out=..."
+                    "use the version of the harness that wrote it, or another folder"
                 )
     return records, broken
 

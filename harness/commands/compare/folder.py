@@ -1,4 +1,4 @@
-"""Read a results folder for a comparison: its records, of any version that can be migrated, and its hosts."""
+"""Read a results folder for a comparison: its records and its hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.commands.results import planned, results_folder
 from harness.config.validation import ConfigError
-from harness.records import SCHEMA, Record, record_from_json
+from harness.records import Record
 from harness.sweep.store import RECORDS, StoreError, read_records
 
 Environments = Mapping[str, Mapping[str, Any]]
@@ -41,7 +41,10 @@ def machine(environment: Mapping[str, Any]) -> str:
 
 def read_folder(path: Path) -> ResultsFolder:
     """Return the results in `path`, which is not changed; raises ConfigError."""
-    read = _records(results_folder(path))
+    try:
+        read = read_records(results_folder(path))
+    except StoreError as error:
+        raise ConfigError(str(error)) from None
     _refuse_malformed(path, read)
     records = tuple(planned(path, read))
     if not records:
@@ -49,38 +52,6 @@ def read_folder(path: Path) -> ResultsFolder:
             f"{path}: holds no record" + (" of its plan" if (path / "plan.json").exists() else "")
         )
     return ResultsFolder(path, records, _environments(path))
-
-
-def _records(path: Path) -> list[Record]:
-    """Return the latest record of each cell, migrated in memory where they are of an earlier version."""
-    try:
-        return read_records(path)
-    except StoreError as error:
-        if not _is_of_another_version(path):
-            raise ConfigError(str(error)) from None
-    from harness.sweep.migrate import migrate_line
-
-    records: dict[str, Record] = {}
-    for number, line in enumerate((path / RECORDS).read_text(errors="replace").splitlines(), 1):
-        try:
-            record = record_from_json(json.loads(migrate_line(line)))
-        except json.JSONDecodeError:
-            continue  # an incomplete line, which the store skips too
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            text = error if isinstance(error, ValueError) else f"not a record: {error!r}"
-            raise ConfigError(f"{path / RECORDS}, line {number}: {text}") from None
-        records[record.cell.id] = record
-    return list(records.values())
-
-
-def _is_of_another_version(path: Path) -> bool:
-    for line in (path / RECORDS).read_text(errors="replace").splitlines():
-        try:
-            if json.loads(line)["schema"] != SCHEMA:
-                return True
-        except (ValueError, LookupError, TypeError, RecursionError):
-            continue
-    return False
 
 
 def _refuse_malformed(path: Path, records: Iterable[Record]) -> None:

@@ -43,7 +43,6 @@ LONG = "x" * 5000
         (["fit", "model=gpt2", f"device={LONG}"], "expected a size"),
         (["cost", LONG], "name too long"),
         (["compare", LONG, LONG], "name too long"),
-        (["migrate", LONG], "name too long"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else value,
 )
@@ -106,7 +105,7 @@ def test_ctrl_c_leaves_no_traceback(when: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (INTERRUPTED, "harness.slow: interrupted\n")
 
 
-@pytest.mark.parametrize("name", ["fit", "cost", "compare", "migrate", "profile"])
+@pytest.mark.parametrize("name", ["fit", "cost", "compare", "profile"])
 def test_help_fits_80_columns(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == DONE
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
