@@ -84,6 +84,7 @@ class Run:
     executor: str
     workers: int
     out: Path
+    usual_cell_s: float = 5.0  # where no record of an earlier run says how long a cell takes
     reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
     # Of these workloads only these variants, and the baselines; of others all.
@@ -356,6 +357,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         repeats=repeats,
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
+        usual_cell_s=suite["usual_cell_s"],
         executor=executor,
         workers=workers_of(suite, config["executor"]["workers"], executor),
         executor_settings=config["executor"] if executor in EXECUTORS else {},

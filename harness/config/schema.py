@@ -60,6 +60,7 @@ class SuiteSchema:
         ""  # of suites timed together: the field that says how many rounds, neither more nor less
     )
     repeats: int = 1
+    usual_cell_s: float = 5.0  # per cell, where no record of an earlier run says more
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
     size_fields: list[str] = field(default_factory=list)
     reference_workloads: dict[str, Any] = field(
@@ -86,7 +87,7 @@ class SuiteSchema:
     workloads: dict[str, Any] = field(default_factory=dict)
     workload_defaults: dict[str, Any] = field(default_factory=dict)  # fields of each, unless it states them
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
-    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.sweep.estimate.slow_bf16
+    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.sweep.host_probe
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict, metadata=NOT_IN_YAML)
 
 

@@ -1,1 +1,1 @@
-"""What to run first on given GPUs within a budget: `preset=gpu`."""
+"""What to run first within a budget: `preset=gpu`, and `suite=all budget_min=60`, which is `preset=host`."""

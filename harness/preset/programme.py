@@ -1,39 +1,88 @@
-"""A preset's request to its programme on this host: GPUs, claims, how long each work takes, the order.
+"""What a preset runs on this host, in the order of claims answered per minute. Runs no cell.
 
-Runs no cell.
+What can be measured here follows from the claims: the workloads and variants that they compare, where every
+condition that they state is met. What is known before a run is looked up: the device's name, a workload's
+fields, GPUs and memory, and which methods measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from harness.claims.answers import FEWEST
+from harness.claims.judge import is_met
 from harness.claims.load import load_claims
+from harness.claims.model import Claim, Interpretation
+from harness.claims.paper import load_answers
 from harness.config.run import Run, automatic, load
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import BASELINES
-from harness.preset.claim_coverage import ClaimTarget, Coverage, GpuHost, coverage, gpus_of
 from harness.preset.request import ANY, Preset, PresetRequest, SuitePreset, load_preset
-from harness.preset.visible_gpus import visible_gpus
-from harness.preset.work_order import (
-    Task,
-    TimeBudget,
-    WorkStep,
-    ordered,
-    steps_of,
-    with_short_works_early,
-    within,
-)
-from harness.records import Cell
-from harness.sweep.environment import describe
-from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis
+from harness.sweep.environment import Gpu, describe
+from harness.sweep.estimate import Basis
+from harness.sweep.in_child import ChildError, in_child
+from harness.sweep.plan import is_planned
 from harness.sweep.sweep import outlook, prepare, recorded
+from harness.units import counted, human
 
-FIRST_VALUE = 5
-"""What a first value in a claim's first group counts on any machine, where settling the claim counts 1.
+GPUS_TIMEOUT_S = 120.0
+"""Importing torch takes seconds, and starting CUDA some more."""
 
-It fills a row of a table that is empty otherwise.
-"""
+
+class PresetHost(NamedTuple):
+    """The first GPU's name and memory, or the CPU's, how many GPUs are like it, the host's memory."""
+
+    name: str
+    gpus: int
+    memory_B: int
+    host_memory_B: int
+
+
+class Target(NamedTuple):
+    """One group of values of a claim that can be measured here: the variants to run, by workload.
+
+    `sized`: the workloads for such a device; small ones, made for a CPU, show a GPU's launches more than its
+    work.
+    """
+
+    suite: str
+    claim: str
+    group: str
+    workloads: Mapping[str, frozenset[str]]
+    sized: frozenset[str]
+    first: bool  # conf/claims lists what comes nearest to the claim first
+
+    def values(self, done: Mapping[str, set[str]]) -> int:
+        """Return on how many of its workloads there is a value, where those in `done` have run, by suite."""
+        return len(self.workloads.keys() & done.get(self.suite, set()))
+
+    def is_settled(self, done: Mapping[str, set[str]]) -> bool:
+        """Return whether that is what an answer needs: `FEWEST`, or all where there are fewer."""
+        return self.values(done) >= min(FEWEST, len(self.workloads))
+
+
+class Hindrance(NamedTuple):
+    """What a claim's value on one workload needs that is not here."""
+
+    suite: str
+    claim: str
+    workload: str
+    reason: str
+    hardware: bool = False  # more GPUs or memory would do
+
+
+class Task(NamedTuple):
+    """One workload of a suite with the variants that claims compare on it, and how long that takes."""
+
+    suite: str
+    workload: str
+    seconds: float
+    assumed: bool = False  # no earlier run is known
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,101 +91,204 @@ class Programme:
 
     request: PresetRequest
     preset: Preset
-    host: GpuHost
-    runs: Mapping[str, Run]  # of each suite, with every workload that settles a claim here
-    coverages: Mapping[str, Coverage]
-    order: tuple[Task, ...]  # all of them, whether or not there is time
-    fit: tuple[Task, ...]
-    late: tuple[Task, ...]  # for which there is no time
-    seconds: float  # of those that fit, with their reports
-    first_s: Mapping[str, float]
+    host: PresetHost
+    runs: Mapping[str, Run]  # of each suite, with every workload that answers a claim here
+    targets: Sequence[Target]
+    hindrances: Sequence[Hindrance]
+    fixed_s: Mapping[str, float]  # what the first task of a suite costs in addition: references, the report
+    fit: Sequence[Task]
+    late: Sequence[Task]  # for which there is no time
+    planning_s: float = 0.0
 
     @property
-    def targets(self) -> tuple[ClaimTarget, ...]:
-        """Return what can be measured for claims here."""
-        return tuple(target for one in self.coverages.values() for target in one.targets)
+    def budget_s(self) -> float:
+        """Return the seconds that planning left of the budget."""
+        return 60 * self.request.budget_min - self.planning_s
 
     @property
-    def steps(self) -> list[WorkStep]:
-        """Return what is run within the budget, with what each work settles."""
-        return steps_of(self.fit, self.targets)
-
-
-def gpu_host(request: PresetRequest) -> GpuHost:
-    """Return the GPUs here; raises ConfigError where there is none, or a launcher started this process."""
-    name = f"preset={request.preset}"
-    if automatic() != "local":
-        raise ConfigError(f"{name}: it starts its own ranks; run it without torchrun or srun")
-    environment = describe()
-    if not environment.gpus:
-        raise ConfigError(
-            f"{name}: no GPU here; looked for NVIDIA GPUs by the driver's NVML, which lists none"
+    def seconds(self) -> float:
+        """Return how long that takes which fits the budget, with its reports."""
+        return sum(task.seconds for task in self.fit) + sum(
+            self.fixed_s[suite] for suite in done_by(self.fit)
         )
-    found = visible_gpus()
-    if not found:
-        torch = environment.versions.get("torch", "is not installed")
-        raise ConfigError(
-            f"{name}: no GPU for torch; NVML lists {environment.gpus[0].name}, but torch {torch} sees no "
-            "CUDA device: install torch with CUDA, and see CUDA_VISIBLE_DEVICES"
-        )
-    alike = [gpu for gpu in found if gpu.name == found[0].name]
-    return GpuHost(found[0].name, len(alike), min(gpu.memory_B for gpu in alike), environment.memory_B)
 
 
 def planned_programme(request: PresetRequest) -> Programme:
-    """Return what the request runs on this host; runs no cell. Raises ConfigError where that is nothing."""
-    host = gpu_host(request)
-    preset = load_preset(request.preset)
+    """Return what the request runs on this host; raises ConfigError where that is nothing."""
+    began_s = time.monotonic()
+    name, preset = request.preset, load_preset(request.preset)
+    if automatic() != "local":
+        raise ConfigError(f"preset={name}: it starts its own ranks; run it without torchrun or srun")
+    host = preset_host(name, preset)
     runs: dict[str, Run] = {}
-    coverages: dict[str, Coverage] = {}
-    works: list[Task] = []
-    first_s: dict[str, float] = {}
-    for suite, given in preset.suites.items():
+    targets: list[Target] = []
+    hindrances: list[Hindrance] = []
+    tasks: list[Task] = []
+    fixed_s: dict[str, float] = {}
+    for suite, claims in claims_of(preset).items():
+        given = preset.suites[suite]
         full = replace(load([f"suite={suite}", *given.overrides])[0], out=request.out / suite)
-        coverages[suite] = coverage(load_claims(suite), full, given, preset.device, host)
-        if not coverages[suite].targets:
-            continue
-        runs[suite] = claimed(full, coverages[suite].targets, given.first)
-        own, first_s[suite] = estimated(runs[suite], given)
-        works += own
-    if not works:
-        raise ConfigError(f"preset={preset.name}: no claim can be settled on {host.name}")
-    return scheduled(request, preset, host, runs, coverages, works, first_s)
-
-
-def scheduled(
-    request: PresetRequest,
-    preset: Preset,
-    host: GpuHost,
-    runs: Mapping[str, Run],
-    coverages: Mapping[str, Coverage],
-    works: Sequence[Task],
-    first_s: Mapping[str, float],
-) -> Programme:
-    """Return the works in order, what the preset puts first before all; raises ConfigError if none fits."""
-    targets = [target for one in coverages.values() for target in one.targets]
-    fixed_s = {suite: preset.report_s + seconds for suite, seconds in first_s.items()}
-    order = ordered(
-        works, targets, fixed_s, 60 * request.budget_min, FIRST_VALUE if preset.device == ANY else 0
-    )
-    if preset.device == ANY:
-        order = with_short_works_early(order)
-    order.sort(key=lambda work: work.workload not in preset.suites[work.suite].first)
-    budget = TimeBudget(60 * request.budget_min, first_s, preset.report_s)
-    fit, late, seconds_of_fit = within(order, budget)
+        own, lacking = coverage(claims, full, preset, host)
+        targets += own
+        hindrances += lacking
+        if own:
+            runs[suite] = claimed(full, own, given.first)
+            works, first_s = estimated(runs[suite], given)
+            tasks += works
+            fixed_s[suite] = first_s + preset.report_s
+    if not tasks:
+        raise ConfigError(f"preset={name}: no claim can be given a value on {host.name}")
+    planning_s = time.monotonic() - began_s
+    budget_s = 60 * request.budget_min - planning_s
+    first = {(suite, workload) for suite in runs for workload in preset.suites[suite].first}
+    fit, late = ordered(tasks, targets, fixed_s, budget_s, first)
     if not fit:
-        least = min(order, key=lambda work: work.seconds + first_s[work.suite])
-        need_min = (least.seconds + first_s[least.suite] + preset.report_s) / 60
+        least = min(tasks, key=lambda task: task.seconds + fixed_s[task.suite])
+        need_min = (least.seconds + fixed_s[least.suite]) / 60
         raise ConfigError(
-            f"budget_min={request.budget_min:g}: too small for anything; the shortest, {least.suite} "
-            f"{least.workload}, takes about {need_min:.1f} min"
+            f"budget_min={request.budget_min:g}: too small for anything; planning took {planning_s / 60:.1f} "
+            f"min, and the shortest, {least.suite} {least.workload}, takes about {need_min:.1f} min"
         )
-    return Programme(
-        request, preset, host, runs, coverages, tuple(order), tuple(fit), tuple(late), seconds_of_fit, first_s
-    )
+    return Programme(request, preset, host, runs, targets, hindrances, fixed_s, fit, late, planning_s)
 
 
-def claimed(run: Run, targets: Sequence[ClaimTarget], first: Sequence[str] = ()) -> Run:
+def preset_host(name: str, preset: Preset) -> PresetHost:
+    """Return this machine as the preset needs it; raises ConfigError where it needs a GPU and has none."""
+    environment = describe()
+    gpus = environment.gpus
+    if preset.device != ANY:
+        if not gpus:
+            raise ConfigError(
+                f"preset={name}: no GPU here; looked for NVIDIA GPUs by the driver's NVML, which lists none"
+            )
+        listed, gpus = gpus[0].name, visible_gpus()
+        if not gpus:
+            torch = environment.versions.get("torch", "is not installed")
+            raise ConfigError(
+                f"preset={name}: no GPU for torch; NVML lists {listed}, but torch {torch} sees no "
+                "CUDA device: install torch with CUDA, and see CUDA_VISIBLE_DEVICES"
+            )
+        gpus = tuple(gpu for gpu in gpus if gpu.name == gpus[0].name)
+    device = gpus[0].name if gpus else environment.cpu
+    memory_B = min((gpu.memory_B for gpu in gpus), default=environment.memory_B)
+    return PresetHost(device, len(gpus), memory_B, environment.memory_B)
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Return what CUDA_VISIBLE_DEVICES leaves; none where torch sees none, or cannot be imported."""
+    try:
+        found = in_child(__name__, torch_gpus.__name__, None, GPUS_TIMEOUT_S)
+    except ChildError:
+        return ()
+    return tuple(Gpu(*one) for one in found)
+
+
+def torch_gpus(_: None) -> list[tuple[str, int]]:
+    """Return names and bytes of the GPUs that torch sees; runs in a child."""
+    import torch
+
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [(one.name, one.total_memory) for one in found]
+
+
+def claims_of(preset: Preset) -> dict[str, list[Claim]]:
+    """Return by suite the claims that the preset serves.
+
+    They are those about its device that a value of ours could be evidence of; of `ANY` device, each judged
+    claim that an answer names.
+    """
+    if preset.device != ANY:
+        return {suite: claims_about(load_claims(suite), preset.device) for suite in preset.suites}
+    asked: dict[str, set[str]] = defaultdict(set)
+    for answer in load_answers().claims:
+        for name in answer.judged:
+            suite, _, claim = name.partition("/")
+            asked[suite].add(claim)
+    return {
+        suite: [one for one in load_claims(suite) if one.id in own and not one.not_judged]
+        for suite, own in asked.items()
+    }
+
+
+def claims_about(claims: Sequence[Claim], device: str) -> list[Claim]:
+    """Return the claims about such a device that a value of ours could be evidence of."""
+    return [one for one in claims if one.conditions.get("device") == device and not one.not_judged]
+
+
+def coverage(
+    claims: Sequence[Claim], run: Run, preset: Preset, host: PresetHost
+) -> tuple[list[Target], list[Hindrance]]:
+    """Return what the run's workloads can give the claims on this host, and what hinders the rest."""
+    targets, hindrances = [], []
+    sized = frozenset(name for name, fields in run.workloads.items() if fields.get("device") == preset.device)
+    for claim in claims:
+        groups: dict[str, dict[str, frozenset[str]]] = {}
+        for one in claim.interpretations:
+            if found := list(_hindrances(claim, one, run, preset, host)):
+                hindrances.append(min(found, key=lambda hindrance: hindrance.hardware))
+                continue
+            workloads = groups.setdefault(one.group, {})
+            workloads[one.workload] = workloads.get(one.workload, frozenset()) | _variants_of(one)
+        targets += [
+            Target(run.suite, claim.id, group, workloads, sized & workloads.keys(), first=number == 0)
+            for number, (group, workloads) in enumerate(groups.items())
+        ]
+    return targets, hindrances
+
+
+def _hindrances(
+    claim: Claim, one: Interpretation, run: Run, preset: Preset, host: PresetHost
+) -> Iterator[Hindrance]:
+    """Yield what hinders a value as the claim states it."""
+
+    def because(reason: str, hardware: bool = False) -> Hindrance:
+        return Hindrance(run.suite, claim.id, one.workload, reason, hardware)
+
+    given: SuitePreset = preset.suites[run.suite]
+    fields = run.workloads[one.workload]
+    if given.measured_methods and one.method not in given.measured_methods:
+        yield because("its values are simulated or calculated, not measured")
+    for variant in sorted(_variants_of(one)):
+        alike = [own for own in run.variants if own.name == variant]
+        if variant in given.unavailable_variants:
+            yield because(f"{variant}: {given.unavailable_variants[variant]}")
+        elif not any(is_planned(run, own, one.workload, True) for own in alike):
+            yield because(f"{variant} does not apply to {one.workload}")
+        elif not any(is_planned(run, own, one.workload, bool(host.gpus)) for own in alike):
+            yield because("needs a GPU", hardware=True)
+    if preset.device == ANY:
+        return
+    for name, wanted in sorted(claim.conditions.items(), key=lambda one: one[0] == "device_name"):
+        if name == "device" or name in given.read_when_run:
+            continue
+        if name == "device_name":
+            if not is_met(host.name, wanted):
+                yield because(f"it is about {wanted.replace('*', ' ').strip()}")
+        elif name not in given.condition_fields:
+            yield because(f"suite {run.suite} records no {name}, and it is about {wanted}")
+        elif not is_met(str(value := fields[given.condition_fields[name]]), wanted):
+            yield because(f"it is about {name} {wanted}, and {one.workload} has {value}")
+    if (gpus := gpus_of(fields, given)) > host.gpus:
+        yield because(f"needs {counted(gpus, 'GPU')}", hardware=True)
+    for least_B, has_B, where in (
+        (given.least_device_memory_B, host.memory_B, "memory per GPU"),
+        (given.least_host_memory_B, host.host_memory_B, "host memory"),
+    ):
+        if (need_B := least_B.get(one.workload, 0.0)) > has_B:
+            yield because(f"needs {human(need_B, 'B')} of {where}", hardware=True)
+
+
+def gpus_of(fields: Mapping[str, Any], given: SuitePreset) -> int:
+    """Return the GPUs that a workload needs: what its field states, else one."""
+    return int(fields[given.gpus_field]) if given.gpus_field else 1
+
+
+def _variants_of(interpretation: Interpretation) -> frozenset[str]:
+    """Return the variants whose records the interpretation compares."""
+    return frozenset(filter(None, [*interpretation.variants, interpretation.relative_to]))
+
+
+def claimed(run: Run, targets: Sequence[Target], first: Sequence[str] = ()) -> Run:
     """Return the run with the workloads and variants of the targets, and its reference workloads.
 
     The workloads in `first` have every variant.
@@ -159,28 +311,71 @@ def estimated(run: Run, given: SuitePreset) -> tuple[list[Task], float]:
     """Return each workload with the seconds of its cells still to be run, and those of its references."""
     here = prepare(run)
     expected = outlook(here, recorded(run)).estimate.cells
-    cells = [cell for group in here.groups for cell in group.cells if cell.id in expected]
-
-    def seconds_of(own: Sequence[Cell]) -> float:
-        return sum(cell_seconds(cell, expected[cell.id], given) for cell in own) / run.workers
-
-    works = []
-    for name in run.variants_by_workload:
-        own = [cell for cell in cells if cell.workload == name]
-        assumed = any(is_assumed(expected[cell.id]) for cell in own)
-        works.append(
-            Task(run.suite, name, seconds_of(own), assumed, gpus_of(run.workloads[name], given.gpus_field))
-        )
-    return works, seconds_of([cell for cell in cells if cell.workload in run.reference_workloads])
+    seconds, assumed = defaultdict[str, float](float), set[str]()
+    for cell in (cell for group in here.groups for cell in group.cells if cell.id in expected):
+        seconds[cell.workload] += expected[cell.id].seconds / run.workers
+        if expected[cell.id].basis == Basis.DEFAULT:
+            assumed.add(cell.workload)
+    tasks = [
+        Task(run.suite, name, seconds[name], name in assumed, gpus_of(run.workloads[name], given))
+        for name in run.variants_by_workload
+    ]
+    return tasks, sum(seconds[name] for name in run.reference_workloads)
 
 
-def cell_seconds(cell: Cell, expected: CellEstimate, given: SuitePreset) -> float:
-    """Return the estimate by earlier runs on such a GPU; where there is none, the preset's assumption."""
-    if is_assumed(expected):
-        return float(given.assumed_cell_s_by_workload.get(cell.workload, given.assumed_cell_s))
-    return expected.seconds
+def ordered(
+    tasks: Sequence[Task],
+    targets: Sequence[Target],
+    fixed_s: Mapping[str, float],
+    budget_s: float,
+    first: Collection[tuple[str, str]] = (),
+) -> tuple[list[Task], list[Task]]:
+    """Return the tasks that fit the budget in the order in which they are run, and those left out.
+
+    Again and again the task is taken that is worth most per second. A value is worth half of the one before
+    it in its group, half where the claim lists another group first, and half where the workload is not sized
+    for the device and others are. `fixed_s`: what the first task of a suite costs in addition. The suites and
+    workloads in `first` come before all.
+    """
+    served: dict[tuple[str, str], list[Target]] = defaultdict(list)
+    for target in targets:
+        for workload in target.workloads:
+            served[target.suite, workload].append(target)
+    order: list[Task] = []
+    left, elapsed_s = list(tasks), 0.0
+    done: dict[str, set[str]] = {}
+
+    def cost_s(task: Task) -> float:
+        return task.seconds + (0.0 if task.suite in done else fixed_s.get(task.suite, 0.0))
+
+    def rate(task: Task) -> tuple[bool, float]:
+        halvings = [
+            one.values(done) + (not one.first) + (bool(one.sized) and task.workload not in one.sized)
+            for one in served[task.suite, task.workload]
+        ]
+        worth = sum(0.5**number for number in halvings)
+        return (task.suite, task.workload) in first, worth / max(cost_s(task), 1.0)
+
+    while fitting := [task for task in left if cost_s(task) <= budget_s - elapsed_s]:
+        best = max(fitting, key=rate)
+        elapsed_s += cost_s(best)
+        done.setdefault(best.suite, set()).add(best.workload)
+        order.append(best)
+        left.remove(best)
+    return order, left
 
 
-def is_assumed(expected: CellEstimate) -> bool:
-    """Return whether no earlier run says how long the cell takes."""
-    return expected.basis in (EstimateBasis.BUDGET, EstimateBasis.LIMIT)
+def done_by(tasks: Sequence[Task]) -> dict[str, set[str]]:
+    """Return the workloads of the tasks by suite."""
+    done: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        done[task.suite].add(task.workload)
+    return done
+
+
+def settled(targets: Sequence[Target], done: Mapping[str, set[str]]) -> dict[tuple[str, str], bool]:
+    """Return for each suite and claim whether every group of its values has what an answer needs."""
+    claims: dict[tuple[str, str], bool] = {}
+    for one in targets:
+        claims[one.suite, one.claim] = claims.get((one.suite, one.claim), True) and one.is_settled(done)
+    return claims

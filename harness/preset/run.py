@@ -1,4 +1,4 @@
-"""Run a preset's programme: one sweep per work, in order, until time is up; then what was left out.
+"""Run a preset's programme: one sweep after the other, in order, until time is up; then what was left out.
 
 Each suite has a folder below the preset's, as `suite=all` writes them.
 """
@@ -9,18 +9,18 @@ import json
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 from harness.config.run import Run
 from harness.config.validation import ConfigError
-from harness.preset.claim_coverage import Lack
-from harness.preset.programme import Programme
-from harness.preset.programme_view import left_out_line, time_is_up
-from harness.preset.work_order import TimeBudget, as_one, together
+from harness.preset.programme import Programme, Task
+from harness.preset.view import sweeps
+from harness.sweep.estimate import as_time
 from harness.sweep.plan import read_plan, write_cells
 from harness.sweep.progress import announce
 from harness.sweep.runner import TIME_IS_UP, Interrupted
@@ -30,51 +30,68 @@ PROGRAMME = "programme.json"
 """What was planned, run and left out, next to the suites' folders."""
 
 
+@dataclass(slots=True)
+class _Pace:
+    """Expected and real seconds of one suite so far, its reports apart."""
+
+    expected_s: float = 0.0
+    took_s: float = 0.0
+    ran: list[str] = field(default_factory=list)  # workloads
+
+    @property
+    def slower(self) -> float:
+        """Return how many times as long as estimated the suite takes, at least 1."""
+        return max(1.0, self.took_s / self.expected_s) if self.expected_s else 1.0
+
+
 def run_programme(
     programme: Programme,
     sweep_run: Callable[[Run], None] = sweep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Path]:
-    """Run the works in order while there is time, and return the suites' folders.
+    """Run the tasks in order while there is time, and return the suites' folders.
 
-    A suite that takes longer than estimated leaves less time for later works: those that no longer fit are
-    left out, with a line. A work that is running when time is up is ended; what had ended has its record.
+    A suite that takes longer than estimated leaves less time for later tasks: those that no longer fit are
+    left out, with a line. A sweep that is running when time is up is ended; what had ended has its record.
     Raises ConfigError where no cell ended at all.
     """
-    budget = TimeBudget(60 * programme.request.budget_min, programme.first_s, programme.preset.report_s)
+    paces: dict[str, _Pace] = defaultdict(_Pace)
     began_s = clock()
-    ran: dict[str, list[str]] = {}
     entries: list[dict[str, object]] = []
+    report_s = programme.preset.report_s
     try:
-        for works in together(programme.order):
-            work, elapsed_s = as_one(works), clock() - began_s
-            estimated_s = round(budget.expected_s(work), 1)
-            entry = {**work._asdict(), "seconds": estimated_s}
-            if not budget.fits(work, elapsed_s):
-                if any(one in programme.fit for one in works):
-                    announce([left_out_line(work, budget, elapsed_s)])
-                entries.append({**entry, "ended": "left out: no time"})
+        for tasks in [*sweeps(programme.fit), *sweeps(programme.late)]:
+            suite, names, elapsed_s = tasks[0].suite, [one.workload for one in tasks], clock() - began_s
+            pace, run = paces[suite], programme.runs[suite]
+            first_s = 0.0 if pace.ran else programme.fixed_s[suite] - report_s
+            estimated_s = sum(one.seconds for one in tasks) + first_s
+            expected_s = estimated_s * pace.slower
+            reports = len({name for name, one in paces.items() if one.ran} | {suite})
+            left_s = programme.budget_s - elapsed_s - report_s * reports
+            entry = _entry(tasks, expected_s)
+            entries.append(entry)
+            if expected_s > left_s:
+                entry["ended"] = "left out: no time"
+                if tasks[0] in programme.fit:
+                    announce([_left_out(tasks, expected_s, pace.slower, left_s)])
                 continue
-            names = [*ran.get(work.suite, []), *(one.workload for one in works)]
-            run = part_of(programme.runs[work.suite], names)
-            in_time = ended_within(budget.left_s(work, elapsed_s), sweep_run, run)
-            ran[work.suite] = names
+            pace.ran += names
+            in_time = ended_within(left_s, sweep_run, part_of(run, pace.ran))
             took_s = clock() - began_s - elapsed_s
-            budget.note(work, took_s)
-            entries.append(
-                {**entry, "took_s": round(took_s, 1), "ended": "done" if in_time else "ended: time is up"}
-            )
+            pace.expected_s, pace.took_s = pace.expected_s + estimated_s, pace.took_s + took_s
+            entry |= {"took_s": round(took_s, 1), "ended": "done" if in_time else "ended: time is up"}
             if not in_time:
-                announce([time_is_up(work)])
+                announce([f"time is up: {_name(tasks)} was ended; its cells that had ended are kept"])
     finally:  # what ran is stated after an interruption, too
-        write_programme(programme, entries, clock() - began_s)
-    with_records = {suite: names for suite, names in ran.items() if recorded(programme.runs[suite])}
+        ended = [entry for entry in entries if "ended" in entry]
+        write_programme(programme, ended, clock() - began_s)
+    with_records = [suite for suite, pace in paces.items() if pace.ran and recorded(programme.runs[suite])]
     if not with_records:
         raise ConfigError(
             f"budget_min={programme.request.budget_min:g}: time was up before any cell had ended"
         )
-    for suite, names in with_records.items():
-        state_left_out(programme.runs[suite], names, programme.preset.name)
+    for suite in with_records:
+        state_left_out(programme.runs[suite], paces[suite].ran, programme.request.preset)
     return [programme.runs[suite].out for suite in with_records]
 
 
@@ -132,22 +149,38 @@ def state_left_out(run: Run, ran: Sequence[str], preset: str) -> None:
 
 
 def write_programme(programme: Programme, entries: Sequence[Mapping[str, object]], took_s: float) -> None:
-    """Write programme.json: the host's GPUs, the budget, and each work with its estimate and how it ended."""
-    request, host = programme.request, programme.host
-    lacking = [
-        {"suite": suite, **one._asdict(), "lack": one.lack.name.lower()}
-        for suite, covered in programme.coverages.items()
-        for one in covered.hindrances
-        if one.lack == Lack.HARDWARE
-    ]
+    """Write programme.json: host and budget, and each sweep with its estimate and how it ended."""
     content = {
-        "preset": request.preset,
-        "budget_min": request.budget_min,
+        "preset": programme.request.preset,
+        "budget_min": programme.request.budget_min,
         "took_s": round(took_s, 1),
-        "gpus": host._asdict(),
+        "gpus": programme.host._asdict(),
         "works": entries,
-        "left_out": lacking,
+        "left_out": [one._asdict() for one in programme.hindrances if one.hardware],
         "unavailable_suites": programme.preset.unavailable_suites,
     }
-    request.out.mkdir(parents=True, exist_ok=True)
-    (request.out / PROGRAMME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    out = programme.request.out
+    out.mkdir(parents=True, exist_ok=True)
+    (out / PROGRAMME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _entry(tasks: Sequence[Task], expected_s: float) -> dict[str, object]:
+    """Return what programme.json says of one sweep before it runs."""
+    return {
+        "suite": tasks[0].suite,
+        "workload": ", ".join(one.workload for one in tasks),
+        "seconds": round(expected_s, 1),
+        "assumed": any(one.assumed for one in tasks),
+        "gpus": max(one.gpus for one in tasks),
+    }
+
+
+def _left_out(tasks: Sequence[Task], expected_s: float, slower: float, left_s: float) -> str:
+    """Return why tasks fall out that the plan had."""
+    since = f", since its suite takes {slower:.1f} times as long as estimated" if slower > 1 else ""
+    left = as_time(max(left_s, 0.0))
+    return f"left out: {_name(tasks)} would take {as_time(expected_s)}{since}; {left} are left"
+
+
+def _name(tasks: Sequence[Task]) -> str:
+    return f"{tasks[0].suite} {', '.join(one.workload for one in tasks)}"

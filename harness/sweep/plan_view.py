@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.config.run import Run
 from harness.records import Cell, Group, Record, Status
-from harness.sweep.estimate.estimate import EstimateBasis, SweepEstimate, about, as_time
+from harness.sweep.estimate import Basis, SweepEstimate, as_time
 from harness.units import counted
 
 NAMES = 6
@@ -27,11 +27,10 @@ def announcement(
     if not estimate.cells:
         lines = [f"{counts}: nothing to run"]
     else:
-        lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
+        bases = [f"{counted(n, 'cell')} of {basis}" for basis in Basis if (n := estimate.bases[basis])]
+        about = f"about {as_time(estimate.seconds)} (from {', '.join(bases)})"
+        lines = [f"{counts}, {len(estimate.cells)} to run: {about}"]
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
-    if 0 < len(estimate.unknown) < len(estimate.cells):
-        lacking = counted(len(estimate.unknown), "cell has", "cells have")
-        lines.append(f"{lacking} no estimate, for lack of an earlier run")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -65,10 +64,8 @@ def plan_lines(
     for name, own in of_workload.items():
         finished = sum(cell.id not in estimate.cells and cell.id not in not_tried for cell in own)
         todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
-        known = [one.seconds for one in todo if one.basis != EstimateBasis.LIMIT]
-        time = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
-        bound = "≥ " if known and len(known) < len(todo) else ""
-        yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {bound}{time}"
+        time = as_time(sum(one.seconds for one in todo) / estimate.workers) if todo else "–"
+        yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {time}"
     yield ""
     yield from announcement(run, groups, estimate, not_tried)
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
@@ -85,26 +82,6 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
     reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
     for reason, count in reasons.most_common(NAMES):
         yield f"unavailable: {counted(count, 'cell')}: {reason}"
-
-
-def _duration(estimate: SweepEstimate) -> str:
-    """Return the expected time and what it rests on."""
-    if len(estimate.unknown) == len(estimate.cells):
-        return "no estimate: there is no earlier run"
-    words = {
-        EstimateBasis.SAME_HOST: "{} of a run on this kind of host",
-        EstimateBasis.OTHER_HOST: "{} of a run on another host",
-        EstimateBasis.OTHER_FIELDS: "{} of the same name whose fields differ",
-        EstimateBasis.OTHER_VARIANTS: "other variants on the workloads of {}",
-        EstimateBasis.OTHER_WORKLOADS: "other workloads with the variants of {}",
-        EstimateBasis.BUDGET: "the sampling budget of {}",
-    }
-    bases = [
-        text.format(counted(count, "cell"))
-        for basis, text in words.items()
-        if (count := estimate.bases[basis])
-    ]
-    return f"{about(estimate.seconds, len(estimate.unknown))} (from {', '.join(bases)})"
 
 
 def _names(cells: Sequence[Cell]) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from harness.records import Cell, Group, Status
-from harness.sweep.estimate.estimate import Countdown, SweepEstimate, as_time
+from harness.sweep.estimate import Countdown, SweepEstimate, as_time
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted
 from harness.sweep.store import Store
 
@@ -77,7 +77,7 @@ class Progress:
         elif isinstance(event, CellFinished):
             self._done.add(event.cell)
             if self._countdown is not None:
-                self._countdown.finish(event.cell, event.duration_s, self._clock())
+                self._countdown.finish(event.cell, self._clock())
             self._end(self._under_way.pop(event.cell), event)
         else:
             return
@@ -103,8 +103,7 @@ class Progress:
     def _left(self) -> str:
         """Return how many cells and minutes are left; empty after the last cell."""
         number = len(self._cells) - len(self._done)
-        left_s = None if self._countdown is None else self._countdown.left_s
-        about = "" if left_s is None else f", about {as_time(left_s)}"
+        about = "" if self._countdown is None else f", about {as_time(self._countdown.left_s)}"
         return f"; {number} left{about}" if number else ""
 
     def _now(self) -> str:

@@ -17,20 +17,10 @@ from harness.config.variants.optimizations import Variant
 from harness.config.variants.techniques import file_of
 from harness.records import Group, Record
 from harness.sweep.environment import Environment
-from harness.sweep.estimate.estimate import SweepEstimate, about, at_least, estimate
-from harness.sweep.estimate.history import earlier_cells
-from harness.sweep.estimate.host_probe import (
-    HostProbe,
-    keep,
-    own_model_seconds,
-    probe,
-    product_seconds,
-    too_slow,
-    too_slow_to_pay,
-)
-from harness.sweep.estimate.slow_bf16 import fit_to_host
+from harness.sweep.estimate import Basis, SweepEstimate, as_time, earlier_seconds, estimate
 from harness.sweep.executors import Executor
 from harness.sweep.executors.job_folder import alike
+from harness.sweep.host_probe import HostProbe, fit_to_host, keep, probe, too_slow
 from harness.sweep.input_check import refuse_bad_inputs
 from harness.sweep.plan import PLAN, not_planned, plan, read_plan, write_plan
 from harness.sweep.plan_view import announcement, plan_lines
@@ -110,11 +100,11 @@ def planned_sweep(suite_run: Run) -> tuple[list[str], SweepEstimate]:
 
 def total_line(estimates: Sequence[SweepEstimate]) -> str:
     """Return how many cells several sweeps have still to run, and about how long they take together."""
-    cells = sum(len(one.cells) for one in estimates)
-    unknown = sum(len(one.unknown) for one in estimates)
-    time = about(sum(one.seconds for one in estimates), unknown) if cells > unknown else "no estimate"
-    more = f", {unknown} of them without an earlier run" if unknown else ""
-    return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {time}"
+    cells = counted(sum(len(one.cells) for one in estimates), "cell")
+    default = sum(one.bases[Basis.DEFAULT] for one in estimates)
+    more = f", {default} of them without an earlier run" if default else ""
+    time = as_time(sum(one.seconds for one in estimates))
+    return f"{counted(len(estimates), 'suite')}: {cells} to run{more}: about {time}"
 
 
 def recorded(suite_run: Run) -> dict[str, Record]:
@@ -141,7 +131,7 @@ def prepare(suite_run: Run) -> PreparedSweep:
         raise ConfigError(f"suite.workload_from: {host.too_large}")
     groups, replaced = fit_to_host(suite_run, planned, host)
     suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
-    slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()
+    slow = (host.sentence,) if host is not None and host.sentence else ()
     messages = (*suite_run.messages, *slow, *not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return PreparedSweep(
@@ -168,24 +158,13 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
 
 def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     """Return how long the cells take that are still to be run, and which of them are not tried."""
-    limits = here.run.limits
+    limits, host = here.run.limits, here.host
     nodes = alike(here.run.out, here.environment)
     left = pending(here.groups, records, limits, here.environment.digest, nodes)
-    seconds = product_seconds(left, here.host, here.environment.cores) if here.host is not None else {}
-    turns = (
-        product_seconds(left, here.host, here.environment.cores, per_turn=True)
-        if here.host is not None
-        else {}
-    )
-    not_tried: dict[str, str] = {}
-    if here.host is not None:
-        not_tried = too_slow_to_pay(left, here.host, here.environment.cores)
-        not_tried |= too_slow(turns, here.host, limits)
+    not_tried = too_slow(left, host, here.environment.cores, limits) if host is not None else {}
     tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
-    earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []
-    expected = at_least(estimate(to_run, earlier, limits, here.run.workers, here.executor.forks), seconds)
-    if here.host is not None:
-        expected = at_least(expected, own_model_seconds(to_run, here.host, here.environment.cores))
-    notes = dict.fromkeys(seconds, here.host.sentence) if here.host is not None else {}
+    earlier = earlier_seconds(here.run.suite, here.run.out, here.environment) if to_run else {}
+    expected = estimate(to_run, earlier, here.run.usual_cell_s, limits, here.run.workers, here.executor.forks)
+    notes = dict.fromkeys(host.bf16_FLOP, host.sentence) if host is not None else {}
     return Outlook(expected, not_tried, notes)

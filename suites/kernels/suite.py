@@ -130,11 +130,6 @@ def require_memory(subject: Subject) -> None:
         raise MemoryError(reason)
 
 
-def own_model(subject: Subject) -> tuple[float, str]:
-    """Return the FLOP of one step of a user's model, and what `too_large` returns."""
-    return subject.operation.flops(computed(subject)), too_large(subject)
-
-
 def too_large(subject: Subject) -> str:
     """Return why a user's model does not fit into this machine's memory, and what would; "" where it does."""
     workload = subject.workload

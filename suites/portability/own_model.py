@@ -1,4 +1,4 @@
-"""A user's config.json: the FLOP of its step, and whether it fits with its float64 reference."""
+"""A user's config.json: whether its step fits with its float64 reference."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ STEP_B, REFERENCE_B, ENGINE_B = 16 + 12, 8 * 7, 2 * 12
 float64's three inputs, gradient and three results; of one engine's inputs and results."""
 
 
-def own_model(subject: Subject) -> tuple[float, str]:
-    """Return the FLOP of one step, 6 per parameter and token, and why it does not fit; "" where it does."""
+def too_large(subject: Subject) -> str:
+    """Return why a step of the model does not fit into this machine's memory; "" where it does."""
     workload = subject.workload
     if workload.hf_config is None:
-        return 0.0, ""
+        return ""
     with torch.device("meta"):
         model = huggingface.build(workload.hf_config)
     parameters = sum(one.numel() for one in model.parameters())
-    flops = 6.0 * parameters * workload.micro_batch_size * workload.seq_len
     lacking = shortage(parameters * (STEP_B + REFERENCE_B + ENGINE_B), torch.device("cpu"))
     if lacking is None:
-        return flops, ""
+        return ""
     size = f"{parameters / 1e6:,.0f} M parameters"
     fewer = "try a smaller suite.hf_defaults.num_hidden_layers"
-    return flops, f"a captured step of {size} with its float64 reference {lacking}; {fewer}"
+    return f"a captured step of {size} with its float64 reference {lacking}; {fewer}"

@@ -16,7 +16,7 @@ from suites.portability.capture import models
 from suites.portability.coverage import coverage
 from suites.portability.divergence import source_lines
 from suites.portability.eager_readings import eager_readings
-from suites.portability.own_model import own_model
+from suites.portability.own_model import too_large
 from suites.portability.session import Session
 from suites.portability.subject import Subject
 from suites.portability.workload import Workload
@@ -29,11 +29,11 @@ __all__ = [
     "check",
     "close",
     "conditions",
-    "own_model",
     "prepare",
     "read_once",
     "sample",
     "timed",
+    "too_large",
 ]
 
 

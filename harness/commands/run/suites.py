@@ -65,16 +65,15 @@ def run_preset(words: Sequence[str]) -> int:
 
     Raises ConfigError.
     """
-    from harness.preset.host_programme import HOST, planned_for_host
     from harness.preset.programme import planned_programme
-    from harness.preset.programme_view import programme_lines
     from harness.preset.request import requested
     from harness.preset.run import run_programme
+    from harness.preset.view import programme_lines
     from harness.sweep.progress import announce
     from harness.sweep.turn import turn
 
     request = requested(words)
-    programme = planned_for_host(request) if request.preset == HOST else planned_programme(request)
+    programme = planned_programme(request)
     if request.plan_only:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
         return DONE

@@ -19,7 +19,7 @@ from harness.report.data.speedup import (
 from harness.report.data.training_metrics import DERIVED, SHOWN_IN, TITLES, TOKENS, title
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables.tables import Footnotes, Table, TableCell, missing, reasoned, show
-from harness.sweep.estimate.host_probe import SLOW_BF16
+from harness.sweep.host_probe import SLOW_BF16
 
 BREAK_EVEN = "break_even"
 """Among a block's `extra_metrics`: after how many steps the variant's compile time has been saved."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from harness.report.data.result_index import ResultIndex, Value
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables.tables import Footnotes, Table, TableCell, missing, percent, reasoned, show
-from harness.sweep.estimate.host_probe import SLOW_BF16
+from harness.sweep.host_probe import SLOW_BF16
 from harness.units import human, marked
 
 

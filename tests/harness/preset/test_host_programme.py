@@ -15,13 +15,10 @@ from harness.claims.paper import load_answers
 from harness.commands.main import main
 from harness.config.run import Run, load
 from harness.config.validation import ConfigError
-from harness.preset.claim_coverage import Lack
-from harness.preset.host_programme import asked_claims, host_coverage, planned_for_host
-from harness.preset.programme import Programme
-from harness.preset.programme_view import programme_lines
+from harness.preset.programme import PresetHost, Programme, claims_of, coverage, planned_programme
 from harness.preset.request import PresetRequest, load_preset
 from harness.preset.run import PROGRAMME, run_programme
-from harness.preset.work_order import Task, as_one, together, with_short_works_early
+from harness.preset.view import programme_lines
 from harness.records import Cell, Limits, Record
 from harness.sweep.environment import describe
 from harness.sweep.plan import write_plan
@@ -29,36 +26,40 @@ from harness.sweep.store import Store, read_records
 
 RESULTS = Path(__file__).parents[3] / "results" / "reference"
 CLAIMS = {"stack_published": {"layered", "no_order_of_magnitude"}, "stack": {"layered"}}
+ASKED = claims_of(load_preset("host"))
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return a function that plans for two suites on this machine without its GPUs, with no earlier run."""
     here = describe()._replace(gpus=())
-    monkeypatch.setattr("harness.preset.host_programme.describe", lambda: here)
+    monkeypatch.setattr("harness.preset.programme.describe", lambda: here)
     monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
     monkeypatch.setattr("harness.sweep.sweep.probe", lambda *_: None)
-    monkeypatch.setattr("harness.sweep.estimate.history.RESULTS", tmp_path / "none")
-    monkeypatch.setattr("harness.preset.host_programme.asked_claims", lambda: CLAIMS)
+    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+    few = {suite: [one for one in ASKED[suite] if one.id in own] for suite, own in CLAIMS.items()}
+    monkeypatch.setattr("harness.preset.programme.claims_of", lambda preset: few)
 
     def planned(budget_min: float = 60.0) -> Programme:
-        return planned_for_host(PresetRequest("host", budget_min, tmp_path / "host", False))
+        return planned_programme(PresetRequest("host", budget_min, tmp_path / "host", False))
 
     return planned
 
 
 def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
     named = {name for claim in load_answers().claims for name in claim.judged}
-    assert {f"{suite}/{one}" for suite, own in asked_claims().items() for one in own} == named
-    assert set(asked_claims()) <= set(load_preset("host").suites)
+    suites = {name.partition("/")[0] for name in named}
+    unjudged = {f"{suite}/{one.id}" for suite in suites for one in load_claims(suite) if one.not_judged}
+    assert {f"{suite}/{one.id}" for suite, own in ASKED.items() for one in own} == named - unjudged
+    assert set(ASKED) <= set(load_preset("host").suites)
 
 
-@pytest.mark.parametrize("suite", sorted(asked_claims()))
+@pytest.mark.parametrize("suite", sorted(ASKED))
 def test_its_repeats_are_enough_for_each_value_that_a_whole_run_has(suite: str) -> None:
     """On the committed records: with the first processes alone, nothing lacks an interval."""
     records = read_records(RESULTS / suite)
     repeats = load([f"suite={suite}", *load_preset("host").suites[suite].overrides])[0].repeats
-    asked = [one for one in load_claims(suite) if one.id in asked_claims()[suite]]
+    asked = ASKED[suite]
     first = [one for one in records if one.cell.repeat < repeats]
     both = zip(judge(asked, records), judge(asked, first), strict=True)
     lost = [few.reason for every, few in both if few.ours is None and every.ours is not None]
@@ -67,12 +68,13 @@ def test_its_repeats_are_enough_for_each_value_that_a_whole_run_has(suite: str) 
 
 def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: Any) -> None:
     programme = few()
-    assert programme.order[0].suite == "stack_published"  # two claims in a second
-    assert not [work for work in programme.order if work.workload.endswith("_gpu")]
+    assert programme.fit[0].suite == "stack_published"  # two claims in a second
+    assert not [work for work in (*programme.fit, *programme.late) if work.workload.endswith("_gpu")]
     lines = "\n".join(programme_lines(programme))
     assert "no GPU, " in lines
     assert re.search(r"1 +stack_published +\w+ and 8 more +1 +0.\d\*? +layered, no_order_of_magnitude", lines)
-    assert "gives a value to 3 of the 3 claims that can have one here, and to 3 all that settle them" in lines
+    said = "gives a value to 3 of the 3 claims that can have one here, and to 3 all that an answer needs"
+    assert said in lines
     assert "needs a GPU: stack step_200m_1k_gpu (layered)" in " ".join(lines.split())
 
 
@@ -88,51 +90,21 @@ def test_a_workload_has_the_variants_that_claims_compare_in_one_process(few: Any
 
 def test_planning_is_part_of_the_budget(few: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 90.0])
-    monkeypatch.setattr("harness.preset.host_programme.time.monotonic", lambda: next(clock))
-    assert few(10).request.budget_min == 8.5
+    monkeypatch.setattr("harness.preset.programme.time.monotonic", lambda: next(clock))
+    assert few(10).budget_s == 60 * 8.5
     clock = iter([0.0, 90.0])
-    with pytest.raises(ConfigError, match=r"^budget_min=1: planning alone took 1\.5 min"):
+    with pytest.raises(ConfigError, match=r"^budget_min=1: too small for anything; planning took 1\.5 min"):
         few(1)
 
 
 def test_a_claim_without_a_gpu_here_says_so() -> None:
     run = load(["suite=stack"])[0]
     claims = [one for one in load_claims("stack") if one.id == "layered"]
-    without, with_gpu = (host_coverage(claims, run, gpu) for gpu in (False, True))
-    assert {one.reason for one in without.hindrances} == {"needs a GPU"}
-    assert {one.lack for one in without.hindrances} == {Lack.HARDWARE}
-    assert not with_gpu.hindrances
-    assert sum(len(one.workloads) for one in with_gpu.targets) > sum(
-        len(one.workloads) for one in without.targets
-    )
-
-
-SHORT, LONG = 0.5, 60.0
-
-
-def task(suite: str, workload: str, seconds: float) -> Task:
-    return Task(suite, workload, seconds, False)
-
-
-def test_short_works_of_a_suite_run_in_one_sweep() -> None:
-    order = [
-        task("a", "1", SHORT),
-        task("b", "1", LONG),
-        task("a", "2", SHORT),
-        task("b", "2", SHORT),
-        task("a", "3", LONG),
-    ]
-    early = with_short_works_early(order)
-    assert [(one.suite, one.workload) for one in early] == [
-        ("a", "1"),
-        ("a", "2"),
-        ("b", "1"),
-        ("b", "2"),
-        ("a", "3"),
-    ]
-    lists = together(early)
-    assert [[one.workload for one in works] for works in lists] == [["1", "2"], ["1"], ["2"], ["3"]]
-    assert as_one(lists[0]) == Task("a", "1, 2", 2 * SHORT, False)
+    hosts = [PresetHost("any", gpus, 1 << 40, 1 << 40) for gpus in (0, 1)]
+    without, with_gpu = (coverage(claims, run, load_preset("host"), host) for host in hosts)
+    assert {(one.reason, one.hardware) for one in without[1]} == {("needs a GPU", True)}
+    assert not with_gpu[1]
+    assert sum(len(one.workloads) for one in with_gpu[0]) > sum(len(one.workloads) for one in without[0])
 
 
 def test_a_list_is_swept_once_and_stated(few: Any) -> None:

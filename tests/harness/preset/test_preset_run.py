@@ -5,16 +5,15 @@ import time
 from dataclasses import replace
 
 import pytest
+from test_order import task as work
 from test_preset import H100, SIZES_B
-from test_work_order import work
 
 from harness.commands.main import main
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.preset.programme import Programme
+from harness.preset.programme import PresetHost, Programme, ordered
 from harness.preset.request import Preset, PresetRequest, SuitePreset
 from harness.preset.run import PROGRAMME, ended_within, run_programme
-from harness.preset.work_order import TimeBudget, within
 from harness.sweep.runner import Interrupted
 
 
@@ -28,7 +27,6 @@ class Clock:
 
 
 FORMULA = ["suite=interconnect_formula", "workloads=[gemma_12b,dense_7b]", "only=[baseline]"]
-GIVEN = SuitePreset(1.0, {}, "", {}, [], [], {}, {}, {}, [])
 
 
 def programme_of(tmp_path, works, budget_min, run=None):
@@ -36,16 +34,10 @@ def programme_of(tmp_path, works, budget_min, run=None):
     pairs = {work.workload: frozenset({"baseline"}) for work in works}
     runs = {"one": replace(runs["one"], variants_by_workload=pairs)}
     request = PresetRequest("gpu", budget_min, tmp_path, False)
-    preset = Preset("gpu", "cuda", 0.0, {"one": GIVEN}, {})
-    host = load_host()
-    fit, late, seconds = within(works, TimeBudget(60 * budget_min, {}, 0.0))
-    return Programme(request, preset, host, runs, {}, tuple(works), tuple(fit), tuple(late), seconds, {})
-
-
-def load_host():
-    from harness.preset.claim_coverage import GpuHost
-
-    return GpuHost(H100, 1, SIZES_B[H100], 10**12)
+    preset = Preset("cuda", 0.0, {"one": SuitePreset()})
+    fit, late = ordered(works, [], {}, 60 * budget_min)
+    host = PresetHost(H100, 1, SIZES_B[H100], 10**12)
+    return Programme(request, preset, host, runs, [], [], {"one": 0.0}, fit, late)
 
 
 def test_a_suite_that_takes_longer_makes_later_works_fall_out_and_says_so(tmp_path, monkeypatch, caplog):

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from earlier import before
 from planned import RUN
 
 from harness.records import Limits, Record
-from harness.sweep.estimate.estimate import estimate
+from harness.sweep.estimate import Basis, CellEstimate, estimate
 from harness.sweep.plan import plan
 from harness.sweep.plan_view import announcement, plan_lines
 from harness.sweep.sweep import total_line
@@ -16,36 +15,27 @@ GROUPS = plan(RUN_1, "here", lambda variant: "code")
 CELLS = [cell for group in GROUPS for cell in group.cells]
 
 
-def expected(earlier, groups=GROUPS):
-    return estimate(groups, earlier, RUN_1.limits, 1)
+def expected(earlier=(), groups=GROUPS):
+    return estimate(groups, dict(earlier), 5.0, RUN_1.limits, 1)
+
+
+def before(cell, seconds, basis=Basis.HERE):
+    return (cell.workload, cell.optimization), CellEstimate(seconds, basis)
 
 
 def test_the_number_of_cells_the_time_and_what_it_rests_on():
-    earlier = [before(CELLS[2], 115.0), before(CELLS[3], 70.0, same_host=False)]
+    earlier = [before(CELLS[2], 115.0), before(CELLS[3], 70.0, Basis.ELSEWHERE)]
     # the limit cuts the cell of 115 s; of workload a nothing is known
     assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
-        "toy: 4 cells, 4 to run: at least 3 min "
-        "(from 1 cell of a run on this kind of host, 1 cell of a run on another host)",
-        "2 cells have no estimate, for lack of an earlier run",
+        "toy: 4 cells, 4 to run: about 3 min (from 1 cell of a run on this kind of host, "
+        "1 cell of a run on another host, 2 cells of the suite's default)",
         "expected to run into limits.timeout_s=100: b baseline",
     ]
-    assert (
-        "other variants on the workloads of 1 cell"
-        in announcement(RUN_1, GROUPS, expected([before(CELLS[1], 20.0), *earlier]), {})[0]
-    )
 
 
-def test_where_cells_have_no_estimate_the_time_is_a_lower_bound():
-    found = expected([before(CELLS[0]._replace(config=CELLS[2].config), 70.0), before(CELLS[2], 70.0)])
-    rows = [line.split() for line in plan_lines(RUN_1, GROUPS, found, {}, {})]
-    assert [row[4:] for row in rows if row[:1] in (["a"], ["b"])] == [["≥", "75", "s"], ["2", "min"]]
-    assert total_line([found]) == "1 suite: 4 cells to run, 1 of them without an earlier run: at least 4 min"
-
-
-def test_a_first_run_has_no_estimate():
-    assert announcement(RUN_1, GROUPS, expected([]), {}) == [
-        "toy: 4 cells, 4 to run: no estimate: there is no earlier run",
-    ]
+def test_the_total_says_how_many_cells_have_no_earlier_run():
+    found = expected([before(CELLS[0], 70.0), before(CELLS[2], 70.0)])
+    assert total_line([found]) == "1 suite: 4 cells to run, 2 of them without an earlier run: about 3 min"
 
 
 def test_where_all_is_done_there_is_nothing_to_run():
@@ -77,7 +67,7 @@ def test_many_names_are_cut():
     run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, variants=RUN.variants[:1])
     groups = plan(run, "here", lambda variant: "code")
     earlier = [before(group.cells[0], 200.0) for group in groups]
-    said = announcement(run, groups, estimate(groups, earlier, run.limits, 1), {})[-1]
+    said = announcement(run, groups, estimate(groups, dict(earlier), 5.0, run.limits, 1), {})[-1]
     assert said.endswith("w4 baseline, w5 baseline and 3 more")
 
 

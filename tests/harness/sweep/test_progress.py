@@ -11,7 +11,7 @@ from places import SUPPORT
 from toy.sweep import cell, environ, group
 
 from harness.records import Record
-from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis, SweepEstimate
+from harness.sweep.estimate import Basis, CellEstimate, SweepEstimate
 from harness.sweep.executors import CellFinished, CellStarted
 from harness.sweep.progress import Progress
 from harness.sweep.store import Store
@@ -63,7 +63,7 @@ def test_what_is_done_already_counts(tmp_path, caplog):
 
 def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    cells = {one.id: CellEstimate(40.0, EstimateBasis.SAME_HOST) for one in CELLS}
+    cells = {one.id: CellEstimate(40.0, Basis.HERE) for one in CELLS}
     clock = iter([100.0, 180.0, 260.0])
     with Store(tmp_path) as store:
         progress = Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock))

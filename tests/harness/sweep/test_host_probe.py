@@ -1,8 +1,6 @@
 """What a sweep knows of its host before it starts, and what that makes of cells in bf16."""
 
-import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -11,26 +9,15 @@ from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
 from harness.commands.run.suites import run_command
-from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.records import SET_UP_SAMPLES, Cell, Limits, Sampling, Status
-from harness.sweep import sweep
+from harness.config.variants.optimizations import AGAIN, BASELINE, Variant
+from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling, Status
+from harness.sweep import host_probe, sweep
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.estimate import host_probe
-from harness.sweep.estimate.host_probe import (
-    HostProbe,
-    has_bf16_products,
-    keep,
-    own_model_seconds,
-    probe,
-    product_seconds,
-    too_slow,
-    too_slow_to_pay,
-)
-from harness.sweep.estimate.slow_bf16 import fit_to_host
-from harness.sweep.estimate.survey import bf16_FLOP, own_model
 from harness.sweep.executors.local import create
+from harness.sweep.host_probe import HostProbe, fit_to_host, keep, probe, survey, too_slow
+from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
 from harness.sweep.runner import pending, run
 from harness.sweep.skip_rules import NOT_TRIED
@@ -55,26 +42,32 @@ def stub(monkeypatch, found):
     """Have the child find `found`; returns the groups that it was asked about."""
     asked = []
 
-    def measured(group):
+    def in_child(module, function, group, timeout_s):
         asked.append(group)
-        return found
+        return found._asdict()
 
-    monkeypatch.setattr(host_probe, "_measured", measured)
+    monkeypatch.setattr(host_probe, "in_child", in_child)
     return asked
 
 
+def flop_of(monkeypatch, cells):
+    """Return the FLOP of bf16 products by cell, as the child finds them where they are slow."""
+    from harness.instruments.timing import matmul_probe
+
+    monkeypatch.setattr(matmul_probe, "bf16_is_slow", lambda: True)
+    return survey(Group(tuple(cells)))["bf16_FLOP"]
+
+
 def test_a_cpu_that_is_slow_is_reported_and_another_is_not():
-    assert SLOW.sentence == (
+    assert SLOW._replace(bf16_FLOP={"one": 1e9}).sentence == (
         "bf16: matrix products run 100 times slower than in fp32 on this CPU; "
         "bf16 rows measure that, not a GPU's gain"
     )
-    assert FAST.sentence == ""
+    assert SLOW.sentence == FAST.sentence == ""
 
 
 def test_only_suites_with_bf16_products_are_probed(monkeypatch, tmp_path):
     asked = stub(monkeypatch, FAST)
-    assert all(map(has_bf16_products, ("kernels", "offload", "interconnect")))
-    assert not has_bf16_products("congestion")
     assert probe(groups_of(load(["suite=congestion"])[0]), tmp_path, describe()) is None
     assert probe([], tmp_path, describe()) is None
     assert asked == []
@@ -119,21 +112,13 @@ def test_a_child_that_fails_is_a_warning_and_no_end(monkeypatch, tmp_path, kerne
     assert "the host probe failed, continuing without it: exit code 1" in caplog.text
 
 
-def test_the_child_measures_and_speaks_json():
-    group = json.dumps([[], "suites", None])
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.sweep.estimate.survey"],
-        input=group,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    found = HostProbe(**json.loads(done.stdout))
+def test_the_child_measures():
+    found = HostProbe(**in_child("harness.sweep.host_probe", "survey", [[], "suites", None], 120.0))
     assert found.bf16_FLOP == {}
     assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
 
 
-def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
+def test_the_kernels_suite_reports_its_bf16_products_and_no_others(monkeypatch):
     """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
     there as the smaller ones of others."""
     from suites.kernels.step import training_step
@@ -146,7 +131,7 @@ def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
     ]
     suite_run = load([*words, "repeats=1", "suite.workloads.matmul_bf16.seq_len=100"])[0]
     cells = [one for group in groups_of(suite_run) for one in group.cells]
-    flop = bf16_FLOP(cells, "suites")
+    flop = flop_of(monkeypatch, cells)
     by_name = {(one.workload, one.optimization): flop[one.id] for one in cells if one.id in flop}
     step = training_step.flops(Workload(**suite_run.workloads["step_5m_128"]))
     assert by_name.pop(("step_5m_128", "autocast_bf16")) == step
@@ -160,15 +145,12 @@ def test_on_a_cpu_that_is_slow_at_bf16_every_cell_of_offload_ends_within_its_lim
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (suite_run,) = load(["suite=offload"])
     groups = plan(suite_run, "here", lambda variant: "code", gpu=False)
-    flop = bf16_FLOP([one for group in groups for one in group.cells], "suites")
+    flop = flop_of(monkeypatch, [one for group in groups for one in group.cells])
     host = HostProbe({"fp32": 25e9, "bf16": 0.25e9}, True, flop)
     kept, said = fit_to_host(suite_run, groups, host)
     small = {one.id: one for group in kept for one in group.cells if one.id in flop}
     assert {one.workload for one in small.values()} == suite_run.slow_bf16_workloads.keys()
-    seconds = product_seconds(kept, host, cores=2, per_turn=True)
-    assert seconds.keys() == small.keys()
-    assert too_slow(seconds, host, suite_run.limits) == {}
-    assert max(seconds.values()) < suite_run.limits.timeout_s / 2
+    assert too_slow(kept, host, 2, suite_run.limits._replace(timeout_s=suite_run.limits.timeout_s / 2)) == {}
     (line,) = said
     assert line.startswith("slow bf16 leaves out")
     assert line.endswith(f"replaced by smaller workloads: {', '.join(suite_run.slow_bf16_workloads)}")
@@ -189,32 +171,21 @@ def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_o
     assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0
 
 
-def test_a_cell_that_cannot_be_built_here_is_left_to_its_run():
-    assert (
-        bf16_FLOP([Cell("x", "no_suite", "w", "baseline", "baseline", 0, 0, {"workload": {}})], "suites")
-        == {}
-    )
-
-
-def test_seconds_count_every_sample_and_all_cores():
-    timed = plan(replace(RUN, sampling=Sampling(rounds=6)), "here", lambda variant: "code")
-    alone = plan(RUN, "here", lambda variant: "code")
-    for groups, samples, in_a_turn in ((timed, 13, 5), (alone, 1, 1)):
-        one = groups[0].cells[0]
-        found = SLOW._replace(bf16_FLOP={one.id: 1e9})
-        assert product_seconds(groups, found, cores=2) == {one.id: samples * 1.0}
-        longest = product_seconds(groups, found, cores=2, per_turn=True)  # a limit is a turn's
-        assert longest == {one.id: in_a_turn * 1.0}
+def test_a_cell_that_cannot_be_built_here_is_left_to_its_run(monkeypatch):
+    nowhere = Cell("x", "no_suite", "w", "baseline", "baseline", 0, 0, {"workload": {}})
+    assert flop_of(monkeypatch, [nowhere]) == {}
 
 
 def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
-    seconds = {"long": 700.0, "short": 599.0}
-    (found,) = too_slow(seconds, SLOW, Limits(600.0)).items()
-    assert found == (
-        "long",
-        f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, and the cell's would take "
-        "700 s, more than limits.timeout_s=600",
-    )
+    """A turn of interleaved cells has five samples, and all cores compute."""
+    long, short = cell("nothing"), cell("nothing", repeat=1)
+    host = SLOW._replace(bf16_FLOP={long.id: 700e9, short.id: 599e9})
+    assert too_slow([group(long, short)], host, 2, Limits(600.0)) == {
+        long.id: f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, and "
+        "the cell's would take 700 s, more than limits.timeout_s=600"
+    }
+    timed = group(long, short)._replace(sampling=Sampling(rounds=6))
+    assert too_slow([timed], host, 2, Limits(5 * 650.0)).keys() == {long.id}
 
 
 def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
@@ -224,12 +195,9 @@ def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     groups = [*(one._replace(sampling=sampling) for one in groups), group(alone)]
     calls = 6 + 5 + 2  # rounds, set-up, calibration and warm-up
     flop = {long.id: 61 * 2 * 0.5e9 / calls, short.id: 59 * 2 * 0.5e9 / calls}
-    flop |= dict.fromkeys((alone.id, in_bf16.id, other.id), 1e15)
-    ((found, reason),) = too_slow_to_pay(groups, SLOW._replace(bf16_FLOP=flop), cores=2).items()
+    flop |= dict.fromkeys((alone.id, in_bf16.id, other.id), 1e11)
+    ((found, reason),) = too_slow(groups, SLOW._replace(bf16_FLOP=flop), 2, Limits(600.0)).items()
     assert found == long.id
-    assert reason.startswith(
-        f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, 100 times"
-    )
     assert reason.endswith("so bf16 cannot pay; timing the cell would take 61 s")
 
 
@@ -263,7 +231,7 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
     asked = stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
     lines, _ = sweep.planned_sweep(replace(kernels, out=tmp_path))
-    assert lines[0] == SLOW.sentence
+    assert lines[0].startswith("bf16: matrix products run 100 times slower")
     assert "slow bf16 leaves out 2 cells, replaced by smaller workloads: step_bf16_small" in lines
     assert len(asked) == 1
     here = sweep.prepare(replace(kernels, out=tmp_path))
@@ -302,17 +270,17 @@ def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, c
     monkeypatch.setattr(
         "harness.config.run.load", lambda words: [replace(one, plan_only=True) for one in runs]
     )
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
     run_command(["suite=all", "plan=true"])
     printed = capsys.readouterr().out.splitlines()
     cells = 2 * len(groups_of(runs[0])) * len(groups_of(runs[0])[0].cells)
-    assert (
-        printed[-1] == f"2 suites: {cells} cells to run, {cells} of them without an earlier run: no estimate"
+    assert re.fullmatch(
+        rf"2 suites: {cells} cells to run, {cells} of them without an earlier run: about \d+ \w+", printed[-1]
     )
 
 
 def config_cell(layers: int) -> Cell:
-    """Return the baseline of a model whose layers have 33 M parameters each."""
+    """Return the baseline of a model whose layers have 29 M parameters each."""
     config = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 2048, "vocab_size": 64}
     config |= {"num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": layers}
     workload = {"operation": "training_step", "seq_len": 8, "hf_config": config}
@@ -322,14 +290,8 @@ def config_cell(layers: int) -> Cell:
 def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_line(monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     small = config_cell(1)
-    one = own_model([small], "suites")
-    layer = 4 * 2048**2 + 3 * 2048**2 + 64 * 2048  # and the output layer
-    assert one["too_large"] == ""
-    assert one["own_FLOP"] == pytest.approx(6 * layer * 8, rel=1e-3)
-    timed = group(small)._replace(sampling=Sampling(rounds=6))
-    seconds = own_model_seconds([timed], FAST._replace(own_FLOP=one["own_FLOP"]), cores=2)
-    assert seconds == {small.id: pytest.approx(13 * one["own_FLOP"] / (0.5 * 100e9))}
-    found = own_model([config_cell(1_000)], "suites")["too_large"]
+    assert survey(group(small)._replace(package="suites"))["too_large"] == ""
+    found = survey(group(config_cell(1_000))._replace(package="suites"))["too_large"]
     assert re.fullmatch(r"a step of .* suite\.hf_defaults\.num_hidden_layers=\d+ would fit", found)
     stub(monkeypatch, FAST._replace(too_large=found))
     words = [
@@ -340,3 +302,50 @@ def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_l
     with pytest.raises(ConfigError, match="would fit"):
         run_command([*words, "suite.hf_defaults.seq_len=16"])
     assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+VARIANTS = tuple(Variant(name, name, {}) for name in (BASELINE, AGAIN, "fp32", "bf16"))
+FIELDS = RUN.workloads["b"]
+NARROW = replace(
+    RUN,
+    variants=VARIANTS,
+    workloads={"large": FIELDS, "other": FIELDS, "small": FIELDS},
+    slow_bf16_workloads={"small": ("large",)},
+    sampling=Sampling(),
+    repeats=1,
+)
+
+
+def fitted(run=NARROW, variants=("bf16",), slow=True):
+    """What is left by workload where the cells of `variants` have slow bf16 products, and the sentence."""
+    groups = groups_of(run)
+    flop = {one.id: 1e9 for group in groups for one in group.cells if one.optimization in variants}
+    kept, said = fit_to_host(run, groups, SLOW._replace(bf16_FLOP=flop) if slow else None)
+    return {one.cells[0].workload: [cell.optimization for cell in one.cells] for one in kept}, said
+
+
+def test_bf16_cells_move_to_the_smaller_workload_with_the_baselines():
+    kept, said = fitted()
+    assert kept == {
+        "large": ["baseline", "baseline_again", "fp32"],
+        "other": ["baseline", "baseline_again", "fp32", "bf16"],  # nothing smaller is named for it
+        "small": ["baseline", "baseline_again", "bf16"],
+    }
+    assert said == ("slow bf16 leaves out 1 cell, replaced by smaller workloads: small",)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_without_slow_bf16_products_no_smaller_workload_is_run(slow):
+    everything = ["baseline", "baseline_again", "fp32", "bf16"]
+    assert fitted(variants=(), slow=slow) == ({"large": everything, "other": everything}, ())
+
+
+def test_a_baseline_that_is_left_with_nothing_to_compare_is_not_run():
+    kept, _ = fitted(replace(NARROW, variants=tuple(one for one in VARIANTS if one.name != "fp32")))
+    assert kept.keys() == {"other", "small"}
+
+
+def test_a_baseline_in_bf16_moves_as_a_whole():
+    kept, said = fitted(replace(NARROW, variants=VARIANTS[:2]), variants=(BASELINE, AGAIN))
+    assert kept.keys() == {"other", "small"}
+    assert said == ("slow bf16 leaves out 2 cells, replaced by smaller workloads: small",)

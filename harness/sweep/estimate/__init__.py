@@ -1,1 +1,0 @@
-"""How long a sweep takes on this host, found out before it starts."""

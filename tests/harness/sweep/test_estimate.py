@@ -1,0 +1,146 @@
+"""How long a sweep takes: by earlier runs where there are any, else by the suite's default."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import RUN, cells
+
+from harness.records import Group, Limits, Record, Sampling
+from harness.sweep import estimate as module
+from harness.sweep.environment import Gpu, describe
+from harness.sweep.estimate import (
+    PACE_AFTER_S,
+    START_UP_S,
+    Basis,
+    CellEstimate,
+    Countdown,
+    SweepEstimate,
+    as_time,
+    earlier_seconds,
+    estimate,
+)
+from harness.sweep.plan import plan, write_plan
+from harness.sweep.store import RECORDS, Store
+
+LIMITS = Limits(100.0)
+GROUPS = plan(replace(RUN, repeats=1), "here", lambda variant: "code")
+KEY = ("a", "baseline")
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESULTS", (tmp_path / "results", tmp_path / "committed"))
+    return tmp_path / "results"
+
+
+def keep(folder, environment, *seconds, suite="toy", number=0):
+    """Write a folder with records of repeats of one cell."""
+    one = cells(RUN)[number]
+    with Store(folder) as store:
+        store.write_environment(environment)
+        for repeat, took_s in enumerate(seconds):
+            cell = one._replace(
+                id=f"{one.id}{repeat}", suite=suite, workload="ab"[number], optimization="baseline"
+            )
+            store.append(Record(cell, "ok", environment=environment.digest, duration_s=took_s))
+        write_plan(folder, suite, [Group((cell,))])
+
+
+def test_the_median_of_earlier_records_counts_and_the_own_folder_comes_first(results):
+    here = describe()
+    keep(results / "toy", here, 1.0, 2.0, 40.0)
+    keep(results.parent / "committed/reference/toy_long", here, 9.0, 9.0)
+    keep(results / "elsewhere", here, 8.0, suite="other")
+    (results / "stray").mkdir()
+    assert earlier_seconds("toy", results / "new", here) == {KEY: (9.0, Basis.HERE, False)}
+    assert earlier_seconds("toy", results / "toy", here) == {KEY: (2.0, Basis.HERE, False)}
+
+
+def test_the_kind_of_host_decides_and_one_rate_scales_what_others_took(results):
+    here = describe()
+    there = here._replace(cpu="another CPU")
+    keep(results / "toy", there, 30.0)
+    assert earlier_seconds("toy", results / "new", here) == {KEY: (30.0, Basis.ELSEWHERE, False)}
+    keep(results / "more", here._replace(cores=here.cores + 1), 10.0, number=-1)
+    keep(results / "own", here._replace(commit="other", versions={"torch": "1.0"}), 60.0)
+    assert earlier_seconds("toy", results / "own", here) == {
+        KEY: (60.0, Basis.HERE, False),
+        ("b", "baseline"): (20.0, Basis.ELSEWHERE, False),  # cells take twice as long here
+    }
+
+
+def test_what_tells_nothing_is_left_out(results):
+    here = describe()
+    keep(results / "gpus", here._replace(gpus=(Gpu("H100", 80 << 30),)), 3.0)
+    keep(results / "old", here, 3.0)
+    record = json.loads((results / "old" / RECORDS).read_text())
+    (results / "old" / RECORDS).write_text(json.dumps(record | {"schema": 0}) + "\n")
+    keep(results / "no_environment", here, 3.0)
+    next((results / "no_environment").glob("environment-*.json")).unlink()
+    assert earlier_seconds("toy", results / "new", here) == {}
+
+
+def of_first(earlier=(), groups=GROUPS):
+    return estimate(groups, dict(earlier), 7.0, LIMITS, 1).cells[groups[0].cells[0].id]
+
+
+def test_where_nothing_is_known_the_suites_default_counts():
+    assert of_first() == (7.0 + START_UP_S, Basis.DEFAULT, False)
+    assert of_first([(KEY, CellEstimate(20.0, Basis.HERE))]) == (20.0 + START_UP_S, Basis.HERE, False)
+
+
+def test_a_cell_is_expected_to_run_into_its_limit_and_of_interleaved_ones_each_turn_has_it():
+    late = [(KEY, CellEstimate(120.0, Basis.HERE))]
+    assert of_first(late) == (100.0 + START_UP_S, Basis.HERE, True)
+    together = plan(replace(RUN, sampling=Sampling()), "here", lambda variant: "code")
+    share_s = START_UP_S / len(together[0].cells)
+    assert of_first(late, together) == (120.0 + share_s, Basis.HERE, False)
+
+
+def test_workers_share_the_time_and_a_forked_child_imports_nothing():
+    number = sum(len(group.cells) for group in GROUPS)
+    found = estimate(GROUPS, {}, 20.0, LIMITS, 2)
+    assert found.seconds == pytest.approx((number * 20.0 + len(GROUPS) * START_UP_S) / 2)
+    assert found.bases == {Basis.DEFAULT: number}
+    assert estimate(GROUPS, {}, 20.0, LIMITS, 2, lambda group: True).seconds == pytest.approx(number * 10.0)
+
+
+def countdown(workers=1, **seconds):
+    cells = {name: CellEstimate(one, Basis.HERE) for name, one in seconds.items()}
+    return Countdown(SweepEstimate(cells, workers), 1000.0)
+
+
+def test_what_is_left_follows_the_prediction_and_then_the_pace():
+    short = PACE_AFTER_S - 10
+    left = countdown(a=short, b=20.0, c=50.0)
+    assert left.left_s == short + 70.0
+    left.finish("a", 1000.0 + short)
+    assert left.left_s == 70.0
+    left.finish("b", 1000.0 + 3 * (short + 20.0))
+    assert left.left_s == pytest.approx(150.0)
+    left.finish("c", 5000.0)
+    left.finish("stranger", 5000.0)
+    assert left.left_s == 0
+    assert countdown(2, a=30.0, b=30.0).left_s == 30.0
+
+
+def test_the_pace_counts_after_so_many_real_seconds_too():
+    left = countdown(a=1.0, b=10.0)
+    left.finish("a", 1000.0 + PACE_AFTER_S)
+    assert left.left_s == pytest.approx(10.0 * PACE_AFTER_S)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "1 s"), (89, "89 s"), (100, "2 min"), (720, "12 min"), (7200, "2 h"), (12000, "3 h 20 min")],
+)
+def test_durations_are_written_as_a_person_says_them(seconds, words):
+    assert as_time(seconds) == words
+
+
+@given(st.floats(0, 1e7))
+def test_no_duration_has_sixty_minutes(seconds):
+    assert " 60 min" not in as_time(seconds).partition(" h")[2]
