@@ -184,6 +184,12 @@ class UnavailableWith(Unavailable):
 LOST = "its job "
 """Start of the reason of a cell whose job or node was lost through no fault of its own: it is tried again."""
 
+STATUS_UNKNOWN = "its exit status is unknown: the process that forked it ended first"
+"""Start of the reason of a cell whose process's parent was killed."""
+
+KILLED = tuple(f"killed by {name}" for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
+"""Starts of reasons of a cell whose process got a signal that something outside sent."""
+
 
 IN_OTHER_PROCESS = "in_other_process"
 """Attribute of an exception, true where what failed is a process of the cell's own: this one may run the next
@@ -219,6 +225,12 @@ def record_from_json(data: Json) -> Record:
         ]
     )
     return Record(**fields)
+
+
+def is_lost(record: Record) -> bool:
+    """Return whether something outside ended the cell, its job, node or process: it is tried again."""
+    killed = record.status == Status.CRASHED and record.reason.startswith((*KILLED, STATUS_UNKNOWN))
+    return killed or record.reason.startswith(LOST)
 
 
 def measurement(record: Record, metric: str, method: str | None = None) -> Measurement | None:

@@ -42,7 +42,7 @@ from harness.config.variants.optimizations import (
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 from harness.instruments.distributed.launcher_env import LaunchError, launch
 from harness.instruments.machine import memory_bytes
-from harness.records import Limits, Sampling
+from harness.records import Limits, Sampling, Status
 
 logger = logging.getLogger("harness.sweep.progress")
 
@@ -61,6 +61,9 @@ LEAST = {
     "gpus_per_job": 0,
 }
 """The least value of each number among the keys of executors."""
+
+AGAIN = {"type": "str", "one_of": [status.value for status in Status if status != Status.OK]}
+"""What `retry` may list."""
 
 MEMORY_OF_CHILD_B = 6_000_000_000
 """Memory of this machine per child at once: the largest cells of suites that are not timed take 5 to 6 GB."""
@@ -89,6 +92,7 @@ class Run:
     applies_to: Alternatives = ()  # which workloads are planned
     # Of these workloads only these variants, and the baselines; of others all.
     variants_by_workload: Mapping[str, Collection[str]] = field(default_factory=dict)
+    retry: tuple[str, ...] = ()  # cells that ended so are run again
     plan_only: bool = False  # print the plan, run nothing
     show_all: bool = False  # print every table at the end
     # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.
@@ -364,6 +368,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
+        retry=tuple(check_value("retry", one, AGAIN) for one in config["retry"]),
         plan_only=config["plan"],
         show_all=config["show"] == "all",
         slow_bf16_workloads=slow_bf16_workloads(suite, selection.workloads),

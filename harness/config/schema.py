@@ -163,6 +163,7 @@ class RunSchema:
     )  # one more variant: harness.config.variants.technique_list
     workloads: list[str] = field(default_factory=list)
     selection: str = "full"
+    retry: list[str] = field(default_factory=list)
     repeats: int | None = None
     seed: int = 0
     out: str | None = None

@@ -15,11 +15,15 @@ NAMES = 6
 
 
 def announcement(
-    run: Run, groups: Sequence[Group], estimate: SweepEstimate, not_tried: Mapping[str, str]
+    run: Run,
+    groups: Sequence[Group],
+    estimate: SweepEstimate,
+    not_tried: Mapping[str, str],
+    records: Mapping[str, Record] = {},
 ) -> list[str]:
     """Return the lines printed before a sweep: the number of cells, the duration, cells that may time out.
 
-    `not_tried`: cells that are recorded as unavailable without being run, and why.
+    `not_tried`: cells that are recorded as unavailable without being run, and why; `records`: earlier ones.
     """
     cells = [cell for group in groups for cell in group.cells]
     done = len(cells) - len(estimate.cells) - len(not_tried)
@@ -31,6 +35,11 @@ def announcement(
         about = f"about {as_time(estimate.seconds)} (from {', '.join(bases)})"
         lines = [f"{counts}, {len(estimate.cells)} to run: {about}"]
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
+    again = [cell for cell in cells if cell.id in estimate.cells and cell.id in records]
+    if again:
+        ends = Counter(records[cell.id].status for cell in again)
+        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
+        lines.append(f"{counted(len(again), 'cell')} to run again: {ended}")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -67,7 +76,7 @@ def plan_lines(
         time = as_time(sum(one.seconds for one in todo) / estimate.workers) if todo else "–"
         yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {time}"
     yield ""
-    yield from announcement(run, groups, estimate, not_tried)
+    yield from announcement(run, groups, estimate, not_tried, records)
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
     ends = Counter(records[cell.id].status for cell in done if cell.id in records)
     if done:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from harness.records import LOST, Cell, Group, Limits, Reading, Record, Status, gather
+from harness.records import Cell, Group, Limits, Reading, Record, Status, gather, is_lost
 from harness.sweep.environment import Environment, from_dict
 from harness.sweep.executors import (
     CellEnvironment,
@@ -65,18 +65,20 @@ def run(
     size_fields: Sequence[str] = (),
     unavailable: Mapping[str, str] = {},
     notes: Mapping[str, str] = {},
+    retry: Sequence[str] = (),
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
     `on_event` gets each event; a `CellFinished` once its record is on the disk. `size_fields`: see
     `SkipRules`, by which cells whose end is known from another's are not tried. `unavailable`: cells that
-    are not tried, and why; `notes`: notes for the records of others; both by the cell's id.
+    are not tried, and why; `notes`: notes for the records of others; both by the cell's id. `retry`: see
+    `pending`; the earlier record of a cell that is tried again stays in the file, before the later one.
     Raises `StoreError` where a record cannot be written, `Interrupted` on `ENDING_SIGNALS`; either
     way no child is left, and what had ended has its record.
     """
     store.write_environment(environment)
     nodes = alike(store.folder, environment)
-    waiting = pending(groups, store.records, limits, environment.digest, nodes)
+    waiting = pending(groups, store.records, limits, environment.digest, nodes, retry)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
     skip = SkipRules(size_fields, unavailable)
@@ -132,18 +134,20 @@ def pending(
     limits: Limits,
     environment: str,
     nodes: Set[str] = frozenset(),
+    retry: Sequence[str] = (),
 ) -> list[Group]:
     """Return what is left of `groups`, each cell once; pure.
 
     A cell is run again if it exceeded other limits than these, was unavailable in another environment than
-    this and those of the cluster's `nodes`, or its job was lost; and if it is interleaved with one that is.
+    this and those of the cluster's `nodes`, was ended by something outside, or has one of the statuses in
+    `retry`; and if it is interleaved with one that is.
     """
     seen: set[str] = set()
     left = []
     for group in groups:
         fresh = [cell for cell in group.cells if cell.id not in seen]
         known = {environment, *nodes}
-        cells = [cell for cell in fresh if not _is_valid(records.get(cell.id), limits, known)]
+        cells = [cell for cell in fresh if not _is_valid(records.get(cell.id), limits, known, retry)]
         seen.update(cell.id for cell in fresh)
         if cells and group.sampling is not None:
             planned = {cell.id for cell in cells}
@@ -153,8 +157,8 @@ def pending(
     return left
 
 
-def _is_valid(record: Record | None, limits: Limits, environments: Set[str]) -> bool:
-    if record is None or record.reason.startswith(LOST):
+def _is_valid(record: Record | None, limits: Limits, environments: Set[str], retry: Sequence[str]) -> bool:
+    if record is None or record.status in retry or is_lost(record):
         return False
     by_limit = record.status == Status.UNAVAILABLE and record.reason.startswith(NOT_TRIED)
     if by_limit or record.status in (Status.TIMED_OUT, Status.OUT_OF_MEMORY):

@@ -59,7 +59,7 @@ def refuse_other_suite(suite_run: Run) -> None:
 def stages(suite_run: Run) -> Iterator[Run]:
     """Yield the run in stages, each to be reported: the workloads that come first, if any, then all."""
     first = {name: fields for name, fields in suite_run.workloads.items() if name in suite_run.first}
-    if first and len(first) < len(suite_run.workloads):
+    if first and len(first) < len(suite_run.workloads) and not suite_run.retry:
         rest = ", ".join(name for name in suite_run.workloads if name not in first)
         yield replace(suite_run, workloads=first, left_out=(*suite_run.left_out, f"still to be run: {rest}"))
     yield suite_run
@@ -72,7 +72,7 @@ def sweep(suite_run: Run) -> None:
         keep(here.host, here.run.out, here.environment)
         expected = outlook(here, store.records)
         announce(here.messages)
-        announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried))
+        announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried, store.records))
         with Progress(here.groups, store, expected.estimate) as progress:
             titles = {variant.name: variant.title for variant in here.run.variants}
             write_plan(here.run.out, here.run.suite, here.groups, titles, here.run.left_out)
@@ -86,6 +86,7 @@ def sweep(suite_run: Run) -> None:
                 here.run.size_fields,
                 expected.not_tried,
                 expected.notes,
+                here.run.retry,
             )
 
 
@@ -160,7 +161,7 @@ def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     """Return how long the cells take that are still to be run, and which of them are not tried."""
     limits, host = here.run.limits, here.host
     nodes = alike(here.run.out, here.environment)
-    left = pending(here.groups, records, limits, here.environment.digest, nodes)
+    left = pending(here.groups, records, limits, here.environment.digest, nodes, here.run.retry)
     not_tried = too_slow(left, host, here.environment.cores, limits) if host is not None else {}
     tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.instruments.kept_code import FOLDER
-from harness.records import Group, Limits, Status
+from harness.records import STATUS_UNKNOWN, Group, Limits, Status
 from harness.sweep import failure_classification
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted, CellTurn, event_from_json, now
 from harness.sweep.executors.template import Forked, Template
@@ -37,7 +37,6 @@ STACK_GRACE_S = 0.3
 COMPILED = "compiled"
 EXIT_GRACE_S = 10.0
 """How long a process may take to exit after its last cell (at most a cell's own limit), or once killed."""
-STATUS_UNKNOWN = "its exit status is unknown: the process that forked it ended first"
 
 
 class Child:

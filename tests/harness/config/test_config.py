@@ -92,6 +92,7 @@ REFUSED = [
     (["suite=memory", "only=fsdp2,zero1"], "use only=[fsdp2,zero1]"),
     (["suite=memory", "seed={a:1}"], "expected a whole number"),
     (["suite=memory", "suite.claims.table_1.value=3"], "claims are read-only"),
+    (["suite=memory", "retry=[failed]"], "retry='failed': expected one of out_of_memory, timed_out, crashed"),
     (["suite=memory", "+anything=1"], "no such name"),
     (["suite=memory", "++anything=1"], "no such name"),
     (["suite=memory", "+seed=1"], "seed exists already: use seed=1"),

@@ -83,6 +83,11 @@ def test_cells_that_are_not_tried_are_named_with_the_reason_once():
     assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]
 
 
+def test_cells_that_are_run_again_are_counted_by_how_they_ended():
+    records = {CELLS[0].id: Record(CELLS[0], "crashed", "killed by SIGKILL")}
+    assert "1 cell to run again: 1 crashed" in announcement(RUN_1, GROUPS, expected(), {}, records)
+
+
 def test_a_workload_without_cells_has_no_line():
     groups = GROUPS[:2]
     lines = list(plan_lines(RUN_1, groups, expected([], groups), {}, {}))

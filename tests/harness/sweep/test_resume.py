@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ import pytest
 from test_runner import SWEEP, assert_nothing_is_left, marked
 from toy.sweep import PACKAGE, cell, environ, group, sweep
 
-from harness.records import Group, Limits, Record
+from harness.records import STATUS_UNKNOWN, Group, Limits, Record
+from harness.sweep.executors import CellReading
 from harness.sweep.runner import pending
 from harness.sweep.store import read_records
 
@@ -23,7 +25,7 @@ KILLS = 20
 CELLS = 105  # each act fifteen times
 PER_GROUP = 6
 CELLS_BEFORE_A_KILL = 3
-ACTS = ("nothing", "nothing", "leave_child", "raise_error", "leave_daemon", "kill_itself", "leave_files")
+ACTS = ("nothing", "nothing", "leave_child", "raise_error", "leave_daemon", "leave_at_once", "leave_files")
 
 
 def start(folder, cells, workers=1):
@@ -120,6 +122,56 @@ def test_what_a_limit_ended_is_run_again_under_another(tmp_path):
     assert (tmp_path / "records.jsonl").read_text() == before
     assert sweep(tmp_path, [group(one)], Limits(20.0))[one.id].status == "ok"
     assert [record.status for record in read_records(tmp_path)] == ["ok"]
+
+
+def test_a_cell_whose_process_was_killed_is_run_again_by_the_same_command(tmp_path):
+    """Killed with signal 9 from here, while it works; its record stays before the new one."""
+    hanging, after = cell("hang"), cell("nothing")
+
+    def kill(event):
+        if isinstance(event, CellReading) and event.cell == hanging.id:
+            for process in marked(tmp_path):
+                process.send_signal(signal.SIGKILL)
+
+    first = sweep(tmp_path, [group(hanging, after)], on_event=kill)
+    assert first[hanging.id].status == "crashed"
+    assert first[hanging.id].reason.startswith("killed by SIGKILL")
+    assert first[after.id].status == "ok"
+    again = sweep(tmp_path, [group(hanging, after)], Limits(2.0))
+    assert (again[hanging.id].status, again[after.id]) == ("timed_out", first[after.id])
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["crashed", "ok", "timed_out"]
+    assert {record.status for record in read_records(tmp_path)} == {"timed_out", "ok"}
+    assert_nothing_is_left(tmp_path)
+
+
+def test_what_retry_lists_is_run_again_and_nothing_else():
+    ends = ("ok", "crashed", "timed_out", "unavailable")
+    cells = [cell("nothing", repeat=number) for number in range(len(ends))]
+    records = {
+        one.id: Record(one, status, limits=Limits(9.0), environment="here")
+        for one, status in zip(cells, ends, strict=True)
+    }
+    left = pending([group(*cells)], records, Limits(9.0), "here", retry=("crashed", "timed_out"))
+    assert [one.cells for one in left] == [(cells[1], cells[2])]
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"),
+    [
+        ("killed by SIGKILL; last printed:\nworking", True),
+        ("killed by SIGTERM", True),
+        (STATUS_UNKNOWN, True),
+        ("killed by SIGSEGV; last printed:\n...", False),
+        ("killed by SIGABRT", False),
+        ("exit code 1 before the cell ended", False),
+        ("ValueError: killed by SIGKILL", False),
+    ],
+)
+def test_only_what_something_outside_ended_is_run_again(reason, again):
+    one = cell("nothing")
+    records = {one.id: Record(one, "crashed", reason)}
+    assert bool(pending([group(one)], records, Limits(9.0), "here")) is again
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ import pytest
 from places import SUPPORT
 from toy.sweep import PACKAGE, cell, environ, group, sweep
 
-from harness.records import Group, Limits, Sampling, measurement
+from harness.records import STATUS_UNKNOWN, Group, Limits, Sampling, measurement
 from harness.sweep.executors import CellFinished, CellStarted, local, template
-from harness.sweep.executors.child import STATUS_UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
