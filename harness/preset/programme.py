@@ -42,7 +42,7 @@ class PresetHost(NamedTuple):
     host_memory_B: int
 
 
-class Target(NamedTuple):
+class ClaimTarget(NamedTuple):
     """One group of values of a claim that can be measured here: the variants to run, by workload.
 
     `sized`: the workloads for such a device; small ones, made for a CPU, show a GPU's launches more than its
@@ -93,7 +93,7 @@ class Programme:
     preset: Preset
     host: PresetHost
     runs: Mapping[str, Run]  # of each suite, with every workload that answers a claim here
-    targets: Sequence[Target]
+    targets: Sequence[ClaimTarget]
     hindrances: Sequence[Hindrance]
     fixed_s: Mapping[str, float]  # what the first task of a suite costs in addition: references, the report
     fit: Sequence[Task]
@@ -121,7 +121,7 @@ def planned_programme(request: PresetRequest) -> Programme:
         raise ConfigError(f"preset={name}: it starts its own ranks; run it without torchrun or srun")
     host = preset_host(name, preset)
     runs: dict[str, Run] = {}
-    targets: list[Target] = []
+    targets: list[ClaimTarget] = []
     hindrances: list[Hindrance] = []
     tasks: list[Task] = []
     fixed_s: dict[str, float] = {}
@@ -217,7 +217,7 @@ def claims_about(claims: Sequence[Claim], device: str) -> list[Claim]:
 
 def coverage(
     claims: Sequence[Claim], run: Run, preset: Preset, host: PresetHost
-) -> tuple[list[Target], list[Hindrance]]:
+) -> tuple[list[ClaimTarget], list[Hindrance]]:
     """Return what the run's workloads can give the claims on this host, and what hinders the rest."""
     targets, hindrances = [], []
     sized = frozenset(name for name, fields in run.workloads.items() if fields.get("device") == preset.device)
@@ -230,7 +230,7 @@ def coverage(
             workloads = groups.setdefault(one.group, {})
             workloads[one.workload] = workloads.get(one.workload, frozenset()) | _variants_of(one)
         targets += [
-            Target(run.suite, claim.id, group, workloads, sized & workloads.keys(), first=number == 0)
+            ClaimTarget(run.suite, claim.id, group, workloads, sized & workloads.keys(), first=number == 0)
             for number, (group, workloads) in enumerate(groups.items())
         ]
     return targets, hindrances
@@ -288,7 +288,7 @@ def _variants_of(interpretation: Interpretation) -> frozenset[str]:
     return frozenset(filter(None, [*interpretation.variants, interpretation.relative_to]))
 
 
-def claimed(run: Run, targets: Sequence[Target], first: Sequence[str] = ()) -> Run:
+def claimed(run: Run, targets: Sequence[ClaimTarget], first: Sequence[str] = ()) -> Run:
     """Return the run with the workloads and variants of the targets, and its reference workloads.
 
     The workloads in `first` have every variant.
@@ -325,7 +325,7 @@ def estimated(run: Run, given: SuitePreset) -> tuple[list[Task], float]:
 
 def ordered(
     tasks: Sequence[Task],
-    targets: Sequence[Target],
+    targets: Sequence[ClaimTarget],
     fixed_s: Mapping[str, float],
     budget_s: float,
     first: Collection[tuple[str, str]] = (),
@@ -337,7 +337,7 @@ def ordered(
     for the device and others are. `fixed_s`: what the first task of a suite costs in addition. The suites and
     workloads in `first` come before all.
     """
-    served: dict[tuple[str, str], list[Target]] = defaultdict(list)
+    served: dict[tuple[str, str], list[ClaimTarget]] = defaultdict(list)
     for target in targets:
         for workload in target.workloads:
             served[target.suite, workload].append(target)
@@ -373,7 +373,7 @@ def done_by(tasks: Sequence[Task]) -> dict[str, set[str]]:
     return done
 
 
-def settled(targets: Sequence[Target], done: Mapping[str, set[str]]) -> dict[tuple[str, str], bool]:
+def settled(targets: Sequence[ClaimTarget], done: Mapping[str, set[str]]) -> dict[tuple[str, str], bool]:
     """Return for each suite and claim whether every group of its values has what an answer needs."""
     claims: dict[tuple[str, str], bool] = {}
     for one in targets:

@@ -37,7 +37,7 @@ SLOW_BF16 = "bf16"
 
 MOST_SLOW_S = 60.0
 """Cells timed together are not tried where slow bf16 products alone would take longer than this, unless the
-baseline has some, too: beside one that has none they cannot be faster."""
+baseline has some, too: next to one that has none they cannot be faster."""
 
 HOOK = "bf16_FLOP"
 """A suite's function that returns the FLOP of the bf16 matrix products that a subject computes on this CPU:

@@ -1,6 +1,6 @@
 """In which order a preset's tasks are run, and which of them a budget has time for."""
 
-from harness.preset.programme import Target, Task, done_by, ordered, settled
+from harness.preset.programme import ClaimTarget, Task, done_by, ordered, settled
 from harness.preset.view import sweeps
 
 
@@ -10,7 +10,7 @@ def task(workload, seconds=60.0, suite="one"):
 
 def target(claim, *workloads, group="", suite="one", sized=(), first=True):
     pairs = dict.fromkeys(workloads, frozenset({"v"}))
-    return Target(suite, claim, group, pairs, frozenset(sized), first)
+    return ClaimTarget(suite, claim, group, pairs, frozenset(sized), first)
 
 
 def order_of(tasks, targets, fixed_s=None, budget_s=1e9):
