@@ -59,7 +59,7 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     if kind == "techniques":
         for name in techniques.names():
-            yield from technique_lines(name, techniques.file_of(name))
+            yield from technique_lines(name)
         return
     if kind == "suites":
         yield from ((suite, question_of(suite)) for suite in suites)
@@ -81,16 +81,15 @@ def _variants(run: Run) -> Iterator[tuple[str, str]]:
         yield one.name, one.title or (_about(source) if source is not None else "")
 
 
-def technique_lines(name: str, file: Path) -> Iterator[tuple[str, str]]:
+def technique_lines(name: str) -> Iterator[tuple[str, str]]:
     """Yield a technique, then each of its settings with the default and what is allowed."""
-    yield name, _about(file)
-    if reason := techniques.literal(file, "NOT_BUILT"):
-        yield "  not built", reason
-    for setting, allowed in techniques.settings_of(file).items():
+    yield name, techniques.declared()[name].about
+    for setting, allowed in techniques.settings_of(name).items():
         default = allowed.get("default", "...")
         value = default if isinstance(default, str) else shown(default)
         stated = allowed.keys() & {"type", "one_of"}
-        yield f"  {setting}={value}", describe(allowed) if stated else f"see {file.relative_to(ROOT)}"
+        see = techniques.file_of(name).relative_to(ROOT)
+        yield f"  {setting}={value}", describe(allowed) if stated else f"see {see}"
 
 
 def _about(file: Path) -> str:

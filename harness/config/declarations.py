@@ -11,16 +11,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from harness.bounds import Bounds, OnlyWith
 from harness.config.protocols import SEE
 from harness.config.validation import TYPES, ConfigError, Fields, check_declarations, check_value
 
 PLAIN = tuple(kinds[0] for kinds in TYPES.values())
+
+
+class Role(StrEnum):
+    """What a technique may decide alone: of two techniques with one role a step has one."""
+
+    ACTIVATIONS = "what becomes of activations"
+    TENSOR_PARALLELISM = "how ranks share each layer"
+    EXPERT_PARALLELISM = "how ranks share each layer's experts"
+    CONTEXT_PARALLELISM = "how ranks share each sequence"
+    PIPELINE_PARALLELISM = "how ranks share the layers among them"
+    PARALLELISM = "how ranks share the model"
+
+
+class DeclaredTechnique(NamedTuple):
+    """What is known of a technique before any cell runs; suites/training/declared.py declares them."""
+
+    folder: str  # of its module
+    level: int  # its place in the order in which techniques are applied
+    settings: type  # a frozen dataclass with a default for each field
+    role: Role | None
+    excludes: Mapping[str, str]  # techniques that it does not combine with, with the reason
+    needs: tuple[str, ...]  # techniques without which it means nothing
+    no_dry_run: str  # why fake tensors cannot show it; "" where they can
+
+    @property
+    def about(self) -> str:
+        """Return what it is, in a sentence."""
+        return " ".join((self.settings.__doc__ or "").partition("\n\n")[0].split())
+
 
 EXPECTED = "expected int, float, str, bool, dict[str, Any], list[Any] or Literal[...], each or None"
 
@@ -45,8 +75,11 @@ def declared_in(module: str, name: str) -> Fields:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}. {SEE}") from None
 
 
-def fields_of(kind: type) -> Fields:
-    """Return the fields of a dataclass that can be set, in their order; raises ConfigError."""
+def fields_of(kind: type, any_type: bool = False) -> Fields:
+    """Return the fields of a dataclass that can be set, in their order; raises ConfigError.
+
+    `any_type`: a field whose type cannot be checked takes any value, instead of being refused.
+    """
     if not is_dataclass(kind):
         raise ConfigError(f"class {kind.__name__} is no dataclass")
     hints = get_type_hints(kind, include_extras=True)
@@ -54,7 +87,7 @@ def fields_of(kind: type) -> Fields:
         if isinstance(value, PLAIN) and name not in hints and not name.startswith("__"):
             raise ConfigError(f"{kind.__name__}.{name} has no annotation, so it is no field")
     declared = {
-        one.name: _field(f"{kind.__name__}.{one.name}", one, hints[one.name])
+        one.name: _field(f"{kind.__name__}.{one.name}", one, hints[one.name], any_type)
         for one in fields(kind)
         if one.init
     }
@@ -62,10 +95,12 @@ def fields_of(kind: type) -> Fields:
     return declared
 
 
-def _field(where: str, field: Field[Any], hint: Any) -> Mapping[str, Any]:
+def _field(where: str, field: Field[Any], hint: Any, any_type: bool) -> Mapping[str, Any]:
     allowed = allowed_by(hint)
     if allowed.get("type", "str") not in TYPES:
-        raise ConfigError(f"{where}: {field.type}; {EXPECTED}")
+        if not any_type:
+            raise ConfigError(f"{where}: {field.type}; {EXPECTED}")
+        allowed = {"optional": True}
     if field.default_factory is not MISSING:
         default = field.default_factory()
     elif field.default is not MISSING:

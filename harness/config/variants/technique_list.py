@@ -1,53 +1,39 @@
 """The list `techniques=[...]` of a command: one more variant, which combines them.
 
-Its grammar is that of an optimization's YAML, see `harness.config.variants.techniques`. What excludes what is
-read in the techniques' modules; nothing is imported.
+Its grammar is that of an optimization's YAML, see `harness.config.variants.techniques`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any
 
 from harness.config.validation import ConfigError, shown
-from harness.config.variants.techniques import (
-    TECHNIQUES,
-    Named,
-    checked_techniques,
-    file_of,
-    literal,
-    role_of,
-)
+from harness.config.variants.techniques import Named, checked_techniques, declared
 
 KEY = "techniques"
 """The key of the command line, and the module that its variant has in place of an optimization's."""
 
 
-def combination(given: Any, folder: Path = TECHNIQUES) -> Named:
+def combination(given: Any) -> Named:
     """Return (name, settings) of each technique of a command, by name: their order has no meaning.
 
     Raises ConfigError where `checked_techniques` does, where one is listed twice, where two of them do
-    not combine, and where one is not built. What one needs may come from a workload, so that is left to the
-    cells.
+    not combine. What one needs may come from a workload, so that is left to the cells.
     """
-    techniques = sorted(checked_techniques(KEY, given, folder), key=lambda pair: pair[0])
+    techniques = sorted(checked_techniques(KEY, given), key=lambda pair: pair[0])
     for (one, _), (other, _) in pairwise(techniques):
         if one == other:
             raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
-    refuse_conflicts(KEY, techniques, folder)
-    for name, _ in techniques:
-        if reason := literal(file_of(name, folder), "NOT_BUILT"):
-            raise ConfigError(f"{KEY}.{name}: not built: {reason}")
+    refuse_conflicts(KEY, techniques)
     return tuple(techniques)
 
 
-def refuse_conflicts(where: str, techniques: Iterable[tuple[str, Any]], folder: Path = TECHNIQUES) -> None:
+def refuse_conflicts(where: str, techniques: Iterable[tuple[str, Any]]) -> None:
     """Raise ConfigError where two techniques of a list do not combine."""
     for (one, _), (other, _) in combinations(techniques, 2):
-        if one != other and (reason := _conflict(folder, one, other) or _conflict(folder, other, one)):
+        if one != other and (reason := _conflict(one, other) or _conflict(other, one)):
             raise ConfigError(f"{where}: {reason}")
 
 
@@ -68,11 +54,9 @@ def _settings(values: Mapping[str, Any], form: str) -> str:
     return form.format(words) if words else ""
 
 
-def _conflict(folder: Path, one: str, other: str) -> str:
-    """Return why the module of `one` does not allow `other`; "" where it does."""
-    role, same = (role_of(file_of(name, folder)) for name in (one, other))
-    if role and role == same:
-        decided = import_module("suites.training.roles").Role[role]
-        return f"{one} and {other} both decide {decided}; choose one of them"
-    reasons = literal(file_of(one, folder), "EXCLUDES") or {}
+def _conflict(one: str, other: str) -> str:
+    """Return why `one` does not allow `other`; "" where it does."""
+    role, reasons = declared()[one].role, declared()[one].excludes
+    if role is not None and role == declared()[other].role:
+        return f"{one} and {other} both decide {role}; choose one of them"
     return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""

@@ -7,7 +7,7 @@ from harness.config.run import names
 from harness.config.validation import ConfigError
 from harness.config.variants.other_words import IN_LISTS
 from harness.config.variants.technique_list import combination
-from harness.config.variants.techniques import built
+from harness.config.variants.techniques import declared
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_ddp_is_a_name():
 @pytest.mark.parametrize("word", sorted(IN_LISTS))
 def test_what_is_meant_exists(word):
     entry = IN_LISTS[word]
-    assert word not in built()
-    assert any(name in entry for name in built())
+    assert word not in declared()
+    assert any(name in entry for name in declared())
     if entry.endswith("}"):
         name, _, settings = entry.partition(": ")
         given = dict(one.split(": ") for one in settings.strip("{}").split(", "))
