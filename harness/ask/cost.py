@@ -168,7 +168,7 @@ def of_results(words: CommandWords) -> list[str]:
     """Return the lines about a folder of results; raises ConfigError where nothing can be priced."""
     from harness.ask.cost_lines import block_lines, no_throughput, not_priced
     from harness.ask.throughput import of_loading_alone, throughputs
-    from harness.claims.one_machine import of_one_machine
+    from harness.claims.values import of_one_machine
     from harness.sweep.store import read_records
 
     folder = results_folder(words.paths[0])

@@ -11,8 +11,7 @@ from harness.ask.words import positions_of
 from harness.config.declarations import Role
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import CONF, read_yaml
-from harness.config.variants.technique_list import combination, title_of
-from harness.config.variants.techniques import Named, checked_techniques, declared
+from harness.config.variants.techniques import Named, checked_techniques, combination, declared, title_of
 from harness.question import AskedChange, Question
 
 LATER = "try it with what_ifs=all"

@@ -315,7 +315,7 @@ def list_of(key: str, words: CommandWords) -> list[Any]:
 
 def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
     """Return the techniques of `techniques=` with their settings, checked; raises ConfigError."""
-    from harness.config.variants.technique_list import combination
+    from harness.config.variants.techniques import combination
 
     given = list_of("techniques", words)
     if words.text("optimizer", "adamw") != "adamw":

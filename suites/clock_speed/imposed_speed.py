@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from harness.instruments.cpu_quota import CpuQuota
+from harness.instruments.control_group import CpuQuota
 from suites.clock_speed.speed_model import Dwell
 
 

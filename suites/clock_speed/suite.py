@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from harness.instruments.cpu_quota import LEAST_QUOTA_S
+from harness.instruments.control_group import LEAST_QUOTA_S
 from harness.records import Json, Origin, Reading, Unavailable
 from suites.clock_speed.breakdown import MeanParts, mean_parts
 from suites.clock_speed.shared_ranks import Instants, PacedRanks, shared

@@ -16,10 +16,8 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.leaf_spine import routing
 from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
-from harness.instruments.network.leaf_spine.collectives import Flows
-from harness.instruments.network.leaf_spine.routing import RoutingPolicy
-from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import Link, Topology
+from harness.instruments.network.leaf_spine.routing import Flows, RoutingPolicy
+from harness.instruments.network.topology import Flow, Link, RouteRule, Topology
 from harness.records import Unavailable
 from suites.fabric import on_rank
 from suites.fabric.workload import Workload

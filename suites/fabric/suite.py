@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from harness.instruments.network.leaf_spine import placements
+from harness.instruments.network.leaf_spine import clos as placements
 from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
-from harness.instruments.network.leaf_spine.collectives import flows_of
 from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate_routed
+from harness.instruments.network.leaf_spine.routing import flows_of
 from harness.instruments.network.topology import FRAME_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.fabric.emulated import CollectiveRun, EmulatedFabric

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import Cause, causes
-from harness.instruments.traces.output.advice import advice
-from harness.instruments.traces.output.sentence import sentence
+from harness.instruments.traces.output.sentence import advice, sentence
 from harness.instruments.traces.reading.kineto import read_traces
 from harness.records import Note, Origin, Reading
 from suites.profiling.measure import factor_readings, state_readings

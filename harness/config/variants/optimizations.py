@@ -26,9 +26,8 @@ from harness.config.validation import (
     unknown,
 )
 from harness.config.variants.applicability import Alternatives, checked_alternatives
-from harness.config.variants.technique_list import KEY, combination, name_of, refuse_conflicts
-from harness.config.variants.technique_list import title_of as title_of_list
-from harness.config.variants.techniques import checked_techniques
+from harness.config.variants.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
+from harness.config.variants.techniques import title_of as title_of_list
 
 SUITES = ROOT / "suites"
 CONF = (Path(__file__).parents[2] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed

@@ -6,13 +6,20 @@ checked.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
+
+The list `techniques=[...]` of a command: one more variant, which combines them.
+
+Its grammar is that of an optimization's YAML, see `harness.config.variants.techniques`.
+
+Words that people use for techniques, and how a list of techniques has what they mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +28,57 @@ import yaml
 from harness.config.code_fingerprint import ROOT, module_of
 from harness.config.declarations import DeclaredTechnique, fields_of
 from harness.config.protocols import Function, refuse_incomplete
-from harness.config.validation import ConfigError, Fields, check_relations, check_value, unknown
-from harness.config.variants.other_words import meant_by
+from harness.config.validation import ConfigError, Fields, check_relations, check_value, shown, unknown
+
+IN_LISTS: Mapping[str, str] = {
+    "amp": "mixed_precision",
+    "autocast": "mixed_precision",
+    "bf16": "mixed_precision (fp32 weights) or bf16_states (everything in bf16)",
+    "fp16": "mixed_precision, in bf16, whose tensors have the sizes of fp16",
+    "fp8": "float8",
+    "pure_bf16": "bf16_states",
+    "qlora": "lora: {base: nf4}",
+    "dora": "lora: {dora: true}",
+    "deepspeed": "zero: {stage: 3}, or stage 1 or 2",
+    "zero1": "zero: {stage: 1}",
+    "zero2": "zero: {stage: 2}",
+    "zero3": "zero: {stage: 3}",
+    "zero_offload": "zero: {stage: 2, optimizer: host}",
+    "zero_infinity": "zero: {stage: 3, optimizer: disk, parameters: disk}",
+    "fsdp": "fsdp2, or fsdp1 for FullyShardedDataParallel",
+    "hsdp": "fsdp1 or fsdp2, whose settings have hybrid sharding",
+    "dp": "ddp",
+    "cpu_offload": "fsdp2: {cpu_offload: true}",
+    "offload": "fsdp2: {cpu_offload: true}, or activation_offload",
+    "checkpointing": "activation_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
+    "recompute": "activation_checkpointing",
+    "flash": "attention",
+    "flash_attention": "attention",
+    "flash_attention_2": "attention",
+    "flash_attn": "attention",
+    "sdpa": "attention",
+    "liger": "loss: {fused: true}",
+    "fused_cross_entropy": "loss: {fused: true}",
+    "chunked_loss": "loss: {chunks: 8}",
+    "grad_accum": "gradient_accumulation",
+    "torch_compile": "compile",
+    "adam_8bit": "optimizer: {name: adamw_8bit}",
+    "adamw_8bit": "optimizer: {name: adamw_8bit}",
+    "tp": "tensor_parallel",
+    "pp": "pipeline",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
+    "diloco": "local_sgd",
+}
+"""A word -> the entry of `techniques=[...]` that means it."""
+
+
+def meant_by(word: str) -> str:
+    """Return the entry of a list that a word means, in any case and with `-` or `_`; "" where unknown."""
+    plain = word.lower().replace("-", "_")
+    return IN_LISTS.get(plain) or IN_LISTS.get(plain.replace("_", ""), "")
+
 
 TECHNIQUE = {
     "contract": Function(("settings",)),
@@ -134,3 +190,53 @@ def settings_of(name: str) -> Fields:
 @cache
 def _fields_of(settings: type) -> Fields:
     return fields_of(settings, any_type=True)
+
+
+KEY = "techniques"
+"""The key of the command line, and the module that its variant has in place of an optimization's."""
+
+
+def combination(given: Any) -> Named:
+    """Return (name, settings) of each technique of a command, by name: their order has no meaning.
+
+    Raises ConfigError where `checked_techniques` does, where one is listed twice, where two of them do
+    not combine. What one needs may come from a workload, so that is left to the cells.
+    """
+    techniques = sorted(checked_techniques(KEY, given), key=lambda pair: pair[0])
+    for (one, _), (other, _) in pairwise(techniques):
+        if one == other:
+            raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
+    refuse_conflicts(KEY, techniques)
+    return tuple(techniques)
+
+
+def refuse_conflicts(where: str, techniques: Iterable[tuple[str, Any]]) -> None:
+    """Raise ConfigError where two techniques of a list do not combine."""
+    for (one, _), (other, _) in combinations(techniques, 2):
+        if one != other and (reason := _conflict(one, other) or _conflict(other, one)):
+            raise ConfigError(f"{where}: {reason}")
+
+
+def name_of(techniques: Named) -> str:
+    """Return the name of a list's variant: `techniques.activation_checkpointing(mode=full)+fsdp2`."""
+    return f"{KEY}.{'+'.join(name + _settings(values, '({})') for name, values in techniques)}"
+
+
+def title_of(techniques: Named) -> str:
+    """Return the title of a list's variant: `activation checkpointing (mode=full) + fsdp2`."""
+    return " + ".join(name.replace("_", " ") + _settings(values, " ({})") for name, values in techniques)
+
+
+def _settings(values: Mapping[str, Any], form: str) -> str:
+    words = ",".join(
+        f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in values.items()
+    )
+    return form.format(words) if words else ""
+
+
+def _conflict(one: str, other: str) -> str:
+    """Return why `one` does not allow `other`; "" where it does."""
+    role, reasons = declared()[one].role, declared()[one].excludes
+    if role is not None and role == declared()[other].role:
+        return f"{one} and {other} both decide {role}; choose one of them"
+    return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""

@@ -1,13 +1,20 @@
-"""Export what each variant does, one row per comparison with the baseline: effects.csv."""
+"""Export what each variant does, one row per comparison with the baseline: effects.csv.
+
+Write the answers as answers.csv: a line per claim.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from harness.claims.answers import AnsweredClaim
 from harness.report.data.speedup import compared
+from harness.report.index.answers_text import accepted_text, evidence_text, public_text
 from harness.report.report_data import ReportData
 
 
@@ -53,3 +60,25 @@ def _rows(data: ReportData) -> Iterator[dict[str, Any]]:
                 "effect": comparison.effect,
                 "origin": ours.origin,
             }
+
+
+FIELDS = (
+    *("id", "by", "part", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
+    *("published", "evidence", "answer", "strength", "why", "would_decide", "do"),
+)
+
+
+def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
+    """Return answers.csv."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in rows:
+        claim = row.claim
+        published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
+        evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
+        known = {"accepted": accepted_text(row), "published": published, "evidence": evidence}
+        known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
+        known["would_decide"] = row.would_decide
+        writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
+    return out.getvalue()

@@ -17,15 +17,14 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
-from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.dry_run import inductor_code, second_process
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
-from harness.instruments.memory.dry_run.first_step import with_first_step
 from harness.instruments.memory.dry_run.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
 from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
-from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of
+from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of, with_first_step
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
+from harness.instruments.memory.workspaces import host_workspace
 from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
 from harness.records import Unavailable, UnavailableWith
 from suites.training.dry_run import simulated_cuda

@@ -5,9 +5,7 @@ import pytest
 from harness.commands.grammar import device_of
 from harness.config.run import names
 from harness.config.validation import ConfigError
-from harness.config.variants.other_words import IN_LISTS
-from harness.config.variants.technique_list import combination
-from harness.config.variants.techniques import declared
+from harness.config.variants.techniques import IN_LISTS, combination, declared
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,13 @@ import torch
 
 from harness.instruments.kept_code import FOLDER
 from harness.instruments.triton_kernels import ascend
-from harness.instruments.triton_kernels.compiled_on_cpu import compiled_on_cpu, kind_of
-from harness.instruments.triton_kernels.linalg_on_cpu import over_a_range, upgraded, with_linalg_copies
+from harness.instruments.triton_kernels.compiled_on_cpu import (
+    compiled_on_cpu,
+    kind_of,
+    over_a_range,
+    upgraded,
+    with_linalg_copies,
+)
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
 from harness.sweep.worker.worker import host

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from harness.commands.main import main
-from harness.instruments.control_group import group_places
-from harness.instruments.cpu_quota import CPU
+from harness.instruments.control_group import CPU, group_places
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s

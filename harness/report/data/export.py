@@ -1,8 +1,15 @@
-"""Return every sample of a run as a row of a table: measurements.csv, for a notebook or a spreadsheet."""
+"""Export every sample of a run as a row of a table: measurements.csv, and of several as measurements.parquet.
+
+Return every sample of a run as a row of a table: measurements.csv, for a notebook or a spreadsheet.
+
+Write the samples of several suites into one tidy table: measurements.parquet, a row per sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -57,3 +64,23 @@ def measurements_csv(records: Sequence[Record]) -> str:
     return str(
         table.sort_values(order, kind="stable", ignore_index=True).to_csv(index=False, lineterminator="\n")
     )
+
+
+ENGINE = "pyarrow"
+
+
+def write_measurements(folder: Path, records: Mapping[str, Sequence[Record]]) -> str:
+    """Write measurements.parquet, records given by suite, into the folder; return a sentence on it.
+
+    Without pyarrow, which is part of the extra `parquet`, it is measurements.csv.
+    """
+    tables = [samples_table(own).assign(suite=suite) for suite, own in records.items() if own]
+    every = pd.concat(tables, ignore_index=True)
+    every = every[["suite", *(name for name in every.columns if name != "suite")]]
+    if importlib.util.find_spec(ENGINE) is None:
+        path = folder / "measurements.csv"
+        every.to_csv(path, index=False)
+        return f"Every sample: {path} (as Parquet with pip install 'throughput-harness[parquet]')"
+    path = folder / "measurements.parquet"
+    every.to_parquet(path, engine="pyarrow", index=False)
+    return f"Every sample: {path}"
