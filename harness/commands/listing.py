@@ -10,7 +10,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from harness.config.code_fingerprint import ROOT, parsed
-from harness.config.protocols import optimization_file
+from harness.config.protocols import function_of, optimization_file
 from harness.config.run import Run, load_suite, names
 from harness.config.validation import ConfigError, describe, shown, unknown
 from harness.config.variants import techniques
@@ -77,8 +77,14 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.variants:
-        source = optimization_file(SUITES / run.suite, one.module)
-        yield one.name, one.title or (_about(source) if source is not None else "")
+        yield one.name, one.title or _about_optimization(SUITES / run.suite, one.module)
+
+
+def _about_optimization(package: Path, name: str) -> str:
+    if (function := function_of(package, name)) is not None:
+        return function.about
+    source = optimization_file(package, name)
+    return _about(source) if source is not None else ""
 
 
 def technique_lines(name: str) -> Iterator[tuple[str, str]]:

@@ -1,20 +1,21 @@
 """The fields of a dataclass as declarations, which `harness.config.validation` checks values by.
 
 A suite declares its workloads in the class `Workload` of suites/<suite>/workload.py, an optimization its
-settings in the class `Settings` of its module. The parent imports both, so their imports need no torch. The
-annotation of a field says what is allowed: int, float, str, bool, dict, list or `Literal[...]`, each or None,
-numbers within the bounds of `Annotated[int, Bounds(at_least=1)]`, read only where another field has the
-values of `OnlyWith`.
+settings as the parameters of its function, or in the class `Settings` of its module. The parent imports them,
+so their imports need no torch. The annotation of a field says what is allowed: int, float, str, bool, dict,
+list or `Literal[...]`, each or None, numbers within the bounds of `Annotated[int, Bounds(at_least=1)]`, read
+only where another field has the values of `OnlyWith`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
-from types import NoneType, UnionType
+from inspect import signature
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from harness.bounds import Bounds, OnlyWith
@@ -75,6 +76,22 @@ def declared_in(module: str, name: str) -> Fields:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}. {SEE}") from None
 
 
+def parameters_of(function: Callable[..., Any]) -> Fields:
+    """Return the parameters of a function after its first, as fields; raises ConfigError."""
+    parameters = list(signature(function).parameters.values())[1:]
+    annotated = SimpleNamespace(__annotations__={one.name: one.annotation for one in parameters})
+    hints = get_type_hints(annotated, function.__globals__, include_extras=True)
+    name = function.__name__
+    declared = {
+        one.name: _field(
+            f"{name}.{one.name}", hints[one.name], MISSING if one.default is one.empty else one.default
+        )
+        for one in parameters
+    }
+    check_declarations(name, declared)
+    return declared
+
+
 def fields_of(kind: type, any_type: bool = False) -> Fields:
     """Return the fields of a dataclass that can be set, in their order; raises ConfigError.
 
@@ -87,7 +104,12 @@ def fields_of(kind: type, any_type: bool = False) -> Fields:
         if isinstance(value, PLAIN) and name not in hints and not name.startswith("__"):
             raise ConfigError(f"{kind.__name__}.{name} has no annotation, so it is no field")
     declared = {
-        one.name: _field(f"{kind.__name__}.{one.name}", one, hints[one.name], any_type)
+        one.name: _field(
+            f"{kind.__name__}.{one.name}",
+            hints[one.name],
+            one.default if one.default_factory is MISSING else one.default_factory(),
+            any_type,
+        )
         for one in fields(kind)
         if one.init
     }
@@ -95,19 +117,15 @@ def fields_of(kind: type, any_type: bool = False) -> Fields:
     return declared
 
 
-def _field(where: str, field: Field[Any], hint: Any, any_type: bool) -> Mapping[str, Any]:
+def _field(where: str, hint: Any, default: Any, any_type: bool = False) -> Mapping[str, Any]:
+    """Return what a field allows; `default`: MISSING where it has none."""
     allowed = allowed_by(hint)
     if allowed.get("type", "str") not in TYPES:
         if not any_type:
-            raise ConfigError(f"{where}: {field.type}; {EXPECTED}")
+            name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
+            raise ConfigError(f"{where}: {name}; {EXPECTED}")
         allowed = {"optional": True}
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    elif field.default is not MISSING:
-        default = field.default
-    else:
-        return allowed
-    return {**allowed, "default": check_value(where, default, allowed)}
+    return allowed if default is MISSING else {**allowed, "default": check_value(where, default, allowed)}
 
 
 def allowed_by(hint: Any) -> Mapping[str, Any]:

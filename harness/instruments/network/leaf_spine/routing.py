@@ -309,27 +309,29 @@ def _changes(*columns: IntArray) -> NDArray[np.bool_]:
 Subject = TypeVar("Subject", bound=Routed)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`queue_pairs`: of each pair of ranks. `split`: each message takes all of them, else one in turn."""
-
-    queue_pairs: Annotated[int, Bounds(at_least=1, at_most=64)]
-    split: bool = False
+QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]
+"""Connections of each pair of ranks."""
 
 
-def qp_scaling(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with connections that a hash of addresses cannot tell apart."""
-    return replace(subject, policy=policy_of(settings, hash_ports=False))
+def qp_scaling(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
+    """Several connections, which a hash of addresses cannot tell apart.
+
+    `split`: each message takes all of them, else one in turn.
+    """
+    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=False))
 
 
-def e_ecmp(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with connections that the hash distinguishes."""
-    return replace(subject, policy=policy_of(settings, hash_ports=True))
+def e_ecmp(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
+    """E-ECMP: several connections that the hash distinguishes, in turn or split (Meta, SIGCOMM 2024).
+
+    `split`: each message takes all of them, else one in turn.
+    """
+    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=True))
 
 
-def policy_of(settings: Settings, hash_ports: bool) -> RoutingPolicy:
+def policy_of(queue_pairs: int, split: bool, hash_ports: bool) -> RoutingPolicy:
     """Return the policy of so many queue pairs; raises `Unavailable` for turns of unequal queue pairs."""
-    policy = RoutingPolicy(hash_ports=hash_ports, queue_pairs=settings.queue_pairs, split=settings.split)
+    policy = RoutingPolicy(hash_ports=hash_ports, queue_pairs=queue_pairs, split=split)
     try:
         policy.turns("allreduce")
     except ValueError as error:
@@ -338,10 +340,10 @@ def policy_of(settings: Settings, hash_ports: bool) -> RoutingPolicy:
 
 
 def path_pinning(subject: Subject) -> Subject:
-    """Return the subject with a static route per destination, by its index in its rack."""
+    """A static route per destination: the index of the host in its rack decides which spine leads to it."""
     return replace(subject, policy=RoutingPolicy("pinned"))
 
 
 def central_te(subject: Subject) -> Subject:
-    """Return the subject with routes computed from the traffic matrix, the heaviest pair of NICs first."""
+    """Central traffic engineering: routes from the traffic matrix, the heaviest pair of NICs first."""
     return replace(subject, policy=RoutingPolicy("central"))

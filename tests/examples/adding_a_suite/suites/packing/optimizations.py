@@ -1,9 +1,9 @@
-"""First fit: each document goes into the first of the open sequences that has room for it."""
+"""The optimizations of the packing suite as functions of their settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from suites.packing.suite import Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`open_sequences`: how many sequences are considered; the oldest is closed when one more is needed."""
+def first_fit(subject: Subject, open_sequences: PositiveInt) -> Subject:
+    """First fit: each document goes into the first of the open sequences that has room for it.
 
-    open_sequences: PositiveInt
+    `open_sequences`: how many sequences are considered; the oldest is closed when one more is needed.
+    """
+    return replace(subject, pack=partial(packed, open_sequences))
 
 
-def first_fit(open_sequences: int, lengths: Sequence[int], seq_len: int) -> list[list[int]]:
+def packed(open_sequences: int, lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     """Return the documents of each sequence."""
     sequences: list[list[int]] = []
     room: list[int] = []
@@ -34,8 +35,3 @@ def first_fit(open_sequences: int, lengths: Sequence[int], seq_len: int) -> list
         sequences[place].append(index)
         room[place] -= length
     return sequences
-
-
-def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject packed by first fit."""
-    return replace(subject, pack=partial(first_fit, settings.open_sequences))
