@@ -15,8 +15,7 @@ from typing import Any, get_args
 
 from harness import question as typed
 from harness.commands.grammar import MOST, CommandWords, datasheet, device_of, read
-from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, workload_from_file
-from harness.config.user_inputs.transformers_source import unknown_model_type
+from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, unknown_model_type, workload_from_file
 from harness.config.validation import ConfigError, unknown
 from harness.question import FieldOrigin, NamedTechnique, Question
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from harness.bounds import Bounds
 
 if TYPE_CHECKING:
-    from suites.clock_speed.subject import Subject
+    from suites.clock_speed.speed_model import Subject
 
 
 def alternating(
@@ -17,20 +17,20 @@ def alternating(
 
     `dwell_s`: how long a rank keeps a speed; `together`: ranks change at once, else each by itself.
     """
-    from suites.clock_speed.subject import Speeds
+    from suites.clock_speed.speed_model import Speeds
 
     return subject.at(Speeds("alternating", dwell_s, together))
 
 
 def one_slow(subject: Subject) -> Subject:
     """One rank at reduced speed, all others at full speed."""
-    from suites.clock_speed.subject import Speeds
+    from suites.clock_speed.speed_model import Speeds
 
     return subject.at(Speeds("one_slow"))
 
 
 def steady(subject: Subject) -> Subject:
     """All ranks at the mean of slow and full speed, all the time."""
-    from suites.clock_speed.subject import Speeds
+    from suites.clock_speed.speed_model import Speeds
 
     return subject.at(Speeds("steady"))

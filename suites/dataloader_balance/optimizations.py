@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.steps import Subject
 
 
 def greedy(subject: Subject) -> Subject:

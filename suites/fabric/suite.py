@@ -20,9 +20,8 @@ from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResu
 from harness.instruments.network.leaf_spine.routing import flows_of
 from harness.instruments.network.topology import FRAME_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
-from suites.fabric.emulated import CollectiveRun, EmulatedFabric
+from suites.fabric.emulated import CollectiveRun, EmulatedFabric, Subject
 from suites.fabric.on_rank import NUMBER_B, messages
-from suites.fabric.subject import Subject
 from suites.fabric.workload import Workload
 
 TCP_DATA_B = FRAME_B - 14 - 20 - 32

@@ -18,8 +18,7 @@ import torch
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.fsdp_versions.delayed_release import reserved_by_step
-from suites.fsdp_versions.shared_ranks import ShardingRanks, shared
-from suites.fsdp_versions.subject import Subject, baseline, shared_techniques
+from suites.fsdp_versions.shared_ranks import ShardingRanks, Subject, baseline, shared, shared_techniques
 from suites.fsdp_versions.workload import Workload
 from suites.training import correctness
 from suites.training.dry_run.dry_run import Device, dry_run

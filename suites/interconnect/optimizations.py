@@ -9,7 +9,7 @@ from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
 
 if TYPE_CHECKING:
-    from suites.interconnect.subject import Subject
+    from suites.interconnect.training_cluster import Subject
 
 
 def bf16_reduce(subject: Subject) -> Subject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from harness.bounds import Bounds, PositiveInt
-from suites.limits.subject import Subject, changed
+from suites.limits.readings import Subject, changed
 
 
 def combined(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from harness.bounds import Bounds
 
 if TYPE_CHECKING:
-    from suites.profiling.subject import Subject
+    from suites.profiling.recorder import Subject
 
 
 def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1e5)] = 300e6) -> Subject:

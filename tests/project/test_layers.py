@@ -81,7 +81,6 @@ BELOW = {
     "harness.config.validation",
     "harness.config.user_inputs.config_values",
     "harness.config.user_inputs.hf_config",
-    "harness.config.user_inputs.transformers_source",
     "harness.instruments",
     "suites",
 }

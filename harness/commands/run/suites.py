@@ -201,7 +201,7 @@ def run_preset(words: Sequence[str]) -> int:
 
 def every_sample(folders: Sequence[Path], out: Path) -> str:
     """Write all samples of these folders into one table in `out`; return where it is."""
-    from harness.report.data.export import write_measurements
+    from harness.report.data.result_index import write_measurements
 
     runs = [load_run(folder) for folder in folders]
     return write_measurements(out, {plan.suite: records for plan, records in runs})

@@ -19,7 +19,8 @@ from typing import Any
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments.network import kernel_routes, tcp_window
+from harness.instruments.network import kernel_routes
+from harness.instruments.network import topology as tcp_window
 from harness.instruments.network.topology import ETHERNET_B, Flow, Link, RouteRule, Topology, burst_B
 
 NAMESPACES = "/run/netns"

@@ -19,10 +19,17 @@ The share of the processors' time that other processes and the hypervisor take w
 Linux counts it in /proc/stat for each processor. Of it this process's own time in user mode is subtracted,
 with that of its children; time in the kernel is left out, because a network's packets are processed there
 for whoever sent them.
+
+The speed of a core, from a chain of operations of which each needs the one before.
+
+Its time on the core is inverse to the clock: it depends neither on memory nor on how many operations the core
+can do at once. Hashing by PBKDF2 (RFC 8018) is such a chain. The thread's own processor time is taken, which
+stops while another process has the core.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -170,3 +177,21 @@ def _own_s() -> float:
             continue
         total += times.user + times.children_user
     return total
+
+
+ITERATIONS = 400
+"""About 0.2 ms: far longer than the clock's resolution, far shorter than a training step."""
+
+READS = 3
+"""Chains of one reading, of which the fastest counts: the first finds cold caches."""
+
+
+def chain_s() -> float:
+    """Return the seconds of a chain on this thread's core now; a clock is inverse to it."""
+    return min(_one_chain_s() for _ in range(READS))
+
+
+def _one_chain_s() -> float:
+    begin_s = time.thread_time()
+    hashlib.pbkdf2_hmac("sha256", b"clock", b"chain", ITERATIONS)
+    return time.thread_time() - begin_s

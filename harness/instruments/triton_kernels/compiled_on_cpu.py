@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.instruments.triton_kernels import ascend
+from harness.instruments.triton_kernels import targets
 from harness.instruments.triton_kernels.targets import Compilation, CompilationFailed, triton_ir
 from harness.records import Unavailable
 
@@ -237,4 +237,4 @@ def _program(
     integers = tuple(name for name, kind in signature if kind == "i32")
     name = function.fn.__name__
     compilation = Compilation(name, function, dict(signature), dict(constexprs), odd=integers)
-    return MachineCode(name, ascend.lowered(name, triton_ir(compilation)))
+    return MachineCode(name, targets.lowered(name, triton_ir(compilation)))

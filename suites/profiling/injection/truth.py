@@ -11,7 +11,7 @@ from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording
 from suites.profiling.injection.injector import slowed
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Injection
+from suites.profiling.recorder import Injection
 
 SPIN = """
 import os, sys, time

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
-from harness.instruments.memory.dry_run import inductor_code, second_process
+from harness.instruments.memory.dry_run import calling_line, inductor_code
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.dry_run.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
@@ -199,11 +199,11 @@ def timeline_of_step(
             return trace(step, device, depth, full_first_step=full_first_step)
 
         ranks = step.ranks // step.pipeline_ranks if is_sharded(step) else 1
-        if not (in_two_processes and second_process.is_possible()):
+        if not (in_two_processes and calling_line.is_possible()):
             return timeline_of(few, layers // step.stages, ranks, found)
         if step.settings_of("compile") is not None:
             inductor_code.load()
-        with closing(second_process.TwoProcesses(few)) as processes:
+        with closing(calling_line.TwoProcesses(few)) as processes:
             return timeline_of(processes, layers // step.stages, ranks, found, processes.ahead)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.config.user_inputs.transformers_source import unknown_model_type
+from harness.config.user_inputs.hf_config import unknown_model_type
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.architectures.config_classes import config_values

@@ -19,7 +19,7 @@ from harness.records import Origin, Unavailable, WrongResult
 from suites.dataloader_balance import steps
 from suites.dataloader_balance import suite as dataloader_balance
 from suites.dataloader_balance.optimizations import greedy, karmarkar_karp, random_order
-from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.steps import Subject
 from suites.dataloader_balance.workload import Workload
 from suites.training.balance import balance
 from suites.training.balance.balance import assign, cost, flop_of_document, loads, lower_bound

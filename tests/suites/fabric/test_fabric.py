@@ -21,7 +21,7 @@ from harness.instruments.network.leaf_spine.routing import RoutingPolicy, flows_
 from harness.records import Unavailable, WrongResult
 from suites.fabric import emulated, on_rank
 from suites.fabric import suite as fabric
-from suites.fabric.subject import Subject
+from suites.fabric.emulated import Subject
 from suites.fabric.workload import Workload
 
 RUN = tiny_run("fabric")

@@ -16,9 +16,8 @@ from harness.records import Unavailable, WrongResult
 from suites.overlap_schedule import suite as overlap_schedule
 from suites.overlap_schedule.exchange import simulate
 from suites.overlap_schedule.links import Links, Transfer, carry
-from suites.overlap_schedule.model import OverlapModel, closed_form_s, model_of
+from suites.overlap_schedule.model import OverlapModel, Subject, closed_form_s, model_of
 from suites.overlap_schedule.optimizations import same_order, swizzle_full_mesh, swizzle_ring
-from suites.overlap_schedule.subject import Subject
 from suites.overlap_schedule.workload import Workload
 
 RUN = load(["suite=overlap_schedule"])[0]

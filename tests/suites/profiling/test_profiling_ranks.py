@@ -17,7 +17,7 @@ from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_
 from suites.profiling.injection.truth import calibrated
 from suites.profiling.measure import recorded
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Injection, Subject, baseline
+from suites.profiling.recorder import Injection, Subject, baseline
 from suites.profiling.workload import Workload
 
 pytestmark = pytest.mark.timeout(300)

@@ -31,8 +31,8 @@ from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.declared import ContextParallelSettings
 from suites.training.models.model import Transformer
-from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
+from suites.training.ranks.pipeline_stages import ContextGroup
 from suites.training.resources import Resources
 from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients

@@ -27,9 +27,8 @@ from suites.training.contract import EXACT, Contract
 from suites.training.declared import PipelineSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import torch_optimizer
-from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined
-from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
+from suites.training.ranks.pipeline_stages import ContextGroup, Pipeline, StagesOptimizer, run_passes
 from suites.training.resources import Resources
 from suites.training.step import TrainingStep
 from suites.training.techniques.parallelism.context_parallel import ContextParallelModel

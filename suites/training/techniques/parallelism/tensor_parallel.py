@@ -38,8 +38,8 @@ from suites.training.contract import EXACT, Contract
 from suites.training.declared import TensorParallelSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
+from suites.training.ranks.expert_group import Whole, plan_of_mixture, share_width
 from suites.training.ranks.mesh import joined
-from suites.training.ranks.tensor_mixture import Whole, plan_of_mixture, share_width
 from suites.training.resources import Resources
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload

@@ -28,7 +28,7 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.workspaces import chunk_cat_bytes
 from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Unavailable
-from suites.memory.measure import losses
+from suites.memory.live_bytes import losses
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.model import blocks_of
 from suites.training.optimizers.optimizers import LEARNING_RATE
