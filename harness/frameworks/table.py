@@ -8,10 +8,10 @@ describes both.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
@@ -53,21 +53,12 @@ class KeyRow(NamedTuple):
 
     field: str  # of Question; with an underscore, a part of some that `settle` puts together
     means: str
-    of: tuple[str, ...]  # the fields of Question that it decides
+    of: str  # the fields of Question that it decides
     default: Any = None  # the framework's own, as its file has it
     kind: str = "text"  # count, int, number, flag, text or any
     values: Mapping[Any, Any] | None = None  # theirs, in lower case, to ours; any other value is refused
     words: Mapping[Any, Any] | None = None  # ours to theirs
     written: bool = True
-
-
-class KeyTable(NamedTuple):
-    """The keys of a YAML in conf/frameworks, with the tables that it includes."""
-
-    keys: Mapping[str, KeyRow]
-    matters: Mapping[str, KeyRead]  # by pattern of a key or of key=value; not at a value of `OFF`
-    irrelevant: tuple[str, ...]  # patterns of keys
-    renamed: Mapping[str, str]  # keys of other versions
 
 
 class Parts(dict[str, Any]):
@@ -98,71 +89,51 @@ class Parts(dict[str, Any]):
         self.assumed[field] = FieldOrigin("assumption", why)
 
 
-class Module(Protocol):
-    """The module of a framework. It may also have `prepared`, `spelled` and `recognised`; see `Framework`."""
-
-    @staticmethod
-    def settle(parts: Parts) -> Fields:
-        """Return the fields of Question that several keys decide together."""
-        ...
-
-    @staticmethod
-    def parts_of(question: Question) -> Fields:
-        """Return the parts of a question, and fields with another value in the file; None leaves a key out.
-
-        Raises ValueError for what the framework cannot express.
-        """
-        ...
-
-
 class Framework(NamedTuple):
-    """A framework's table and module."""
+    """A YAML in conf/frameworks, with the tables that it includes. One without a source is only included."""
 
     name: str
-    title: str
-    source: str  # which version's code the table was read from
-    table: KeyTable
-    program: ProgramName | None  # of the accounts of layouts and of seconds; None: by what shares the model
-    suffix: str  # of the file that is written; "": a command line
-    hub_names: bool  # models are named as on the Hub
-    own: tuple[str, ...]  # patterns of keys that only its files have
-    needs: tuple[str, ...]  # patterns of keys of which a file has at least one
-    weight: int  # of each of its own keys
-    elsewhere: frozenset[str]  # of `EXPRESSED`, what another file or the program says
+    keys: Mapping[str, KeyRow]
+    matters: Mapping[str, KeyRead]  # by pattern of a key or of key=value; not at a value of `OFF`
+    irrelevant: tuple[str, ...]  # patterns of keys
+    renamed: Mapping[str, str]  # keys of other versions
+    title: str = ""
+    source: str = ""  # which version's code the table was read from
+    program: ProgramName | None = (
+        None  # of the accounts of layouts and of seconds; None: by what shares the model
+    )
+    suffix: str = ".yaml"  # of the file that is written; "": a command line
+    hub_names: bool = False  # models are named as on the Hub
+    elsewhere: str = ""  # of `EXPRESSED`, what another file or the program says
+    own: str = ""  # patterns of keys that only its files have
+    needs: str = ""  # patterns of keys of which a file has at least one
+    weight: int = 1  # of each of its own keys
 
     @property
-    def module(self) -> Module:
+    def module(self) -> Any:
         """Return the module of the same name."""
-        return cast(Module, importlib.import_module(f"harness.frameworks.{self.name}"))
-
-    def prepared(self, flat: Flat) -> Flat:
-        """Return a file's values with one name for what the framework itself reads under several."""
-        return cast(Flat, getattr(self.module, "prepared", dict)(flat))
-
-    def spelled(self, flat: Flat) -> Flat:
-        """Return a table's values by the names of its file: the inverse of `prepared`."""
-        return cast(Flat, getattr(self.module, "spelled", dict)(flat))
+        return importlib.import_module(f"harness.frameworks.{self.name}")
 
     def recognised(self, flat: Flat) -> int:
         """Return how many keys only this framework's files have; 0: it is none of them."""
         if own := getattr(self.module, "recognised", None):
-            return cast(int, own(flat))
+            return int(own(flat))
         names = {key.lstrip("-").replace("-", "_") for key in flat}
         return self.counted(names | {name.partition(".")[0] for name in names})
 
     def counted(self, keys: Iterable[str]) -> int:
         """Return how many keys are among its own, times their weight; 0 where those it needs are missing."""
-        names = list(keys)
-        if self.needs and not any(matches(name, self.needs) for name in names):
+        names, own, needs = list(keys), self.own.split(), self.needs.split()
+        if needs and not any(matches(name, needs) for name in names):
             return 0
-        return self.weight * sum(matches(name, self.own) is not None for name in names)
+        return self.weight * sum(matches(name, own) is not None for name in names)
 
 
 @cache
 def frameworks() -> Mapping[str, Framework]:
     """Return the frameworks by name, in the order in which equally well recognised ones are taken."""
     names = [path.stem for path in sorted(TABLES.glob("*.yaml")) if "source" in yaml_tree(path.stem)]
-    return {name: _framework(name, yaml_tree(name)) for name in names}
+    return {name: table_of(name) for name in names}
 
 
 def framework_named(name: str) -> Framework:
@@ -186,35 +157,17 @@ def models_of(name: str) -> Mapping[str, list[str]]:
     return {family: names.split() for family, names in yaml_tree(name)["models"].items()}
 
 
-def _framework(name: str, tree: Mapping[str, Any]) -> Framework:
-    recognised = tree.get("recognised") or {}
-    return Framework(
-        name=name,
-        title=tree["title"],
-        source=tree["source"],
-        table=table_of(name),
-        program=tree.get("program"),
-        suffix=tree.get("suffix", ".yaml"),
-        hub_names=tree.get("hub_names", False),
-        own=tuple((recognised.get("own") or "").split()),
-        needs=tuple((recognised.get("needs") or "").split()),
-        weight=recognised.get("weight", 1),
-        elsewhere=frozenset((tree.get("elsewhere") or "").split()),
-    )
-
-
 @cache
-def table_of(name: str) -> KeyTable:
+def table_of(name: str) -> Framework:
     """Return a YAML's table; its own rows come before those of the tables that it includes."""
     tree = yaml_tree(name)
-    keys = {key: _row(row) for key, row in (tree.get("keys") or {}).items()}
+    keys = {key: _row(row) for key, row in tree.get("keys", {}).items()}
     matters = {
         pattern: KeyRead(key=pattern, status=LEFT, **row)
-        for patterns, row in (tree.get("matters") or {}).items()
+        for patterns, row in tree.get("matters", {}).items()
         for pattern in patterns.split()
     }
-    irrelevant = (tree.get("irrelevant") or "").split()
-    renamed = dict(tree.get("renamed") or {})
+    irrelevant, renamed = tree.get("irrelevant", "").split(), tree.get("renamed", {})
     for include in tree.get("include", ()):
         other, prefix, fields = table_of(include["table"]), include.get("prefix", ""), include.get("fields")
         for key, row in other.keys.items():
@@ -223,29 +176,22 @@ def table_of(name: str) -> KeyTable:
         matters = {f"{prefix}{key}": one for key, one in other.matters.items()} | matters
         irrelevant += [f"{prefix}{pattern}" for pattern in other.irrelevant]
         renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
-    return KeyTable(keys, matters, tuple(irrelevant), renamed)
+    plain = ("title", "source", "program", "suffix", "hub_names", "elsewhere")
+    others = {field: tree[field] for field in plain if field in tree} | tree.get("recognised", {})
+    return Framework(name, keys, matters, tuple(irrelevant), renamed, **others)
 
 
 def _row(row: Mapping[str, Any]) -> KeyRow:
-    field, of = row["field"], row.get("of", row["field"].lstrip("_"))
     values = {
         theirs: tuple(ours) if isinstance(ours, list) else ours
-        for theirs, ours in (row.get("values") or {}).items()
+        for theirs, ours in row.get("values", {}).items()
     }
-    return KeyRow(
-        field=field,
-        means=row["means"],
-        of=tuple(of.split()),
-        default=row.get("default"),
-        kind=row.get("kind", "text"),
-        values={_lower(theirs): ours for theirs, ours in values.items()} or None,
-        words={ours: _first(values, ours) for ours in values.values()} or None,
-        written=row.get("written", True),
-    )
-
-
-def _first(values: Mapping[Any, Any], ours: Any) -> Any:
-    return next(theirs for theirs, other in values.items() if other == ours)
+    words = {
+        ours: next(theirs for theirs, other in values.items() if other == ours) for ours in values.values()
+    }
+    lower = {_lower(theirs): ours for theirs, ours in values.items()}
+    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None, "words": words or None}
+    return KeyRow(**given)
 
 
 def _lower(value: Any) -> Any:
@@ -343,7 +289,7 @@ def theirs(key: str, row: KeyRow, value: Any) -> Any:
         return list(value) if isinstance(value, tuple) else value
     if value not in row.words:
         known = ", ".join(map(str, row.words))
-        raise ValueError(f"{key} has no value for {' '.join(row.of)} {value}; it has {known}"[:300])
+        raise ValueError(f"{key} has no value for {row.of} {value}; it has {known}"[:300])
     return row.words[value]
 
 
@@ -366,11 +312,11 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
 
 def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
-    table = framework.table
-    values, keys = current_names(framework.prepared(flat), table.renamed)
+    prepared = getattr(framework.module, "prepared", dict)
+    values, keys = current_names(prepared(flat), framework.renamed)
     parts = Parts(values, name)
     given: list[tuple[str, KeyRow]] = []
-    for key, row in table.keys.items():
+    for key, row in framework.keys.items():
         value = values.get(key)
         if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
             parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
@@ -387,7 +333,7 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if our is not None and (decided or row.field not in parts):
             parts[row.field] = our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
-    keys += [_other(key, value, framework) for key, value in values.items() if key not in table.keys]
+    keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
     left_out = {one.key for one in parts.left_out}
     return question_of(
         format=framework.name,
@@ -406,12 +352,12 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
 
 
 def _read(key: str, value: Any, row: KeyRow, status: Any) -> KeyRead:
-    return KeyRead(key=key, value=value, status=status, field=" ".join(row.of), means=row.means)
+    return KeyRead(key=key, value=value, status=status, field=row.of, means=row.means)
 
 
 def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framework) -> FieldOrigin:
     """Return where a field comes from: the keys of the file that decide it, three at most, or the default."""
-    keys = [key for key, row in given if field in row.of]
+    keys = [key for key, row in given if field in row.of.split()]
     if keys:
         return FieldOrigin("key", ", ".join(keys[:3]))
     return FieldOrigin("default", framework.source)
@@ -419,13 +365,12 @@ def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framewor
 
 def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
-    table = framework.table
-    pattern = matches(f"{key}={value}", table.matters) or matches(key, table.matters)
-    harmless = matches(key, table.irrelevant)
+    pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
+    harmless = matches(key, framework.irrelevant)
     if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
-        return msgspec.structs.replace(table.matters[pattern], key=key, value=value)
+        return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
     means = f"no key of {framework.source}"
     return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
 
@@ -435,11 +380,11 @@ def written_values(question: Question, framework: Framework) -> Flat:
 
     A key is left out where its value is the framework's default and Question's.
     """
-    rows = framework.table.keys
-    decided = {field for row in rows.values() if row.written for field in row.of}
+    rows = framework.keys
+    decided = {field for row in rows.values() if row.written for field in row.of.split()}
     for field in EXPRESSED:
         value = getattr(question, field)
-        if value != DEFAULTS[field] and field not in decided | framework.elsewhere:
+        if value != DEFAULTS[field] and field not in decided and field not in framework.elsewhere.split():
             raise ValueError(f"{framework.title} has no key for {field} {value}"[:300])
     parts = {field: getattr(question, field) for field in DEFAULTS}
     parts |= framework.module.parts_of(question)
@@ -454,4 +399,5 @@ def written_values(question: Question, framework: Framework) -> Flat:
         if usual and (value == ours(key, row, row.default) or (row.default is None and is_off(value))):
             continue
         flat[key] = theirs(key, row, value)
-    return framework.spelled(flat)
+    spelled: Callable[[Flat], Flat] = getattr(framework.module, "spelled", dict)
+    return spelled(flat)

@@ -32,7 +32,7 @@ def value_for(name, key, row):
 @pytest.mark.parametrize("name", frameworks())
 def test_every_key_of_a_table_is_understood(name):
     """One file per key: the key is understood, or its value is left out with a reason."""
-    for key, row in framework_named(name).table.keys.items():
+    for key, row in framework_named(name).keys.items():
         value, companions = value_for(name, key, row)
         flat = {**NEEDED.get(name, {}), **companions, key: value}
         statuses = [one.status for one in read_values(flat, framework_named(name)).keys if one.key == key]
@@ -42,9 +42,9 @@ def test_every_key_of_a_table_is_understood(name):
 
 @pytest.mark.parametrize("name", frameworks())
 def test_every_row_of_a_table_decides_fields_and_has_a_meaning(name):
-    table = framework_named(name).table
+    table = framework_named(name)
     for key, row in table.keys.items():
-        assert set(row.of) <= set(DEFAULTS), key
+        assert set(row.of.split()) <= set(DEFAULTS), key
         assert row.of, key
         assert row.field in DEFAULTS or row.field.startswith("_"), key
         assert row.means, key
