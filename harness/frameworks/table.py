@@ -8,7 +8,7 @@ describes both.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from harness.config.variants.optimizations import CONF
-from harness.question import Direction, FieldOrigin, KeyRead, ProgramName, Question, question_of
+from harness.question import Direction, KeyRead, ProgramName, Question
 
 Flat = Mapping[str, Any]
 """A file's values by dotted key."""
@@ -36,16 +36,6 @@ DEFAULTS: Mapping[str, Any] = {
     one.name: one.default for one in msgspec.structs.fields(Question) if one.default is not msgspec.NODEFAULT
 }
 """Those of Question's fields."""
-
-EXPRESSED = (
-    *("tp", "pp", "cp", "ep", "virtual_stages", "zero", "replicas", "shard_size"),
-    *("precision", "states", "optimizer", "offload", "adapters"),
-)
-"""Fields that a file must have a key for where they differ from the default; else it is of another run."""
-
-
-ALWAYS = ("micro_batch_size", "seq_len")
-"""Fields that are written where they are a default, too."""
 
 
 class KeyRow(NamedTuple):
@@ -69,7 +59,7 @@ class Parts(dict[str, Any]):
         self.flat = flat
         self.name = name  # of the file
         self.left_out: list[KeyRead] = []
-        self.assumed: dict[str, FieldOrigin] = {}
+        self.assumed: dict[str, str] = {}
 
     @property
     def fields(self) -> Fields:
@@ -86,7 +76,7 @@ class Parts(dict[str, Any]):
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""
-        self.assumed[field] = FieldOrigin("assumption", why)
+        self.assumed[field] = why
 
 
 class Framework(NamedTuple):
@@ -105,6 +95,8 @@ class Framework(NamedTuple):
     suffix: str = ".yaml"  # of the file that is written; "": a command line
     hub_names: bool = False  # models are named as on the Hub
     elsewhere: str = ""  # of `EXPRESSED`, what another file or the program says
+    expresses: Mapping[str, Sequence[Any]] = {}  # by field, the only values that its file can say
+    assumed: Mapping[str, str] = {}  # by field, why it is assumed where no key gives it
     own: str = ""  # patterns of keys that only its files have
     needs: str = ""  # patterns of keys of which a file has at least one
     weight: int = 1  # of each of its own keys
@@ -168,6 +160,7 @@ def table_of(name: str) -> Framework:
         for pattern in patterns.split()
     }
     irrelevant, renamed = tree.get("irrelevant", "").split(), tree.get("renamed", {})
+    expresses: Mapping[str, Sequence[Any]] = tree.get("expresses", {})
     for include in tree.get("include", ()):
         other, prefix, fields = table_of(include["table"]), include.get("prefix", ""), include.get("fields")
         for key, row in other.keys.items():
@@ -176,9 +169,10 @@ def table_of(name: str) -> Framework:
         matters = {f"{prefix}{key}": one for key, one in other.matters.items()} | matters
         irrelevant += [f"{prefix}{pattern}" for pattern in other.irrelevant]
         renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
-    plain = ("title", "source", "program", "suffix", "hub_names", "elsewhere")
+        expresses = expresses if prefix else {**other.expresses, **expresses}
+    plain = ("title", "source", "program", "suffix", "hub_names", "elsewhere", "assumed")
     others = {field: tree[field] for field in plain if field in tree} | tree.get("recognised", {})
-    return Framework(name, keys, matters, tuple(irrelevant), renamed, **others)
+    return Framework(name, keys, matters, tuple(irrelevant), renamed, expresses=expresses, **others)
 
 
 def _row(row: Mapping[str, Any]) -> KeyRow:
@@ -291,113 +285,3 @@ def theirs(key: str, row: KeyRow, value: Any) -> Any:
         known = ", ".join(map(str, row.words))
         raise ValueError(f"{key} has no value for {row.of} {value}; it has {known}"[:300])
     return row.words[value]
-
-
-def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[KeyRead]]:
-    """Return the values by this version's keys, and the keys that other versions name otherwise."""
-    values: dict[str, Any] = {}
-    renamed = []
-    for key, value in flat.items():
-        new = renamed_keys.get(key, key)
-        if new != key and value is None:
-            continue
-        if new != key and flat.get(new) is not None and flat[new] != value:
-            raise ValueError(f"{key} and {new} are both given; one is the other's name in another version")
-        if new != key:
-            means = f"another version's name of {new}"
-            renamed.append(KeyRead(key=key, value=value, status="understood", field=new, means=means))
-        values[new] = value
-    return values, renamed
-
-
-def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
-    """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
-    prepared = getattr(framework.module, "prepared", dict)
-    values, keys = current_names(prepared(flat), framework.renamed)
-    parts = Parts(values, name)
-    given: list[tuple[str, KeyRow]] = []
-    for key, row in framework.keys.items():
-        value = values.get(key)
-        if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
-            parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
-            value = None
-        automatic = value == "auto" and "auto" not in (row.values or ())
-        decided = value is not None and not automatic
-        our = ours(key, row, value if decided else row.default)
-        if value is not None:
-            keys.append(_read(key, value, row, "understood"))
-        elif row.default is not None and row.field not in parts:
-            keys.append(_read(key, row.default, row, "default"))
-        if decided:
-            given.append((key, row))
-        if our is not None and (decided or row.field not in parts):
-            parts[row.field] = our
-    settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
-    keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
-    left_out = {one.key for one in parts.left_out}
-    return question_of(
-        format=framework.name,
-        framework=framework.source,
-        keys=(*(one for one in keys if one.key not in left_out), *parts.left_out),
-        origins={
-            **{
-                field: _origin(field, given, framework)
-                for field, value in settled.items()
-                if value is not None
-            },
-            **parts.assumed,
-        },
-        **settled,
-    )
-
-
-def _read(key: str, value: Any, row: KeyRow, status: Any) -> KeyRead:
-    return KeyRead(key=key, value=value, status=status, field=row.of, means=row.means)
-
-
-def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framework) -> FieldOrigin:
-    """Return where a field comes from: the keys of the file that decide it, three at most, or the default."""
-    keys = [key for key, row in given if field in row.of.split()]
-    if keys:
-        return FieldOrigin("key", ", ".join(keys[:3]))
-    return FieldOrigin("default", framework.source)
-
-
-def _other(key: str, value: Any, framework: Framework) -> KeyRead:
-    """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
-    pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
-    harmless = matches(key, framework.irrelevant)
-    if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
-        return KeyRead(key=key, value=value, status="irrelevant")
-    if pattern:
-        return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
-    means = f"no key of {framework.source}"
-    return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
-
-
-def written_values(question: Question, framework: Framework) -> Flat:
-    """Return a framework's keys of a question; raises ValueError for what they cannot express.
-
-    A key is left out where its value is the framework's default and Question's.
-    """
-    rows = framework.keys
-    decided = {field for row in rows.values() if row.written for field in row.of.split()}
-    for field in EXPRESSED:
-        value = getattr(question, field)
-        if value != DEFAULTS[field] and field not in decided and field not in framework.elsewhere.split():
-            raise ValueError(f"{framework.title} has no key for {field} {value}"[:300])
-    parts = {field: getattr(question, field) for field in DEFAULTS}
-    parts |= framework.module.parts_of(question)
-    flat: dict[str, Any] = {}
-    written = set()
-    for key, row in rows.items():
-        value = parts.get(row.field)
-        if not row.written or row.field in written or value is None:
-            continue
-        written.add(row.field)
-        usual = value == DEFAULTS.get(row.field) and row.field not in ALWAYS
-        if usual and (value == ours(key, row, row.default) or (row.default is None and is_off(value))):
-            continue
-        flat[key] = theirs(key, row, value)
-    spelled: Callable[[Flat], Flat] = getattr(framework.module, "spelled", dict)
-    return spelled(flat)

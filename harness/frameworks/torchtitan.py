@@ -74,10 +74,6 @@ def _batches(parts: Parts) -> Fields:
 
 def _recompute(parts: Parts) -> Fields:
     mode, every = parts["_recompute"], parts["_every"]
-    if mode == "memory_budget":
-        why = "the compiler chooses what is recomputed; nothing is taken"
-        parts.leave_out("activation_checkpoint.mode", mode, why, "lowers", "raises")
-        return {"recompute": "none"}
     if mode == "selective" and every != "op":
         if not every.isdigit() or int(every) < 1:
             raise ValueError(
@@ -98,7 +94,6 @@ def parts_of(question: Question) -> Fields:
         "_flavor": flavor or None,
         "_converters": CONVERTERS.get(question.precision),
         "precision": "bf16" if question.precision in CONVERTERS else question.precision,
-        "seq_len": question.seq_len or 2048,
         "_replicas": dp if alike else replicas,
         "_shard": 1 if alike else dp // replicas if dp else -1,
         "_reshard": {2: "never", 3: "always"}.get(question.zero, "default"),

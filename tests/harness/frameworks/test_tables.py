@@ -6,13 +6,13 @@ from typing import get_args
 import pytest
 import yaml
 
-from harness.frameworks.read import read_own_text
-from harness.frameworks.table import DEFAULTS, framework_named, frameworks, read_values
+from harness.frameworks.read import read_own_text, read_values
+from harness.frameworks.table import DEFAULTS, framework_named, frameworks
 from harness.question import Direction
 
 DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "expressed.yaml").read_text())
 NEEDED, COMPANIONS, VALUES = DATA["needed"], DATA["companions"], DATA["values"]
-LEFT_OUT = {"device_train_grad_accum", "distributed_type"}
+LEFT_OUT = {"distributed_type"}
 """Keys whose value here is not modelled, next to those that take any word."""
 
 
