@@ -145,17 +145,17 @@ def adapter_parts(adapters: Adapters | None) -> Fields:
     }
 
 
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+REFERENCE = re.compile(r"\$\{(.+)\}")
 
 
 def filled(flat: Flat) -> dict[str, Any]:
     """Return the values with OmegaConf's references to others filled in; None where one is not given."""
 
-    def value(one: Any) -> Any:
-        found = REFERENCE.fullmatch(one) if isinstance(one, str) else None
+    def value(one: Any, deep: int = 5) -> Any:
+        found = REFERENCE.fullmatch(one) if isinstance(one, str) and deep else None
         if found is None:
             return one
         name = f"model{found[1]}" if found[1].startswith(".") else found[1]
-        return value(flat.get(name, flat.get(f"variables.{name}")))
+        return value(flat.get(name, flat.get(f"variables.{name}")), deep - 1)
 
     return {key: value(one) for key, one in flat.items()}
