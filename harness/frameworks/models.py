@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config.user_inputs.hf_config import read_workload_file
-from harness.frameworks.table import yaml_tree
+from harness.frameworks.table import models_of, yaml_tree
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
 
@@ -80,10 +80,15 @@ def nearest_model(name: str) -> str:
     return max(begins, key=len, default="") or next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
-def name_among(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that has the published shape of a name: itself, or another framework's name."""
-    listed, shape = list(candidates), published_model(name)
-    if name in listed or shape is None:
-        return name if name in listed else None
-    shapes = {one: published_model(one) for one in listed}
-    return next((one for one, other in shapes.items() if other and other.config is shape.config), None)
+def name_in(framework: str, name: str) -> str:
+    """Return a framework's own name, after its family's, of what another name's published shape is.
+
+    Raises ValueError where it has none.
+    """
+    listed, shape = models_of(framework), published_model(name)
+    same = [one for one in listed if name in (one, one.rpartition("/")[2])]
+    shapes = {one: published_model(one) for one in listed} if shape else {}
+    alike = [one for one, other in shapes.items() if shape and other and other.config is shape.config]
+    if not same and not alike:
+        raise ValueError(f"{framework} has no name of {name or 'no model'}; it has {', '.join(listed)}"[:290])
+    return (same or alike)[0]

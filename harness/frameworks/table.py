@@ -144,9 +144,10 @@ def yaml_tree(name: str) -> Mapping[str, Any]:
     return tree
 
 
-def models_of(name: str) -> Mapping[str, list[str]]:
-    """Return a framework's names of published shapes, by family."""
-    return {family: names.split() for family, names in yaml_tree(name)["models"].items()}
+def models_of(name: str) -> list[str]:
+    """Return a framework's names of published shapes, each after its family's."""
+    models: Mapping[str, str] = yaml_tree(name)["models"]
+    return [f"{family}/{one}" for family, names in models.items() for one in names.split()]
 
 
 @cache

@@ -7,8 +7,8 @@ torchtune/modules/loss/cross_entropy_loss.py).
 
 from __future__ import annotations
 
-from harness.frameworks.models import name_among
-from harness.frameworks.table import Fields, Flat, Parts, models_of
+from harness.frameworks.models import name_in
+from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import (
     adapters_of,
     filled,
@@ -93,14 +93,10 @@ def parts_of(question: Question) -> Fields:
     """Return torchtune's parts of a question; raises ValueError where it cannot express it."""
     chunks, adapters = question.loss_chunks, question.adapters
     prefix = "" if adapters is None else "qlora_" if adapters.base == "nf4" else "lora_"
-    families = {name: family for family, names in models_of("torchtune").items() for name in names}
-    builder = name_among(question.model_name, families)
-    if builder is None:
-        known = ", ".join(models_of("torchtune"))
-        raise ValueError(f"torchtune has no builder of {question.model_name}; its families are {known}")
+    family, _, builder = name_in("torchtune", question.model_name).partition("/")
     loss = "torchtune.modules.loss.LinearCrossEntropyLoss" if chunks > 1 else "torch.nn.CrossEntropyLoss"
     parts: Fields = {
-        "_component": f"torchtune.models.{families[builder]}.{prefix}{builder}",
+        "_component": f"torchtune.models.{family}.{prefix}{builder}",
         "gradient_accumulation_steps": steps_of(question),
         "_optimizer": OPTIMIZERS.get(question.optimizer, question.optimizer),
         "_loss": loss,
