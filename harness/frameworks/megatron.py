@@ -114,20 +114,21 @@ def _layers_of_stages(parts: Parts, virtual_stages: int) -> tuple[int, ...]:
     pp, layers = parts["pp"], parts.get("_num_hidden_layers")
     if not given or pp == 1 or not layers:
         return ()
-    first, last, between = parts.get("_first"), parts.get("_last"), 0
-    counted = bool(parts.get("_with_embedding")), bool(parts.get("_with_loss"))
-    if any(counted):
-        each = (layers + sum(counted)) / pp
-        first, last, between = each - counted[0], each - counted[1], each
-    elif pp > bool(first) + bool(last):
-        between = (layers - (first or 0) - (last or 0)) / (pp - bool(first) - bool(last))
-    sizes = [first or between, *[between] * (pp - 2), last or between]
-    uneven = any(size != int(size) or size < 1 for size in sizes)
-    if virtual_stages > 1 or uneven or sum(sizes) != layers:
+    embedding, loss = "_with_embedding" in given, "_with_loss" in given
+    first, last = given.get("_first"), given.get("_last")
+    if embedding or loss:
+        each = (layers + embedding + loss) / pp
+        first, last = each - embedding, each - loss
+    else:
+        others = pp - bool(first) - bool(last)
+        each = (layers - (first or 0) - (last or 0)) / others if others else 0
+    sizes = [first or each, *[each] * (pp - 2), last or each]
+    whole = all(size == int(size) and size >= 1 for size in sizes) and sum(sizes) == layers
+    if virtual_stages > 1 or not whole:
         for part, value in given.items():
             parts.leave_out(UNEVEN[part], value, "layers per stage are listed by hand")
         return ()
-    return tuple(int(size) for size in sizes)
+    return tuple(map(int, sizes))
 
 
 def _precision(parts: Parts) -> str:

@@ -23,17 +23,14 @@ class NamedModel(NamedTuple):
     hub: str = ""  # its name on the Hub
 
 
+@cache
 def canonical(name: str) -> str:
     """Return a model's name without its owner, case, punctuation and words that do not change the shape."""
+    ignored = yaml_tree("models")["words_without_shape"].split()
     word = re.sub(r"[_.\s]+", "-", name.lower())
     word = FAMILY.sub(r"\1\2", word)
     word = re.sub(r"-e(\d+b)\b", r"-\1", word)
-    return "-".join(one for one in word.split("-") if one and one not in _words_without_shape())
-
-
-@cache
-def _words_without_shape() -> frozenset[str]:
-    return frozenset(yaml_tree("models")["words_without_shape"].split())
+    return "-".join(one for one in word.split("-") if one and one not in ignored)
 
 
 @cache

@@ -8,7 +8,7 @@ Megatron-Core's param_and_grad_buffer.py (one buffer of all gradients).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from harness.instruments.transformer.shape import TransformerShape
@@ -45,28 +45,24 @@ class StepTensor(NamedTuple):
     phases: tuple[str, ...]  # in which it is asked for
 
 
-class _Elements(NamedTuple):
-    """A tensor's elements, and in which types it may be: their bytes."""
-
-    kind: str
-    name: str
-    formula: str
-    elements: float
-    types: tuple[int, ...] = (4, 2)
-    phases: str = ""  # "": those of its kind
-
-
 def step_tensors(question: Question, shape: TransformerShape) -> Iterator[StepTensor]:
     """Yield the large tensors of one rank's step in fp32 and in 16 bits."""
-    of_tokens = _of_tokens(question, shape) if question.seq_len else ()
-    for one in (*of_tokens, *_of_parameters(question, shape)):
-        phases = tuple((one.phases or PHASES[one.kind]).split())
-        for width in one.types:
-            name, formula = f"{one.name} in {TYPES[width]}", f"{width} B × {one.formula}"
-            yield StepTensor(one.kind, name, formula, round(width * one.elements), phases)
+    if question.seq_len:
+        yield from _of_tokens(question, shape)
+    yield from _of_parameters(question, shape)
 
 
-def _of_tokens(question: Question, shape: TransformerShape) -> Iterator[_Elements]:
+def _in_types(
+    kind: str, name: str, formula: str, elements: float, types: Sequence[int] = (4, 2), phases: str = ""
+) -> Iterator[StepTensor]:
+    """Yield a tensor of so many elements in each type; `phases`: where they are not those of its kind."""
+    asked = tuple((phases or PHASES[kind]).split())
+    for width in types:
+        size_B = round(width * elements)
+        yield StepTensor(kind, f"{name} in {TYPES[width]}", f"{width} B × {formula}", size_B, asked)
+
+
+def _of_tokens(question: Question, shape: TransformerShape) -> Iterator[StepTensor]:
     """Yield what one rank's tokens of a micro-batch are made of."""
     sequences, length, tp = question.micro_batch_size, question.seq_len or 0, question.tp
     vocab, tokens, part = shape.vocab_size, sequences * length // question.cp, f" / tp {tp}"
@@ -75,18 +71,18 @@ def _of_tokens(question: Question, shape: TransformerShape) -> Iterator[_Element
         ("logits without each sequence's last token", tokens - sequences),
         ("logits of one sequence", length),
     ):
-        yield _Elements("logits", name, f"{count:,} tokens × {vocab:,}", count * vocab)
+        yield from _in_types("logits", name, f"{count:,} tokens × {vocab:,}", count * vocab)
     if tp > 1:
         text = f"{tokens:,} tokens × {vocab:,}{part}"
-        yield _Elements("logits", "a rank's part of the logits", text, tokens * -(-vocab // tp))
+        yield from _in_types("logits", "a rank's part of the logits", text, tokens * -(-vocab // tp))
     heads, seq = shape.num_attention_heads, length // question.cp
     text = f"{sequences} × {heads} heads{part if tp > 1 else ''} × {seq:,}²"
-    yield _Elements("attention", "attention scores", text, sequences * heads / tp * seq * seq)
-    yield _Elements("attention", "the attention mask", f"{sequences} × {seq:,}²", sequences * seq * seq)
+    yield from _in_types("attention", "attention scores", text, sequences * heads / tp * seq * seq)
+    yield from _in_types("attention", "the attention mask", f"{sequences} × {seq:,}²", sequences * seq * seq)
     for name, width, ranks in _widths(question, shape):
         if width:
             text = f"{tokens:,} tokens × {width:,}{part if ranks > 1 else ''}"
-            yield _Elements("activation", name, text, tokens * width / ranks)
+            yield from _in_types("activation", name, text, tokens * width / ranks)
     if not shape.num_experts:
         return
     k, each = shape.experts_per_token, shape.moe_intermediate_size
@@ -97,9 +93,9 @@ def _of_tokens(question: Question, shape: TransformerShape) -> Iterator[_Element
     ):
         if width:
             text = f"{tokens:,} tokens × {k} experts × {width:,}"
-            yield _Elements("activation", name, text, tokens * k * width)
+            yield from _in_types("activation", name, text, tokens * k * width)
     text, count = f"{tokens:,} tokens × {shape.num_experts} experts", tokens * shape.num_experts
-    yield _Elements("activation", "the router's scores", text, count)
+    yield from _in_types("activation", "the router's scores", text, count)
 
 
 def _widths(question: Question, shape: TransformerShape) -> Iterator[tuple[str, int, int]]:
@@ -155,31 +151,31 @@ def _units(question: Question, shape: TransformerShape) -> Iterator[tuple[str, f
     yield "all", shape.parameters / model, f"{shape.parameters:,} parameters{by}"
 
 
-def _of_parameters(question: Question, shape: TransformerShape) -> Iterator[_Elements]:
+def _of_parameters(question: Question, shape: TransformerShape) -> Iterator[StepTensor]:
     """Yield parameters, gradients and the optimizer's states of the model's parts, and of a rank's share."""
     shards = _shards(question)
     share = f" / {shards} ranks" if shards > 1 else ""
     types = (4,) if question.states == "fp32" else (2, 4)
     for name, count, text in _units(question, shape):
         own, own_text = count / shards, text + share
-        yield _Elements("gather", f"parameters of {name}, gathered or copied", text, count)
-        yield _Elements("gradient", f"gradients of {name}", text, count)
+        yield from _in_types("gather", f"parameters of {name}, gathered or copied", text, count)
+        yield from _in_types("gradient", f"gradients of {name}", text, count)
         if shards > 1:
             whose = f"a rank's gradients of {name}"
-            yield _Elements("gradient", whose, own_text, own, phases="backward reduce")
+            yield from _in_types("gradient", whose, own_text, own, phases="backward reduce")
         states = f"Adam's moment or foreach temporary of {name}"
-        yield _Elements("optimizer", states, own_text, own, types)
+        yield from _in_types("optimizer", states, own_text, own, types)
     if question.sharing != "zero":
         return
     size = f"{BUCKET:,} (deepspeed's default)"
     text = f"reduce_bucket_size {size}"
-    yield _Elements("collective", "a bucket of gradients", text, BUCKET)
+    yield from _in_types("collective", "a bucket of gradients", text, BUCKET)
     text = f"allgather_bucket_size {size}"
-    yield _Elements("collective", "a bucket of parameters", text, BUCKET, (2,), "gather optimizer")
+    yield from _in_types("collective", "a bucket of parameters", text, BUCKET, (2,), "gather optimizer")
     if question.zero == 3 and shape.parameters / question.tp / question.pp / shards > SUB_GROUP:
         name = "fp32 weights, a moment or a gradient of a sub-group"
         text = f"sub_group_size {SUB_GROUP:,} (deepspeed's default)"
-        yield _Elements("optimizer", name, text, SUB_GROUP, (4,), "optimizer load")
+        yield from _in_types("optimizer", name, text, SUB_GROUP, (4,), "optimizer load")
 
 
 def _shards(question: Question) -> int:

@@ -24,7 +24,6 @@ ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
 
-
 OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
 
 ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
@@ -37,9 +36,7 @@ def recognised(flat: Flat) -> int:
     )
 
 
-def prepared(flat: Flat) -> Flat:
-    """Return the values with OmegaConf's references filled in."""
-    return filled(flat)
+prepared = filled
 
 
 def settle(parts: Parts) -> Fields:
