@@ -159,15 +159,17 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
     values: dict[str, Any] = {}
     renamed = []
     for key, value in flat.items():
-        new = renamed_keys.get(key, key)
-        if new != key and value is None:
-            continue
-        if new != key and flat.get(new) is not None and flat[new] != value:
-            raise ValueError(f"{key} and {new} are both given; one is the other's name in another version")
-        if new != key:
+        new = renamed_keys.get(key)
+        if new is None:
+            values[key] = value
+        elif value is not None:
+            if flat.get(new) not in (None, value):
+                raise ValueError(
+                    f"{key} and {new} are both given; one is the other's name in another version"
+                )
             means = f"another version's name of {new}"
             renamed.append(KeyRead(key=key, value=value, status="understood", field=new, means=means))
-        values[new] = value
+            values[new] = value
     return values, renamed
 
 

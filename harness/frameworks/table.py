@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -29,8 +30,10 @@ TABLES = CONF / "frameworks"
 
 LEFT: Final = "not modelled"
 
-OFF = (None, False, 0, 0.0, "", "none", "None", "null", "disabled", "false", "off", "no", "never")
-"""Values that switch a key off."""
+OFF = ("none", "None", "null", "disabled", "false", "off", "no", "never")
+"""Words that switch a key off, next to nothing, false and 0."""
+
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
 
 DEFAULTS: Mapping[str, Any] = {
     one.name: one.default for one in msgspec.structs.fields(Question) if one.default is not msgspec.NODEFAULT
@@ -223,9 +226,7 @@ def matches(key: str, patterns: Iterable[str]) -> str | None:
 
 def is_off(value: Any) -> bool:
     """Return whether a value switches its key off."""
-    return (isinstance(value, list | dict) and not value) or (
-        not isinstance(value, list | dict) and any(value is one or value == one for one in OFF)
-    )
+    return not value or (isinstance(value, str) and value in OFF)
 
 
 def number_of(key: str, value: Any, kind: str) -> Any:
@@ -235,11 +236,8 @@ def number_of(key: str, value: Any, kind: str) -> Any:
             f"{key} is the variable {value.strip()}, which the file does not set; give its value there"
         )
     if isinstance(value, str):
-        text = value.replace("_", "").strip()
-        try:
-            value = float(text) if kind == "number" else int(text)
-        except ValueError:
-            value = text
+        with suppress(ValueError):
+            value = (float if kind == "number" else int)(value.replace("_", ""))
     if isinstance(value, float) and kind != "number" and value.is_integer():
         value = int(value)
     right = isinstance(value, int | float if kind == "number" else int) and not isinstance(value, bool)
@@ -251,11 +249,10 @@ def number_of(key: str, value: Any, kind: str) -> Any:
 
 def flag_of(key: str, value: Any) -> bool:
     """Return a value as true or false; raises ValueError with one line."""
-    if isinstance(value, str) and value.strip().lower() in ("true", "yes", "1", "false", "no", "0", ""):
-        return value.strip().lower() in ("true", "yes", "1")
-    if value is None or (isinstance(value, bool | int) and value in (0, 1)):
-        return bool(value)
-    raise ValueError(f"{key} is {value!r}; it must be true or false")
+    word = "" if value is None else str(value).strip().lower()
+    if word not in FLAGS:
+        raise ValueError(f"{key} is {value!r}; it must be true or false")
+    return FLAGS[word]
 
 
 def ours(key: str, row: KeyRow, value: Any) -> Any:
