@@ -12,20 +12,12 @@ from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import mesh, mesh_fields, steps_of
 from harness.question import Question
 
-MESH = "parallelism_config.parallelism_config_"
-
-
-def prepared(flat: Flat) -> Flat:
-    """Return the values with FSDP's and the mesh's keys under one name."""
-    values = {key.replace(MESH, "parallelism_config.", 1): value for key, value in flat.items()}
-    return fsdp_section.without_prefix(values)
+prepared = fsdp_section.without_prefix
 
 
 def spelled(flat: Flat) -> Flat:
     """Return the values by accelerate's names, which repeat their section."""
-    own = {"parallelism_config.": MESH, "fsdp_config.": "fsdp_config.fsdp_"}
-    section = {key: next((one for one in own if key.startswith(one)), "") for key in flat}
-    return {own.get(section[key], "") + key.removeprefix(section[key]): one for key, one in flat.items()}
+    return {fsdp_section.with_prefix(key): value for key, value in flat.items()}
 
 
 def settle(parts: Parts) -> Fields:

@@ -22,11 +22,7 @@ SWITCHES = {
 """The precision of matmuls and of states by switch; the first that is on counts."""
 
 
-def prepared(flat: Flat) -> Flat:
-    """Return the values with FSDP's keys under one name."""
-    return fsdp_section.without_prefix(
-        {("fsdp_config.version" if key == "fsdp_version" else key): value for key, value in flat.items()}
-    )
+prepared = fsdp_section.without_prefix
 
 
 def spelled(flat: Flat) -> Flat:

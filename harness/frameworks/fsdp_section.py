@@ -22,14 +22,25 @@ KEPT = {"full_shard": "shard_grad_op", "hybrid_shard": "hybrid_shard_zero2"}
 OPTIONS = (*STRATEGIES, "offload", "auto_wrap")
 """Words of transformers' `fsdp`."""
 
-PREFIX = re.compile(r"^fsdp_config\.fsdp_|^fsdp_(?!config$)(?!.*\.)")
+REPEATED = {
+    re.compile(r"^fsdp_config\.fsdp_|^fsdp_(?!config$)(?!.*\.)"): "fsdp_config.",
+    re.compile(r"^parallelism_config\.parallelism_config_"): "parallelism_config.",
+}
+"""How accelerate's names repeat their section, and axolotl's older ones stand in for it."""
+
+
+def with_prefix(key: str) -> str:
+    """Return a key by accelerate's name, which repeats its section."""
+    mesh = key.replace("parallelism_config.", "parallelism_config.parallelism_config_")
+    return mesh.replace("fsdp_config.", "fsdp_config.fsdp_")
 
 
 def without_prefix(flat: Flat) -> Flat:
-    """Return the values with fsdp_config's keys by their names without `fsdp_`."""
+    """Return the values with keys of FSDP's and the mesh's sections under one name."""
     values: dict[str, Any] = {}
-    for given, value in flat.items():
-        key = PREFIX.sub("fsdp_config.", given)
+    for key, value in flat.items():
+        for repeated, section in REPEATED.items():
+            key = repeated.sub(section, key)
         if key in values and values[key] != value:
             raise ValueError(f"{key} is given twice, with {values[key]!r} and {value!r}")
         values[key] = value

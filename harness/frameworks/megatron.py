@@ -6,13 +6,15 @@ megatron/core/transformer/transformer_config.py, megatron/core/model_parallel_co
 
 from __future__ import annotations
 
+import re
+
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.table import Fields, Flat, Parts, framework_named
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
-SECTIONS = ("MODEL_ARGS.", "language_model.", "model_parallel.")
+SECTIONS = re.compile(r"^(?:MODEL_ARGS\.)?(?:language_model\.)?(?:model_parallel\.)?")
 """Of its tests' model_config.yaml and of --yaml-cfg."""
 
 PRECISIONS: dict[str, Fields] = {
@@ -32,12 +34,7 @@ def recognised(flat: Flat) -> int:
 
 def prepared(flat: Flat) -> Flat:
     """Return the values by the names that argparse gives them."""
-    values = {}
-    for key, value in flat.items():
-        for section in SECTIONS:
-            key = key.removeprefix(section)
-        values[key.lstrip("-").replace("-", "_")] = value
-    return values
+    return {SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()}
 
 
 def spelled(flat: Flat) -> Flat:
