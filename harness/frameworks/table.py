@@ -92,9 +92,7 @@ class Framework(NamedTuple):
     renamed: Mapping[str, str]  # keys of other versions
     title: str = ""
     source: str = ""  # which version's code the table was read from
-    program: ProgramName | None = (
-        None  # of the accounts of layouts and of seconds; None: by what shares the model
-    )
+    program: ProgramName | None = None  # whose accounts answer; None: by what shares the model
     suffix: str = ".yaml"  # of the file that is written; "": a command line
     hub_names: bool = False  # models are named as on the Hub
     elsewhere: str = ""  # of `EXPRESSED`, what another file or the program says

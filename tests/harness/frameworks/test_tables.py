@@ -54,6 +54,15 @@ def test_every_row_of_a_table_decides_fields_and_has_a_meaning(name):
         assert matter.means, pattern
         assert matter.source or {matter.memory, matter.seconds} <= {"either", "none"}, pattern
     assert not table.renamed.keys() & table.keys.keys()
+    assert table.expresses.keys() | table.assumed.keys() <= set(DEFAULTS)
+    of_values = [pattern.partition("=") for pattern in table.matters if "=" in pattern]
+    assert all(value == value.lower() for key, _, value in of_values if key in table.keys)
+
+
+def test_a_value_that_is_not_modelled_is_named_and_its_key_decides():
+    question = read_own_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 8\n", suffix=".yaml")
+    (one,) = [entry for entry in question.keys if entry.key == "stage"]
+    assert (one.value, one.status, one.memory, one.seconds) == ("dpo", "not modelled", "raises", "raises")
 
 
 @pytest.mark.parametrize("name", frameworks())
