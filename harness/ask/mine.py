@@ -18,7 +18,7 @@ from harness.question import Question
 from harness.records import Unavailable
 
 if TYPE_CHECKING:
-    from harness.frameworks.logs.read import OwnLog, Steady
+    from harness.frameworks.logs import OwnLog, Steady
     from harness.instruments.transformer.shape import TransformerShape
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
@@ -70,7 +70,7 @@ def own_step(words: CommandWords, question: Question) -> OwnStep:
         raise ConfigError(
             f"{words.typed['mine']}: expected the seconds of your step, as 4.1s or 850ms, or a log's file"
         )
-    from harness.frameworks.logs.read import read_log
+    from harness.frameworks.logs import read_log
 
     try:
         log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
@@ -109,7 +109,7 @@ def seconds_of(log: OwnLog, question: Question) -> Steady:
 
     Raises ValueError where they do not follow.
     """
-    from harness.frameworks.logs.read import Steady
+    from harness.frameworks.logs import Steady
 
     batch_known = question.global_batch_size is not None or question.gradient_accumulation_steps is not None
     found = log.metrics.get("step_s")

@@ -13,7 +13,7 @@ from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
-    from harness.frameworks.oom.explain import OomExplained
+    from harness.frameworks.oom import OomExplained
 
 FRAGMENTATION = {
     "yes": "torch holds enough unused memory, in pieces",
@@ -25,7 +25,7 @@ FRAGMENTATION = {
 
 def lines(words: CommandWords) -> list[str]:
     """Return the lines that explain a message; raises ConfigError."""
-    from harness.frameworks.oom.explain import read_oom
+    from harness.frameworks.oom import read_oom
 
     path = Path(words.values["oom"])
     question = question_from(words) if "config" in words or "model" in words else None
@@ -56,7 +56,7 @@ def explained(found: OomExplained) -> Iterator[str]:
     yield from wrapped(
         f"{message.backend} ran out of memory{rank}{phase}{place}: {message.asked.text} asked for.", "  "
     )
-    yield from wrapped(f"Fragmentation: {FRAGMENTATION[found.fragmentation]}.", "  ")
+    yield from wrapped(f"Fragmentation: {FRAGMENTATION[message.fragmentation]}.", "  ")
     for one in found.tensors[:3]:
         yield from wrapped(f"Of this size: {one.name}, {one.size_B / 1e9:.2f} GB = {one.formula}.", "  ")
     if found.missing:
