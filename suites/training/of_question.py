@@ -27,8 +27,7 @@ from suites.training.layouts.layout import (
     Training,
 )
 from suites.training.layouts.search import LayoutGpus
-from suites.training.layouts.shape_of_config import shape_of_config
-from suites.training.layouts.shape_of_sizes import shape_without_type
+from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
 from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import RatedGpu, gpu_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.config.user_inputs.config_values import fault, shown
 from harness.records import Unavailable
-from suites.training.layouts.architectures.derived import BEFORE, FAULTS, PROPERTIES, Values
+from suites.training.layouts.architectures.derived import FAULTS, PROPERTIES, Values, derive
 from suites.training.models.config_fault import IGNORED, PYTHON_TYPES
 
 TABLE = Path(__file__).with_name("config_classes.jsonl")
@@ -76,8 +76,7 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
         _refuse_key(model_type, row, key, value)
     values: Values = {renames.get(name, name): given.get(name, default) for name, default in defaults.items()}
     others = {key: value for key, value in given.items() if key not in defaults}
-    for derive in BEFORE.get(model_type, ()):
-        derive(values, others)
+    derive(model_type, values, others)
     values.update({renames.get(key, key): value for key, value in others.items()})
     for name, compute in PROPERTIES.get(model_type, {}).items():
         values[name] = compute(values)
