@@ -30,7 +30,7 @@ from suites.training.layouts.search import LayoutGpus
 from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
 from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
+from suites.training.step_time.rates.gpu import RatedGpu, gpu_of, known_gpu
 from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
@@ -111,9 +111,7 @@ def shape_of(config: Mapping[str, Any]) -> TransformerShape:
 
 def with_devices(question: Question, architecture: Architecture | None) -> tuple[Question, LayoutGpus]:
     """Return the question with its number of devices and their memory, and both with their architecture."""
-    gpu = gpu_of(question.device)
-    if gpu is None:
-        raise Unavailable(f"device={question.device}: conf/hardware has no GPU like it")
+    gpu = known_gpu(question.device)
     devices = question.devices or checked(question.dp_of) * question.model_ranks
     memory_B = question.memory_B or gpu.usable_memory_B
     kind: Any = architecture or gpu.architecture

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
+from harness.answer import OtherChoice
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import DryRun
 from suites.training.dry_run.largest_batch import Target, fit_of, predicted_largest, with_micro_batch
@@ -21,21 +22,14 @@ WITH_IMPLEMENTATIONS = ("adamw", "sgd_momentum")
 """Optimizers of which torch has several implementations that differ in their temporaries."""
 
 
-class DryRunChoice(NamedTuple):
-    """The answer under another choice: whether the requested micro-batch fits, and the largest that does.
-
-    `largest`: predicted where the largest under the assumed choice does not fit; 0 where none does.
-    """
-
-    name: str
-    fits: bool
-    largest: int
-
-
 def under_other_choices(
     step: TrainingStep, target: Target, largest: int, run_of: Callable[[TrainingStep], DryRun]
-) -> Iterator[DryRunChoice]:
-    """Yield the answer under each other choice. `largest`: that of the step. `run_of`: dry-runs a step."""
+) -> Iterator[OtherChoice]:
+    """Yield the answer under each other choice.
+
+    `largest`: that of the step. `run_of`: dry-runs a step. The largest micro-batch of a choice is predicted
+    where that of the step does not fit.
+    """
     requested = step.workload.micro_batch_size
     no_change = ""
     for name, other in other_choices(step):
@@ -56,7 +50,7 @@ def under_other_choices(
             continue
         if found == at:
             no_change = name.partition("=")[0]
-        yield DryRunChoice(name, fits, found)
+        yield OtherChoice(choice=name, fits=fits, largest_micro_batch=found)
 
 
 def other_choices(step: TrainingStep) -> Iterator[tuple[str, TrainingStep]]:
