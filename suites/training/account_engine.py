@@ -99,7 +99,7 @@ def ranked_layout(
     of = of or fits(subject.shape, layouts, subject.training, subject.cluster)
     return RankedLayout(
         title=title(layouts, index),
-        parts={name: int(getattr(layouts, name)[index]) for name in Layouts._fields},
+        parts=layouts.row(index),
         needed_B=float(of.needed[index]),
         room_B=float(of.room[index]),
         fits=bool(of.fits[index]),

@@ -24,6 +24,7 @@ from suites.training.layouts.layout import (
 )
 from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
 from suites.training.layouts.states import (
+    DEEPSPEED_BUCKET,
     FSDP,
     RankParameters,
     UnitParameters,
@@ -32,8 +33,7 @@ from suites.training.layouts.states import (
     states_B,
     units_of,
 )
-from suites.training.layouts.transformers_code.setting import setting_of
-from suites.training.layouts.transformers_code.step import parts_of_step
+from suites.training.layouts.transformers_code.step import TransformersStep
 from suites.training.workload import Architecture
 
 MiB = 2**20
@@ -101,10 +101,11 @@ def peak_of_transformers(
     shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
 ) -> LayoutPeak:
     """Return the peak of a step of transformers' code, whose activations include gathered parameters."""
-    rows = [
-        parts_of_step(shape, setting_of(shape, layouts, index, training, architecture))
+    steps = [
+        TransformersStep(shape, layouts.row(index), training, architecture)
         for index in range(len(layouts.dp))
     ]
+    rows = [(one.states_B, one.buckets_B, one.workspaces_B, one.peak_B()) for one in steps]
     states, buckets, workspaces, total = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
     rest = total - states - buckets - workspaces
     return LayoutPeak(np.zeros_like(layouts.pp), states, rest, np.zeros_like(rest), buckets, workspaces)
@@ -249,9 +250,6 @@ def logits_B(
     of_more = predicted * (of_logits * (1 - 2 / each) + JOINED_INPUTS * kept.input)  # bf16 ones are gone then
     return 2 * kept.input + gathered + of_logits + of_more
 
-
-DEEPSPEED_BUCKET = 500_000_000
-"""Elements of reduce_bucket_size and allgather_bucket_size by default: deepspeed/runtime/zero/config.py."""
 
 JOINED_INPUTS = 8
 """Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined,

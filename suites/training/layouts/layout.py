@@ -63,6 +63,10 @@ class Layouts(NamedTuple):
         """Return the chosen layouts."""
         return type(self)(*(one[chosen] for one in self))
 
+    def row(self, index: int = 0) -> dict[str, int]:
+        """Return one of the layouts by field."""
+        return {name: int(values[index]) for name, values in zip(self._fields, self, strict=True)}
+
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, int]]) -> Self:
         """Return layouts from rows that leave out what is 1 (or none, for zero and recompute)."""

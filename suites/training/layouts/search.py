@@ -176,7 +176,7 @@ def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
 
 def title(layout: Layouts, index: int = 0) -> str:
     """Return a layout in words, as tp 8 × pp 4 × dp 16, ZeRO-1, full recompute."""
-    value = {name: int(getattr(layout, name)[index]) for name in Layouts._fields}
+    value = layout.row(index)
     sizes = [f"{name} {value[name]}" for name in ("dp", "tp", "pp", "cp") if value[name] > 1]
     words = [" × ".join(sizes) or "one GPU"]
     if value["ep"] > 1:

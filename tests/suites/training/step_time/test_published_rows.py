@@ -2,7 +2,7 @@
 
 import pytest
 
-from suites.training.layouts.shape_of_sizes import shape_without_type
+from suites.training.layouts.shape_of_config import shape_without_type
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.runs import question_of_row
 from suites.training.step_time.published.typed import (
