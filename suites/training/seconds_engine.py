@@ -15,9 +15,8 @@ from harness.answer import Answer, Interval, RankedLayout, StepAnswer
 from harness.instruments.transformer.flop import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
-from suites.training.layouts.kinds import memory_kinds
 from suites.training.layouts.layout import Layouts
-from suites.training.layouts.search import candidates, fits
+from suites.training.layouts.search import candidates, fits, memory_kinds
 from suites.training.of_question import (
     LayoutSubject,
     left_out,
@@ -164,5 +163,5 @@ def memory_of_ranks(question: Question) -> dict[str, Any]:
     """Return the bytes of each pipeline rank of a question's layout by kind, and those that a device has."""
     subject = seconds_subject_of(question)
     kinds = memory_kinds(subject.shape, subject.layout, subject.training, subject.cluster)
-    by_kind = {name: values.tolist() for name, values in kinds._asdict().items()}
+    by_kind = {name: values.tolist() for name, values in kinds.items()}
     return {"usable_B": subject.cluster.usable_B, "kinds": by_kind}

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.account import worst_peak
+from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
 from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
-from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
+from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, outside_allocator_B, room_B
 from suites.training.workload import Architecture
 
 MOST_SEQUENCES = 256
@@ -69,6 +69,24 @@ def needed_B(peak_B: Floats, training: Training) -> Floats:
     nanotron's account was compared with reserved bytes, so that nothing is added.
     """
     return peak_B * (1.0 if training.program == "nanotron" else FRAGMENTED)
+
+
+def memory_kinds(
+    shape: TransformerShape, layout: Layouts, training: Training, cluster: LayoutGpus
+) -> dict[str, Floats]:
+    """Return the bytes at the peak of each pipeline rank of one layout by kind, as arrays over ranks.
+
+    The worst rank's, without those outside of the allocator, are what `fits` says that it needs.
+    """
+    ranks = np.arange(int(layout.pp[0]))
+    each = layout.only(np.zeros_like(ranks))
+    peak = peak_of_rank(shape, each, training, ranks, cluster.architecture)
+    _, *kinds = peak._fields
+    return {
+        **{name: getattr(peak, name) for name in kinds},
+        "fragmentation": needed_B(peak.total_B, training) - peak.total_B,
+        "outside": outside_allocator_B(each),
+    }
 
 
 def candidates(

@@ -13,8 +13,8 @@ from typing import Literal
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
-from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.layout import RECOMPUTES, Training
+from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.states import DEEPSPEED_BUCKET
 from suites.training.layouts.transformers_code.layer import (
     AUTOCAST,
