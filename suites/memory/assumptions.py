@@ -9,7 +9,7 @@ from harness.records import Origin, Reading
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import DryRun
 from suites.training.dry_run.estimates import ModelCounts, host_memory_B
-from suites.training.dry_run.other_choices import under_other_choices
+from suites.training.dry_run.largest_batch import under_other_choices
 
 
 def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]) -> Iterator[Reading]:

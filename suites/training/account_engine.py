@@ -30,7 +30,7 @@ from suites.training.layouts.search import (
     title,
     with_micro_batch,
 )
-from suites.training.layouts.stages import all_layers_of
+from suites.training.layouts.states import all_layers_of
 from suites.training.of_question import LayoutSubject, left_out, subject_of
 
 EVEN, UNEVEN = 1.0, 1.5

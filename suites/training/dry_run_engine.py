@@ -27,10 +27,10 @@ from suites.training.dry_run.largest_batch import (
     fit_of,
     refined_prediction,
     search,
+    under_other_choices,
     with_micro_batch,
 )
 from suites.training.dry_run.live_tensors import live_tensors
-from suites.training.dry_run.other_choices import under_other_choices
 from suites.training.dry_run.outside_allocator import outside_allocator_B, room_B
 from suites.training.dry_run.trace_cache import user_cache
 from suites.training.models import huggingface

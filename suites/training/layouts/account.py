@@ -22,14 +22,16 @@ from suites.training.layouts.layout import (
     tokens_of_rank,
 )
 from suites.training.layouts.room import workspaces_B
-from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
 from suites.training.layouts.states import (
     DEEPSPEED_BUCKET,
     FSDP,
     RankParameters,
     UnitParameters,
+    all_layers_of,
+    layers_of,
     padded_vocabulary,
     parameters_of,
+    passes_of_stage,
     states_B,
     units_of,
 )

@@ -9,8 +9,7 @@ import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
-from suites.training.layouts.stages import RankLayers
-from suites.training.layouts.states import RankParameters, parameters_of, sharded
+from suites.training.layouts.states import RankLayers, RankParameters, parameters_of, sharded
 
 
 class HostBytes(NamedTuple):

@@ -2,7 +2,7 @@
 
 States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
-`deepspeed_fake.py`.
+`plain_numbers.py`.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
@@ -27,7 +27,7 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.dry_run.deepspeed_fake import values_not_read
+from suites.training.dry_run.plain_numbers import values_not_read
 from suites.training.models.model import blocks_of
 from suites.training.offload.deepspeed_offload import Offload, cpu_adam
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in

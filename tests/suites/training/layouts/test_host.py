@@ -14,7 +14,7 @@ from suites.memory_published import suite as memory_published
 from suites.memory_published.host import ERROR, METRIC
 from suites.training.layouts.host import deepspeed_host_B, host_B, power_of_two
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.stages import all_layers_of
+from suites.training.layouts.states import all_layers_of
 from suites.training.models.model import Transformer
 from suites.training.workload import Workload
 
