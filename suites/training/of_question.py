@@ -6,7 +6,7 @@ take for something else is listed by `left_out`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ from suites.training.layouts.layout import (
 from suites.training.layouts.search import LayoutGpus
 from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
 from suites.training.step_time.prediction import PlannedSteps, planned
+from suites.training.step_time.published.typed import TypedStep
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of, known_gpu
+from suites.training.step_time.rates.gpu import RatedGpu, known_gpu
 from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
@@ -86,9 +87,7 @@ def subject_of(
     """
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
-    if question.seq_len is None:
-        raise Unavailable("seq_len: missing; give the tokens of a sequence")
-    shape, training = shape_of(question.config or {}), training_of(question, question.seq_len)
+    training, shape = training_of(question), shape_of(question.config or {})
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)
@@ -97,11 +96,11 @@ def subject_of(
     return LayoutSubject(question, shape, training, cluster, layout)
 
 
-def seconds_subject_of(question: Question, architecture: Architecture | None = None) -> LayoutSubject:
+def seconds_subject_of(question: Question) -> LayoutSubject:
     """Return a question as the model of seconds takes it, see `subject_of`; raises `Unavailable`."""
     if (states := offload_of(question)) != "none":
         raise Unavailable(f"offload={states}: seconds of offloaded states are not modelled; give none")
-    return subject_of(question, architecture, whole_batch=True)
+    return subject_of(question, whole_batch=True)
 
 
 def shape_of(config: Mapping[str, Any]) -> TransformerShape:
@@ -143,14 +142,16 @@ def refuse_unknown(question: Question, architecture: str) -> None:
         )
 
 
-def training_of(question: Question, seq_len: int) -> Training:
-    """Return what all layouts of a question have in common."""
+def training_of(question: Question) -> Training:
+    """Return what all layouts of a question have in common; raises `Unavailable` without tokens."""
+    if question.seq_len is None:
+        raise Unavailable("seq_len: missing; give the tokens of a sequence")
     program = question.program_of()
     fused: AttentionName = "fused" if program == "megatron" else "flash"
     precision: Any = "bf16" if question.precision == "fp16" else question.precision
     optimizer: Any = question.optimizer
     return Training(
-        seq_len=seq_len,
+        seq_len=question.seq_len,
         program=program,
         precision=precision,
         gradients=question.gradients,
@@ -239,70 +240,48 @@ def checked(of_question: Callable[[], int]) -> int:
         raise Unavailable(str(error)) from None
 
 
-def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN, any_device: bool = False) -> StepSetting:
-    """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know.
-
-    `any_device`: also one with known rates on which no step was compared with a published one.
-    """
-    question, gpu = subject.question, rated_gpu(subject.question.device, any_device)
+def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
+    """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know."""
+    question, gpu = subject.question, known_gpu(subject.question.device)
+    if not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+        raise Unavailable(
+            f"device={question.device}: seconds need its rates of bf16 matmuls, memory and links, which "
+            "conf/hardware does not have"
+        )
+    if question.device not in COMPARED:
+        raise Unavailable(
+            f"device={question.device}: seconds are not known; the model was compared with steps on "
+            f"{', '.join(COMPARED)} alone"
+        )
     gpu = replace(gpu, usable_memory_B=subject.cluster.usable_B)
-    return StepSetting(
-        subject.shape,
-        subject.training,
-        cluster_of(question, gpu),
-        StepConstants.read(),
-        compiled=question.compile,
-        run=run,
-    )
+    return setting(question, subject.shape, subject.training, gpu, run, StepConstants.read())
 
 
-def cluster_of(question: Question, gpu: RatedGpu) -> GpuCluster:
-    """Return the devices of a question as the model of seconds takes them."""
-    return GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
+def setting(
+    question: Question,
+    shape: TransformerShape,
+    training: Training,
+    gpu: RatedGpu,
+    run: RunFacts,
+    constants: StepConstants,
+) -> StepSetting:
+    """Return a question's setting of the model of seconds."""
+    cluster = GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
+    return StepSetting(shape, training, cluster, constants, compiled=question.compile, run=run)
 
 
-def published_steps(
-    questions: Sequence[Question],
-    run: RunFacts = PLAIN,
-    constants: StepConstants | None = None,
-    recompute_known: bool = True,
-) -> PlannedSteps:
-    """Return steps that ran somewhere, of one setting and one layout per question, to be predicted.
+def published_steps(step: TypedStep, constants: StepConstants | None = None) -> PlannedSteps:
+    """Return a published step, or the layouts to choose from, to be predicted.
 
     What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
     question are those of its step. Raises `Unavailable` for a device that nobody knows.
     """
-    first = questions[0]
-    gpu = gpu_of(first.device)
-    if gpu is None or first.seq_len is None:
-        raise Unavailable(f"device={first.device}: conf/hardware has no GPU like it")
-    setting = StepSetting(
-        shape_of(first.config or {}),
-        training_of(first, first.seq_len),
-        cluster_of(first, gpu),
-        constants or StepConstants.read(),
-        compiled=first.compile,
-        run=run,
-    )
-    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
-    steps = planned(setting, Layouts.of(rows), first.global_batch_size)
-    return steps._replace(recompute_known=recompute_known)
-
-
-def rated_gpu(device: str, any_device: bool = False) -> RatedGpu:
-    """Return a GPU with the rates that seconds need; raises `Unavailable` where they are not known."""
-    gpu = gpu_of(device)
-    if gpu is None or not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
-        raise Unavailable(
-            f"device={device}: seconds need its rates of bf16 matmuls, memory and links, which conf/hardware "
-            "does not have"
-        )
-    if device not in COMPARED and not any_device:
-        raise Unavailable(
-            f"device={device}: seconds are not known; the model was compared with steps on "
-            f"{', '.join(COMPARED)} alone"
-        )
-    return gpu
+    first = step.questions[0]
+    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
+    of = setting(first, shape, training, gpu, step.run, constants or StepConstants.read())
+    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in step.questions]
+    steps = planned(of, Layouts.of(rows), first.global_batch_size)
+    return steps._replace(recompute_known=step.recompute_known)
 
 
 def left_out(question: Question) -> Iterator[str]:

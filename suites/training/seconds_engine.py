@@ -27,7 +27,7 @@ from suites.training.of_question import (
 from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, planned, predicted
 from suites.training.step_time.published.nearest import nearest
 from suites.training.step_time.what_if import causes, switches
-from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
+from suites.training.step_time.whole_step.setting import StepSetting
 from suites.training.step_time.whole_step.timeline import View, timeline
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -41,20 +41,15 @@ RETRIES_COST = 1.05
 since retries are not predicted but for nanotron, and differences below it are within the model's error."""
 
 
-def answer(question: Question, run: RunFacts = PLAIN, any_device: bool = False) -> Answer:
+def answer(question: Question) -> Answer:
     """Return the seconds of a question's layout, or of all that fit, the fastest first.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
-    layout that was asked for what would make it slower or faster. `run`: what is known of it besides.
-    `any_device`: also of devices on which nothing was compared, see `COMPARED`. Raises `Unavailable` in one
-    line.
+    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
+    a device on which nothing was compared, see `COMPARED`.
     """
-    return answer_of(seconds_subject_of(question), run, any_device)
-
-
-def answer_of(subject: LayoutSubject, run: RunFacts = PLAIN, any_device: bool = False) -> Answer:
-    """Return the answer about a question that was checked; raises `Unavailable` for an unknown device."""
-    setting = setting_of(subject, run, any_device)
+    subject = seconds_subject_of(question)
+    setting = setting_of(subject)
     answered = Answer(
         verdict="does not fit",
         engine="step time",

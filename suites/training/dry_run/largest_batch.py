@@ -1,4 +1,4 @@
-"""Whether a step fits its device, and the largest micro-batch that does, also under what a recipe leaves open.
+"""Whether a step fits its device, and the largest micro-batch that does; what other choices would change.
 
 A step fits where a replay of its dry run's allocations finds room for each of them on the device. Torch's
 allocator rounds, caches and splits blocks, so that it needs more than the live bytes.
