@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -56,7 +56,7 @@ def answer_of(subject: LayoutSubject) -> Answer:
         engine="account",
         parameters=subject.shape.parameters,
         conditions=conditions(subject),
-        left_out=tuple(left_out(subject.question)),
+        left_out=left_out(subject.question),
     )
     if subject.question.search:
         return searched(subject, answered)
@@ -199,51 +199,42 @@ def searched(subject: LayoutSubject, answered: Answer) -> Answer:
     return answered.with_(verdict="fits", memory=memory_of(subject, best.only(np.array(order[:1]))))
 
 
-class LayoutChange(NamedTuple):
-    """One change of a question's fields."""
+def possible(subject: LayoutSubject) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield changes of a question's fields with their titles, in order of what they usually cost.
 
-    title: str
-    fields: Mapping[str, Any]
-
-
-def possible(subject: LayoutSubject) -> Iterator[LayoutChange]:
-    """Yield changes in order of what they usually cost: memory that is free first, then time.
-
-    A sharded optimizer and a loss without its copies cost next to nothing; recomputing attention's kernel
-    little; more ranks per model communicate more; full recompute adds a third of the forward pass's time; the
-    host's link is slower than any of these.
+    Memory that is free comes first, then time: a sharded optimizer and a loss without its copies cost next to
+    nothing; recomputing attention's kernel little; more ranks per model communicate more; full recompute adds
+    a third of the forward pass's time; the host's link is slower than any of these.
     """
     now, program, devices = subject.question, subject.training.program, subject.cluster.gpus
+    torch, half = program in ("torchtitan", "deepspeed"), now.micro_batch_size // 2
     if now.zero == 0 and devices // (now.tp * now.pp) > 1:
-        yield LayoutChange("ZeRO-1", {"zero": 1})
+        yield "ZeRO-1", {"zero": 1}
     if program == "torchtitan" and not subject.training.fused_loss:
-        yield LayoutChange("loss in chunks", {"fused_loss": True})
-    if program in ("torchtitan", "deepspeed") and now.zero < 3:
-        yield LayoutChange(f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1})
-    if now.micro_batch_size > 1:
-        half = now.micro_batch_size // 2
-        yield LayoutChange(f"micro-batch {half}", {"micro_batch_size": half})
+        yield "loss in chunks", {"fused_loss": True}
+    if torch and now.zero < 3:
+        yield f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1}
+    if half:
+        yield f"micro-batch {half}", {"micro_batch_size": half}
     if now.recompute == "none":
-        yield LayoutChange("selective recompute", {"recompute": "selective"})
-    for name in ("tp", "pp", "cp", "ep"):
+        yield "selective recompute", {"recompute": "selective"}
+    for name in ("tp", "pp", "cp", *(("ep",) if subject.shape.num_experts else ())):
         size = 2 * getattr(now, name)
-        if name == "ep" and not subject.shape.num_experts:
-            continue
-        yield LayoutChange(f"{name} {size}", {name: size})
+        yield f"{name} {size}", {name: size}
     if now.recompute != "full":
-        yield LayoutChange("full recompute", {"recompute": "full"})
-        yield LayoutChange(f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp})
-        yield LayoutChange(f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp})
-    yield LayoutChange(f"{2 * devices:,} GPUs", {"devices": 2 * devices})
-    if subject.training.offload == "none" and program in ("torchtitan", "deepspeed"):
-        yield LayoutChange("states on the host", {"offload": ("optimizer",), "zero": 3})
+        yield "full recompute", {"recompute": "full"}
+        yield f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp}
+        yield f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp}
+    yield f"{2 * devices:,} GPUs", {"devices": 2 * devices}
+    if torch and subject.training.offload == "none":
+        yield "states on the host", {"offload": ("optimizer",), "zero": 3}
 
 
 def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
     """Yield what each change needs, with the allocator's fragmentation, whether it fits, and up to what."""
-    for change in possible(subject):
+    for change, fields in possible(subject):
         try:
-            changed = subject.changed(**change.fields)
+            changed = subject.changed(**fields)
         except Unavailable:
             continue
         if changed.question.tp > changed.cluster.gpus_per_node:
@@ -251,7 +242,7 @@ def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
         sizes = (changed.shape, changed.layout, changed.training, changed.cluster)
         of, largest = fits(*sizes), largest_micro_batch(*sizes, changed.batch)
         yield TriedChange(
-            title=change.title,
+            title=change,
             peak_B=float(of.needed[0]),
             fits=bool(of.fits[0]),
             retries=bool(of.retries[0]),

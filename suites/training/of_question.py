@@ -284,28 +284,25 @@ def published_steps(step: TypedStep, constants: StepConstants | None = None) -> 
     return steps._replace(recompute_known=step.recompute_known)
 
 
-def left_out(question: Question) -> Iterator[str]:
-    """Yield what the account takes for something else, in words."""
+def left_out(question: Question) -> tuple[str, ...]:
+    """Return what the account takes for something else, in words."""
     program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
-    if question.format and question.program is None and question.format != program:
-        yield f"{question.format}'s {question.sharing}, taken as {program}'s"
-    if question.precision == "fp16":
-        yield "fp16, taken as bf16, which has the same bytes"
-    if question.states == "bf16":
-        yield "states in bf16, taken as fp32's, so that the memory given is too much"
-    if question.recompute == "full" and question.recompute_every > 1:
-        yield f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken"
-    if question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b"):
-        yield f"schedule {question.schedule}, taken as 1F1B"
-    if "activations" in on_host:
-        yield "activations on the host"
     places = [name.partition(":")[2] for name in question.offload if ":" in name]
-    if places:
-        yield f"offload to {places[0]}, taken as the host's memory"
-    if question.compile:
-        yield "what torch.compile saves of memory"
-    if question.optimizer_in_backward:
-        yield "the optimizer in the backward pass"
+    of_file = question.format and question.program is None and question.format != program
+    some = question.recompute == "full" and question.recompute_every > 1
+    scheduled = question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b")
+    words = {
+        f"{question.format}'s {question.sharing}, taken as {program}'s": of_file,
+        "fp16, taken as bf16, which has the same bytes": question.precision == "fp16",
+        "states in bf16, taken as fp32's, so that the memory given is too much": question.states == "bf16",
+        f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
+        f"schedule {question.schedule}, taken as 1F1B": scheduled,
+        "activations on the host": "activations" in on_host,
+        f"offload to {''.join(places[:1])}, taken as the host's memory": places,
+        "what torch.compile saves of memory": question.compile,
+        "the optimizer in the backward pass": question.optimizer_in_backward,
+    }
+    return tuple(one for one, true in words.items() if true)
 
 
 def seconds_left_out(question: Question) -> Iterator[str]:
