@@ -23,6 +23,7 @@ from suites.training.layouts.layout import DEFAULT_MODULES, Layouts
 from suites.training.layouts.room import CUDA_CONTEXT_B, outside_allocator_B
 from suites.training.layouts.search import (
     Fits,
+    LayoutSubject,
     candidates,
     dominated,
     fits,
@@ -31,7 +32,7 @@ from suites.training.layouts.search import (
     with_micro_batch,
 )
 from suites.training.layouts.states import all_layers_of
-from suites.training.of_question import LayoutSubject, left_out, subject_of
+from suites.training.of_question import changed, left_out, subject_of
 
 EVEN, UNEVEN = 1.0, 1.5
 """Of a mixture of experts: tokens of the rank with the busiest experts over the mean, as a range."""
@@ -96,7 +97,7 @@ def ranked_layout(
     subject: LayoutSubject, layouts: Layouts, index: int = 0, of: Fits | None = None
 ) -> RankedLayout:
     """Return one of the layouts with its memory; `of`: what `search.fits` has for all of them."""
-    of = of or fits(subject.shape, layouts, subject.training, subject.cluster)
+    of = of or fits(subject, layouts)
     return RankedLayout(
         title=title(layouts, index),
         parts=layouts.row(index),
@@ -111,7 +112,7 @@ def memory_of(subject: LayoutSubject, layout: Layouts) -> Memory:
     """Return the bytes of the rank that needs the most, of the first and last stage, and of the host."""
     shape, training, architecture = subject.shape, subject.training, subject.cluster.architecture
     worst = worst_peak(shape, layout, training, architecture)
-    of = fits(shape, layout, training, subject.cluster)
+    of = fits(subject, layout)
     ends = [
         peak_of_rank(shape, layout, training, np.array([rank]), architecture)
         for rank in (0, int(layout.pp[0]) - 1)
@@ -122,7 +123,7 @@ def memory_of(subject: LayoutSubject, layout: Layouts) -> Memory:
         else None
         for each in (EVEN, UNEVEN)
     )
-    largest = largest_micro_batch(shape, layout, training, subject.cluster, subject.batch)
+    largest = largest_micro_batch(subject, layout)
     return Memory(
         usable_B=subject.cluster.usable_B,
         room_B=float(of.room[0]),
@@ -173,13 +174,12 @@ def searched(subject: LayoutSubject, answered: Answer) -> Answer:
     Layouts that recompute or shard more than one that fits without are left out; those that recompute less
     come first, then those with the larger margin.
     """
-    shape, training, cluster = subject.shape, subject.training, subject.cluster
-    plain = candidates(shape, training, cluster, subject.batch)
+    plain = candidates(subject)
     if not len(plain.tp):
         return answered.with_(layouts_tried=0)
-    largest = largest_micro_batch(shape, plain, training, cluster, subject.batch)
+    largest = largest_micro_batch(subject, plain)
     best = with_micro_batch(plain, np.maximum(largest, 1), subject.batch)
-    of, alone = fits(shape, best, training, cluster), fits(shape, plain, training, cluster)
+    of, alone = fits(subject, best), fits(subject, plain)
     margin = 1 - alone.needed / alone.room
     chosen = np.flatnonzero((largest > 0) & ~dominated(plain, largest))
     order = sorted(chosen, key=lambda index: (int(plain.recompute[index]), -float(margin[index])))
@@ -234,13 +234,12 @@ def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
     """Yield what each change needs, with the allocator's fragmentation, whether it fits, and up to what."""
     for change, fields in possible(subject):
         try:
-            changed = subject.changed(**fields)
+            other = changed(subject, **fields)
         except Unavailable:
             continue
-        if changed.question.tp > changed.cluster.gpus_per_node:
+        if other.question.tp > other.cluster.gpus_per_node:
             continue
-        sizes = (changed.shape, changed.layout, changed.training, changed.cluster)
-        of, largest = fits(*sizes), largest_micro_batch(*sizes, changed.batch)
+        of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         yield TriedChange(
             title=change,
             peak_B=float(of.needed[0]),

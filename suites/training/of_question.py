@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.question import Question
@@ -21,12 +20,11 @@ from suites.training.layouts.layout import (
     DEFAULT_MODULES,
     RECOMPUTES,
     AttentionName,
-    Floats,
     Layouts,
     OffloadName,
     Training,
 )
-from suites.training.layouts.search import LayoutGpus
+from suites.training.layouts.search import LayoutGpus, LayoutSubject
 from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
 from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.published.typed import TypedStep
@@ -48,31 +46,6 @@ OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum")
 
 COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
 """GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
-
-
-class LayoutSubject(NamedTuple):
-    """A question about layouts, checked."""
-
-    question: Question  # with its devices and their memory, and with the batch where it is known
-    shape: TransformerShape
-    training: Training
-    cluster: LayoutGpus
-    layout: Layouts  # one; of a search, the plainest
-
-    @property
-    def batch(self) -> int | None:
-        """Return the sequences of an update; None where they are not known."""
-        return self.question.global_batch_size
-
-    def changed(self, **fields: Any) -> LayoutSubject:
-        """Return the subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
-        return subject_of(msgspec.structs.replace(self.question, **fields), self.cluster.architecture)
-
-    def tokens(self, layouts: Layouts) -> Floats:
-        """Return the tokens of the batch, or of one step of each layout where no batch is known."""
-        of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
-        sequences = of_step if self.batch is None else np.full_like(of_step, self.batch)
-        return np.asarray(sequences * self.training.seq_len, dtype=float)
 
 
 def subject_of(
@@ -101,6 +74,11 @@ def seconds_subject_of(question: Question) -> LayoutSubject:
     if (states := offload_of(question)) != "none":
         raise Unavailable(f"offload={states}: seconds of offloaded states are not modelled; give none")
     return subject_of(question, whole_batch=True)
+
+
+def changed(subject: LayoutSubject, **fields: Any) -> LayoutSubject:
+    """Return a subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
+    return subject_of(msgspec.structs.replace(subject.question, **fields), subject.cluster.architecture)
 
 
 def shape_of(config: Mapping[str, Any]) -> TransformerShape:

@@ -16,9 +16,8 @@ from harness.instruments.transformer.flop import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
 from suites.training.layouts.layout import Layouts
-from suites.training.layouts.search import candidates, fits, memory_kinds
+from suites.training.layouts.search import LayoutSubject, candidates, fits, memory_kinds
 from suites.training.of_question import (
-    LayoutSubject,
     left_out,
     seconds_left_out,
     seconds_subject_of,
@@ -79,11 +78,11 @@ def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLay
 
     And how many were tried. Their memory has room for the allocator's fragmentation, see `search.fits`.
     """
-    plain = candidates(subject.shape, subject.training, subject.cluster, subject.batch)
+    plain = candidates(subject)
     if not len(plain.tp):
         return [], 0
     every = with_micro_batches(plain, subject.batch)
-    of = fits(subject.shape, every, subject.training, subject.cluster)
+    of = fits(subject, every)
     good = every.only(of.fits)
     if not len(good.tp):
         return [], len(every.tp)
@@ -157,6 +156,6 @@ def timeline_of(question: Question, view: View = "step") -> dict[str, Any]:
 def memory_of_ranks(question: Question) -> dict[str, Any]:
     """Return the bytes of each pipeline rank of a question's layout by kind, and those that a device has."""
     subject = seconds_subject_of(question)
-    kinds = memory_kinds(subject.shape, subject.layout, subject.training, subject.cluster)
+    kinds = memory_kinds(subject)
     by_kind = {name: values.tolist() for name, values in kinds.items()}
     return {"usable_B": subject.cluster.usable_B, "kinds": by_kind}

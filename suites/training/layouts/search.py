@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.shape import TransformerShape
+from harness.question import Question
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
@@ -45,6 +46,27 @@ class LayoutGpus(NamedTuple):
     architecture: Architecture = "hopper"
 
 
+class LayoutSubject(NamedTuple):
+    """A question about layouts, checked."""
+
+    question: Question  # with its devices and their memory, and with the batch where it is known
+    shape: TransformerShape
+    training: Training
+    cluster: LayoutGpus
+    layout: Layouts  # one; of a search, the plainest
+
+    @property
+    def batch(self) -> int | None:
+        """Return the sequences of an update; None where they are not known."""
+        return self.question.global_batch_size
+
+    def tokens(self, layouts: Layouts) -> Floats:
+        """Return the tokens of the batch, or of one step of each layout where no batch is known."""
+        of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
+        sequences = of_step if self.batch is None else np.full_like(of_step, self.batch)
+        return np.asarray(sequences * self.training.seq_len, dtype=float)
+
+
 class Fits(NamedTuple):
     """Whether layouts fit, as arrays."""
 
@@ -54,8 +76,9 @@ class Fits(NamedTuple):
     retries: NDArray[np.bool_]  # it fits, and the allocator may free its cache over and over
 
 
-def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
-    """Return whether each layout fits the cluster's GPUs."""
+def fits(subject: LayoutSubject, layouts: Layouts) -> Fits:
+    """Return whether each layout fits the subject's GPUs."""
+    _, shape, training, cluster, _ = subject
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
     room = room_B(layouts, cluster.usable_B) - deep_ep_B(shape, layouts, training)
     needed = needed_B(peak, training)
@@ -71,13 +94,12 @@ def needed_B(peak_B: Floats, training: Training) -> Floats:
     return peak_B * (1.0 if training.program == "nanotron" else FRAGMENTED)
 
 
-def memory_kinds(
-    shape: TransformerShape, layout: Layouts, training: Training, cluster: LayoutGpus
-) -> dict[str, Floats]:
-    """Return the bytes at the peak of each pipeline rank of one layout by kind, as arrays over ranks.
+def memory_kinds(subject: LayoutSubject) -> dict[str, Floats]:
+    """Return the bytes at the peak of each pipeline rank of the layout by kind, as arrays over ranks.
 
     The worst rank's, without those outside of the allocator, are what `fits` says that it needs.
     """
+    _, shape, training, cluster, layout = subject
     ranks = np.arange(int(layout.pp[0]))
     each = layout.only(np.zeros_like(ranks))
     peak = peak_of_rank(shape, each, training, ranks, cluster.architecture)
@@ -89,23 +111,18 @@ def memory_kinds(
     }
 
 
-def candidates(
-    shape: TransformerShape,
-    training: Training,
-    cluster: LayoutGpus,
-    global_batch_size: int | None = None,
-) -> Layouts:
+def candidates(subject: LayoutSubject) -> Layouts:
     """Return every layout that divides the model and the GPUs, with one sequence per micro-batch.
 
     Tensor-parallel ranks share a node. Without a batch, a pipeline has four micro-batches per stage.
     """
-    layouts = Layouts.of(list(_rows(shape, training, cluster, global_batch_size)))
-    return layouts.only(divides(shape, layouts, training))
+    layouts = Layouts.of(list(_rows(subject)))
+    return layouts.only(divides(subject.shape, layouts, subject.training))
 
 
-def _rows(
-    shape: TransformerShape, training: Training, cluster: LayoutGpus, global_batch_size: int | None
-) -> Iterator[dict[str, int]]:
+def _rows(subject: LayoutSubject) -> Iterator[dict[str, int]]:
+    _, shape, training, cluster, _ = subject
+    batch = subject.batch
     zeros = STAGES[training.program]
     sizes = [one for one in divisors(cluster.gpus) if one <= cluster.gpus_per_node]
     for tp, pp in product(sizes, divisors(cluster.gpus)):
@@ -113,9 +130,9 @@ def _rows(
             continue
         for cp in _context_sizes(training, cluster.gpus // (tp * pp)):
             dp = cluster.gpus // (tp * pp * cp)
-            if global_batch_size is not None and global_batch_size % dp:
+            if batch is not None and batch % dp:
                 continue
-            micro_batches = 4 * pp if global_batch_size is None else global_batch_size // dp
+            micro_batches = 4 * pp if batch is None else batch // dp
             for (ep, etp), virtual, zero, recompute in product(
                 _expert_sizes(shape, training, dp * cp * tp, tp),
                 VIRTUAL_STAGES if pp > 1 else (1,),
@@ -148,28 +165,20 @@ def with_micro_batch(layouts: Layouts, size: Ints, global_batch_size: int | None
     return layouts._replace(micro_batch_size=size, micro_batches=count)
 
 
-def largest_micro_batch(
-    shape: TransformerShape,
-    layouts: Layouts,
-    training: Training,
-    cluster: LayoutGpus,
-    global_batch_size: int | None = None,
-) -> Ints:
+def largest_micro_batch(subject: LayoutSubject, layouts: Layouts) -> Ints:
     """Return the largest micro-batch with which each layout fits, 0 where none does; by halving."""
-    most = np.full_like(layouts.dp, MOST_SEQUENCES)
-    if global_batch_size is not None:
-        most = np.minimum(most, global_batch_size // layouts.dp)
+    most, batch = np.full_like(layouts.dp, MOST_SEQUENCES), subject.batch
+    if batch is not None:
+        most = np.minimum(most, batch // layouts.dp)
     low, high = np.zeros_like(most), most + 1
     while (high - low > 1).any():
         middle = np.maximum((low + high) // 2, 1)
-        tried = with_micro_batch(layouts, middle, global_batch_size)
-        good = fits(shape, tried, training, cluster).fits & (middle < high)
+        tried = with_micro_batch(layouts, middle, batch)
+        good = fits(subject, tried).fits & (middle < high)
         low, high = np.where(good, middle, low), np.where(good, high, np.minimum(high, middle))
-    if global_batch_size is None:
+    if batch is None:
         return low
-    return np.array(
-        [_largest_divisor(global_batch_size // dp, most) for dp, most in zip(layouts.dp, low, strict=True)]
-    )
+    return np.array([_largest_divisor(batch // dp, most) for dp, most in zip(layouts.dp, low, strict=True)])
 
 
 def _largest_divisor(whole: int, most: int) -> int:

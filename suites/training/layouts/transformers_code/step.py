@@ -105,7 +105,7 @@ class TransformersStep:
         self.sharing = sharing_of(training, layout)
         if reason := refusal(shape, layout, training, self.sharing):
             raise Unavailable(f"the account of transformers' code: {reason}")
-        self.shape, self.layout, self.training, self.architecture = shape, layout, training, architecture
+        self.shape, self.layout, self.training = shape, layout, training
         self.recompute, self.ranks = RECOMPUTES[layout["recompute"]], layout["dp"]
         self.sharded = self.sharing == "fsdp2"
         self.stays_gathered = self.sharded and layout["zero"] == 2
@@ -133,14 +133,21 @@ class TransformersStep:
         self.padding = experts * (share - 1)  # FSDP2 splits experts' weights by expert
         self.embedding = float(shape.embedding_parameters)
 
-    @property
-    def root_parameters(self) -> float:
-        """Return the parameters outside of layers."""
-        return self.shape.parameters - self.shape.num_hidden_layers * self.layer_parameters
+        self.root_parameters = shape.parameters - shape.num_hidden_layers * self.layer_parameters
+        self.padded_layer = self.layer_parameters + self.padding
+        self.padded_parameters = shape.parameters + shape.num_hidden_layers * self.padding
+        self.bucket = float(min(DEEPSPEED_BUCKET, shape.parameters))  # elements of deepspeed's
+        # What is there before a step begins.
+        self.workspaces_B = float(CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture])
+        self.buckets_B = 4.0 * shape.parameters if self.sharing == "ddp" else 0.0  # of DDP's gradients
+        each_B = 4 + OPTIMIZER_STATES_B[training.optimizer]
+        self.states_B = each_B * self.padded_parameters / self.shards
+        if self.sharing == "zero":  # which has bf16 weights, too
+            self.states_B = (2.0 + each_B / self.ranks) * shape.parameters
 
     def peak_B(self) -> float:
         """Return the most live bytes of a step that is not the first."""
-        self.states()
+        self.tape.add(self.workspaces_B, self.states_B, self.buckets_B)
         for micro_batch in range(min(self.layout["micro_batches"], 2)):
             if micro_batch > 0 and not self.sharded:
                 self.layer = replace(self.layer, accumulates=True)
@@ -148,38 +155,6 @@ class TransformersStep:
             self.backward(later=micro_batch > 0)
         self.update()
         return self.tape.peak_B
-
-    def states(self) -> None:
-        """Take what is there before a step begins."""
-        self.tape.add(self.workspaces_B, self.states_B, self.buckets_B)
-
-    @property
-    def workspaces_B(self) -> float:
-        """Return the bytes of cuBLAS's workspaces."""
-        return float(CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[self.architecture])
-
-    @property
-    def states_B(self) -> float:
-        """Return the bytes of weights and of the optimizer's states; ZeRO has bf16 weights, too."""
-        each_B = 4 + OPTIMIZER_STATES_B[self.training.optimizer]
-        if self.sharing == "zero":
-            return (2.0 + each_B / self.ranks) * self.shape.parameters
-        return each_B * self.padded_parameters / self.shards
-
-    @property
-    def buckets_B(self) -> float:
-        """Return the bytes of DDP's buckets of gradients."""
-        return 4.0 * self.shape.parameters if self.sharing == "ddp" else 0.0
-
-    @property
-    def padded_parameters(self) -> float:
-        """Return the parameters with what is added so that each rank has as many."""
-        return self.shape.parameters + self.shape.num_hidden_layers * self.padding
-
-    @property
-    def padded_layer(self) -> float:
-        """Return those of a layer."""
-        return self.layer_parameters + self.padding
 
     def gather(self, parameters: float) -> None:
         """Gather parameters in the type of the forward pass, into a buffer."""
@@ -278,11 +253,6 @@ class TransformersStep:
         self.tape.inside(2.0 * self.in_bucket)
         self.tape.add(-2.0 * (self.in_bucket - self.copied))
         self.in_bucket = self.copied = 0.0
-
-    @property
-    def bucket(self) -> float:
-        """Return the elements of deepspeed's bucket of gradients."""
-        return float(min(DEEPSPEED_BUCKET, self.shape.parameters))
 
     def reduce(self, parameters: float, earlier_B: float, padding: float = 0.0) -> None:
         """Release gathered parameters, and reduce their gradients to a rank's part in fp32.
