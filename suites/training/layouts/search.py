@@ -178,12 +178,12 @@ def largest_micro_batch(subject: LayoutSubject, layouts: Layouts) -> Ints:
         low, high = np.where(good, middle, low), np.where(good, high, np.minimum(high, middle))
     if batch is None:
         return low
-    return np.array([_largest_divisor(batch // dp, most) for dp, most in zip(layouts.dp, low, strict=True)])
-
-
-def _largest_divisor(whole: int, most: int) -> int:
-    """Return the largest divisor of a rank's sequences that is no larger than `most`."""
-    return max((one for one in range(1, most + 1) if whole % one == 0), default=0)
+    return np.array(
+        [
+            max((one for one in divisors(batch // int(dp)) if one <= most), default=0)
+            for dp, most in zip(layouts.dp, low, strict=True)
+        ]
+    )
 
 
 def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
