@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.shape import TransformerShape
-from harness.question import Question
+from harness.question import ProgramName, Question
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
-from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
+from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, Training
 from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, outside_allocator_B, room_B
 from suites.training.workload import Architecture
 

@@ -163,33 +163,21 @@ def attention_types_fault(values: Values) -> str:
     return f"attention_types lists {listed} layers; num_layers is {layers}" if listed != layers else ""
 
 
-def biases_fault(values: Values) -> str:
-    """Return what is wrong with biases of attention alone, or of MLPs alone."""
-    same = values["attention_bias"] == values["mlp_bias"]
-    return "" if same else "attention_bias and mlp_bias differ; they must be the same"
-
-
-def iquestcoder_fault(values: Values) -> str:
-    """Return what is wrong with keys that the class knows and refuses."""
-    refused = values.get("use_sliding_window") or values.get("clip_qkv") is not None
-    return "use_sliding_window and clip_qkv must be left out" if refused else ""
-
-
-def mellum_fault(values: Values) -> str:
-    """Return what is wrong with several layers of multi-token prediction."""
-    return "num_mtp_layers must be at most 1" if (values["num_nextn_predict_layers"] or 0) > 1 else ""
-
-
-def window_fault(values: Values) -> str:
-    """Return what is wrong with a window of nothing."""
-    return "" if values["sliding_window"] else "sliding_window must be a whole number above 0"
-
-
 FAULTS: Mapping[str, Callable[[Values], str]] = {
-    "cwm": window_fault,
+    "cwm": lambda values: "" if values["sliding_window"] else "sliding_window must be a whole number above 0",
     "gpt_neo": attention_types_fault,
-    "internlm3": biases_fault,
-    "iquestcoder": iquestcoder_fault,
-    "mellum": mellum_fault,
+    "internlm3": lambda values: (
+        "attention_bias and mlp_bias differ; they must be the same"
+        if values["attention_bias"] != values["mlp_bias"]
+        else ""
+    ),
+    "iquestcoder": lambda values: (
+        "use_sliding_window and clip_qkv must be left out"
+        if values.get("use_sliding_window") or values.get("clip_qkv") is not None
+        else ""
+    ),
+    "mellum": lambda values: (
+        "num_mtp_layers must be at most 1" if (values["num_nextn_predict_layers"] or 0) > 1 else ""
+    ),
 }
 """What a class refuses (`validate_architecture`), by model_type; "": nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from suites.training.layouts.layout import ProgramName
+from harness.question import ProgramName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
