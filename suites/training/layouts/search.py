@@ -188,16 +188,14 @@ def largest_micro_batch(subject: LayoutSubject, layouts: Layouts) -> Ints:
 
 def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
     """Return which layouts recompute more, or shard more, than another that fits without it."""
-    seen: dict[tuple[int, ...], tuple[int, int]] = {}
-    order = np.lexsort((layouts.zero, layouts.recompute))
+    seen: set[tuple[int, ...]] = set()
     result = np.zeros_like(largest, dtype=bool)
-    for index in order:
-        one = layouts.only(np.array([index]))
-        key = tuple(int(each[0]) for each in (one.tp, one.pp, one.cp, one.ep, one.virtual_stages))
-        if key in seen:
-            result[index] = True
-        elif largest[index]:
-            seen[key] = (int(one.recompute[0]), int(one.zero[0]))
+    keys = np.stack([layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.virtual_stages], axis=1)
+    for index in np.lexsort((layouts.zero, layouts.recompute)):
+        key = tuple(keys[index].tolist())
+        result[index] = key in seen
+        if largest[index]:
+            seen.add(key)
     return result
 
 
