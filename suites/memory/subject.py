@@ -16,8 +16,7 @@ from suites.memory.workload import Search, Workload
 from suites.training.dry_run import outside_allocator
 from suites.training.dry_run.dry_run import DryRun
 from suites.training.dry_run.estimates import ModelCounts, host_memory_B
-from suites.training.dry_run.largest_batch import Target
-from suites.training.dry_run.other_choices import under_other_choices
+from suites.training.dry_run.largest_batch import Target, under_other_choices
 from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
@@ -76,11 +75,12 @@ def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]
     choices = under_other_choices(
         subject.step, subject.target, largest, lambda step: run_of(replace(subject, step=step))
     )
-    for name, fits, most in choices:
-        yield Reading(f"assumption/{name}/fits", "1", int(fits), Origin.SIMULATED, "fake_step")
+    for other in choices:
+        name = f"assumption/{other.choice}"
+        yield Reading(f"{name}/fits", "1", int(other.fits), Origin.SIMULATED, "fake_step")
         if largest:
-            metric = f"assumption/{name}/largest_micro_batch"
-            yield Reading(metric, "1", most, Origin.SIMULATED, "fake_step")
+            most = other.largest_micro_batch
+            yield Reading(f"{name}/largest_micro_batch", "1", most, Origin.SIMULATED, "fake_step")
 
 
 def host_B(subject: Subject, counts: ModelCounts) -> float:

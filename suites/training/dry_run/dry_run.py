@@ -28,7 +28,6 @@ from harness.instruments.memory.workspaces import host_workspace
 from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
 from harness.records import Unavailable, UnavailableWith
 from suites.training.dry_run import simulated_cuda
-from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.dry_run.simulated_cuda import (
     BLOCK_B,
     CUBLASLT_WORKSPACE_B,
@@ -40,6 +39,7 @@ from suites.training.dry_run.simulated_cuda import (
 )
 from suites.training.dry_run.simulated_host import SimulatedHost
 from suites.training.dry_run.trace_cache import TraceCache, key_of
+from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.models.config_fault import one_line
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 
-from suites.training.layouts.layout import ProgramName
+from harness.question import ProgramName
 from suites.training.step_time.collectives import NodeLinks
 from suites.training.step_time.rates.gpu import RatedGpu
 from suites.training.step_time.rates.kernels import MatmulRates

@@ -2,7 +2,7 @@
 
 States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
-`deepspeed_fake.py`. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
+`plain_numbers.py`. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.instruments.distributed.deepspeed_init import choose_accelerator, i
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.declared import ZeROSettings
-from suites.training.dry_run.deepspeed_fake import values_not_read
+from suites.training.dry_run.plain_numbers import values_not_read
 from suites.training.models.model import blocks_of
 from suites.training.offload.deepspeed_offload import Offload, cpu_adam
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
