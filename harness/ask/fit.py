@@ -89,47 +89,50 @@ def run(argv: Sequence[str]) -> int:
         print_all(lines(words_of(argv, OOM)))
         return DONE
     words = words_of(argv, FIT)
-    if "write" in words:
-        from harness.ask.written import refuse_unknown_format
-
-        refuse_unknown_format(words.values["write"])
     return answer(question_from(words), words)
 
 
 def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
-    from harness.ask import lines
-
     what_ifs = words.one_of("what_ifs", ("true", "all", "false"), "true")
-    everything = words.one_of("show", ("all",), "") == "all"
     folder = folder_of(question, words.text("out", "results/fit"))
-    engine = choose(question).engine
-    if engine == "dry run":
+    if choose(question)[0] == "dry run":
         if "write" in words:
             from harness.ask.written import refuse_unwritable
 
             refuse_unwritable(question, words.values["write"])
         last = print_dry_run(question, what_ifs)
     else:
-        last = print_account(question, what_ifs, folder)
+        from harness.ask.memory_lines import account_lines
+
+        last = list(answers(question))[-1]
+        if last.verdict != "refused":
+            shown = last if what_ifs != "false" else last.with_(changes=())
+            print_all(account_lines(shown, question, folder / "answer.json"))
     if last.verdict == "refused":
         return complain("harness.fit", last.reason, MISTAKE)
     keep(last, question, folder)
-    rest = [*lines.read_lines(question, everything)]
-    if everything:
-        rest += ["", *lines.origins(question)]
-    if "write" in words:
-        from harness.ask.written import written
-
-        rest += ["", *written(last, question, words.values["write"])]
-    if rest:
+    if rest := list(rest_lines(last, question, words)):
         print_all(["", *rest])
     return STATUS[last.verdict]
 
 
+def rest_lines(answer: Answer, question: Question, words: CommandWords) -> Iterator[str]:
+    """Yield what was read of a file, where each value comes from, and the answer as a file, as asked for."""
+    from harness.ask.lines import origins, read_lines
+
+    yield from read_lines(question, "show" in words)
+    if "show" in words:
+        yield from ("", *origins(question))
+    if "write" in words:
+        from harness.ask.written import written
+
+        yield from ("", *written(answer, question, words.values["write"]))
+
+
 def print_dry_run(question: Question, what_ifs: str) -> Answer:
     """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer."""
-    from harness.ask.fit_lines import first_lines, later_lines
+    from harness.ask.memory_lines import first_lines, later_lines
     from harness.ask.recipe import described, what_ifs_of, with_techniques
 
     last, printed = None, ""  # the verdict that was printed
@@ -146,7 +149,7 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
     assert last is not None
     if printed != last.verdict:
         print_all(first_lines(last, question, described(question)))
-    print_all([*later_lines(last, question), *left_out_lines(left_out)])
+    print_all(later_lines(last.with_(left_out=left_out), question))
     return last
 
 
@@ -163,25 +166,6 @@ def settled(answer: Answer, question: Question) -> bool:
     states_B = memory.peaks[0].by_kind_B.get("optimizer_states", memory.room_B)
     most_B = memory.reserved_B.high + 2 * states_B + logits_B
     return not answer.likely_fits or most_B <= memory.room_B
-
-
-def left_out_lines(left_out: Sequence[str]) -> Iterator[str]:
-    """Yield what of a question the dry run leaves out."""
-    from harness.ask.lines import wrapped
-
-    if left_out:
-        yield from wrapped(f"Not in the dry run: {'; '.join(left_out)}.", "  ")
-
-
-def print_account(question: Question, what_ifs: str, folder: Path) -> Answer:
-    """Print the answer of the account; return it."""
-    from harness.ask.layout_lines import lines
-
-    last = list(answers(question))[-1]
-    if last.verdict != "refused":
-        shown = last if what_ifs != "false" else last.with_(changes=())
-        print_all(lines(shown, question, folder / "answer.json"))
-    return last
 
 
 def folder_of(question: Question, out: str) -> Path:

@@ -21,7 +21,7 @@ class ListedTechniques(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def techniques_of(question: Question, devices: int | None = None) -> ListedTechniques:
+def techniques_of(question: Question) -> ListedTechniques:
     """Return the techniques of a question without tensor, pipeline, context or expert parallelism.
 
     Raises ValueError with one line where it has such a layout, which the account of layouts answers, or where
@@ -35,9 +35,9 @@ def techniques_of(question: Question, devices: int | None = None) -> ListedTechn
         )
     left_out: list[str] = []
     techniques = [
-        *_sharing(question, question.dp_of(devices), left_out),
+        *_sharing(question, question.dp_of(), left_out),
         *_step(question, left_out),
-        *_micro_batches(question, devices, left_out),
+        *_micro_batches(question, left_out),
     ]
     return ListedTechniques(tuple(techniques), tuple(left_out))
 
@@ -127,8 +127,8 @@ def _lora(question: Question, left_out: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _micro_batches(question: Question, devices: int | None, left_out: list[str]) -> list[NamedTechnique]:
-    steps = question.micro_batches(devices)
+def _micro_batches(question: Question, left_out: list[str]) -> list[NamedTechnique]:
+    steps = question.micro_batches()
     if steps > STEADY:
         left_out.append(f"micro-batches {STEADY + 1} to {steps} of a step, which take what the second does")
     steps = min(steps, STEADY)

@@ -11,10 +11,9 @@ from dash import html
 
 from harness.answer import StepAnswer
 from harness.ask.advise_lines import PARTS
-from harness.ask.lines import GB, PROGRAMS, devices_of, parameters
+from harness.ask.lines import GB, PROGRAMS, devices_of, link_title, parameters
 from harness.ask.page.figures import BYTES, TIMES, ShownKind
 from harness.ask.page.step import PageAnswer
-from harness.ask.words import link_title
 from harness.question import Question
 from harness.units import human, kept_together
 

@@ -1,0 +1,197 @@
+"""What tokens cost at the throughput of any suite's records: a table per price list, and what was not priced.
+
+A record has a throughput by its metrics: `tokens_per_s_per_device`; `tokens_per_step` of all devices or
+`tokens_per_gpu` of one, with `time`; or `throughput` of all devices, with the time of a training step. A
+`throughput` without one is that of loading data alone, and is no cost of training.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from harness.ask.lines import table
+from harness.ask.prices import HOUR_S, KINDS
+from harness.config.variants.optimizations import BASELINE
+from harness.instruments.prices import PriceList
+from harness.records import Measurement, Origin, Record, Status, measurement, without_wrong
+from harness.report.data.training_metrics import TOKENS, devices
+from harness.units import counted, human, legend, marked, number
+
+BAND = "band"
+"""Method whose samples are the ends of a range, not repeats."""
+
+STEP_TIMES = ("time", "step_time")
+"""Metrics of the seconds of a training step: those of a suite that trains."""
+
+HEADS = (
+    *("Workload", "Variant", "Tokens/s per device", "$/h"),
+    *("$/Mtoken", "Change", "Device-hours", "Run costs"),
+)
+
+ONE_RATE = "changes are those of throughput alone; prices=NAME has a price of each"
+CHANGE = "Change: dollars per token over those of the workload's baseline by the same method."
+GIVE_RATE = "give rate=DOLLARS per GPU-hour"
+
+
+class Throughput(NamedTuple):
+    """Tokens/s of one device, by one method, over all repeats of a variant on a workload."""
+
+    workload: str
+    variant: str
+    method: str
+    tokens_per_s: float
+    origin: str
+    device: str  # cpu | cuda | simulated, "" where it is not stated
+    device_name: str
+
+    @property
+    def is_of_a_gpu(self) -> bool:
+        """Return whether it was obtained on a GPU or for one, and not on a CPU or in an emulation."""
+        return self.device == "cuda" and self.origin != Origin.EMULATED
+
+
+def throughputs(records: Iterable[Record]) -> tuple[list[Throughput], int]:
+    """Return the throughput of each variant on each workload by each method, workloads in their order.
+
+    And how many variants on a workload have a throughput and no time of a training step: of loading alone.
+    """
+    cells: dict[tuple[str, str], list[Record]] = {}
+    for record in without_wrong(records):
+        if record.status == Status.OK:
+            cells.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
+    found = [one for repeats in cells.values() for one in _of_cell(repeats)]
+    first = list(dict.fromkeys(one.workload for one in found))
+    loading = sum(
+        any(measurement(one, "throughput") and not _trains(one) for one in repeats)
+        for repeats in cells.values()
+    )
+    return sorted(found, key=lambda one: first.index(one.workload)), loading
+
+
+def _trains(record: Record) -> bool:
+    return any(measurement(record, metric) for metric in STEP_TIMES)
+
+
+def _of_cell(repeats: Sequence[Record]) -> list[Throughput]:
+    first = repeats[0]
+    count = devices(first.conditions)
+    of_all, of_one = (measurement(first, metric) for metric in ("tokens_per_step", "tokens_per_gpu"))
+    tokens = of_one.samples[0] if of_one else of_all.samples[0] / count if of_all else None
+    found = _by_method(repeats, TOKENS, lambda value: value)
+    if not found and tokens is not None:
+        found = _by_method(repeats, "time", lambda seconds: tokens / seconds)
+    if not found and _trains(first):
+        found = _by_method(repeats, "throughput", lambda value: value / count)
+    return found
+
+
+def _by_method(
+    repeats: Sequence[Record], metric: str, tokens_per_s: Callable[[float], float]
+) -> list[Throughput]:
+    """Return the throughputs by method of the medians of a metric that are above 0."""
+    found: dict[str, list[Measurement]] = {}
+    for record in repeats:
+        for one in record.measurements:
+            if one.metric == metric and one.method != BAND and one.samples:
+                found.setdefault(one.method, []).append(one)
+    medians = {
+        method: statistics.median(sample for one in ones for sample in one.samples)
+        for method, ones in found.items()
+    }
+    cell, of = repeats[0].cell, repeats[0].conditions
+    device = (of.get("device", ""), of.get("device_name", ""))
+    return [
+        Throughput(
+            cell.workload, cell.optimization, method, tokens_per_s(median), found[method][0].origin, *device
+        )
+        for method, median in medians.items()
+        if median > 0
+    ]
+
+
+class PricedThroughput(NamedTuple):
+    """A throughput at a price: dollars per token, and their change against the baseline's of its workload."""
+
+    of: Throughput
+    usd_per_hour: float  # of one GPU
+    usd_per_token: float
+    change: float | None
+
+
+def priced(rates: Mapping[Throughput, float]) -> list[PricedThroughput]:
+    """Return what a token costs at each throughput and its dollars per hour."""
+    cost = {one: rate / HOUR_S / one.tokens_per_s for one, rate in rates.items()}
+    base = {(one.workload, one.method): usd for one, usd in cost.items() if one.variant == BASELINE}
+
+    def change(one: Throughput) -> float | None:
+        other = base.get((one.workload, one.method))
+        return None if other is None or one.variant == BASELINE else cost[one] / other - 1
+
+    return [PricedThroughput(one, rates[one], usd, change(one)) for one, usd in cost.items()]
+
+
+def block_lines(prices: PriceList | None, rows: Sequence[PricedThroughput], tokens: float) -> Iterator[str]:
+    """Yield a heading, the throughputs at the prices of a list, or at the user's rate, and an empty line."""
+    if prices is None:
+        yield f"At your rate of {number(rows[0].usd_per_hour)} $ per GPU-hour, a run of {tokens:.3g} tokens."
+        names = list(dict.fromkeys(row.of.device_name for row in rows))
+        if len(names) > 1:
+            yield f"One rate for {' and '.join(name or 'unnamed devices' for name in names)}: {ONE_RATE}."
+        if others := sum(not row.of.is_of_a_gpu for row in rows):
+            yield (
+                f"{counted(others, 'throughput is', 'throughputs are')} of a CPU or of an emulation: "
+                "priced at your rate, they say nothing about the cost on a GPU."
+            )
+    else:
+        yield f"{prices.name}: {KINDS[prices.kind]}, {prices.date}, a run of {tokens:.3g} tokens."
+        yield f"Source: {prices.source}."
+        for machine, why in prices.second_hand.items():
+            if any(row.usd_per_hour == prices.usd_per_h[machine] for row in rows):
+                yield f"Second-hand price of {machine}: {why}."
+    yield from table([HEADS, *(_row(row, tokens) for row in rows)], texts=2)
+    if any(row.change is not None for row in rows):
+        yield CHANGE
+    yield legend(row.of.origin for row in rows)
+    yield ""
+
+
+def _row(row: PricedThroughput, tokens: float) -> tuple[str, ...]:
+    return (
+        row.of.workload,
+        f"{row.of.variant}, {row.of.method}".removesuffix(", "),
+        marked(number(row.of.tokens_per_s), row.of.origin),
+        number(row.usd_per_hour),
+        number(row.usd_per_token * 1e6),
+        "" if row.change is None else f"{100 * row.change:+.1f} %".replace("-", "−"),
+        number(tokens / row.of.tokens_per_s / HOUR_S),
+        human(row.usd_per_token * tokens, "USD"),
+    )
+
+
+def no_throughput(loading: int) -> str:
+    """Return why nothing can be priced."""
+    if loading:
+        return f"no throughput of training; {_of_loading(loading)}"
+    return "no record has a throughput; expected tokens/s, or tokens_per_step and time"
+
+
+def _of_loading(count: int) -> str:
+    which = counted(count, "throughput is", "throughputs are")
+    return f"{which} of loading data without training, which is not what a token costs"
+
+
+def not_priced(left_out: Sequence[Throughput], machines: Mapping[str, str], loading: int = 0) -> str:
+    """Return which throughputs have no price and what would give them one; "" for none."""
+    others = sum(not one.is_of_a_gpu for one in left_out)
+    names = {one.device_name for one in left_out if one.is_of_a_gpu}
+    unknown = sorted(name or "unnamed GPU" for name in names if name not in machines)
+    unlisted = sorted({machines[name] for name in names if name in machines})
+    parts = [
+        f"{counted(others, 'throughput')} of a CPU or of an emulation; {GIVE_RATE}" if others else "",
+        f"{', '.join(unknown)} is not in conf/hardware; {GIVE_RATE}" if unknown else "",
+        f"no list has a price of {', '.join(unlisted)}; {GIVE_RATE}" if unlisted else "",
+        _of_loading(loading) if loading else "",
+    ]
+    return "; ".join(filter(None, parts))
