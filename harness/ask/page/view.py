@@ -119,7 +119,7 @@ def time_note(answer: PageAnswer, shown: str) -> str:
     count, factor = answer.timeline["passes_per_span"], answer.timeline["drawn_over_stepped"]
     said = []
     if shown == "totals":
-        said.append("StepAnswer of each rank by kind, not in the order in which they are spent.")
+        said.append("Seconds of each rank by kind, not in the order in which they are spent.")
     elif count == 0:
         said.append("Too many passes to draw one by one: totals of each rank, not in order.")
     elif count > 1:
@@ -144,7 +144,7 @@ def tables(step: StepAnswer, seconds: Ranks, sizes_B: Ranks) -> list[Component]:
         html.Section([table(["What each switch is worth", "seconds per token"], worth)]),
         html.Section([table(["Where the seconds go", "per step", "share"], parts)]),
     ]
-    numbers = [by_rank("StepAnswer", TIMES, seconds, 1.0), by_rank("GB", BYTES, sizes_B, 1e9)]
+    numbers = [by_rank("Seconds", TIMES, seconds, 1.0), by_rank("GB", BYTES, sizes_B, 1e9)]
     return [
         html.Div(pair, className="pair"),
         html.Details([html.Summary("The figures as tables"), *numbers]),
