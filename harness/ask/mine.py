@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.answer import Answer, StepCause
 from harness.ask.lines import wrapped
+from harness.ask.words import mistake
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
 from harness.instruments.transformer.flop import CONVENTIONS, flop_per_token, reconciled
@@ -72,13 +73,11 @@ def own_step(words: CommandWords, question: Question) -> OwnStep:
         )
     from harness.frameworks.logs.read import read_log
 
-    try:
+    with mistake(f"{words.typed['mine']}: "):
         log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
         steady = seconds_of(log, question)
         said = [*of_log(path, log, steady, question), *other_counts(question, steady.median)]
         return OwnStep(steady.median, tuple(said))
-    except ValueError as error:
-        raise ConfigError(f"{words.typed['mine']}: {error}") from error
 
 
 def shape_of(question: Question) -> TransformerShape | None:
@@ -121,8 +120,7 @@ def seconds_of(log: OwnLog, question: Question) -> Steady:
             f"{log.framework}'s log has {', '.join(log.metrics)}, of which no seconds per step follow; "
             "global_batch_size= gives the sequences of one"
         )
-    sequences = question.micro_batch_size * question.micro_batches() * question.dp_of()
-    tokens = sequences * (question.seq_len or 0) / (question.dp_of() * question.model_ranks)
+    tokens = question.sequences_per_step() * (question.seq_len or 0) / question.all_devices()
     work = tokens * flop_per_token(log.framework, shape, question.seq_len or 0)
     return Steady(work / rate.median, work / rate.high, work / rate.low, rate.lines)
 

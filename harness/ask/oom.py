@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.ask.lines import wrapped
-from harness.ask.words import question_from
+from harness.ask.words import mistake, question_from
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
 
@@ -34,11 +34,10 @@ def lines(words: CommandWords) -> list[str]:
         raise ConfigError(f"{given[0]}: needs model= or config=, to name the tensor of oom={path}")
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        return list(explained(read_oom(text, question, shape_of)))
     except OSError as error:
         raise ConfigError(f"oom={path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"oom={path}: {error}") from error
+    with mistake(f"oom={path}: "):
+        return list(explained(read_oom(text, question, shape_of)))
 
 
 def shape_of(config: Any) -> Any:

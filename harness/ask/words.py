@@ -182,14 +182,13 @@ def of_model(words: CommandWords) -> Question:
 
 def with_model(question: Question, name: str) -> Question:
     """Return the question about another model: a config.json, its folder, or a published shape's name."""
-    from harness.frameworks.models import nearest_model, published_model
+    of, exists = FieldOrigin("command", "model"), Path(name).exists()
+    if not exists:
+        from harness.frameworks.models import nearest_model, published_model
 
-    of = FieldOrigin("command", "model")
-    exists = Path(name).exists()
-    shape = None if exists else published_model(name)
-    if shape is not None:
-        config = dict(shape.config)
-        return question.with_fields(of, config=config, model_name=name, model_source=shape.source)
+        if (shape := published_model(name)) is not None:
+            config = dict(shape.config)
+            return question.with_fields(of, config=config, model_name=name, model_source=shape.source)
     try:
         config = workload_from_file(Path(name)).fields["hf_config"]
     except ValueError as error:

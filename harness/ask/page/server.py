@@ -6,6 +6,7 @@ import logging
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,8 @@ def serve(argv: Sequence[str]) -> int:
         server = server_of(asked, Path(folder), opened)
         print_all([f"http://{HOST}:{server.port}/ shows the predicted step; Ctrl-C ends it."])
         try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            pass
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
         finally:
             server.server_close()
     return DONE
