@@ -91,6 +91,13 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     model_FLOP_per_s: float | None = None  # per device
     mfu: float | None = None
 
+    def gpu_hours(self, tokens: float) -> tuple[float, float, float]:
+        """Return the hours of one GPU that so many tokens take, and the ends of their 90 % interval."""
+        assert self.step_s is not None
+        hours = tokens / (self.tokens_per_s_per_device or 1.0) / 3600
+        low, likely, high = self.step_s
+        return hours, hours * low / likely, hours * high / likely
+
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of one rank, of the rank that needs the most."""

@@ -44,7 +44,11 @@ def answer_lines(
     yield from what_was_asked(answer, question)
     yield from apart(of_layouts(answer))
     if rate is not None:
-        yield of_price(best, rate)
+        usd, low, high = (rate * hours for hours in best.gpu_hours(1e12))
+        yield (
+            f"At ${rate:g} per GPU-hour the first costs ${usd:,.0f} per 10^12 tokens "
+            f"(90 %: {low:,.0f} … {high:,.0f})."
+        )
     if mine is not None:
         yield from apart(own.lines(mine, answer))
     yield from apart(
@@ -94,17 +98,6 @@ def of_layouts(answer: Answer) -> Iterator[str]:
         title, mfu = f"{rank}. {one.title}", f"{one.mfu or 0.0:.0%}"
         rows.append([title, f"{rate:.0f}", span, mfu, f"{step_s:.3g}", memory])
     yield from table(rows)
-
-
-def of_price(best: RankedLayout, rate: float) -> str:
-    """Return what tokens cost at the first layout, at a rate in dollars per GPU-hour."""
-    assert best.step_s is not None
-    usd = rate / 3600 / (best.tokens_per_s_per_device or 1.0) * 1e12
-    low, high = (usd * end / best.step_s.likely for end in (best.step_s.low, best.step_s.high))
-    return (
-        f"At ${rate:g} per GPU-hour the first costs ${usd:,.0f} per 10^12 tokens "
-        f"(90 %: {low:,.0f} … {high:,.0f})."
-    )
 
 
 def what_was_asked(answer: Answer, question: Question) -> list[str]:

@@ -6,7 +6,7 @@ that is read and not modelled, in the direction that its framework's table names
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -76,12 +76,22 @@ def judged(
     `by_error`: the memory with intervals from the engine's error alone.
     """
     fits, peak = bool(answer.likely_fits), memory.peak_at(question.micro_batch_size)
-    turns = [*of_choices(answer, fits), *of_routing(memory, fits)]
+    turns = []
+    for choice in answer.others:  # than what the question leaves open and the engine assumed
+        if choice.fits != fits:
+            name, _, value = choice.choice.partition("=")
+            turns.append(Turn(kind="assumption", name=name, other=value))
+    for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
+        needed_B = None if size_B is None else memory.needed(size_B)
+        if needed_B is not None and (needed_B <= memory.room_B) != fits:
+            turns.append(Turn(kind="routing", name="routing", other=name, peak_B=needed_B))
     if peak is not None and peak.fits_expandable and not peak.fits:  # the question leaves them open
         turns.append(Turn(kind="allocator", name="expandable_segments", other="True"))
-    keys = list(of_keys(question, fits))
-    if keys and turned(memory, fits):
-        turns = [*keys, *turns]
+    if turned(memory, fits):
+        turning = ("raises" if fits else "lowers", "either")
+        keys = [key for key in unmodelled(question) if key.memory in turning]
+        named = [Turn(kind="key", name=key.key, value=str(key.value), why=key.means) for key in keys]
+        turns = [*named, *turns]
     frees_its_cache = fits and peak is not None and peak.fits_with_slack
     if turned(by_error, fits) and not frees_its_cache:
         turns.append(of_error(answer, question))
@@ -95,30 +105,6 @@ def turned(memory: Memory, fits: bool) -> bool:
     frees its cache: a dry run replays that, with its error, in `Peak.fits_with_slack`.
     """
     return (memory.reserved_B.high > memory.room_B) if fits else (memory.reserved_B.low <= memory.room_B)
-
-
-def of_choices(answer: Answer, fits: bool) -> Iterator[Turn]:
-    """Yield what the question leaves open and the engine assumed, where another choice turns the verdict."""
-    for other in answer.others:
-        if other.fits != fits:
-            name, _, value = other.choice.partition("=")
-            yield Turn(kind="assumption", name=name, other=value)
-
-
-def of_routing(memory: Memory, fits: bool) -> Iterator[Turn]:
-    """Yield the routing of tokens to experts, where an even or an uneven one turns the verdict."""
-    for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
-        needed_B = None if size_B is None else memory.needed(size_B)
-        if needed_B is not None and (needed_B <= memory.room_B) != fits:
-            yield Turn(kind="routing", name="routing", other=name, peak_B=needed_B)
-
-
-def of_keys(question: Question, fits: bool) -> Iterator[Turn]:
-    """Yield the keys that are not modelled and may turn the verdict."""
-    turning = ("raises", "either") if fits else ("lowers", "either")
-    for key in unmodelled(question):
-        if key.memory in turning:
-            yield Turn(kind="key", name=key.key, value=str(key.value), why=key.means)
 
 
 def of_error(answer: Answer, question: Question) -> Turn:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from harness.answer import Answer, RankedLayout
+from harness.answer import Answer
 from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
 from harness.ask.words import COST, step_question, with_one_name, words_of
@@ -128,7 +128,7 @@ def predicted_lines(
     if not best.fits:
         yield "This layout does not fit its GPUs: python -m harness.advise has those that do."
     yield ""
-    hours = gpu_hours(best, tokens)
+    hours = best.gpu_hours(tokens)
     days, least, most = (f"{each / (question.devices or 1) / 24:.3g}" for each in hours)
     yield f"{tokens:.3g} tokens take {days} days (90 %: {least} … {most}), {hours[0]:,.0f} GPU-hours."
     rows = [["$ per GPU-hour", "run costs", "90 %", "$ per 10^6 tokens", ""]]
@@ -141,14 +141,6 @@ def predicted_lines(
         "Calculated: steps alone at the predicted speed; evaluation, checkpoints, failures and idle hours "
         "come on top. The interval is that of the seconds per step. docs/commands/cost.md"
     )
-
-
-def gpu_hours(best: RankedLayout, tokens: float) -> tuple[float, float, float]:
-    """Return the hours of one GPU that tokens take, and the ends of their interval."""
-    assert best.step_s is not None
-    hours = tokens / (best.tokens_per_s_per_device or 1.0) / prices.HOUR_S
-    low, high = (hours * end / best.step_s.likely for end in (best.step_s.low, best.step_s.high))
-    return hours, low, high
 
 
 def of_results(words: CommandWords) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.answer import Answer, on_disk
 from harness.ask.engines import DryRunChild, answers, choose
-from harness.ask.words import FIT, OOM, question_from, words_of
+from harness.ask.words import FIT, OOM, mistake, question_from, words_of
 from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
 from harness.commands.grammar import CommandWords
 from harness.question import Question
@@ -98,9 +98,10 @@ def answer(question: Question, words: CommandWords) -> int:
     folder = folder_of(question, words.text("out", "results/fit"))
     if choose(question)[0] == "dry run":
         if "write" in words:
-            from harness.ask.written import refuse_unwritable
+            from harness.frameworks.read import write_own
 
-            refuse_unwritable(question, words.values["write"])
+            with mistake(f"{words.typed['write']}: "):  # before it is run
+                write_own(question, words.values["write"])
         last = print_dry_run(question, what_ifs)
     else:
         from harness.ask.memory_lines import account_lines

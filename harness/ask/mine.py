@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,14 +83,11 @@ def own_step(words: CommandWords, question: Question) -> OwnStep:
 
 def shape_of(question: Question) -> TransformerShape | None:
     """Return the shape of a question's model; None where it has none, as the engine says in its refusal."""
-    if question.config is None:
-        return None
-    module = import_module("suites.training.layouts.shape_of_config")
-    try:
-        shape: TransformerShape = module.shape_of_config(question.config)
-    except (Unavailable, ValueError):
-        return None
-    return shape
+    with suppress(Unavailable, ValueError):
+        module = import_module("suites.training.layouts.shape_of_config")
+        shape: TransformerShape = module.shape_of_config(question.config or {})
+        return shape
+    return None
 
 
 def other_counts(question: Question, step_s: float) -> Iterator[str]:

@@ -20,14 +20,6 @@ SAID = (
 ANSWERED = FieldOrigin("assumption", "the answer")
 
 
-def refuse_unwritable(question: Question, format_: str) -> None:
-    """Raise ConfigError where a question that is dry-run has no file of that framework, before it is run."""
-    from harness.frameworks.read import write_own
-
-    with mistake(f"write={format_}: "):
-        write_own(question, format_)
-
-
 def written(answer: Answer, question: Question, format_: str) -> Iterator[str]:
     """Yield the answer as a framework's file, and what that file cannot say; raises ConfigError."""
     found = answered(answer, question)
