@@ -7,15 +7,15 @@ A record has a throughput by its metrics: `tokens_per_s_per_device`; `tokens_per
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.ask.lines import table
 from harness.ask.prices import HOUR_S, KINDS
 from harness.config.variants.optimizations import BASELINE
 from harness.instruments.prices import PriceList
-from harness.records import Measurement, Origin, Record, Status, measurement, without_wrong
+from harness.records import Origin, Record, Status, measurement, without_wrong
+from harness.report.data.result_index import Value, summarize
 from harness.report.data.training_metrics import TOKENS, devices
 from harness.units import counted, human, legend, marked, number
 
@@ -57,58 +57,45 @@ def throughputs(records: Iterable[Record]) -> tuple[list[Throughput], int]:
 
     And how many variants on a workload have a throughput and no time of a training step: of loading alone.
     """
+    right = [one for one in without_wrong(records) if one.status == Status.OK]
     cells: dict[tuple[str, str], list[Record]] = {}
-    for record in without_wrong(records):
-        if record.status == Status.OK:
-            cells.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
-    found = [one for repeats in cells.values() for one in _of_cell(repeats)]
+    for one in right:
+        cells.setdefault((one.cell.workload, one.cell.optimization), []).append(one)
+    medians: dict[tuple[str, str], list[Value]] = {}
+    for value in (Value(*row) for row in summarize(right).itertuples(index=False, name=None)):
+        if value.method != BAND and value.median > 0:
+            medians.setdefault(value[:2], []).append(value)
+    found = []
+    for place, repeats in cells.items():
+        of = repeats[0].conditions
+        device = of.get("device", ""), of.get("device_name", "")
+        values = medians.get(place, [])
+        metric, per_s = tokens_per_s(repeats[0], {value.metric for value in values})
+        for value in values:
+            if value.metric == metric:
+                found.append(Throughput(*place, value.method, per_s(value.median), value.origin, *device))
+    loading = sum(any(of_loading(one) for one in repeats) for repeats in cells.values())
     first = list(dict.fromkeys(one.workload for one in found))
-    loading = sum(
-        any(measurement(one, "throughput") and not _trains(one) for one in repeats)
-        for repeats in cells.values()
-    )
     return sorted(found, key=lambda one: first.index(one.workload)), loading
 
 
-def _trains(record: Record) -> bool:
-    return any(measurement(record, metric) for metric in STEP_TIMES)
+def tokens_per_s(record: Record, metrics: Collection[str]) -> tuple[str, Callable[[float], float]]:
+    """Return which of a record's metrics has its tokens/s of one device, and how; "" for none."""
+    count = devices(record.conditions)
+    of_all, of_one = (measurement(record, metric) for metric in ("tokens_per_step", "tokens_per_gpu"))
+    if TOKENS in metrics:
+        return TOKENS, lambda value: value
+    if "time" in metrics and (of_one or of_all):
+        tokens = of_one.samples[0] if of_one else of_all.samples[0] / count if of_all else 0.0
+        return "time", lambda seconds: tokens / seconds
+    return "" if of_loading(record) else "throughput", lambda value: value / count
 
 
-def _of_cell(repeats: Sequence[Record]) -> list[Throughput]:
-    first = repeats[0]
-    count = devices(first.conditions)
-    of_all, of_one = (measurement(first, metric) for metric in ("tokens_per_step", "tokens_per_gpu"))
-    tokens = of_one.samples[0] if of_one else of_all.samples[0] / count if of_all else None
-    found = _by_method(repeats, TOKENS, lambda value: value)
-    if not found and tokens is not None:
-        found = _by_method(repeats, "time", lambda seconds: tokens / seconds)
-    if not found and _trains(first):
-        found = _by_method(repeats, "throughput", lambda value: value / count)
-    return found
-
-
-def _by_method(
-    repeats: Sequence[Record], metric: str, tokens_per_s: Callable[[float], float]
-) -> list[Throughput]:
-    """Return the throughputs by method of the medians of a metric that are above 0."""
-    found: dict[str, list[Measurement]] = {}
-    for record in repeats:
-        for one in record.measurements:
-            if one.metric == metric and one.method != BAND and one.samples:
-                found.setdefault(one.method, []).append(one)
-    medians = {
-        method: statistics.median(sample for one in ones for sample in one.samples)
-        for method, ones in found.items()
-    }
-    cell, of = repeats[0].cell, repeats[0].conditions
-    device = (of.get("device", ""), of.get("device_name", ""))
-    return [
-        Throughput(
-            cell.workload, cell.optimization, method, tokens_per_s(median), found[method][0].origin, *device
-        )
-        for method, median in medians.items()
-        if median > 0
-    ]
+def of_loading(record: Record) -> bool:
+    """Return whether a record has a throughput and no time of a training step."""
+    return bool(measurement(record, "throughput")) and not any(
+        measurement(record, metric) for metric in STEP_TIMES
+    )
 
 
 class PricedThroughput(NamedTuple):
