@@ -18,7 +18,6 @@ from harness.ask.words import COST, step_question, with_one_name, words_of
 from harness.commands.entry import DONE, MISTAKE, complain, print_all, start
 from harness.commands.grammar import CommandWords, datasheet, read
 from harness.commands.results import planned, results_folder
-from harness.config.run import names
 from harness.config.validation import ConfigError
 from harness.instruments.prices import PriceList
 from harness.question import Question
@@ -175,6 +174,8 @@ def of_results(words: CommandWords) -> list[str]:
 
 def machines_by_device(device_names: Iterable[str]) -> dict[str, str]:
     """Return the name in conf/hardware of each device that is there, by the device's name in records."""
+    from harness.config.run import names
+
     sheets = {name: datasheet(name) for name in names("hardware")}
     found: dict[str, str] = {}
     for device in filter(None, dict.fromkeys(device_names)):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.answer import Answer, on_disk
 from harness.ask.engines import DryRunChild, answers, choose
+from harness.ask.lines import origins, read_lines, wrapped
 from harness.ask.words import FIT, OOM, mistake, question_from, words_of
 from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
 from harness.commands.grammar import CommandWords
+from harness.config.validation import ConfigError
 from harness.question import Question
 from harness.records import digest
+
+if TYPE_CHECKING:
+    from harness.frameworks.oom.explain import OomExplained
 
 USAGE = """\
 python -m harness.fit model=PATH [KEY=VALUE ...]
@@ -71,6 +78,13 @@ python -m harness.fit model=config.json devices=512 layout=tp:8,pp:4,zero:1
 STATUS = {"fits": DONE, "does not fit": NO, "depends": DEPENDS, "refused": MISTAKE}
 """Exit status of a verdict."""
 
+FRAGMENTATION = {
+    "yes": "torch holds enough unused memory, in pieces",
+    "partly": "torch's unused memory and the free memory together would be enough",
+    "no": "torch's unused memory would not be enough",
+    "unknown": "the message does not say what torch holds unused",
+}
+
 
 def main(argv: Sequence[str]) -> int:
     """Answer one question, or a file of them; return the exit status."""
@@ -84,9 +98,7 @@ def run(argv: Sequence[str]) -> int:
 
         return answer_file(argv, seconds=False)
     if any(word.startswith("oom=") for word in argv):
-        from harness.ask.oom import lines
-
-        print_all(lines(words_of(argv, OOM)))
+        print_all(oom_lines(words_of(argv, OOM)))
         return DONE
     words = words_of(argv, FIT)
     return answer(question_from(words), words)
@@ -120,8 +132,6 @@ def answer(question: Question, words: CommandWords) -> int:
 
 def rest_lines(answer: Answer, question: Question, words: CommandWords) -> Iterator[str]:
     """Yield what was read of a file, where each value comes from, and the answer as a file, as asked for."""
-    from harness.ask.lines import origins, read_lines
-
     yield from read_lines(question, "show" in words)
     if "show" in words:
         yield from ("", *origins(question))
@@ -184,3 +194,46 @@ def keep(answer: Answer, question: Question, folder: Path) -> None:
         part.replace(folder / "answer.json")
     finally:
         part.unlink(missing_ok=True)
+
+
+def oom_lines(words: CommandWords) -> list[str]:
+    """Return the lines that explain an out-of-memory message; raises ConfigError."""
+    from harness.frameworks.oom.explain import read_oom
+
+    path = Path(words.values["oom"])
+    question = question_from(words) if "config" in words or "model" in words else None
+    given = [key for key in words.values if key != "oom"]
+    if question is None and given:
+        raise ConfigError(f"{given[0]}: needs model= or config=, to name the tensor of oom={path}")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"oom={path}: {error.strerror or error}") from error
+    with mistake(f"oom={path}: "):
+        return list(explained(read_oom(text, question, shape_of)))
+
+
+def shape_of(config: Any) -> Any:
+    """Return the shape of a config.json's content."""
+    return import_module("suites.training.layouts.shape_of_config").shape_of_config(config)
+
+
+def explained(found: OomExplained) -> Iterator[str]:
+    """Yield what an out-of-memory message says, in sentences."""
+    message, where = found.message, found.where
+    rank = "" if message.rank is None else f" on rank {message.rank}"
+    line = f" ({where.line})" if where.line else ""
+    place = f", at {where.place}{line}" if where.place else line
+    phase = f" in {where.phase}{' (recomputed)' if where.recomputed else ''}" if where.phase else ""
+    yield from wrapped(
+        f"{message.backend} ran out of memory{rank}{phase}{place}: {message.asked.text} asked for.", "  "
+    )
+    yield from wrapped(f"Fragmentation: {FRAGMENTATION[found.fragmentation]}.", "  ")
+    for one in found.tensors[:3]:
+        yield from wrapped(f"Of this size: {one.name}, {one.size_B / 1e9:.2f} GB = {one.formula}.", "  ")
+    if found.missing:
+        yield from wrapped(f"Not known: {found.missing}.", "  ")
+    yield "What would change it, cheapest first:"
+    for number, remedy in enumerate(found.remedies, 1):
+        technique = f" [{remedy.technique}]" if remedy.technique else ""
+        yield from wrapped(f"{number}. {remedy.change}{technique}: costs {remedy.cost}.", "     ")
