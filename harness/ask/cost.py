@@ -144,7 +144,7 @@ def predicted_lines(
 
 def of_results(words: CommandWords) -> list[str]:
     """Return the lines about a folder of results; raises ConfigError where nothing can be priced."""
-    from harness.ask.priced import block_lines, no_throughput, not_priced, priced, throughputs
+    from harness.ask.priced import block_lines, no_throughput, not_priced, throughputs
     from harness.claims.one_machine import of_one_machine
     from harness.sweep.store import read_records
 
@@ -167,7 +167,7 @@ def of_results(words: CommandWords) -> list[str]:
     reasons = not_priced([one for one in found if one not in seen], machines, loading)
     if not blocks:
         raise ConfigError(f"{folder}: {reasons}")
-    said = [line for of, rates in blocks for line in block_lines(of, priced(rates), tokens)]
+    said = [line for of, rates in blocks for line in block_lines(of, rates, tokens)]
     said += [f"Not priced: {reasons}."] if reasons else []
     return [*said, *(f"{sentence}." for sentence in apart)]
 

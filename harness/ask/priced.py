@@ -31,7 +31,6 @@ HEADS = (
 )
 
 ONE_RATE = "changes are those of throughput alone; prices=NAME has a price of each"
-CHANGE = "Change: dollars per token over those of the workload's baseline by the same method."
 GIVE_RATE = "give rate=DOLLARS per GPU-hour"
 
 
@@ -98,35 +97,17 @@ def of_loading(record: Record) -> bool:
     )
 
 
-class PricedThroughput(NamedTuple):
-    """A throughput at a price: dollars per token, and their change against the baseline's of its workload."""
+def block_lines(prices: PriceList | None, rates: Mapping[Throughput, float], tokens: float) -> Iterator[str]:
+    """Yield a heading, throughputs at the prices of a list, or at the user's rate, and an empty line.
 
-    of: Throughput
-    usd_per_hour: float  # of one GPU
-    usd_per_token: float
-    change: float | None
-
-
-def priced(rates: Mapping[Throughput, float]) -> list[PricedThroughput]:
-    """Return what a token costs at each throughput and its dollars per hour."""
-    cost = {one: rate / HOUR_S / one.tokens_per_s for one, rate in rates.items()}
-    base = {(one.workload, one.method): usd for one, usd in cost.items() if one.variant == BASELINE}
-
-    def change(one: Throughput) -> float | None:
-        other = base.get((one.workload, one.method))
-        return None if other is None or one.variant == BASELINE else cost[one] / other - 1
-
-    return [PricedThroughput(one, rates[one], usd, change(one)) for one, usd in cost.items()]
-
-
-def block_lines(prices: PriceList | None, rows: Sequence[PricedThroughput], tokens: float) -> Iterator[str]:
-    """Yield a heading, the throughputs at the prices of a list, or at the user's rate, and an empty line."""
+    `rates`: dollars per hour of one GPU.
+    """
     if prices is None:
-        yield f"At your rate of {number(rows[0].usd_per_hour)} $ per GPU-hour, a run of {tokens:.3g} tokens."
-        names = list(dict.fromkeys(row.of.device_name for row in rows))
+        rate, names = next(iter(rates.values())), list(dict.fromkeys(one.device_name for one in rates))
+        yield f"At your rate of {number(rate)} $ per GPU-hour, a run of {tokens:.3g} tokens."
         if len(names) > 1:
             yield f"One rate for {' and '.join(name or 'unnamed devices' for name in names)}: {ONE_RATE}."
-        if others := sum(not row.of.is_of_a_gpu for row in rows):
+        if others := sum(not one.is_of_a_gpu for one in rates):
             yield (
                 f"{counted(others, 'throughput is', 'throughputs are')} of a CPU or of an emulation: "
                 "priced at your rate, they say nothing about the cost on a GPU."
@@ -135,26 +116,29 @@ def block_lines(prices: PriceList | None, rows: Sequence[PricedThroughput], toke
         yield f"{prices.name}: {KINDS[prices.kind]}, {prices.date}, a run of {tokens:.3g} tokens."
         yield f"Source: {prices.source}."
         for machine, why in prices.second_hand.items():
-            if any(row.usd_per_hour == prices.usd_per_h[machine] for row in rows):
+            if prices.usd_per_h[machine] in rates.values():
                 yield f"Second-hand price of {machine}: {why}."
-    yield from table([HEADS, *(_row(row, tokens) for row in rows)], texts=2)
-    if any(row.change is not None for row in rows):
-        yield CHANGE
-    yield legend(row.of.origin for row in rows)
+    usd_per_token = {one: rate / HOUR_S / one.tokens_per_s for one, rate in rates.items()}
+    base = {(one.workload, one.method): usd for one, usd in usd_per_token.items() if one.variant == BASELINE}
+    rows, changes = [HEADS], False
+    for one, usd in usd_per_token.items():
+        other = None if one.variant == BASELINE else base.get((one.workload, one.method))
+        changes |= other is not None
+        rows.append((
+            one.workload,
+            f"{one.variant}, {one.method}".removesuffix(", "),
+            marked(number(one.tokens_per_s), one.origin),
+            number(rates[one]),
+            number(usd * 1e6),
+            f"{100 * (usd / other - 1):+.1f} %".replace("-", "−") if other is not None else "",
+            number(tokens / one.tokens_per_s / HOUR_S),
+            human(usd * tokens, "USD"),
+        ))  # fmt: skip
+    yield from table(rows, texts=2)
+    if changes:
+        yield "Change: dollars per token over those of the workload's baseline by the same method."
+    yield legend(one.origin for one in rates)
     yield ""
-
-
-def _row(row: PricedThroughput, tokens: float) -> tuple[str, ...]:
-    return (
-        row.of.workload,
-        f"{row.of.variant}, {row.of.method}".removesuffix(", "),
-        marked(number(row.of.tokens_per_s), row.of.origin),
-        number(row.usd_per_hour),
-        number(row.usd_per_token * 1e6),
-        "" if row.change is None else f"{100 * row.change:+.1f} %".replace("-", "−"),
-        number(tokens / row.of.tokens_per_s / HOUR_S),
-        human(row.usd_per_token * tokens, "USD"),
-    )
 
 
 def no_throughput(loading: int) -> str:
