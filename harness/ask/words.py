@@ -223,12 +223,12 @@ def with_cluster(question: Question, words: CommandWords) -> Question:
         key: words.whole(key, 1) for key in ("devices", "gpus_per_node") if key in words
     }
     if "device" in words:
-        device = device_of(words.values["device"])
-        if device.option:
-            fields["device"] = device.option
+        device, memory_B = device_of(words.values["device"])
+        if device:
+            fields["device"] = device
         else:
             question = _assumed(question, device=Question().device)
-        fields["memory_B"] = device.memory_B
+        fields["memory_B"] = memory_B
     if "link" in words:
         fields |= link_of(words.values["link"], fields.get("gpus_per_node", question.gpus_per_node))
     return _from_command(question, fields)
@@ -430,7 +430,7 @@ def step_question(words: CommandWords) -> Question:
     """Return what the words ask about seconds: of one layout, or of the fastest; raises ConfigError."""
     if "layout" not in words and "config" not in words:
         words = replace(words, values={**words.values, "layout": "search"})
-    if "device" in words and not device_of(words.values["device"]).option:
+    if "device" in words and not device_of(words.values["device"])[0]:
         text = words.values["device"]
         raise ConfigError(f"device={text}: seconds need a GPU's rates; give a name of conf/hardware")
     question = question_from(words)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, ctx, dcc, html, no_update
 
 from harness.ask.lines import PROGRAMS
 from harness.ask.page import view
@@ -32,7 +32,6 @@ PARTS = {
     **dict.fromkeys(("timeline", "memory"), "figure"),
 }
 """Parts of the page that an answer fills, and what of each."""
-
 
 WAIT_S = 0.4
 """How long a number has to stay as it was typed before the model answers."""
@@ -74,7 +73,7 @@ def app_of(words: Sequence[str], folder: Path) -> Dash:
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = lambda: whole(page, values)
 
-    def changed(values: dict[str, Any], shown: str, clicks: int, message: str) -> dict[str, Any]:
+    def changed(values: dict[str, Any], shown: str, clicks: int) -> dict[str, Any]:
         """Answer for what the controls have now."""
         return answered(page, values, shown, str(ctx.triggered_id))
 
@@ -88,7 +87,6 @@ def app_of(words: Sequence[str], folder: Path) -> Dash:
             "values": {name: Input(name, "value") for name in CONTROLS},
             "shown": Input("view", "value"),
             "clicks": Input("fastest", "n_clicks"),
-            "message": State("message", "children"),
         },
         prevent_initial_call=True,
     )(changed)
@@ -103,12 +101,12 @@ def whole(page: AskedPage, values: dict[str, Any]) -> html.Div:
         parts = {name: {} if of == "figure" else None for name, of in PARTS.items()}
     options = [{"value": key, "label": label} for key, label in VIEWS.items()]
     order = dcc.RadioItems(id="view", options=options, value="step", inline=True)
-    heads = {"timeline": [html.H2("Timeline of one step"), order], "memory": html.H2("Memory per GPU")}
+    head = html.Div([html.H2("Timeline of one step"), order], className="head")
     main = html.Main([
         html.P(first["message"], id="message", role="alert"),
         html.Section(parts["headline"], id="headline", **{"aria-live": "polite"}),
-        section("timeline", html.Div(heads["timeline"], className="head"), parts),
-        section("memory", heads["memory"], parts),
+        section("timeline", head, parts),
+        section("memory", html.H2("Memory per GPU"), parts),
         html.Section(parts["tables"], id="tables"),
         html.Section(parts["command"], id="command"),
     ])  # fmt: skip
