@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from harness.answer import Answer
 from harness.ask.engines import ENGINES, answer_of
-from harness.ask.words import ADVISE, step_question, words_of
+from harness.ask.words import ADVISE, PARTS, step_question, words_of
 from harness.ask.written import RECOMPUTES
 from harness.config.run import load
 from harness.config.user_inputs.hf_config import SIZES
@@ -21,8 +21,8 @@ from harness.records import digest
 Values = Mapping[str, Any]
 """By a control's name: a number, a text, or None where it is empty."""
 
-LAYOUT = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
-"""Controls that are parts of `layout=`."""
+LAYOUT = PARTS[1:]
+"""Controls that are parts of `layout=`, which leave the data-parallel ranks."""
 
 FIELDS = (
     *("gpus", "gpus_per_node", "device", "seq_len", "global_batch_size", "micro_batch_size"),

@@ -132,11 +132,11 @@ def time_note(answer: PageAnswer, shown: str) -> str:
     return " ".join(said)
 
 
-Ranks = Sequence[Mapping[str, float]]
+RanksByKind = Sequence[Mapping[str, float]]
 """Seconds or bytes of each pipeline rank by kind."""
 
 
-def tables(step: StepAnswer, seconds: Ranks, sizes_B: Ranks) -> list[Component]:
+def tables(step: StepAnswer, seconds: RanksByKind, sizes_B: RanksByKind) -> list[Component]:
     """Return what switches are worth, where the seconds go, and the figures' numbers."""
     worth = [*worth_of(step), *((name, "does not fit") for name in step.switches_that_do_not_fit)]
     parts = [(words, human(part_s, "s"), f"{of:.1%}") for words, part_s, of in shares(step.parts_s)]
@@ -151,7 +151,7 @@ def tables(step: StepAnswer, seconds: Ranks, sizes_B: Ranks) -> list[Component]:
     ]
 
 
-def by_rank(unit: str, kinds: Mapping[str, ShownKind], ranks: Ranks, scale: float) -> Component:
+def by_rank(unit: str, kinds: Mapping[str, ShownKind], ranks: RanksByKind, scale: float) -> Component:
     """Return a table with a row per pipeline rank and a column per kind."""
     present = [kind for kind in kinds if any(one.get(kind, 0.0) > 0 for one in ranks)]
     rows = [
