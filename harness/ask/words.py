@@ -197,13 +197,9 @@ def with_model(question: Question, name: str) -> Question:
         raise ConfigError(f"model: {error}{hint}") from None
     if reason := unknown_model_type(config["model_type"], "auto_map" in config):
         raise ConfigError(f"model: {name}: {reason}")
-    return question.with_fields(of, config=config, model_name=display_name(name), model_source=name)
-
-
-def display_name(path: str) -> str:
-    """Return a model's file for display, with its folder where the file is called config.json."""
-    file = Path(path)
-    return f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
+    file = Path(name)
+    title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
+    return question.with_fields(of, config=config, model_name=title, model_source=name)
 
 
 def positions_of(question: Question) -> int | None:

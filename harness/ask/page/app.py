@@ -18,7 +18,6 @@ from harness.ask.page.asked import (
     answer_to,
     first_question,
     layout_values,
-    page_answer,
 )
 from harness.ask.written import RECOMPUTES
 from harness.commands.entry import shortened
@@ -142,7 +141,7 @@ def answered(page: AskedPage, values: Values, shown: str, trigger: str) -> dict[
             new |= found
         words, known = page.words_of(new), page.models[new["model"]]
         question = first_question(words)
-        parts = view.parts_of(page_answer(question, shown), question, shown)
+        parts = view.parts_of(question, shown)
         own = known.given and words[0] == f"model={known.path}"
         parts["command"] = view.command(words, None if own else question.config)
     except ConfigError as error:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.answer import Answer
-from harness.ask.engines import ENGINES, answer_of
+from harness.ask.engines import answer_of
 from harness.ask.words import ADVISE, PARTS, step_question, words_of
 from harness.ask.written import RECOMPUTES
 from harness.config.run import load
@@ -63,14 +62,6 @@ class KnownModel(NamedTuple):
             name: next((self.config[key] for key in keys if key in self.config), None)
             for name, keys in SIZES.items()
         }
-
-
-class PageAnswer(NamedTuple):
-    """An answer with what is drawn of it."""
-
-    answer: Answer
-    timeline: Mapping[str, Any]
-    memory: Mapping[str, Any]
 
 
 class AskedPage:
@@ -157,13 +148,6 @@ def answer_to(question: Question) -> Answer:
     if answer.verdict == "refused":
         raise ConfigError(answer.reason)
     return answer
-
-
-def page_answer(question: Question, shown: str) -> PageAnswer:
-    """Return the answer about one layout with its timeline and memory; raises ConfigError."""
-    engine = import_module(ENGINES["step time"])
-    answer = answer_to(question)
-    return PageAnswer(answer, engine.timeline_of(question, shown), engine.memory_of_ranks(question))
 
 
 def text_of(values: Values, name: str) -> str:

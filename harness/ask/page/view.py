@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from dash import html
 
-from harness.answer import StepAnswer
+from harness.answer import Answer, StepAnswer
 from harness.ask.advise_lines import shares, worth_of
+from harness.ask.engines import ENGINES
 from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
-from harness.ask.page.asked import PageAnswer
+from harness.ask.page.asked import answer_to
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question
 from harness.units import human, kept_together
@@ -21,9 +23,14 @@ Component = Any
 """One of dash's, whose types are made as it is imported."""
 
 
-def parts_of(answer: PageAnswer, question: Question, shown: str) -> dict[str, Component]:
-    """Return what an answer fills, by the names of the page's parts; `shown`: of the step."""
-    ranks, kinds = answer.timeline["ranks"], answer.memory["kinds"]
+def parts_of(question: Question, shown: str) -> dict[str, Component]:
+    """Return what the answer about one layout fills, by the names of the page's parts.
+
+    `shown`: of the step. Raises ConfigError where the question is refused.
+    """
+    answer, engine = answer_to(question), import_module(ENGINES["step time"])
+    timeline, memory = engine.timeline_of(question, shown), engine.memory_of_ranks(question)
+    ranks, kinds = timeline["ranks"], memory["kinds"]
     seconds: list[dict[str, float]] = [{} for _ in ranks]
     for of_rank, spans in zip(seconds, ranks, strict=True):
         for kind, start, end in spans:
@@ -31,32 +38,26 @@ def parts_of(answer: PageAnswer, question: Question, shown: str) -> dict[str, Co
     sizes_B = [dict(zip(kinds, row, strict=True)) for row in zip(*kinds.values(), strict=True)]
     totals_B = [sum(each.values()) for each in sizes_B]
     fullest = totals_B.index(max(totals_B))
-    total_s = {kind: sum(one.get(kind, 0.0) for one in seconds) for kind in TIMES}
+    by_kind = {kind: sum(one.get(kind, 0.0) for one in seconds) for kind in TIMES}
+    of_step = {kind: each / sum(by_kind.values()) for kind, each in by_kind.items() if each > 0}
+    percent = {kind: f"{each:.1%}" if each >= 0.001 else "< 0.1%" for kind, each in of_step.items()}
+    size = {kind: f"{GB(size_B)} GB" for kind, size_B in sizes_B[fullest].items() if size_B > 5e7}
+    note = f"At each rank's peak; sizes are those of rank {fullest}, which needs the most."
     return {
         "headline": headline(answer, question),
-        "timeline-legend": legend(
-            TIMES,
-            {kind: share(each / sum(total_s.values())) for kind, each in total_s.items() if each > 0},
-        ),
-        "timeline-note": time_note(answer, shown),
-        "memory-legend": legend(
-            BYTES,
-            {kind: f"{GB(size_B)} GB" for kind, size_B in sizes_B[fullest].items() if size_B > 5e7},
-        ),
-        "memory-note": (
-            "At the peak of a step."
-            if len(sizes_B) == 1
-            else f"At each rank's peak; sizes are those of rank {fullest}, which needs the most."
-        ),
-        "tables": tables(answer.answer.seconds or StepAnswer(), seconds, sizes_B),
+        "timeline-legend": legend(TIMES, percent),
+        "timeline-note": time_note(timeline, shown),
+        "memory-legend": legend(BYTES, size),
+        "memory-note": note if len(sizes_B) > 1 else "At the peak of a step.",
+        "tables": tables(answer.seconds or StepAnswer(), seconds, sizes_B),
         "timeline": timeline_figure(ranks),
-        "memory": memory_figure(kinds, answer.memory["usable_B"]),
+        "memory": memory_figure(kinds, memory["usable_B"]),
     }
 
 
-def headline(answer: PageAnswer, question: Question) -> list[Component]:
+def headline(answer: Answer, question: Question) -> list[Component]:
     """Return the layout, its seconds, rates and memory, each with an interval or a margin, and the model."""
-    one = answer.answer.layouts[0]
+    one = answer.layouts[0]
     assert one.step_s is not None
     low, step_s, high = one.step_s
     rate, tokens_per_s = (one.model_FLOP_per_s or 0.0) / 1e12, one.tokens_per_s_per_device or 0.0
@@ -78,7 +79,7 @@ def headline(answer: PageAnswer, question: Question) -> list[Component]:
     batch = question.global_batch_size
     tokens = f", {batch * (question.seq_len or 0):,} tokens per step" if batch else ""
     about = (
-        f"{parameters(answer.answer.parameters or 0.0)}{tokens}, {devices_of(question)}, "
+        f"{parameters(answer.parameters or 0.0)}{tokens}, {devices_of(question)}, "
         f"{link_title(question)}, {trainer(question)}. Calculated. Interval: {one.basis}."
     )
     return [
@@ -109,14 +110,9 @@ def legend(kinds: Mapping[str, ShownKind], sizes: Mapping[str, str]) -> list[htm
     ]
 
 
-def share(part: float) -> str:
-    """Return a part of a whole in percent."""
-    return f"{part:.1%}" if part >= 0.001 else "< 0.1%"
-
-
-def time_note(answer: PageAnswer, shown: str) -> str:
+def time_note(timeline: Mapping[str, Any], shown: str) -> str:
     """Return how the timeline is drawn."""
-    count, factor = answer.timeline["passes_per_span"], answer.timeline["drawn_over_stepped"]
+    count, factor = timeline["passes_per_span"], timeline["drawn_over_stepped"]
     said = []
     if shown == "totals":
         said.append("Seconds of each rank by kind, not in the order in which they are spent.")
