@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.ask.words import ADVISE, searching, step_question, words_of
-from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
+from harness.commands.entry import DEPENDS, DONE, NO, print_all, start
 from harness.commands.grammar import CommandWords
 from harness.question import Question
 
@@ -75,19 +75,16 @@ def run(argv: Sequence[str]) -> int:
 def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
     from harness.ask.advise_lines import answer_lines, own_lines
-    from harness.ask.engines import answers
+    from harness.ask.engines import answer_to
     from harness.ask.fit import folder_of, keep, rest_lines
     from harness.ask.mine import own_step
     from harness.ask.prices import rates_asked
 
     rate = rates_asked(words)[0] if "rate" in words else None
-    last = list(answers(question, seconds=True))[-1]
+    last = answer_to(question)
     others = last if question.search else None
-    if "config" in words and not question.search and last.verdict != "refused":
-        others = list(answers(searching(question), seconds=True))[-1]
-    for each in (last, others):
-        if each is not None and each.verdict == "refused":
-            return complain("harness.advise", each.reason, MISTAKE)
+    if "config" in words and not question.search:
+        others = answer_to(searching(question))
     mine = own_step(words, question) if "mine" in words else None
     keep(last, question, folder_of(question, words.text("out", "results/advise")))
     if "config" in words and others is not None:

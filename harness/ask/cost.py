@@ -15,7 +15,7 @@ from harness.answer import Answer
 from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
 from harness.ask.words import COST, step_question, with_one_name, words_of
-from harness.commands.entry import DONE, MISTAKE, complain, print_all, start
+from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import CommandWords, datasheet, read
 from harness.commands.results import planned, results_folder
 from harness.config.validation import ConfigError
@@ -83,16 +83,14 @@ def run_tokens(words: CommandWords) -> float:
 
 def of_prediction(words: CommandWords) -> int:
     """Print what a run would cost at its predicted speed; return the exit status; raises ConfigError."""
-    from harness.ask.engines import answers
+    from harness.ask.engines import answer_to
     from harness.ask.fit import folder_of, keep
 
     tokens = run_tokens(words)
     rate, lists = prices.rates_asked(words)
     question = step_question(words)
     rates = [(rate, "your rate")] if rate is not None else list(rates_of(lists, question))
-    answer = list(answers(question, seconds=True))[-1]
-    if answer.verdict == "refused":
-        return complain("harness.cost", answer.reason, MISTAKE)
+    answer = answer_to(question)
     if not answer.layouts:
         raise ConfigError("no layout fits, so that there is nothing to price")
     keep(answer, question, folder_of(question, words.text("out", "results/advise")))

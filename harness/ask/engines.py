@@ -115,6 +115,14 @@ def answer_of(
         return refused(str(error))
 
 
+def answer_to(question: Question, seconds: bool = True) -> Answer:
+    """Return the last answer to a question; raises ConfigError where it is refused."""
+    answer = answer_of(question, seconds)
+    if answer.verdict == "refused":
+        raise ConfigError(answer.reason)
+    return answer
+
+
 def from_child(request: DryRunRequest, model: str) -> Iterator[Answer]:
     """Yield the answers of a dry run in a child of its own; raises ConfigError."""
     with DryRunChild(model) as child:

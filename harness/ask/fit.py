@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.answer import Answer, on_disk
-from harness.ask.engines import DryRunChild, answers, choose
+from harness.ask.engines import DryRunChild, answer_to, answers, choose
 from harness.ask.lines import origins, read_lines, wrapped
 from harness.ask.words import FIT, OOM, mistake, question_from, words_of
-from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
+from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, print_all, start
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
 from harness.question import Question
@@ -118,12 +118,9 @@ def answer(question: Question, words: CommandWords) -> int:
     else:
         from harness.ask.memory_lines import account_lines
 
-        last = list(answers(question))[-1]
-        if last.verdict != "refused":
-            shown = last if what_ifs != "false" else last.with_(changes=())
-            print_all(account_lines(shown, question, folder / "answer.json"))
-    if last.verdict == "refused":
-        return complain("harness.fit", last.reason, MISTAKE)
+        last = answer_to(question, seconds=False)
+        shown = last if what_ifs != "false" else last.with_(changes=())
+        print_all(account_lines(shown, question, folder / "answer.json"))
     keep(last, question, folder)
     if rest := list(rest_lines(last, question, words)):
         print_all(["", *rest])
@@ -142,7 +139,10 @@ def rest_lines(answer: Answer, question: Question, words: CommandWords) -> Itera
 
 
 def print_dry_run(question: Question, what_ifs: str) -> Answer:
-    """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer."""
+    """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer.
+
+    Raises ConfigError where it is refused.
+    """
     from harness.ask.memory_lines import first_lines, later_lines
     from harness.ask.recipe import described, what_ifs_of, with_techniques
 
@@ -153,7 +153,7 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
         changes = list(what_ifs_of(question, what_ifs == "all")) if what_ifs != "false" else []
         for last in answers(question, changes=changes, child=child):
             if last.verdict == "refused":
-                return last
+                raise ConfigError(last.reason)
             if not printed and settled(last, question):
                 print_all(first_lines(last, question, described(question)))
                 printed = last.verdict

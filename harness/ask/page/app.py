@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from dash import Dash, Input, Output, ctx, dcc, html, no_update
 
+from harness.ask.engines import answer_to
 from harness.ask.lines import PROGRAMS
 from harness.ask.page import view
 from harness.ask.page.asked import (
     CONTROLS,
     AskedPage,
     Values,
-    answer_to,
     first_question,
     layout_values,
 )

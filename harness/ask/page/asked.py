@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.answer import Answer
-from harness.ask.engines import answer_of
 from harness.ask.words import ADVISE, PARTS, step_question, words_of
 from harness.ask.written import RECOMPUTES
 from harness.config.run import load
@@ -140,14 +139,6 @@ class AskedPage:
 def first_question(words: Sequence[str]) -> Question:
     """Return the question of words; raises ConfigError."""
     return step_question(words_of(words, ADVISE))
-
-
-def answer_to(question: Question) -> Answer:
-    """Return the answer; raises ConfigError where it is refused."""
-    answer = answer_of(question, seconds=True)
-    if answer.verdict == "refused":
-        raise ConfigError(answer.reason)
-    return answer
 
 
 def text_of(values: Values, name: str) -> str:

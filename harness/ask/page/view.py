@@ -12,9 +12,8 @@ from dash import html
 
 from harness.answer import Answer, StepAnswer
 from harness.ask.advise_lines import shares, worth_of
-from harness.ask.engines import ENGINES
+from harness.ask.engines import ENGINES, answer_to
 from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
-from harness.ask.page.asked import answer_to
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question
 from harness.units import human, kept_together
