@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from harness.ask.words import positions_of
+from harness.ask.words import mistake, positions_of
 from harness.config.declarations import Role
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import CONF, read_yaml
@@ -39,15 +39,13 @@ def with_techniques(question: Question) -> tuple[Question, tuple[str, ...]]:
     if question.techniques is not None:
         listed: list[Mapping[str, Any]] = [{name: settings} for name, settings in question.techniques]
     else:
-        try:
+        with mistake():
             found = techniques_of(question)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         listed, left_out = [{name: settings} for name, settings in found.techniques], found.left_out
         if question.optimizer != "adamw":
             listed.append({"optimizer": {"name": question.optimizer}})
     recipe = combination(listed)
-    devices = question.devices or question.dp_of() * question.model_ranks
+    devices = question.all_devices()
     refuse_sharing(recipe, devices)
     return with_recipe(question, recipe, devices=devices), left_out
 
@@ -71,16 +69,11 @@ def with_recipe(question: Question, recipe: Named, **fields: Any) -> Question:
     return msgspec.structs.replace(question, techniques=techniques, **fields)
 
 
-def recipe_of(question: Question) -> Named:
-    """Return a question's techniques."""
-    return tuple(question.techniques or ())
-
-
 def described(question: Question) -> str:
     """Return the techniques with their settings, without the optimizer's name."""
     named = [
         title_of(((name, settings),))
-        for name, settings in recipe_of(question)
+        for name, settings in question.techniques or ()
         if (name, *settings) != ("optimizer", "name")
     ]
     return ", ".join(named) or "none, plain PyTorch"
@@ -109,7 +102,7 @@ def techniques_of_role(role: Role) -> list[str]:
 
 def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
     """Yield the what-ifs of conf/fit.yaml that change this recipe; `everything`: the slow ones, too."""
-    recipe = recipe_of(question)
+    recipe = tuple(question.techniques or ())
     other = "several" if question.devices == 1 else "one"
     for entry in read_yaml(CONF / "fit.yaml")["what_ifs"]:
         if entry.get("devices", "") == other:

@@ -46,7 +46,7 @@ def test_what_is_meant_exists(word):
 
 @pytest.mark.parametrize("name", ["v100_32gb", "rtx3090", "a10g", "t4", "l4", "a40", "RTX_A6000"])
 def test_common_cards_are_there(name):
-    assert device_of(name).option == name.lower()
+    assert device_of(name)[0] == name.lower()
 
 
 @pytest.mark.parametrize(

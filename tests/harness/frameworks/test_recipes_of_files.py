@@ -14,7 +14,7 @@ ZERO = {"sharing": "zero", "zero": 1}
 
 
 def asked(**values):
-    return techniques_of(question_of(devices=8, **values))
+    return techniques_of(question_of(**{"devices": 8, **values}))
 
 
 def techniques(**values):
