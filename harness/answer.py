@@ -21,10 +21,6 @@ class Interval(NamedTuple):
     likely: float
     high: float
 
-    def times(self, low: float, high: float) -> Interval:
-        """Return the interval with its ends moved by factors."""
-        return Interval(self.low * low, self.likely, self.high * high)
-
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """What may turn a verdict: an assumption, a key that is not modelled, or the engine's own error."""
@@ -95,6 +91,13 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     model_FLOP_per_s: float | None = None  # per device
     mfu: float | None = None
 
+    def gpu_hours(self, tokens: float) -> tuple[float, float, float]:
+        """Return the hours of one GPU that so many tokens take, and the ends of their 90 % interval."""
+        assert self.step_s is not None
+        hours = tokens / (self.tokens_per_s_per_device or 1.0) / 3600
+        low, likely, high = self.step_s
+        return hours, hours * low / likely, hours * high / likely
+
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of one rank, of the rank that needs the most."""
@@ -113,6 +116,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     even_routing_B: float | None = None  # experts with equal shares
     uneven_routing_B: float | None = None  # the busiest with half as much again
     host: HostStates | None = None
+
+    def peak_at(self, micro_batch_size: int) -> Peak | None:
+        """Return the peak of a dry run at a micro-batch."""
+        return next((one for one in self.peaks if one.micro_batch_size == micro_batch_size), None)
+
+    def needed(self, allocated_B: float) -> float:
+        """Return the bytes that another rank or routing needs, with fragmentation as the peak's own."""
+        return allocated_B * self.reserved_B.likely / self.allocated_B.likely
 
 
 class StepCause(msgspec.Struct, frozen=True, kw_only=True):

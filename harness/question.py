@@ -136,19 +136,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def with_fields(self, origin: FieldOrigin, **fields: Any) -> Question:
         """Return the question with other values of fields, which come from `origin`; raises ValueError."""
         origins = {**self.origins, **dict.fromkeys(fields, origin)}
-        return checked(msgspec.structs.replace(self, **fields, origins=origins))
+        return question_of(**{**msgspec.structs.asdict(self), **fields, "origins": origins})
 
     @property
     def model_ranks(self) -> int:
         """Return the ranks that one sequence occupies: tp × pp × cp."""
         return self.tp * self.pp * self.cp
 
-    def dp_of(self, devices: int | None = None) -> int:
-        """Return the data-parallel ranks on so many devices; without a number, the question's own.
-
-        Raises ValueError where neither gives the devices, or they do not divide.
-        """
-        devices = devices or self.devices
+    def dp_of(self) -> int:
+        """Return the data-parallel ranks; raises ValueError where nothing has them or they do not divide."""
+        devices = self.devices
         if devices is None and self.dp is not None:
             return self.dp
         if devices is None:
@@ -166,13 +163,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         return dp
 
-    def micro_batches(self, devices: int | None = None) -> int:
+    def all_devices(self) -> int:
+        """Return the devices, those of all ranks where none are given; raises ValueError, see `dp_of`."""
+        return self.devices or self.dp_of() * self.model_ranks
+
+    def micro_batches(self) -> int:
         """Return the micro-batches per step and rank; raises ValueError where they do not divide."""
         if self.gradient_accumulation_steps is not None:
             return self.gradient_accumulation_steps
         if self.global_batch_size is None:
             return 1
-        dp = self.dp_of(devices)
+        dp = self.dp_of()
         at_once = self.micro_batch_size * dp
         if self.global_batch_size % at_once:
             raise ValueError(
@@ -180,6 +181,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"{self.micro_batch_size} × {dp} data-parallel ranks = {at_once}"
             )
         return self.global_batch_size // at_once
+
+    def sequences_per_step(self) -> int:
+        """Return the sequences of one step on all ranks; raises ValueError where they do not divide."""
+        return self.micro_batch_size * self.micro_batches() * self.dp_of()
 
     def stages_per_rank(self) -> int:
         """Return the pipeline stages of one rank; raises ValueError where the layers do not give whole ones.
@@ -198,9 +203,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         return stages // self.pp
 
-    def shard_ranks(self, devices: int | None = None) -> int:
+    def shard_ranks(self) -> int:
         """Return over how many ranks states are sharded; raises ValueError where they do not divide."""
-        ranks = self.dp_of(devices) * self.cp
+        ranks = self.dp_of() * self.cp
         if self.shard_size is not None and self.zero:
             if ranks % self.shard_size:
                 raise ValueError(f"{ranks} ranks (dp × cp) are no multiple of shard_size {self.shard_size}")
@@ -209,26 +214,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"{ranks} ranks (dp × cp) are no multiple of {self.replicas} replicas")
         return ranks // self.replicas
 
-    def layout(self, devices: int | None = None) -> dict[str, int]:
-        """Return the layout as a row of `suites.training.layouts.layout.Layouts.of`.
-
-        Raises ValueError where the devices are not known or do not divide.
-        """
-        return {
-            "dp": self.dp_of(devices),
-            "tp": self.tp,
-            "pp": self.pp,
-            "cp": self.cp,
-            "ep": self.ep,
-            "etp": self.etp or self.expert_tensor_ranks,
-            "virtual_stages": self.stages_per_rank(),
-            "zero": self.zero,
-            "shard_size": self.shard_ranks(devices),
-            "micro_batch_size": self.micro_batch_size,
-            "micro_batches": self.micro_batches(devices),
-            "recompute": ("none", "selective", "full").index(self.recompute),
-            "sequence_parallel": int(self.sequence_parallel and self.tp > 1),
-        }
+    @property
+    def has_experts(self) -> bool:
+        """Return whether the model is a mixture of experts."""
+        config: Mapping[str, Any] = self.config or {}
+        return any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
 
     @property
     def expert_tensor_ranks(self) -> int:
@@ -237,10 +227,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Megatron-LM's --expert-tensor-parallel-size is --tensor-model-parallel-size by default
         (megatron/training/arguments.py).
         """
-        config: Mapping[str, Any] = self.config or {}
-        counts = ("num_experts", "num_local_experts", "n_routed_experts")
-        has_experts = any(config.get(name) for name in counts)
-        return self.tp if self.program_of() == "megatron" and has_experts else 1
+        return self.tp if self.program_of() == "megatron" and self.has_experts else 1
 
     def program_of(self) -> ProgramName:
         """Return whose code trains: the program that was named, or the one that shares the model so."""
@@ -277,11 +264,6 @@ PROGRAM_OF_SHARING: Mapping[Sharing, ProgramName] = {
     "ddp": "torchtitan",
 }
 """The program of the account of layouts that shares a model so."""
-
-
-def checked(question: Question) -> Question:
-    """Return the question, its values checked by their annotations; raises ValueError with one line."""
-    return question_of(**msgspec.structs.asdict(question))
 
 
 def question_of(**fields: Any) -> Question:

@@ -57,7 +57,7 @@ class Ratio(NamedTuple):
     high: float
     processes: int
     rounds: int  # of all processes
-    basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.claims.paired_ratio.compare`
+    basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.claims.values.compare`
     left_out: int = 0  # samples of these processes that have no partner
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.ask.words import ADVISE, searching, step_question, words_of
-from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
+from harness.commands.entry import DEPENDS, DONE, NO, print_all, start
 from harness.commands.grammar import CommandWords
 from harness.question import Question
-
-if TYPE_CHECKING:
-    from harness.ask.mine import OwnStep
 
 USAGE = """\
 python -m harness.advise model=PATH gpus=N [KEY=VALUE ...]
@@ -73,54 +69,31 @@ def run(argv: Sequence[str]) -> int:
 
         return serve(argv)
     words = words_of(argv, ADVISE)
-    if "write" in words:
-        from harness.ask.written import refuse_unknown_format
-
-        refuse_unknown_format(words.values["write"])
     return answer(step_question(words), words)
 
 
 def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
-    from harness.ask import lines
     from harness.ask.advise_lines import answer_lines, own_lines
-    from harness.ask.engines import answers
-    from harness.ask.fit import folder_of, keep
+    from harness.ask.engines import answer_to
+    from harness.ask.fit import folder_of, keep, rest_lines
+    from harness.ask.mine import own_step
     from harness.ask.prices import rates_asked
 
-    everything = words.one_of("show", ("all",), "") == "all"
     rate = rates_asked(words)[0] if "rate" in words else None
-    last = list(answers(question, seconds=True))[-1]
+    last = answer_to(question)
     others = last if question.search else None
-    if "config" in words and not question.search and last.verdict != "refused":
-        others = list(answers(searching(question), seconds=True))[-1]
-    for each in (last, others):
-        if each is not None and each.verdict == "refused":
-            return complain("harness.advise", each.reason, MISTAKE)
-    mine = own_step_of(words, question)
+    if "config" in words and not question.search:
+        others = answer_to(searching(question))
+    mine = own_step(words, question) if "mine" in words else None
     keep(last, question, folder_of(question, words.text("out", "results/advise")))
-    said: list[str] = []
     if "config" in words and others is not None:
-        said += own_lines(Path(words.values["config"]).name, last, others, mine)
+        said = [*own_lines(Path(words.values["config"]).name, last, others, mine)]
         said += answer_lines(others, searching(question), rate, None)
     else:
-        said += answer_lines(last, question, rate, mine)
-    said += ["", *lines.read_lines(question, everything)] if question.format else []
-    said += ["", *lines.origins(question)] if everything else []
-    if "write" in words:
-        from harness.ask.written import written
-
-        said += ["", *written(others or last, question, words.values["write"])]
-    print_all(said)
+        said = [*answer_lines(last, question, rate, mine)]
+    rest = list(rest_lines(others or last, question, words))
+    print_all([*said, "", *rest] if question.format else [*said, *rest])
     if last.verdict == "depends" and not question.search:
         return DEPENDS
     return DONE if any(one.fits for one in last.layouts) else NO
-
-
-def own_step_of(words: CommandWords, question: Question) -> OwnStep | None:
-    """Return the user's own step of `mine=`; None without it; raises ConfigError."""
-    if "mine" not in words:
-        return None
-    from harness.ask.mine import own_step
-
-    return own_step(words, question)

@@ -67,8 +67,7 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
     from harness.frameworks.models import published_model
 
     def config_of(name: str) -> Mapping[str, Any] | None:
-        model = published_model(name)
-        return None if model is None else model.config
+        return getattr(published_model(name), "config", None)
 
     question_of_row = import_module(ROWS).question_of_row
     predictions = iter(import_module(STEPS).answers([row for row in rows if is_of_steps(row)]))

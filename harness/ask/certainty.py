@@ -6,22 +6,15 @@ that is read and not modelled, in the direction that its framework's table names
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from harness.answer import Answer, EngineName, FitVerdict, Interval, Memory, Peak, Turn
+from harness.answer import Answer, EngineName, FitVerdict, Interval, Memory, Turn
 from harness.config.variants.optimizations import CONF, read_yaml
 from harness.question import KeyRead, Question
-
-
-class Error(NamedTuple):
-    """Ends of the interval of published over predicted bytes."""
-
-    low: float
-    high: float
 
 
 @cache
@@ -30,25 +23,17 @@ def recorded() -> Mapping[str, Any]:
     return read_yaml(CONF / "engine_errors.yaml")
 
 
-def row_of(engine: EngineName | None, question: Question, kind: str) -> Mapping[str, Any]:
-    """Return the row of conf/engine_errors.yaml of an engine's bytes; `kind`: allocated or reserved."""
+def error_of(engine: EngineName | None, question: Question, kind: str) -> Mapping[str, Any]:
+    """Return the recorded error of an engine's bytes; `kind`: allocated or reserved.
+
+    `low` and `high` are the ends of the interval of published over predicted bytes, of `n` published peaks.
+    """
+    if engine == "dry run":
+        names = (f"{kind}{'_several' if (question.devices or 1) > 1 else '_one'}", kind)
+    else:
+        names = (f"{kind}{'_experts' if question.has_experts else ''}", kind)
     table = recorded()["dry run" if engine == "dry run" else "account"]
-    experts = "_experts" if has_experts(question) else ""
-    several = "_several" if (question.devices or 1) > 1 else "_one"
-    names = (f"{kind}{several}", kind) if engine == "dry run" else (f"{kind}{experts}", kind)
     return next(table[name] for name in names if name in table)
-
-
-def error_of(engine: EngineName | None, question: Question, kind: str) -> Error:
-    """Return the recorded error of an engine's bytes; `kind`: allocated or reserved."""
-    row = row_of(engine, question, kind)
-    return Error(float(row["low"]), float(row["high"]))
-
-
-def has_experts(question: Question) -> bool:
-    """Return whether a question's model is a mixture of experts."""
-    config = question.config or {}
-    return any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
 def unmodelled(question: Question) -> list[KeyRead]:
@@ -72,25 +57,15 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
+    directions = {key.memory for key in unmodelled(question)} if keys else set()
+    lowers, raises = (
+        recorded()["keys"][name] if directions & {name, "either"} else 1.0 for name in ("lowers", "raises")
+    )
     sizes = {}
-    for kind in ("allocated", "reserved"):
-        error = error_of(answer.engine, question, kind)
-        likely = getattr(memory, f"{kind}_B").likely
-        sizes[f"{kind}_B"] = Interval(likely, likely, likely).times(
-            *widened(error, question) if keys else error
-        )
+    for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
+        error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
+        sizes[kind] = Interval(likely * (error["low"] * lowers), likely, likely * (error["high"] * raises))
     return msgspec.structs.replace(memory, **sizes)
-
-
-def widened(error: Error, question: Question) -> Error:
-    """Return the error with what keys that are not modelled may do."""
-    low, high = error
-    directions = {key.memory for key in unmodelled(question)}
-    if directions & {"lowers", "either"}:
-        low *= float(recorded()["keys"]["lowers"])
-    if directions & {"raises", "either"}:
-        high *= float(recorded()["keys"]["raises"])
-    return Error(low, high)
 
 
 def judged(
@@ -100,15 +75,26 @@ def judged(
 
     `by_error`: the memory with intervals from the engine's error alone.
     """
-    fits = bool(answer.likely_fits)
-    turns = [*of_choices(answer, fits), *of_routing(memory, fits), *of_allocator(memory, question)]
-    keys = list(of_keys(question, fits))
-    if keys and turned(memory, fits):
-        turns = [*keys, *turns]
-    peak = peak_at(memory, question.micro_batch_size)
+    fits, peak = bool(answer.likely_fits), memory.peak_at(question.micro_batch_size)
+    turns = []
+    for choice in answer.others:  # than what the question leaves open and the engine assumed
+        if choice.fits != fits:
+            name, _, value = choice.choice.partition("=")
+            turns.append(Turn(kind="assumption", name=name, other=value))
+    for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
+        needed_B = None if size_B is None else memory.needed(size_B)
+        if needed_B is not None and (needed_B <= memory.room_B) != fits:
+            turns.append(Turn(kind="routing", name="routing", other=name, peak_B=needed_B))
+    if peak is not None and peak.fits_expandable and not peak.fits:  # the question leaves them open
+        turns.append(Turn(kind="allocator", name="expandable_segments", other="True"))
+    if turned(memory, fits):
+        turning = ("raises" if fits else "lowers", "either")
+        keys = [key for key in unmodelled(question) if key.memory in turning]
+        named = [Turn(kind="key", name=key.key, value=str(key.value), why=key.means) for key in keys]
+        turns = [*named, *turns]
     frees_its_cache = fits and peak is not None and peak.fits_with_slack
     if turned(by_error, fits) and not frees_its_cache:
-        turns = [*turns, of_error(answer, question)]
+        turns.append(of_error(answer, question))
     return ("depends" if turns else "fits" if fits else "does not fit"), tuple(turns)
 
 
@@ -121,60 +107,13 @@ def turned(memory: Memory, fits: bool) -> bool:
     return (memory.reserved_B.high > memory.room_B) if fits else (memory.reserved_B.low <= memory.room_B)
 
 
-def of_choices(answer: Answer, fits: bool) -> Iterator[Turn]:
-    """Yield what the question leaves open and the engine assumed, where another choice turns the verdict."""
-    for other in answer.others:
-        if other.fits != fits:
-            name, _, value = other.choice.partition("=")
-            yield Turn(kind="assumption", name=name, other=value)
-
-
-def needed(memory: Memory, allocated_B: float) -> float:
-    """Return the bytes that another rank or routing needs, with fragmentation as the peak's own."""
-    return allocated_B * memory.reserved_B.likely / memory.allocated_B.likely
-
-
-def of_allocator(memory: Memory, question: Question) -> Iterator[Turn]:
-    """Yield expandable segments, where they alone let the step fit: the question leaves them open."""
-    peak = peak_at(memory, question.micro_batch_size)
-    if peak is not None and peak.fits_expandable and not peak.fits:
-        yield Turn(kind="allocator", name="expandable_segments", other="True")
-
-
-def of_routing(memory: Memory, fits: bool) -> Iterator[Turn]:
-    """Yield the routing of tokens to experts, where an even or an uneven one turns the verdict."""
-    for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
-        needed_B = None if size_B is None else needed(memory, size_B)
-        if needed_B is not None and (needed_B <= memory.room_B) != fits:
-            yield Turn(kind="routing", name="routing", other=name, peak_B=needed_B)
-
-
-def of_keys(question: Question, fits: bool) -> Iterator[Turn]:
-    """Yield the keys that are not modelled and may turn the verdict."""
-    turning = ("raises", "either") if fits else ("lowers", "either")
-    for key in unmodelled(question):
-        if key.memory in turning:
-            yield Turn(kind="key", name=key.key, value=str(key.value), why=key.means)
-
-
 def of_error(answer: Answer, question: Question) -> Turn:
-    """Return the engine's own error, which may turn the verdict."""
-    row = row_of(answer.engine, question, deciding(answer))
+    """Return the engine's own error, which may turn the verdict.
+
+    Of a dry run that of each allocation decides, which is replayed.
+    """
+    name: EngineName = "dry run" if answer.engine == "dry run" else "account"
+    row = error_of(name, question, "allocated" if name == "dry run" else "reserved")
     ends = [f"{float(row[end]) - 1:+.0%}" for end in ("low", "high")]
     why = f"on {row['n']} published peaks" if row["n"] else "chosen, since no published peak shows it"
-    return Turn(
-        kind="error",
-        name="dry run" if answer.engine == "dry run" else "account",
-        value=" to ".join(ends),
-        why=why,
-    )
-
-
-def deciding(answer: Answer) -> str:
-    """Return which bytes' error decides: of a dry run that of each allocation, which is replayed."""
-    return "allocated" if answer.engine == "dry run" else "reserved"
-
-
-def peak_at(memory: Memory, micro_batch_size: int) -> Peak | None:
-    """Return the peak of a dry run at a micro-batch."""
-    return next((one for one in memory.peaks if one.micro_batch_size == micro_batch_size), None)
+    return Turn(kind="error", name=name, value=" to ".join(ends), why=why)

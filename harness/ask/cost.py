@@ -7,14 +7,15 @@ predicted speed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
-from harness.answer import Answer, RankedLayout
+from harness.answer import Answer
 from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
 from harness.ask.words import COST, step_question, with_one_name, words_of
-from harness.commands.entry import DONE, MISTAKE, complain, print_all, start
+from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import CommandWords, datasheet, read
 from harness.commands.results import planned, results_folder
 from harness.config.validation import ConfigError
@@ -23,8 +24,7 @@ from harness.question import Question
 from harness.units import human
 
 if TYPE_CHECKING:
-    from harness.ask.cost_lines import PricedBlock
-    from harness.ask.throughput import Throughput
+    from harness.ask.priced import Throughput
 
 USAGE = """\
 python -m harness.cost FOLDER [KEY=VALUE ...]
@@ -52,16 +52,7 @@ python -m harness.cost results/reference/cost rate=2.5 tokens=15e12
 python -m harness.cost model=llama-3.1-70b.json gpus=1024 tokens=15e12
 """
 
-DEFAULT_TOKENS = 1e12
-LEAST_TOKENS = 1e6
-HOUR_S = 3600.0
-
-
-class PricedRate(NamedTuple):
-    """Dollars per GPU-hour, and whose they are in words."""
-
-    usd_per_hour: float
-    of: str
+DEFAULT_TOKENS, LEAST_TOKENS = 1e12, 1e6
 
 
 def main(argv: Sequence[str]) -> int:
@@ -92,43 +83,39 @@ def run_tokens(words: CommandWords) -> float:
 
 def of_prediction(words: CommandWords) -> int:
     """Print what a run would cost at its predicted speed; return the exit status; raises ConfigError."""
-    from harness.ask.engines import answers
+    from harness.ask.engines import answer_to
     from harness.ask.fit import folder_of, keep
 
-    tokens, everything = run_tokens(words), words.one_of("show", ("all",), "") == "all"
+    tokens = run_tokens(words)
     rate, lists = prices.rates_asked(words)
     question = step_question(words)
-    rates = list(rates_of(rate, lists, question))
-    answer = list(answers(question, seconds=True))[-1]
-    if answer.verdict == "refused":
-        return complain("harness.cost", answer.reason, MISTAKE)
+    rates = [(rate, "your rate")] if rate is not None else list(rates_of(lists, question))
+    answer = answer_to(question)
     if not answer.layouts:
         raise ConfigError("no layout fits, so that there is nothing to price")
     keep(answer, question, folder_of(question, words.text("out", "results/advise")))
     print_all(predicted_lines(answer, question, tokens, rates))
     if question.format:
-        print_all(["", *read_lines(question, everything)])
+        print_all(["", *read_lines(question, "show" in words)])
     return DONE
 
 
-def rates_of(rate: float | None, lists: Sequence[PriceList], question: Question) -> Iterator[PricedRate]:
-    """Yield the rates at which a run is priced; raises ConfigError where no list has the device."""
-    from harness.ask.cost_lines import KINDS
-
-    if rate is not None:
-        yield PricedRate(rate, "your rate")
-        return
+def rates_of(lists: Sequence[PriceList], question: Question) -> Iterator[tuple[float, str]]:
+    """Yield dollars per GPU-hour and whose they are; raises ConfigError where no list has the device."""
     having = [one for one in lists if question.device in one.usd_per_h]
     if not having:
         raise ConfigError(f"device={question.device}: no list has its price; give rate=DOLLARS per GPU-hour")
     for one in having:
-        yield PricedRate(one.usd_per_h[question.device], f"{one.name}: {KINDS[one.kind]}, {one.date}")
+        yield one.usd_per_h[question.device], f"{one.name}: {prices.KINDS[one.kind]}, {one.date}"
 
 
 def predicted_lines(
-    answer: Answer, question: Question, tokens: float, rates: Sequence[PricedRate]
+    answer: Answer, question: Question, tokens: float, rates: Sequence[tuple[float, str]]
 ) -> Iterator[str]:
-    """Yield what the run takes and costs, each with the 90 % interval of its seconds per step."""
+    """Yield what the run takes and costs, each with the 90 % interval of its seconds per step.
+
+    `rates`: dollars per GPU-hour, and whose they are in words.
+    """
     from harness.ask.advise_lines import what_was_asked
 
     best = answer.layouts[0]
@@ -138,17 +125,14 @@ def predicted_lines(
     if not best.fits:
         yield "This layout does not fit its GPUs: python -m harness.advise has those that do."
     yield ""
-    gpus = question.devices or 1
-    hours = gpu_hours(best, tokens)
-    days = [f"{each / gpus / 24:.3g}" for each in hours]
-    yield (
-        f"{tokens:.3g} tokens take {days[0]} days (90 %: {days[1]} … {days[2]}), {hours[0]:,.0f} GPU-hours."
-    )
+    hours = best.gpu_hours(tokens)
+    days, least, most = (f"{each / (question.devices or 1) / 24:.3g}" for each in hours)
+    yield f"{tokens:.3g} tokens take {days} days (90 %: {least} … {most}), {hours[0]:,.0f} GPU-hours."
     rows = [["$ per GPU-hour", "run costs", "90 %", "$ per 10^6 tokens", ""]]
-    for one in rates:
-        usd, low, high = (one.usd_per_hour * each for each in hours)
+    for rate, whose in rates:
+        usd, low, high = (rate * each for each in hours)
         span = f"{human(low, 'USD')} … {human(high, 'USD')}"
-        rows.append([f"{one.usd_per_hour:.3g}", human(usd, "USD"), span, f"{usd / tokens * 1e6:.3g}", one.of])
+        rows.append([f"{rate:.3g}", human(usd, "USD"), span, f"{usd / tokens * 1e6:.3g}", whose])
     yield from table(rows)
     yield from wrapped(
         "Calculated: steps alone at the predicted speed; evaluation, checkpoints, failures and idle hours "
@@ -156,65 +140,38 @@ def predicted_lines(
     )
 
 
-def gpu_hours(best: RankedLayout, tokens: float) -> tuple[float, float, float]:
-    """Return the hours of one GPU that tokens take, and the ends of their interval."""
-    assert best.step_s is not None
-    hours = tokens / (best.tokens_per_s_per_device or 1.0) / HOUR_S
-    low, high = (hours * end / best.step_s.likely for end in (best.step_s.low, best.step_s.high))
-    return hours, low, high
-
-
 def of_results(words: CommandWords) -> list[str]:
     """Return the lines about a folder of results; raises ConfigError where nothing can be priced."""
-    from harness.ask.cost_lines import block_lines, no_throughput, not_priced
-    from harness.ask.throughput import of_loading_alone, throughputs
-    from harness.claims.one_machine import of_one_machine
+    from harness.ask.priced import block_lines, no_throughput, not_priced, throughputs
+    from harness.claims.values import of_one_machine
     from harness.sweep.store import read_records
 
     folder = results_folder(words.paths[0])
     tokens = run_tokens(words)
     rate, lists = prices.prices_of(words)
     records, apart = of_one_machine(planned(folder, read_records(folder)))
-    found, loading = throughputs(records), of_loading_alone(records)
+    found, loading = throughputs(records)
     if not found:
         raise ConfigError(f"{folder}: {no_throughput(loading)}")
     machines = machines_by_device(one.device_name for one in found)
-    blocks = list(priced_blocks(rate, lists, found, machines))
-    seen = {row.of for block in blocks for row in block.rows}
+    blocks: list[tuple[PriceList | None, dict[Throughput, float]]] = []
+    for each in lists:
+        machine_of = {one: machines.get(one.device_name, "") for one in found if one.is_of_a_gpu}
+        known = {one: each.usd_per_h[name] for one, name in machine_of.items() if name in each.usd_per_h}
+        blocks += [(each, known)] if known else []
+    if rate is not None:
+        blocks = [(None, dict.fromkeys(found, rate))]
+    seen = {one for _, rates in blocks for one in rates}
     reasons = not_priced([one for one in found if one not in seen], machines, loading)
     if not blocks:
         raise ConfigError(f"{folder}: {reasons}")
-    said = [line for block in blocks for line in block_lines(block, tokens)]
+    said = [line for of, rates in blocks for line in block_lines(of, rates, tokens)]
     said += [f"Not priced: {reasons}."] if reasons else []
     return [*said, *(f"{sentence}." for sentence in apart)]
 
 
-def priced_blocks(
-    rate: float | None,
-    lists: Sequence[PriceList],
-    found: Sequence[Throughput],
-    machines: Mapping[str, str],
-) -> Iterator[PricedBlock]:
-    """Yield the throughputs at the user's rate, or at each price list that has their machine."""
-    from harness.ask.cost_lines import PricedBlock, priced
-
-    if rate is not None:
-        yield PricedBlock(None, priced(dict.fromkeys(found, rate)))
-        return
-    for each in lists:
-        rates = {
-            one: each.usd_per_h[machine]
-            for one in found
-            if one.is_of_a_gpu and (machine := machines.get(one.device_name, "")) in each.usd_per_h
-        }
-        if rates:
-            yield PricedBlock(each, priced(rates))
-
-
 def machines_by_device(device_names: Iterable[str]) -> dict[str, str]:
     """Return the name in conf/hardware of each device that is there, by the device's name in records."""
-    from fnmatch import fnmatchcase
-
     from harness.config.run import names
 
     sheets = {name: datasheet(name) for name in names("hardware")}

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import IO, NamedTuple, Self
+from typing import IO, Self
 
 import msgspec
 
@@ -41,28 +41,21 @@ DIVIDED_BY = ("megatron", "nanotron")
 """What shares a model by layouts alone."""
 
 
-class ChosenEngine(NamedTuple):
-    """An engine, and why it answers."""
-
-    engine: EngineName
-    why: str
-
-
-def choose(question: Question, seconds: bool = False) -> ChosenEngine:
-    """Return the engine that answers a question. `seconds`: they are asked for, too."""
+def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
+    """Return the engine that answers a question, and why. `seconds`: they are asked for, too."""
     if seconds:
-        return ChosenEngine("step time", "seconds are asked for")
+        return "step time", "seconds are asked for"
     if question.origin("techniques").kind == "command":
-        return ChosenEngine("dry run", "techniques= lists what runs")
+        return "dry run", "techniques= lists what runs"
     if question.search or question.origin("tp").kind == "command":
-        return ChosenEngine("account", "a layout is asked about")
+        return "account", "a layout is asked about"
     sizes = {"tp": question.tp, "pp": question.pp, "cp": question.cp, "ep": question.ep}
     divided = [f"{name} {size}" for name, size in sizes.items() if size > 1]
     if divided:
-        return ChosenEngine("account", f"{' × '.join(divided)} divides the model")
+        return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
-        return ChosenEngine("account", f"{question.sharing} trains")
-    return ChosenEngine("dry run", "one program on every device, which runs on fake tensors")
+        return "account", f"{question.sharing} trains"
+    return "dry run", "one program on every device, which runs on fake tensors"
 
 
 def answers(
@@ -79,23 +72,22 @@ def answers(
     cannot run here.
     """
     start = time.monotonic()
-    choice = choose(question, seconds)
+    engine, why = choose(question, seconds)
     left_out: tuple[str, ...] = ()
-    if choice.engine == "dry run":
+    if engine == "dry run":
         if question.origin("techniques").kind != "command" and question.techniques is None:
             question, left_out = with_techniques(question)
-        slack = error_of("dry run", question, "allocated").high
+        slack = float(error_of(engine, question, "allocated")["high"])
         request = DryRunRequest(question=question, changes=tuple(changes), extent=extent, slack=slack)
-        found = from_child(request, question.model_name) if child is None else child.answers(request)
+        found = child.answers(request) if child else from_child(request, question.model_name)
     else:
-        found = iter([in_process(choice.engine, question)])
+        try:
+            found = iter([import_module(ENGINES[engine]).answer(question)])
+        except Unavailable as error:
+            found = iter([refused(str(error))])
     for answer in found:
-        timed = answer.with_(
-            engine=choice.engine,
-            why=choice.why,
-            left_out=(*answer.left_out, *left_out),
-            answer_s=time.monotonic() - start,
-        )
+        all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
+        timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
         yield with_certainty(with_room(timed), question)
 
 
@@ -123,12 +115,11 @@ def answer_of(
         return refused(str(error))
 
 
-def in_process(engine: EngineName, question: Question) -> Answer:
-    """Return the answer of an engine of numpy."""
-    try:
-        answer: Answer = import_module(ENGINES[engine]).answer(question)
-    except Unavailable as error:
-        return refused(str(error))
+def answer_to(question: Question, seconds: bool = True) -> Answer:
+    """Return the last answer to a question; raises ConfigError where it is refused."""
+    answer = answer_of(question, seconds)
+    if answer.verdict == "refused":
+        raise ConfigError(answer.reason)
     return answer
 
 

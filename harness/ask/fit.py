@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.answer import Answer, on_disk
-from harness.ask.engines import DryRunChild, answers, choose
-from harness.ask.words import FIT, OOM, question_from, words_of
-from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, complain, print_all, start
+from harness.ask.engines import DryRunChild, answer_to, answers, choose
+from harness.ask.lines import origins, read_lines, wrapped
+from harness.ask.words import FIT, OOM, mistake, question_from, words_of
+from harness.commands.entry import DEPENDS, DONE, MISTAKE, NO, print_all, start
 from harness.commands.grammar import CommandWords
+from harness.config.validation import ConfigError
 from harness.question import Question
 from harness.records import digest
+
+if TYPE_CHECKING:
+    from harness.frameworks.oom import OomExplained
 
 USAGE = """\
 python -m harness.fit model=PATH [KEY=VALUE ...]
@@ -71,6 +78,13 @@ python -m harness.fit model=config.json devices=512 layout=tp:8,pp:4,zero:1
 STATUS = {"fits": DONE, "does not fit": NO, "depends": DEPENDS, "refused": MISTAKE}
 """Exit status of a verdict."""
 
+FRAGMENTATION = {
+    "yes": "torch holds enough unused memory, in pieces",
+    "partly": "torch's unused memory and the free memory together would be enough",
+    "no": "torch's unused memory would not be enough",
+    "unknown": "the message does not say what torch holds unused",
+}
+
 
 def main(argv: Sequence[str]) -> int:
     """Answer one question, or a file of them; return the exit status."""
@@ -84,52 +98,52 @@ def run(argv: Sequence[str]) -> int:
 
         return answer_file(argv, seconds=False)
     if any(word.startswith("oom=") for word in argv):
-        from harness.ask.oom import lines
-
-        print_all(lines(words_of(argv, OOM)))
+        print_all(oom_lines(words_of(argv, OOM)))
         return DONE
     words = words_of(argv, FIT)
-    if "write" in words:
-        from harness.ask.written import refuse_unknown_format
-
-        refuse_unknown_format(words.values["write"])
     return answer(question_from(words), words)
 
 
 def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
-    from harness.ask import lines
-
     what_ifs = words.one_of("what_ifs", ("true", "all", "false"), "true")
-    everything = words.one_of("show", ("all",), "") == "all"
     folder = folder_of(question, words.text("out", "results/fit"))
-    engine = choose(question).engine
-    if engine == "dry run":
+    if choose(question)[0] == "dry run":
         if "write" in words:
-            from harness.ask.written import refuse_unwritable
+            from harness.frameworks.read import write_own
 
-            refuse_unwritable(question, words.values["write"])
+            with mistake(f"{words.typed['write']}: "):  # before it is run
+                write_own(question, words.values["write"])
         last = print_dry_run(question, what_ifs)
     else:
-        last = print_account(question, what_ifs, folder)
-    if last.verdict == "refused":
-        return complain("harness.fit", last.reason, MISTAKE)
-    keep(last, question, folder)
-    rest = [*lines.read_lines(question, everything)]
-    if everything:
-        rest += ["", *lines.origins(question)]
-    if "write" in words:
-        from harness.ask.written import written
+        from harness.ask.memory_lines import account_lines
 
-        rest += ["", *written(last, question, words.values["write"])]
-    if rest:
+        last = answer_to(question, seconds=False)
+        shown = last if what_ifs != "false" else last.with_(changes=())
+        print_all(account_lines(shown, question, folder / "answer.json"))
+    keep(last, question, folder)
+    if rest := list(rest_lines(last, question, words)):
         print_all(["", *rest])
     return STATUS[last.verdict]
 
 
+def rest_lines(answer: Answer, question: Question, words: CommandWords) -> Iterator[str]:
+    """Yield what was read of a file, where each value comes from, and the answer as a file, as asked for."""
+    yield from read_lines(question, "show" in words)
+    if "show" in words:
+        yield from ("", *origins(question))
+    if "write" in words:
+        from harness.ask.written import written
+
+        yield from ("", *written(answer, question, words.values["write"]))
+
+
 def print_dry_run(question: Question, what_ifs: str) -> Answer:
-    """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer."""
-    from harness.ask.fit_lines import first_lines, later_lines
+    """Print the verdict as soon as nothing can turn it, and the rest later; return the last answer.
+
+    Raises ConfigError where it is refused.
+    """
+    from harness.ask.memory_lines import first_lines, later_lines
     from harness.ask.recipe import described, what_ifs_of, with_techniques
 
     last, printed = None, ""  # the verdict that was printed
@@ -139,14 +153,14 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
         changes = list(what_ifs_of(question, what_ifs == "all")) if what_ifs != "false" else []
         for last in answers(question, changes=changes, child=child):
             if last.verdict == "refused":
-                return last
+                raise ConfigError(last.reason)
             if not printed and settled(last, question):
                 print_all(first_lines(last, question, described(question)))
                 printed = last.verdict
     assert last is not None
     if printed != last.verdict:
         print_all(first_lines(last, question, described(question)))
-    print_all([*later_lines(last, question), *left_out_lines(left_out)])
+    print_all(later_lines(last.with_(left_out=left_out), question))
     return last
 
 
@@ -165,25 +179,6 @@ def settled(answer: Answer, question: Question) -> bool:
     return not answer.likely_fits or most_B <= memory.room_B
 
 
-def left_out_lines(left_out: Sequence[str]) -> Iterator[str]:
-    """Yield what of a question the dry run leaves out."""
-    from harness.ask.lines import wrapped
-
-    if left_out:
-        yield from wrapped(f"Not in the dry run: {'; '.join(left_out)}.", "  ")
-
-
-def print_account(question: Question, what_ifs: str, folder: Path) -> Answer:
-    """Print the answer of the account; return it."""
-    from harness.ask.layout_lines import lines
-
-    last = list(answers(question))[-1]
-    if last.verdict != "refused":
-        shown = last if what_ifs != "false" else last.with_(changes=())
-        print_all(lines(shown, question, folder / "answer.json"))
-    return last
-
-
 def folder_of(question: Question, out: str) -> Path:
     """Return the folder of a question's answer."""
     return Path(out) / digest([msgspec.to_builtins(question)])[:16]
@@ -199,3 +194,46 @@ def keep(answer: Answer, question: Question, folder: Path) -> None:
         part.replace(folder / "answer.json")
     finally:
         part.unlink(missing_ok=True)
+
+
+def oom_lines(words: CommandWords) -> list[str]:
+    """Return the lines that explain an out-of-memory message; raises ConfigError."""
+    from harness.frameworks.oom import read_oom
+
+    path = Path(words.values["oom"])
+    question = question_from(words) if "config" in words or "model" in words else None
+    given = [key for key in words.values if key != "oom"]
+    if question is None and given:
+        raise ConfigError(f"{given[0]}: needs model= or config=, to name the tensor of oom={path}")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"oom={path}: {error.strerror or error}") from error
+    with mistake(f"oom={path}: "):
+        return list(explained(read_oom(text, question, shape_of)))
+
+
+def shape_of(config: Any) -> Any:
+    """Return the shape of a config.json's content."""
+    return import_module("suites.training.layouts.shape_of_config").shape_of_config(config)
+
+
+def explained(found: OomExplained) -> Iterator[str]:
+    """Yield what an out-of-memory message says, in sentences."""
+    message, where = found.message, found.where
+    rank = "" if message.rank is None else f" on rank {message.rank}"
+    line = f" ({where.line})" if where.line else ""
+    place = f", at {where.place}{line}" if where.place else line
+    phase = f" in {where.phase}{' (recomputed)' if where.recomputed else ''}" if where.phase else ""
+    yield from wrapped(
+        f"{message.backend} ran out of memory{rank}{phase}{place}: {message.asked.text} asked for.", "  "
+    )
+    yield from wrapped(f"Fragmentation: {FRAGMENTATION[message.fragmentation]}.", "  ")
+    for one in found.tensors[:3]:
+        yield from wrapped(f"Of this size: {one.name}, {one.size_B / 1e9:.2f} GB = {one.formula}.", "  ")
+    if found.missing:
+        yield from wrapped(f"Not known: {found.missing}.", "  ")
+    yield "What would change it, cheapest first:"
+    for number, remedy in enumerate(found.remedies, 1):
+        technique = f" [{remedy.technique}]" if remedy.technique else ""
+        yield from wrapped(f"{number}. {remedy.change}{technique}: costs {remedy.cost}.", "     ")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from harness.answer import Answer, Interval, Turn
-from harness.ask.words import device_title
+from harness.commands.grammar import datasheet
 from harness.question import KeyRead, Question
 from harness.units import number
 
 WIDTH = 96
 """Columns of the longest line."""
-
-GiB = 2.0**30
 
 MOST_KEYS = 8
 """Keys that are not modelled and are listed by name; the rest are counted, and listed by show=all."""
@@ -73,15 +71,50 @@ def table(rows: Sequence[Sequence[str]], texts: int = 1) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def model_title(question: Question) -> str:
-    """Return the model's name, or words for one that only has sizes."""
-    return question.model_name or "Model without a name"
+def apart(*parts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of parts, with an empty one before each."""
+    for part in parts:
+        yield ""
+        yield from part
+
+
+def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -> list[str]:
+    """Return a sentence with the model, the devices, the length of sequences, and further facts.
+
+    `link`: with the network between the devices.
+    """
+    model = question.model_name or "Model without a name"
+    cluster = f"{devices_of(question)}, {link_title(question)};" if link else f"{devices_of(question)},"
+    return wrapped(
+        f"{model}, {parameters(answer.parameters or 0.0)}; {cluster} "
+        f"{', '.join([f'{question.seq_len or 0:,} tokens per sequence', *facts])}."
+    )
+
+
+def trainer(question: Question) -> str:
+    """Return whose code trains, in words."""
+    return f"as {PROGRAMS[question.program_of()]} trains"
 
 
 def devices_of(question: Question) -> str:
     """Return the devices in words."""
-    count = question.devices or question.dp_of() * question.model_ranks
-    return f"{count:,} × {device_title(question)}" if count > 1 else device_title(question)
+    title = str(datasheet(question.device)["name"])
+    if question.memory_B is not None:
+        unit, size = ("GiB", 2.0**30) if question.memory_B % 1e6 else ("GB", 1e9)
+        title = f"device of {question.memory_B / size:g} {unit}"
+    count = question.all_devices()
+    return f"{count:,} × {title}" if count > 1 else title
+
+
+def link_title(question: Question) -> str:
+    """Return the network in words."""
+    kind = ", EFA" if question.network == "efa" else ""
+    return f"{question.network_B_per_s * 8 / 1e9:g} Gbit/s per GPU{kind}"
+
+
+def room(usable_B: float, less: str) -> str:
+    """Return what a process can use of a device, and what is taken off it."""
+    return f"{GB(usable_B)} GB ({usable_B / 2**30:.1f} GiB) usable, less {less}. 1 GB = 10^9 B."
 
 
 def engine(answer: Answer) -> str:
@@ -116,21 +149,19 @@ def turn_words(turn: Turn, likely: str) -> str:
             return f"the {turn.name}'s error, {turn.value} ({turn.why}): it likely {likely}"
 
 
-def read_lines(question: Question, everything: bool = False) -> Iterator[str]:
+def read_lines(question: Question, everything: bool) -> Iterator[str]:
     """Yield what was read of a framework's file, and each key that is not modelled."""
     if not question.format:
         return
     by_status: dict[str, list[KeyRead]] = {}
     for key in question.keys:
         by_status.setdefault(key.status, []).append(key)
-    counts: Mapping[str, int] = {name: len(found) for name, found in by_status.items()}
-    model = (
-        f"{question.model_name}, {question.model_source}" if question.model_name else question.model_source
-    )
+    counts = {name: len(by_status.get(name, ())) for name in ("understood", "default", "irrelevant")}
+    model = f"{question.model_name}, {question.model_source}".removeprefix(", ")
     yield from wrapped(
-        f"Read as {question.format}: {counts.get('understood', 0)} keys understood, "
-        f"{counts.get('default', 0)} defaults of {question.framework}, {counts.get('irrelevant', 0)} keys "
-        f"that change neither memory nor speed. Model: {model}.",
+        f"Read as {question.format}: {counts['understood']} keys understood, {counts['default']} defaults of "
+        f"{question.framework}, {counts['irrelevant']} keys that change neither memory nor speed. Model: "
+        f"{model}.",
         "  ",
     )
     unclear = by_status.get("not modelled", [])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.answer import Answer, StepCause
 from harness.ask.lines import wrapped
+from harness.ask.words import mistake
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
 from harness.instruments.transformer.flop import CONVENTIONS, flop_per_token, reconciled
@@ -18,7 +20,7 @@ from harness.question import Question
 from harness.records import Unavailable
 
 if TYPE_CHECKING:
-    from harness.frameworks.logs.read import OwnLog, Steady
+    from harness.frameworks.logs import OwnLog, Steady
     from harness.instruments.transformer.shape import TransformerShape
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
@@ -70,27 +72,22 @@ def own_step(words: CommandWords, question: Question) -> OwnStep:
         raise ConfigError(
             f"{words.typed['mine']}: expected the seconds of your step, as 4.1s or 850ms, or a log's file"
         )
-    from harness.frameworks.logs.read import read_log
+    from harness.frameworks.logs import read_log
 
-    try:
+    with mistake(f"{words.typed['mine']}: "):
         log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
         steady = seconds_of(log, question)
         said = [*of_log(path, log, steady, question), *other_counts(question, steady.median)]
         return OwnStep(steady.median, tuple(said))
-    except ValueError as error:
-        raise ConfigError(f"{words.typed['mine']}: {error}") from error
 
 
 def shape_of(question: Question) -> TransformerShape | None:
     """Return the shape of a question's model; None where it has none, as the engine says in its refusal."""
-    if question.config is None:
-        return None
-    module = import_module("suites.training.layouts.shape_of_config")
-    try:
-        shape: TransformerShape = module.shape_of_config(question.config)
-    except (Unavailable, ValueError):
-        return None
-    return shape
+    with suppress(Unavailable, ValueError):
+        module = import_module("suites.training.layouts.shape_of_config")
+        shape: TransformerShape = module.shape_of_config(question.config or {})
+        return shape
+    return None
 
 
 def other_counts(question: Question, step_s: float) -> Iterator[str]:
@@ -109,7 +106,7 @@ def seconds_of(log: OwnLog, question: Question) -> Steady:
 
     Raises ValueError where they do not follow.
     """
-    from harness.frameworks.logs.read import Steady
+    from harness.frameworks.logs import Steady
 
     batch_known = question.global_batch_size is not None or question.gradient_accumulation_steps is not None
     found = log.metrics.get("step_s")
@@ -121,8 +118,7 @@ def seconds_of(log: OwnLog, question: Question) -> Steady:
             f"{log.framework}'s log has {', '.join(log.metrics)}, of which no seconds per step follow; "
             "global_batch_size= gives the sequences of one"
         )
-    sequences = question.micro_batch_size * question.micro_batches() * question.dp_of()
-    tokens = sequences * (question.seq_len or 0) / (question.dp_of() * question.model_ranks)
+    tokens = question.sequences_per_step() * (question.seq_len or 0) / question.all_devices()
     work = tokens * flop_per_token(log.framework, shape, question.seq_len or 0)
     return Steady(work / rate.median, work / rate.high, work / rate.low, rate.lines)
 

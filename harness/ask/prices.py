@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harness.ask.words import mistake
 from harness.claims.load import read_yaml
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError, unknown
 from harness.config.variants.optimizations import CONF
 from harness.instruments.prices import PriceList, price_lists, refuse_confused
-from harness.records import Unavailable
 
 KEYS = ("rate", "gpus_per_node", "prices")
 RATE = re.compile(r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(/node)?(/month|/h)?")
 RATES = "dollars per GPU-hour above 0, as 2.5, 20/node, 1800/month or 14000/node/month"
-HOURS_PER_MONTH = 730.0
+HOURS_PER_MONTH, HOUR_S = 730.0, 3600.0
+
+KINDS = {"owned": "what it costs an owner", "reserved": "rented by contract", "on_demand": "rented on demand"}
+"""Of price lists, in words."""
 
 
 def prices_of(words: CommandWords) -> tuple[float | None, Sequence[PriceList]]:
@@ -51,19 +54,15 @@ def rate_of(words: CommandWords) -> float:
         raise ConfigError(f"{typed}: a rate per node needs gpus_per_node=NUMBER")
     gpus = words.whole("gpus_per_node", 1)
     hours = HOURS_PER_MONTH if found[3] == "/month" else 1.0
-    try:
+    with mistake():
         return refuse_confused(float(found[1]) / gpus / hours, typed, "/node and gpus_per_node")
-    except Unavailable as fault:
-        raise ConfigError(str(fault)) from None
 
 
 def lists_of(text: str) -> tuple[PriceList, ...]:
     """Return the lists of conf/prices.yaml, one by its name, or those of a file; raises ConfigError."""
     own = text.endswith((".yaml", ".yml"))
-    try:
+    with mistake():
         lists = price_lists(read_yaml(Path(text) if own else CONF / "prices.yaml"))
-    except Unavailable as fault:
-        raise ConfigError(str(fault)) from None
     names = [one.name for one in lists]
     if text and not own and text not in names:
         raise unknown(f"prices={text}", text, names)

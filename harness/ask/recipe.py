@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from harness.ask.words import positions_of
+from harness.ask.words import mistake, positions_of
+from harness.config.declarations import Role
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import CONF, read_yaml
-from harness.config.variants.technique_list import combination, title_of
-from harness.config.variants.techniques import Named, built, checked_techniques, file_of, literal, role_of
+from harness.config.variants.techniques import Named, checked_techniques, combination, declared, title_of
 from harness.question import AskedChange, Question
 
 LATER = "try it with what_ifs=all"
@@ -23,7 +23,7 @@ TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma",
 MOST_TOKENS = 128
 """Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
 
-SPLITTING = ("TENSOR_PARALLELISM", "CONTEXT_PARALLELISM", "PIPELINE_PARALLELISM")
+SPLITTING = (Role.TENSOR_PARALLELISM, Role.CONTEXT_PARALLELISM, Role.PIPELINE_PARALLELISM)
 """Roles of techniques whose number of ranks is not that of `devices`."""
 
 
@@ -39,15 +39,13 @@ def with_techniques(question: Question) -> tuple[Question, tuple[str, ...]]:
     if question.techniques is not None:
         listed: list[Mapping[str, Any]] = [{name: settings} for name, settings in question.techniques]
     else:
-        try:
+        with mistake():
             found = techniques_of(question)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         listed, left_out = [{name: settings} for name, settings in found.techniques], found.left_out
         if question.optimizer != "adamw":
             listed.append({"optimizer": {"name": question.optimizer}})
     recipe = combination(listed)
-    devices = question.devices or question.dp_of() * question.model_ranks
+    devices = question.all_devices()
     refuse_sharing(recipe, devices)
     return with_recipe(question, recipe, devices=devices), left_out
 
@@ -71,16 +69,11 @@ def with_recipe(question: Question, recipe: Named, **fields: Any) -> Question:
     return msgspec.structs.replace(question, techniques=techniques, **fields)
 
 
-def recipe_of(question: Question) -> Named:
-    """Return a question's techniques."""
-    return tuple(question.techniques or ())
-
-
 def described(question: Question) -> str:
     """Return the techniques with their settings, without the optimizer's name."""
     named = [
         title_of(((name, settings),))
-        for name, settings in recipe_of(question)
+        for name, settings in question.techniques or ()
         if (name, *settings) != ("optimizer", "name")
     ]
     return ", ".join(named) or "none, plain PyTorch"
@@ -88,8 +81,8 @@ def described(question: Question) -> str:
 
 def refuse_sharing(recipe: Named, devices: int) -> None:
     """Raise ConfigError where a recipe does not share the model over just these devices."""
-    sharing = techniques_of_role("PARALLELISM")
-    allowed = [name for name in sharing if literal(file_of(name), "NO_DRY_RUN") is None]
+    sharing = techniques_of_role(Role.PARALLELISM)
+    allowed = [name for name in sharing if not declared()[name].no_dry_run]
     for name in (name for role in SPLITTING for name in techniques_of_role(role)):
         if name in dict(recipe):
             raise ConfigError(
@@ -102,14 +95,14 @@ def refuse_sharing(recipe: Named, devices: int) -> None:
         )
 
 
-def techniques_of_role(role: str) -> list[str]:
-    """Return the techniques with a role of `suites.training.step.Role`; reads their modules."""
-    return [name for name in built() if role_of(file_of(name)) == role]
+def techniques_of_role(role: Role) -> list[str]:
+    """Return the techniques with a role."""
+    return sorted(name for name, one in declared().items() if one.role is role)
 
 
 def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
     """Yield the what-ifs of conf/fit.yaml that change this recipe; `everything`: the slow ones, too."""
-    recipe = recipe_of(question)
+    recipe = tuple(question.techniques or ())
     other = "several" if question.devices == 1 else "one"
     for entry in read_yaml(CONF / "fit.yaml")["what_ifs"]:
         if entry.get("devices", "") == other:

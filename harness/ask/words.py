@@ -7,21 +7,19 @@ file says, and each field keeps where it comes from.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 from typing import Any, get_args
 
 from harness import question as typed
-from harness.commands.grammar import MOST, CommandWords, datasheet, device_of, read
-from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, workload_from_file
-from harness.config.user_inputs.transformers_source import unknown_model_type
+from harness.commands.grammar import MOST, CommandWords, device_of, read
+from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, unknown_model_type, workload_from_file
 from harness.config.validation import ConfigError, unknown
 from harness.question import FieldOrigin, NamedTechnique, Question
-
-SEARCH = "search"
-DEFAULT_DEVICE = "h100_80gb"
+from harness.records import Unavailable
 
 PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
 """Parts of a layout."""
@@ -37,13 +35,29 @@ NEARLY = 0.05
 LINKS_IN_USE_B_PER_S = (1e8, 2e11)
 """Rates per device of networks that anybody has: 0.8 Gbit/s to 1.6 Tbit/s."""
 
-SHARING_OF_PROGRAM: Mapping[str, typed.Sharing] = {
-    "megatron": "megatron",
-    "nanotron": "nanotron",
-    "deepspeed": "zero",
-    "torchtitan": "fsdp2",
-    "composer": "fsdp1",
+SHARING_OF_PROGRAM = {program: how for how, program in typed.PROGRAM_OF_SHARING.items() if how != "ddp"}
+
+UNDIVIDED = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "dp": None}
+OF_FILES = {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
+"""What `layout=` puts in place of a question's layout, and of what only a framework's file says of it."""
+
+EVERY_LAYOUT = FieldOrigin("assumption", "every layout is tried")
+
+BOOLEANS = {"true": True, "false": False}
+CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "program": {name: name for name in get_args(typed.ProgramName)},
+    "optimizer": {name: name for name in get_args(typed.Optimizer)},
+    "precision": {name: name for name in get_args(typed.PrecisionName)},
+    "recompute": {name: name for name in get_args(typed.Recompute)},
+    "dispatcher": {name: name for name in get_args(typed.Dispatcher)},
+    "fused_loss": BOOLEANS,
+    "compiled": BOOLEANS,
+    "offload": {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")},
 }
+"""Words with a closed list, by what stands for what value."""
+
+WORD_OF_FIELD = {"memory_B": "device", "network_B_per_s": "link", "network": "link", "compile": "compiled"}
+"""Words of a command by the fields that they give, where the names differ."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,15 @@ ALIASES = {"gpus": "devices", "price": "rate"}
 """Two names of one word."""
 
 
+@contextmanager
+def mistake(where: str = "") -> Iterator[None]:
+    """Raise ConfigError in place of a ValueError or of `Unavailable`, with the words that it is about."""
+    try:
+        yield
+    except (ValueError, Unavailable) as error:
+        raise ConfigError(f"{where}{error}") from error
+
+
 def words_of(argv: Sequence[str], mode: Mode) -> CommandWords:
     """Return the words of a command, checked for the mode; raises ConfigError."""
     words = read(argv, ALL)
@@ -93,6 +116,12 @@ def words_of(argv: Sequence[str], mode: Mode) -> CommandWords:
             uses = ", ".join(other.name for other in MODES if key in allowed(other))
             where = f"; {uses} has it" if uses else ""
             raise ConfigError(f"{key}: not used for {mode.name}{where}")
+    words.one_of("show", ("all",), "")
+    if "write" in words:
+        from harness.frameworks.table import framework_named
+
+        with mistake(f"{words.typed['write']}: "):
+            framework_named(words.values["write"])
     return with_one_name(words)
 
 
@@ -101,8 +130,9 @@ def with_one_name(words: CommandWords) -> CommandWords:
     for one, other in ALIASES.items():
         if one in words and other in words:
             raise ConfigError(f"{one}: {other} is given, too; they are two names of one key")
-    values = {ALIASES.get(key, key): value for key, value in words.values.items()}
-    typed_ = {ALIASES.get(key, key): text for key, text in words.typed.items()}
+    values, typed_ = (
+        {ALIASES.get(key, key): text for key, text in given.items()} for given in (words.values, words.typed)
+    )
     return CommandWords(words.paths, values, typed_)
 
 
@@ -116,39 +146,28 @@ def question_from(words: CommandWords) -> Question:
 
     Raises ConfigError.
     """
-    try:
+    with mistake():
         question = of_file(words) if "config" in words else of_model(words)
         return with_batch(with_layout(with_recipe(with_cluster(question, words), words), words), words)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def of_file(words: CommandWords) -> Question:
     """Return the question of a framework's file, with the model of `model=` where it is given."""
+    from harness.frameworks.models import nearest_model
     from harness.frameworks.read import read_own_file
 
-    try:
+    with mistake("config="):
         question = read_own_file(words.values["config"])
-    except ValueError as error:
-        raise ConfigError(f"config={error}") from error
     if "model" in words:
         question = with_model(question, words.values["model"])
     if question.config is None:
+        name, near = question.model_name, nearest_model(question.model_name) if question.model_name else ""
+        nearest = f"; the nearest is {near}" if near else ""
+        why = f"{name!r} has no published shape here{nearest}" if name else "it names no model"
         raise ValueError(
-            f"model: missing; {question.format}: {without_shape(question.model_name)}; give model=PATH, a "
-            "Hugging Face config.json"
+            f"model: missing; {question.format}: {why}; give model=PATH, a Hugging Face config.json"
         )
     return question
-
-
-def without_shape(name: str) -> str:
-    """Return why a model's name gives no sizes, with the nearest name that does."""
-    from harness.frameworks.models import nearest_model
-
-    if not name:
-        return "it names no model"
-    near = nearest_model(name)
-    return f"{name!r} has no published shape here{f'; the nearest is {near}' if near else ''}"
 
 
 def of_model(words: CommandWords) -> Question:
@@ -162,37 +181,24 @@ def of_model(words: CommandWords) -> Question:
 
 def with_model(question: Question, name: str) -> Question:
     """Return the question about another model: a config.json, its folder, or a published shape's name."""
-    if not Path(name).exists():
-        from harness.frameworks.models import published_model
+    of, exists = FieldOrigin("command", "model"), Path(name).exists()
+    if not exists:
+        from harness.frameworks.models import nearest_model, published_model
 
-        shape = published_model(name)
-        if shape is not None:
-            return question.with_fields(
-                FieldOrigin("command", "model"),
-                config=dict(shape.config),
-                model_name=name,
-                model_source=shape.source,
-            )
+        if (shape := published_model(name)) is not None:
+            config = dict(shape.config)
+            return question.with_fields(of, config=config, model_name=name, model_source=shape.source)
     try:
-        described = workload_from_file(Path(name))
+        config = workload_from_file(Path(name)).fields["hf_config"]
     except ValueError as error:
-        from harness.frameworks.models import nearest_model
-
-        near = "" if Path(name).exists() or name.endswith(".json") else nearest_model(name)
+        near = "" if exists or name.endswith(".json") else nearest_model(name)
         hint = f"; of published shapes {near} is the nearest name" if near else ""
         raise ConfigError(f"model: {error}{hint}") from None
-    config = described.fields["hf_config"]
     if reason := unknown_model_type(config["model_type"], "auto_map" in config):
         raise ConfigError(f"model: {name}: {reason}")
-    return question.with_fields(
-        FieldOrigin("command", "model"), config=config, model_name=display_name(name), model_source=name
-    )
-
-
-def display_name(path: str) -> str:
-    """Return a model's file for display, with its folder where the file is called config.json."""
-    file = Path(path)
-    return f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
+    file = Path(name)
+    title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
+    return question.with_fields(of, config=config, model_name=title, model_source=name)
 
 
 def positions_of(question: Question) -> int | None:
@@ -208,25 +214,19 @@ def positions_of(question: Question) -> int | None:
 
 def with_cluster(question: Question, words: CommandWords) -> Question:
     """Return the question with the command's devices and network."""
-    fields: dict[str, Any] = {}
-    if "devices" in words:
-        fields["devices"] = words.whole("devices", 1)
-    if "gpus_per_node" in words:
-        fields["gpus_per_node"] = words.whole("gpus_per_node", 8)
+    fields: dict[str, Any] = {
+        key: words.whole(key, 1) for key in ("devices", "gpus_per_node") if key in words
+    }
     if "device" in words:
-        device = device_of(words.values["device"])
-        if device.option:
-            fields["device"] = device.option
+        device, memory_B = device_of(words.values["device"])
+        if device:
+            fields["device"] = device
         else:
-            question = _assumed(question, device=DEFAULT_DEVICE)
-        fields["memory_B"] = device.memory_B
+            question = _assumed(question, device=Question().device)
+        fields["memory_B"] = memory_B
     if "link" in words:
         fields |= link_of(words.values["link"], fields.get("gpus_per_node", question.gpus_per_node))
     return _from_command(question, fields)
-
-
-WORD_OF_FIELD = {"memory_B": "device", "network_B_per_s": "link", "network": "link", "compile": "compiled"}
-"""Words of a command by the fields that they give, where the names differ."""
 
 
 def _from_command(question: Question, fields: Mapping[str, Any], word: str = "") -> Question:
@@ -234,6 +234,10 @@ def _from_command(question: Question, fields: Mapping[str, Any], word: str = "")
         of = word or WORD_OF_FIELD.get(name, name)
         question = question.with_fields(FieldOrigin("command", of), **{name: value})
     return question
+
+
+def _assumed(question: Question, **fields: Any) -> Question:
+    return question.with_fields(FieldOrigin("assumption"), **fields)
 
 
 def link_of(text: str, gpus_per_node: int) -> dict[str, Any]:
@@ -273,31 +277,16 @@ def with_recipe(question: Question, words: CommandWords) -> Question:
             if key in words and key != "optimizer":
                 raise ConfigError(f"{key}: techniques= is the whole recipe; name it there")
     fields: dict[str, Any] = {}
-    for key, kind in CHOICES.items():
+    for key, values in CHOICES.items():
         if key in words:
-            fields[key] = words.one_of(key, get_args(kind), "")
-    for key, field in {"fused_loss": "fused_loss", "compiled": "compile"}.items():
-        if key in words:
-            fields[field] = words.one_of(key, ("true", "false"), "") == "true"
-    if "offload" in words:
-        places = {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")}
-        fields["offload"] = places[words.one_of("offload", places, "none")]
+            field = "compile" if key == "compiled" else key
+            fields[field] = values[words.one_of(key, values, "")]
     if "recompute_modules" in words:
         fields["recompute_modules"] = tuple(map(str, list_of("recompute_modules", words)))
         fields.setdefault("recompute", "selective")
     if "techniques" in words:
         fields["techniques"] = techniques_of(words)
     return _from_command(question, fields)
-
-
-CHOICES = {
-    "program": typed.ProgramName,
-    "optimizer": typed.Optimizer,
-    "precision": typed.PrecisionName,
-    "recompute": typed.Recompute,
-    "dispatcher": typed.Dispatcher,
-}
-"""Words with a closed list of values, by the type of their field."""
 
 
 def list_of(key: str, words: CommandWords) -> list[Any]:
@@ -315,7 +304,7 @@ def list_of(key: str, words: CommandWords) -> list[Any]:
 
 def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
     """Return the techniques of `techniques=` with their settings, checked; raises ConfigError."""
-    from harness.config.variants.technique_list import combination
+    from harness.config.variants.techniques import combination
 
     given = list_of("techniques", words)
     if words.text("optimizer", "adamw") != "adamw":
@@ -325,28 +314,23 @@ def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
 
 def with_layout(question: Question, words: CommandWords) -> Question:
     """Return the question with the command's layout, and what a program does where nothing was said."""
-    if "layout" in words:
+    text = words.text("layout", "")
+    if text:
         if question.techniques is not None:
             raise ConfigError(
                 "techniques: not used with layout=, whose recipe is recompute=, precision=, ..."
             )
-        text = words.values["layout"]
-        parts = {} if text == SEARCH else parts_of(text, question.devices or 1)
-        plain = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "dp": None}
-        fields = {**plain, **parts, "search": text == SEARCH}
-        if "config" in words:
-            fields |= {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
-        typed_ = "layout" in words.typed
-        origin = (
-            FieldOrigin("command", "layout") if typed_ else FieldOrigin("assumption", "every layout is tried")
+        parts = {} if text == "search" else parts_of(text, question.devices or 1)
+        question = question.with_fields(
+            FieldOrigin("command", "layout") if "layout" in words.typed else EVERY_LAYOUT,
+            **{**UNDIVIDED, **parts, "search": text == "search"},
+            **(OF_FILES if "config" in words else {}),
         )
-        question = question.with_fields(origin, **fields)
     if "config" in words:
         if "techniques" in words and max(question.model_ranks, question.ep) > 1:
             raise ConfigError("techniques: not used with a file that divides the model by tp, pp, cp or ep")
         return question
-    text = words.text("layout", "")
-    if "layout" not in words and question.program is None:
+    if not text and question.program is None:
         several = question.techniques is None and (question.devices or 1) > 1
         return _assumed(question, sharing="fsdp2", zero=3) if several else question
     program = question.program or "megatron"
@@ -358,10 +342,6 @@ def with_layout(question: Question, words: CommandWords) -> Question:
     if "zero" not in text:
         question = _assumed(question, zero=3 if program == "torchtitan" else 1)
     return question
-
-
-def _assumed(question: Question, **fields: Any) -> Question:
-    return question.with_fields(FieldOrigin("assumption"), **fields)
 
 
 def parts_of(text: str, devices: int) -> dict[str, Any]:
@@ -403,25 +383,25 @@ def parts_of(text: str, devices: int) -> dict[str, Any]:
 
 def with_batch(question: Question, words: CommandWords) -> Question:
     """Return the question with the command's lengths and batch; a length that nothing gives is assumed."""
-    fields: dict[str, Any] = {
-        key: words.whole(key, 1) for key in ("seq_len", "micro_batch_size") if key in words
-    }
-    question = _from_command(question, fields)
+    sizes = {key: words.whole(key, 1) for key in ("seq_len", "micro_batch_size") if key in words}
+    question = _from_command(question, sizes)
     if question.seq_len is None:
         usual = min(USUAL_SEQ_LEN, positions_of(question) or USUAL_SEQ_LEN)
         question = question.with_fields(FieldOrigin("assumption", "no length was given"), seq_len=usual)
-    if "global_batch_size" in words and "tokens_per_batch" in words:
+    given = [key for key in ("global_batch_size", "tokens_per_batch") if key in words]
+    if len(given) > 1:
         raise ConfigError(
             f"{words.typed['tokens_per_batch']}: global_batch_size is given, too; give one of the two"
         )
-    if "global_batch_size" in words:
-        batch = words.whole("global_batch_size", 1)
-    elif "tokens_per_batch" in words:
-        batch = sequences_of(words, question.seq_len or USUAL_SEQ_LEN)
-    else:
+    if not given:
         return question
-    word = "global_batch_size" if "global_batch_size" in words else "tokens_per_batch"
-    return _from_command(question, {"global_batch_size": batch, "gradient_accumulation_steps": None}, word)
+    batch = (
+        words.whole("global_batch_size", 1)
+        if given == ["global_batch_size"]
+        else sequences_of(words, question.seq_len or USUAL_SEQ_LEN)
+    )
+    fields = {"global_batch_size": batch, "gradient_accumulation_steps": None}
+    return _from_command(question, fields, *given)
 
 
 def sequences_of(words: CommandWords, seq_len: int) -> int:
@@ -444,8 +424,8 @@ def sequences_of(words: CommandWords, seq_len: int) -> int:
 def step_question(words: CommandWords) -> Question:
     """Return what the words ask about seconds: of one layout, or of the fastest; raises ConfigError."""
     if "layout" not in words and "config" not in words:
-        words = replace(words, values={**words.values, "layout": SEARCH})
-    if "device" in words and not device_of(words.values["device"]).option:
+        words = replace(words, values={**words.values, "layout": "search"})
+    if "device" in words and not device_of(words.values["device"])[0]:
         text = words.values["device"]
         raise ConfigError(f"device={text}: seconds need a GPU's rates; give a name of conf/hardware")
     question = question_from(words)
@@ -455,39 +435,15 @@ def step_question(words: CommandWords) -> Question:
         raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4, or config=FILE")
     if question.devices is not None:
         return question
-    try:
-        devices = question.dp_of() * question.model_ranks
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return question.with_fields(FieldOrigin("key", "dp"), devices=devices)
+    with mistake():
+        return question.with_fields(FieldOrigin("key", "dp"), devices=question.all_devices())
 
 
 def searching(question: Question) -> Question:
     """Return the question about every layout in place of one."""
-    plain = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "dp": None, "replicas": 1}
-    recipe = {"micro_batch_size": 1, "recompute": "none", "layers_per_stage": None, "layers_of_stages": ()}
-    batch = question.global_batch_size or (
-        question.micro_batch_size * question.micro_batches() * question.dp_of()
-        if question.gradient_accumulation_steps
-        else None
-    )
-    return question.with_fields(
-        FieldOrigin("assumption", "every layout is tried"),
-        **{**plain, **recipe, "search": True, "shard_size": None},
-        global_batch_size=batch,
-        gradient_accumulation_steps=None,
-    )
-
-
-def device_title(question: Question) -> str:
-    """Return a question's device in words."""
-    if question.memory_B is None:
-        return str(datasheet(question.device)["name"])
-    unit, size = ("GiB", 2.0**30) if question.memory_B % 1e6 else ("GB", 1e9)
-    return f"device of {question.memory_B / size:g} {unit}"
-
-
-def link_title(question: Question) -> str:
-    """Return a question's network in words."""
-    kind = ", EFA" if question.network == "efa" else ""
-    return f"{question.network_B_per_s * 8 / 1e9:g} Gbit/s per GPU{kind}"
+    batch = question.global_batch_size
+    if not batch and question.gradient_accumulation_steps:
+        batch = question.sequences_per_step()
+    recipe = {"micro_batch_size": 1, "recompute": "none", "shard_size": None, "search": True}
+    count = {"global_batch_size": batch, "gradient_accumulation_steps": None}
+    return question.with_fields(EVERY_LAYOUT, **UNDIVIDED, **OF_FILES, **recipe, **count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness.answer import Answer
-from harness.config.validation import ConfigError
+from harness.ask.words import mistake
 from harness.question import FieldOrigin, Question
 
 RECOMPUTES = ("none", "selective", "full")
@@ -20,26 +20,6 @@ SAID = (
 ANSWERED = FieldOrigin("assumption", "the answer")
 
 
-def refuse_unknown_format(format_: str) -> None:
-    """Raise ConfigError for a `write=` that names no format."""
-    from harness.frameworks.table import framework_named
-
-    try:
-        framework_named(format_)
-    except ValueError as error:
-        raise ConfigError(f"write={format_}: {error}") from error
-
-
-def refuse_unwritable(question: Question, format_: str) -> None:
-    """Raise ConfigError where a question that is dry-run has no file of that framework, before it is run."""
-    from harness.frameworks.read import write_own
-
-    try:
-        write_own(question, format_)
-    except ValueError as error:
-        raise ConfigError(f"write={format_}: {error}") from error
-
-
 def written(answer: Answer, question: Question, format_: str) -> Iterator[str]:
     """Yield the answer as a framework's file, and what that file cannot say; raises ConfigError."""
     found = answered(answer, question)
@@ -48,11 +28,9 @@ def written(answer: Answer, question: Question, format_: str) -> Iterator[str]:
         return
     from harness.frameworks.read import read_back, write_own
 
-    try:
+    with mistake(f"write={format_}: "):
         text = write_own(found, format_)
         other = read_back(found, format_, text)
-    except ValueError as error:
-        raise ConfigError(f"write={format_}: {error}") from error
     yield from text.rstrip().splitlines()
     said = [
         f"{name} {theirs} for {ours}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from harness.claims.comparisons import Order, order_of, order_outcome
 from harness.claims.model import Claim, Difference, Interpretation, Verdict
-from harness.claims.monotonic import Order, order_of, order_outcome
 from harness.claims.values import ClaimValue, NoValueError, RecordsByVariant, value_of
 from harness.records import Origin, Record, Status
 

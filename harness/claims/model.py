@@ -90,7 +90,7 @@ class AdjacentRatio(NamedTuple):
     ratio: float
     low: float
     high: float
-    basis: str  # see `harness.claims.paired_ratio.compare`
+    basis: str  # see `harness.claims.values.compare`
     processes: int
     samples: int
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims.load import load_sources, read_yaml
-from harness.claims.published import PublishedRow, rows
-from harness.claims.sources import (
+from harness.claims.published import (
     ClaimSource,
+    PublishedRow,
     Sources,
     refuse_disagreement,
     refuse_unused,
+    rows,
     same_words,
     source_of,
 )

@@ -1,17 +1,227 @@
-"""An interpretation of a claim -> our value: which records it speaks of, and what they contain. Pure."""
+"""An interpretation of a claim -> our value: which records it speaks of, and what they contain. Pure.
+
+Divide a run into two halves, as if it had been taken twice: what they do not share is no answer. Pure.
+
+Keep values of unlike machines apart before anything is pooled: records -> those of one machine. Pure.
+
+Compare one metric of two variants: the one way from records to a ratio, for the judge and every report.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import statistics as plain
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.claims.model import Claim, Interpretation
-from harness.claims.paired_ratio import AGAIN, NoPairsError, compare, inverse
 from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import interval_of_mean
-from harness.units import human
+from harness.units import counted, human
+
+if TYPE_CHECKING:
+    from harness.statistics import Ratio
+
+TIMED = (Origin.MEASURED, Origin.EMULATED)
+"""Origins of values that another run may give otherwise."""
+
+HALVES = (0, 1)
+
+_Place = tuple[str, str]
+_Values = tuple[str, str, str]
+
+
+def half_of(records: Sequence[Record], which: int) -> list[Record]:
+    """Return one half of a run's processes: of each workload every second one, from the first or second on.
+
+    A workload that ran in one process gives the first or the second half of its rounds, the same rounds of
+    every variant, so that pairs stay pairs. In both halves are values that no second run would change
+    (calculated, simulated, published), and those of which there is one sample, or one process of several.
+    """
+    processes: dict[_Place, set[int]] = {}
+    of_values: dict[tuple[_Place, _Values], set[int]] = {}
+    rounds: dict[tuple[_Place, str, str], int] = {}
+    for record in records:
+        place = _place(record)
+        for one in record.measurements:
+            if one.origin in TIMED:
+                processes.setdefault(place, set()).add(record.cell.repeat)
+                of_values.setdefault((place, _values(record, one)), set()).add(record.cell.repeat)
+                key = place, one.metric, one.method
+                if len(one.samples) > 1:
+                    rounds[key] = min(rounds.get(key, len(one.samples)), len(one.samples))
+
+    def half(record: Record, one: Measurement) -> Measurement | None:
+        place = _place(record)
+        if one.origin not in TIMED:
+            return one
+        order = sorted(processes[place])
+        if len(order) > 1:
+            alone = len(of_values[place, _values(record, one)]) == 1
+            return one if alone or order.index(record.cell.repeat) % 2 == which else None
+        if len(one.samples) < 2:
+            return one
+        cut = rounds[place, one.metric, one.method] // 2
+        return one._replace(samples=one.samples[:cut] if which == 0 else one.samples[cut:])
+
+    kept = []
+    for record in records:
+        measurements = tuple(found for one in record.measurements if (found := half(record, one)))
+        if measurements or not record.measurements:
+            kept.append(record._replace(measurements=measurements))
+    return kept
+
+
+def _place(record: Record) -> _Place:
+    return record.cell.suite, record.cell.workload
+
+
+def _values(record: Record, one: Measurement) -> _Values:
+    return record.cell.optimization, one.metric, one.method
+
+
+def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, ...]]:
+    """Return the records whose values may be pooled, and a sentence on each workload that had others.
+
+    Machines are alike with the same hardware and library versions. Of each workload, the machine counts that
+    has most of its records with values; of several, the first. Records without values stay, since they say
+    how a cell ended; but a wrong result elsewhere is no verdict on this machine and its libraries.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for record in records:
+        if record.measurements:
+            counts.setdefault(record.cell.workload, Counter())[record.machine] += 1
+    chosen = {workload: of.most_common(1)[0][0] for workload, of in counts.items()}
+    kept, left_out = list[Record](), Counter[str]()
+    for record in records:
+        counts_anywhere = not record.measurements and record.status != Status.WRONG_RESULT
+        if counts_anywhere or record.machine == chosen.get(record.cell.workload, record.machine):
+            kept.append(record)
+        else:
+            left_out[record.cell.workload] += 1
+    sentences = tuple(
+        f"{workload}: left out {counted(left_out[workload], 'cell')} of other machines or libraries, whose "
+        "values are not pooled with these"
+        for workload in counts
+        if left_out[workload]
+    )
+    return kept, sentences
+
+
+AGAIN = "_again"
+"""`baseline_again` is the variant `baseline` a second time: their difference is noise."""
+
+_Samples = tuple[tuple[float, ...], ...]
+_Repeats = dict[int, tuple[float, ...]]
+
+
+class NoPairsError(Exception):
+    """Two variants have no samples that could be compared; the text says why."""
+
+
+def compare(
+    ours: Iterable[Record],
+    base: Iterable[Record],
+    metric: str,
+    method: str,
+    draws: bool = False,
+    least_processes: int = 1,
+) -> Ratio:
+    """Return ours over base, of pairs where there are any; `basis` says what the ratio rests on.
+
+    A pair is the samples of both variants of one index in one repeat: those of one round. Where one side has
+    more rounds in some of the repeats, its last ones there have no partner; `left_out` counts them. Where it
+    has more in every repeat, the two were sampled differently and do not pair. Repeats in which not both
+    ended well are left out: after a crash, the rest of a group runs in another process. Samples of unlike
+    machines are never pooled or paired: the machine counts on which most repeats have both variants, of
+    several the first. `draws`: see `statistics.ratio`.
+
+    - `exact`: every sample of each side is the same, as counted bytes are; there is no interval to give.
+    - `single`: one sample on each side, so there is no interval.
+    - `pairs`: the 95 % interval over at least `least_processes` repeats, or over the rounds of a single one.
+    - `ranges`: samples that do not pair; the ratio of the medians, and the ends of all samples.
+
+    Raises `NoPairsError` where a side has no sample, or one that is not a positive number, was wrong in any
+    process, or where the two ran on unlike machines.
+    """
+    from harness.statistics import Ratio
+
+    mine_and_theirs = [list(records) for records in (ours, base)]
+    for side in mine_and_theirs:
+        _refuse_wrong(side)
+    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in mine_and_theirs))
+    what = metric + (f" by {method}" if method else "")
+    if not own or not other:
+        raise NoPairsError(f"there is no repeat in which both variants have {what}")
+    mine, theirs = ([value for one in side.values() for value in one] for side in (own, other))
+    if not all(math.isfinite(value) and value > 0 for value in (*mine, *theirs)):
+        raise NoPairsError(f"{metric} has a sample that is not a positive number")
+    if len({*mine}) == len({*theirs}) == 1:
+        ratio = mine[0] / theirs[0]
+        basis = "single" if len(mine) == len(theirs) == 1 else "exact"
+        return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
+    both = sorted(own.keys() & other.keys())
+    if len(both) >= least_processes and any(len(own[repeat]) == len(other[repeat]) for repeat in both):
+        rounds = [min(len(own[repeat]), len(other[repeat])) for repeat in both]
+        first, second = (
+            tuple(side[repeat][:count] for repeat, count in zip(both, rounds, strict=True))
+            for side in (own, other)
+        )
+        paired = _ratio(first, second, draws)
+        if math.isfinite(paired.high):
+            every = sum(len(own[repeat]) + len(other[repeat]) for repeat in both)
+            return paired._replace(left_out=every - 2 * sum(rounds))
+    return _of_ranges(mine, theirs, min(len(own), len(other)))
+
+
+def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -> Ratio:
+    from harness.statistics import Ratio
+
+    middle = plain.median(mine) / plain.median(theirs)
+    low, high = min(mine) / max(theirs), max(mine) / min(theirs)
+    return Ratio(middle, low, high, processes, min(len(mine), len(theirs)), "ranges")
+
+
+def inverse(ratio: Ratio) -> Ratio:
+    """Return base over ours: of two times, the speed-up."""
+    return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+
+
+def _refuse_wrong(records: Sequence[Record]) -> None:
+    if wrong := next((one for one in records if one.status == Status.WRONG_RESULT), None):
+        raise NoPairsError(f"{wrong.cell.optimization} gave a wrong result")
+
+
+def _by_machine(records: Iterable[Record], metric: str, method: str) -> dict[str, _Repeats]:
+    samples: dict[str, _Repeats] = {}
+    for record in records:
+        one = measurement(record, metric, method)
+        if one is not None and one.samples and record.status == Status.OK:
+            samples.setdefault(record.machine, {})[record.cell.repeat] = one.samples
+    return samples
+
+
+def _of_one_machine(ours: dict[str, _Repeats], base: dict[str, _Repeats]) -> tuple[_Repeats, _Repeats]:
+    """Return the samples of one machine by repeat; raises `NoPairsError` where no machine has both sides."""
+    if not ours or not base:
+        return {}, {}
+    shared = [machine for machine in ours if machine in base]
+    if not shared:
+        raise NoPairsError("the two variants ran on unlike machines or libraries")
+    chosen = max(shared, key=lambda machine: len(ours[machine].keys() & base[machine].keys()))
+    return ours[chosen], base[chosen]
+
+
+@lru_cache(maxsize=8192)
+def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
+    """Return the ratio; cached, since the judge and every table need it, and the first call imports scipy."""
+    from harness import statistics
+
+    return statistics.ratio(ours, base, draws)
+
 
 REFERENCE = "reference "
 """Prefix of the conditions of the variant that `relative_to` names: `reference precision`."""

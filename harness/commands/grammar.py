@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.config.validation import ConfigError, nearest, unknown
 
@@ -124,16 +124,11 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
     return CommandWords(tuple(paths), values, typed)
 
 
-class RequestedDevice(NamedTuple):
-    """A device that was asked for: one of conf/hardware, or only a size of memory."""
+def device_of(text: str) -> tuple[str, float | None]:
+    """Return the name in conf/hardware of a device, or "" and the bytes of a size, as 48GB or 44.5GiB.
 
-    title: str  # in words
-    option: str  # its name in conf/hardware; "" for a size
-    memory_B: float | None = None  # of a size
-
-
-def device_of(text: str) -> RequestedDevice:
-    """Return a device by its name in conf/hardware or by a size, as 48GB or 44.5GiB; raises ConfigError."""
+    Raises ConfigError.
+    """
     from harness.config.run import names
 
     size = SIZE.fullmatch(text)
@@ -146,12 +141,12 @@ def device_of(text: str) -> RequestedDevice:
                 f"device={text}: expected a size such as 48GB or 44.5GiB{hint or ','} or one of "
                 f"{', '.join(known)}"
             )
-        return RequestedDevice(str(datasheet(option)["name"]), option)
+        return option, None
     unit = next(one for one in UNITS_B if one.lower() == size[2].lower())
     memory_B = float(size[1]) * UNITS_B[unit]
     if not 1 <= memory_B <= MOST_B:
         raise ConfigError(f"device={text}: expected a size above 0 and at most {MOST_B / 1e9:,.0f} GB")
-    return RequestedDevice(f"device of {size[1]} {unit}", "", memory_B)
+    return "", memory_B
 
 
 def datasheet(option: str) -> Mapping[str, Any]:

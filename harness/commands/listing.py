@@ -10,7 +10,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from harness.config.code_fingerprint import ROOT, parsed
-from harness.config.protocols import optimization_file
+from harness.config.protocols import function_of, optimization_file
 from harness.config.run import Run, load_suite, names
 from harness.config.validation import ConfigError, describe, shown, unknown
 from harness.config.variants import techniques
@@ -59,7 +59,7 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     if kind == "techniques":
         for name in techniques.names():
-            yield from technique_lines(name, techniques.file_of(name))
+            yield from technique_lines(name)
         return
     if kind == "suites":
         yield from ((suite, question_of(suite)) for suite in suites)
@@ -77,20 +77,25 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.variants:
-        source = optimization_file(SUITES / run.suite, one.module)
-        yield one.name, one.title or (_about(source) if source is not None else "")
+        yield one.name, one.title or _about_optimization(SUITES / run.suite, one.module)
 
 
-def technique_lines(name: str, file: Path) -> Iterator[tuple[str, str]]:
+def _about_optimization(package: Path, name: str) -> str:
+    if (function := function_of(package, name)) is not None:
+        return function.about
+    source = optimization_file(package, name)
+    return _about(source) if source is not None else ""
+
+
+def technique_lines(name: str) -> Iterator[tuple[str, str]]:
     """Yield a technique, then each of its settings with the default and what is allowed."""
-    yield name, _about(file)
-    if reason := techniques.literal(file, "NOT_BUILT"):
-        yield "  not built", reason
-    for setting, allowed in techniques.settings_of(file).items():
+    yield name, techniques.declared()[name].about
+    for setting, allowed in techniques.settings_of(name).items():
         default = allowed.get("default", "...")
         value = default if isinstance(default, str) else shown(default)
         stated = allowed.keys() & {"type", "one_of"}
-        yield f"  {setting}={value}", describe(allowed) if stated else f"see {file.relative_to(ROOT)}"
+        see = techniques.file_of(name).relative_to(ROOT)
+        yield f"  {setting}={value}", describe(allowed) if stated else f"see {see}"
 
 
 def _about(file: Path) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import peak_FLOP_per_s, read
 from harness.config.validation import ConfigError
-from harness.instruments.traces.reading.error import shortened
+from harness.instruments.traces.reading.trace import shortened
 
 if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown
@@ -117,10 +117,8 @@ def answer(command: ProfileCommand) -> list[str]:
     """Return the lines of the answer, and write what was asked for; raises ConfigError and TraceError."""
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import causes
-    from harness.instruments.traces.output.advice import advice, communication_lines
-    from harness.instruments.traces.output.sentence import sentence
-    from harness.instruments.traces.output.tables import tables
-    from harness.instruments.traces.output.terminal import fitted, terminal_width
+    from harness.instruments.traces.output.sentence import advice, communication_lines, sentence
+    from harness.instruments.traces.output.terminal import fitted, tables, terminal_width
     from harness.instruments.traces.reading.kineto import read_traces, together
 
     if len(command.traces) == 1:
@@ -171,7 +169,7 @@ def write(
     """Write the page and the file for Perfetto; return where they are; raises ConfigError."""
     from harness.instruments.traces.output.page import page
     from harness.instruments.traces.output.perfetto import write_perfetto
-    from harness.instruments.traces.output.tables import tables
+    from harness.instruments.traces.output.terminal import tables
 
     files = [folder / "timeline.html", folder / "perfetto.json.gz"]
     try:

@@ -1,8 +1,9 @@
 """The interface of suites and optimizations, which the worker checks before it runs a cell.
 
-A suite is the module `suites/<suite>/suite.py`, an optimization the module `<optimization>.py` next to it or
-in a folder there. docs/extend/adding-a-suite.md shows both. mypy checks each module's types against these
-protocols (tests/harness/config/test_protocols.py).
+A suite is the module `suites/<suite>/suite.py`. An optimization is a function of its name in
+`optimizations.py` next to it, or the module `<optimization>.py` there or in a folder.
+docs/extend/adding-a-suite.md shows all. mypy checks each module's types against these protocols
+(tests/harness/config/test_protocols.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.config.code_fingerprint import module_of
+from harness.config.code_fingerprint import module_of, shown_path
 from harness.config.validation import ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
@@ -112,6 +113,18 @@ class ConfiguredOptimization(Protocol[Subject, Configured]):
         """Return the subject with the optimization applied as `settings` say."""
 
 
+class FunctionOptimization:
+    """A function of `optimizations.py`, whose parameters after the subject are its settings."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    @property
+    def about(self) -> str:
+        """Return what it does, in a line."""
+        return (self.function.__doc__ or "").partition("\n")[0]
+
+
 class Restricted(Protocol):
     """An optimization that cannot run everywhere."""
 
@@ -144,6 +157,11 @@ OPTIMIZATION = {
 }
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
+OptimizationModule = ModuleType | FunctionOptimization
+
+FUNCTIONS = "optimizations.py"
+"""The file of a suite's package with the optimizations that are functions; it imports without torch."""
+
 SEE = "docs/extend/adding-a-suite.md lists what a suite has"
 
 
@@ -153,8 +171,10 @@ def check_suite(suite: ModuleType, techniques: bool = False) -> None:
     refuse_incomplete(suite, {**SUITE, "apply_techniques": expected}, SEE)
 
 
-def check_optimization(module: ModuleType) -> None:
+def check_optimization(module: OptimizationModule) -> None:
     """Raise ConfigError, one line, where an optimization's module lacks a function."""
+    if isinstance(module, FunctionOptimization):
+        return
     refuse_incomplete(module, OPTIMIZATION if hasattr(module, "Settings") else UNCONFIGURED, SEE)
 
 
@@ -179,25 +199,45 @@ def _fault(module: ModuleType, name: str, function: Function) -> str:
 
 
 def optimization_file(package: Path, name: str) -> Path | None:
-    """Return the module of an optimization, in a suite's package or in a folder there; None without one.
+    """Return the file of an optimization, in a suite's package or in a folder there; None without one.
 
     Raises ConfigError where there are several.
     """
     found = [*package.glob(f"*/{name}.py"), *package.glob(f"{name}.py")]
+    if function_of(package, name) is not None:
+        found.append(package / FUNCTIONS)
     if len(found) > 1:
         places = " and ".join(str(one.relative_to(package.parents[1])) for one in found)
         raise ConfigError(f"{places}: an optimization has one module; rename one of them")
     return found[0] if found else None
 
 
-def optimization_module(package: str, name: str) -> ModuleType | None:
-    """Import the module of an optimization of a suite's package; None where it has none."""
+def function_of(package: Path, name: str) -> FunctionOptimization | None:
+    """Return the function of a suite's `optimizations.py` with a name; None where there is none.
+
+    Raises ConfigError where the file cannot be imported.
+    """
+    file = package / FUNCTIONS
+    if not file.is_file():
+        return None
+    try:
+        module = import_module(f"{package.parent.name}.{package.name}.{file.stem}")
+    except Exception as error:
+        raise ConfigError(f"{shown_path(file)}: {' '.join(str(error).split())}. {SEE}") from None
+    function = vars(module).get(name)
+    return FunctionOptimization(function) if inspect.isfunction(function) else None
+
+
+def optimization_module(package: str, name: str) -> OptimizationModule | None:
+    """Import an optimization of a suite's package; None where it has no module and no function."""
     folder = Path(import_module(package).__path__[0])
     file = optimization_file(folder, name)
-    return None if file is None else import_module(f"{package}.{module_of(file, folder)}")
+    if file is None:
+        return None
+    return function_of(folder, name) or import_module(f"{package}.{module_of(file, folder)}")
 
 
-def unavailable(module: ModuleType, host: HostInfo) -> str | None:
+def unavailable(module: OptimizationModule, host: HostInfo) -> str | None:
     """Return why an optimization cannot run on `host`; None where it can, or does not say."""
     reason: str | None = module.unavailable(host) if hasattr(module, "unavailable") else None
     return reason
@@ -214,8 +254,10 @@ def close(suite: Any, session: Any) -> None:
         suite.close(session)
 
 
-def apply(module: ModuleType, subject: Any, settings: Json) -> Any:
+def apply(module: OptimizationModule, subject: Any, settings: Json) -> Any:
     """Return the subject with the optimization applied: with its settings, where it has any to set."""
+    if isinstance(module, FunctionOptimization):
+        return module.function(subject, **settings)
     if hasattr(module, "Settings"):
         return module.apply(subject, module.Settings(**settings))
     return module.apply(subject)

@@ -160,7 +160,7 @@ class RunSchema:
     only: list[str] = field(default_factory=list)
     techniques: list[Any] = field(
         default_factory=list
-    )  # one more variant: harness.config.variants.technique_list
+    )  # one more variant: harness.config.variants.techniques
     workloads: list[str] = field(default_factory=list)
     selection: str = "full"
     retry: list[str] = field(default_factory=list)

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.user_inputs.hf_config import FileWorkload, workload_from_file
-from harness.config.user_inputs.model_code import check_model
-from harness.config.user_inputs.trace_file import workload_from_trace
-from harness.config.user_inputs.transformers_source import has_size, unknown_model_type
+from harness.config.user_inputs.hf_config import (
+    FileWorkload,
+    has_size,
+    unknown_model_type,
+    workload_from_file,
+)
+from harness.config.user_inputs.trace_file import check_model, workload_from_trace
 from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
 from harness.config.variants.applicability import applies, checked_alternatives
 from harness.config.variants.optimizations import CONF, read_yaml

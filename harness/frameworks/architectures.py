@@ -116,9 +116,9 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
         "first_k_dense_replace": sizes.dense_layers,
     }
     if sizes.latent:
-        dense = {"first_k_dense_replace": sizes.num_hidden_layers}
-        latent = {name: getattr(sizes, name) for name in LATENT}
-        return {"model_type": "deepseek_v3", **latent, **(experts if sizes.num_experts else dense)}
+        if not sizes.num_experts:
+            experts = {"first_k_dense_replace": sizes.num_hidden_layers}
+        return {"model_type": "deepseek_v3", **{name: getattr(sizes, name) for name in LATENT}, **experts}
     if shared % own:
         raise ValueError(
             f"a shared expert of width {shared} next to experts of {own} is no architecture known here"
@@ -126,12 +126,10 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
     if shared or sizes.dense_layers:
         more = {"use_qk_norm": sizes.qk_norm, "attention_bias": sizes.qkv_bias}
         return {"model_type": "glm4_moe", **more, **experts}
-    alike = {"num_experts_per_tok": sizes.experts_per_token}
+    count, per_token = sizes.num_experts, {"num_experts_per_tok": sizes.experts_per_token}
     if sizes.qk_norm:
-        alike |= {"num_experts": sizes.num_experts, "moe_intermediate_size": own}
-        return {"model_type": "qwen3_moe", **alike}
-    alike |= {"num_local_experts": sizes.num_experts, "intermediate_size": own}
-    return {"model_type": "mixtral", **alike}
+        return {"model_type": "qwen3_moe", "num_experts": count, "moe_intermediate_size": own, **per_token}
+    return {"model_type": "mixtral", "num_local_experts": count, "intermediate_size": own, **per_token}
 
 
 def sizes_of(config: Mapping[str, Any]) -> DecoderSizes:

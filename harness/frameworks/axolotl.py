@@ -22,11 +22,7 @@ SWITCHES = {
 """The precision of matmuls and of states by switch; the first that is on counts."""
 
 
-def prepared(flat: Flat) -> Flat:
-    """Return the values with FSDP's keys under one name."""
-    return fsdp_section.without_prefix(
-        {("fsdp_config.version" if key == "fsdp_version" else key): value for key, value in flat.items()}
-    )
+prepared = fsdp_section.without_prefix
 
 
 def spelled(flat: Flat) -> Flat:
@@ -40,7 +36,7 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_batch"):
         fields["gradient_accumulation_steps"] = max(1, parts["_batch"] // parts["micro_batch_size"])
     if deepspeed.is_contained(parts):
-        fields |= deepspeed.section_fields(deepspeed.own_section(parts), parts)
+        fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
         fields["tp"] = max(parts["tp"], fields["tp"])
     fields |= _mesh(parts, fields)
     fields["optimizer"] = words.optimizer_of("optimizer", parts["_optimizer"], parts)
@@ -60,25 +56,24 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     fields["adapters"] = _adapters(parts)
-    plugins = " ".join(parts.get("_plugins") or ())
-    cut = "CutCrossEntropy" in plugins and parts.get("_cut") is not False
+    cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_chunked", "_cut"))
     return fields
 
 
 def _mesh(parts: Parts, fields: Fields) -> Fields:
     """Return data-parallel ranks where the file gives its mesh (dp_shard × dp_replicate × tp × cp)."""
-    shard, replicas = parts.get("_shard"), parts.get("_replicas") or 1
-    if shard is None:
-        return {"replicas": replicas}
-    if shard > 1 and not fields.get("zero"):
+    if "_shard" not in parts:
+        return {"replicas": parts.get("_replicas") or 1}
+    if parts["_shard"] > 1 and not fields.get("zero"):
         raise ValueError("dp_shard_size is given without fsdp_config; give fsdp_version and fsdp_config")
-    return {"dp": shard * replicas * parts["ep"], "replicas": replicas if shard > 1 else 1}
+    mesh = words.mesh_fields(parts)
+    return mesh | {"dp": mesh["dp"] * parts["ep"]}
 
 
 def _adapters(parts: Parts) -> Adapters | None:
     name = parts.get("_adapter")
-    if name in (None, ""):
+    if not name:
         if parts["_4bit"] or parts["_8bit"]:
             raise ValueError(
                 "load_in_4bit or load_in_8bit without adapter: quantized weights cannot be trained"
@@ -88,8 +83,8 @@ def _adapters(parts: Parts) -> Adapters | None:
         parts.leave_out("adapter", name, "adapters other than LoRA; LoRA's bytes are taken")
     if "_rank" not in parts:
         raise ValueError(f"adapter is {name}, but lora_r is missing")
-    return Adapters(
-        rank=parts["_rank"],
+    return words.adapters_of(
+        parts,
         targets=() if parts.get("_linear") else words.targets_of(parts.get("_modules")),
         base="int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16",
         dora=bool(parts.get("_dora")) or name == "dora",
@@ -103,8 +98,6 @@ def parts_of(question: Question) -> Fields:
     if switch == "_bf16" and question.precision not in ("bf16", "fp32"):
         raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
     parts: Fields = {
-        "model_name": words.hub_name(question),
-        "seq_len": question.seq_len or 512,
         "gradient_accumulation_steps": words.steps_of(question),
         "_optimizer": words.optimizer_word(question),
         "_attention": words.attention_word(question),
@@ -114,25 +107,14 @@ def parts_of(question: Question) -> Fields:
         "_liger": question.fused_loss or None,
         switch: question.precision != "fp32",
         **fsdp_section.section_parts(question),
+        **{name: value or None for name, value in words.adapter_parts(question.adapters).items()},
     }
     if question.adapters is not None:
-        parts |= _adapter_parts(question.adapters)
+        parts["_adapter"] = "qlora" if question.adapters.base == "nf4" else "lora"
+        parts["_linear"] = not question.adapters.targets or None
     if question.sharing == "zero":
         kept = tuple(one for one in question.offload if one != "activations")
-        alone = msgspec.structs.replace(question, tp=1, offload=kept)
-        parts |= deepspeed.contained(deepspeed.section_parts(alone))
+        parts |= deepspeed.section_parts(msgspec.structs.replace(question, tp=1, offload=kept))
     elif question.sharing in ("fsdp1", "fsdp2") and question.dp is not None:
         parts |= words.mesh(msgspec.structs.replace(question, dp=question.dp // question.ep))
     return parts
-
-
-def _adapter_parts(adapters: Adapters) -> Fields:
-    return {
-        "_adapter": "qlora" if adapters.base == "nf4" else "lora",
-        "_rank": adapters.rank,
-        "_4bit": adapters.base == "nf4" or None,
-        "_8bit": adapters.base == "int8" or None,
-        "_modules": list(adapters.targets) or None,
-        "_linear": not adapters.targets or None,
-        "_dora": adapters.dora or None,
-    }

@@ -7,26 +7,40 @@ utils/constants.py), transformers 5.23.0 (training_args.py, `_process_fsdp_args`
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, table_of
 from harness.question import Question
 
-STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+STRATEGIES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
+"""What each shards, as ZeRO's stage."""
+
+KEPT = {"full_shard": "shard_grad_op", "hybrid_shard": "hybrid_shard_zero2"}
+"""The strategies that keep what they gathered until the backward pass."""
 
 OPTIONS = (*STRATEGIES, "offload", "auto_wrap")
 """Words of transformers' `fsdp`."""
 
+REPEATED = {
+    re.compile(r"^fsdp_config\.fsdp_|^fsdp_(?!config$)(?!.*\.)"): "fsdp_config.",
+    re.compile(r"^parallelism_config\.parallelism_config_"): "parallelism_config.",
+}
+"""How accelerate's names repeat their section, and axolotl's older ones stand in for it."""
+
+
+def with_prefix(key: str) -> str:
+    """Return a key by accelerate's name, which repeats its section."""
+    mesh = key.replace("parallelism_config.", "parallelism_config.parallelism_config_")
+    return mesh.replace("fsdp_config.", "fsdp_config.fsdp_")
+
 
 def without_prefix(flat: Flat) -> Flat:
-    """Return the values with fsdp_config's keys by their names without `fsdp_`."""
+    """Return the values with keys of FSDP's and the mesh's sections under one name."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
-        section, dot, name = key.partition(".")
-        if section == "fsdp_config" and dot and name.startswith("fsdp_"):
-            key = f"fsdp_config.{name.removeprefix('fsdp_')}"
-        elif key.startswith("fsdp_") and not dot and key != "fsdp_config":
-            key = f"fsdp_config.{key.removeprefix('fsdp_')}"
+        for repeated, section in REPEATED.items():
+            key = repeated.sub(section, key)
         if key in values and values[key] != value:
             raise ValueError(f"{key} is given twice, with {values[key]!r} and {value!r}")
         values[key] = value
@@ -41,9 +55,8 @@ def options_of(value: Any) -> list[str]:
     words = [str(one).lower() for one in words]
     if words in (["true"], ["1"]):
         return ["full_shard"]
-    for one in words:
-        if one not in OPTIONS:
-            raise ValueError(f"fsdp is {value!r}; its words are: {', '.join(OPTIONS)}")
+    if not set(words) <= set(OPTIONS):
+        raise ValueError(f"fsdp is {value!r}; its words are: {', '.join(OPTIONS)}")
     return words
 
 
@@ -60,10 +73,8 @@ def section_fields(parts: Parts, default_version: int) -> Fields:
     if strategy.startswith("hybrid"):
         why = "shards within a node, whose size the file does not give; all ranks are taken"
         parts.leave_out("sharding_strategy", strategy, why, "raises")
-    fields: Fields = {
-        "sharing": f"fsdp{version}" if strategy != "no_shard" else "ddp",
-        "zero": {"shard_grad_op": 2, "hybrid_shard_zero2": 2, "no_shard": 0}.get(strategy, 3),
-    }
+    zero = STRATEGIES[strategy]
+    fields: Fields = {"sharing": f"fsdp{version}" if zero else "ddp", "zero": zero}
     if "offload" in words or parts.get("_fsdp_offload") or parts.get("_fsdp_offload_"):
         fields["offload"] = ("optimizer", "parameters")
     if parts.get("_fsdp_recompute"):
@@ -76,16 +87,12 @@ def section_fields(parts: Parts, default_version: int) -> Fields:
 
 def _with_reshard(value: Any, strategy: str) -> str:
     """Return the strategy with FSDP2's reshard_after_forward, which FSDP1 takes as a strategy's name."""
-    if value is None:
-        return strategy
-    row = table_of("fsdp_section").keys["fsdp_config.sharding_strategy"]
-    names = row.values or {}
+    names = table_of("fsdp_section").keys["fsdp_config.sharding_strategy"].values or {}
     word = str(value).lower()
     if word in names and not isinstance(value, bool):
         return str(names[word])
-    zero2 = {"full_shard": "shard_grad_op", "hybrid_shard": "hybrid_shard_zero2"}
-    kept = not flag_of("fsdp_config's reshard_after_forward", value)
-    return zero2.get(strategy, strategy) if kept else strategy
+    kept = value is not None and not flag_of("fsdp_config's reshard_after_forward", value)
+    return KEPT.get(strategy, strategy) if kept else strategy
 
 
 def section_parts(question: Question) -> Fields:
@@ -97,11 +104,15 @@ def section_parts(question: Question) -> Fields:
     if question.zero not in (2, 3):
         raise ValueError(f"FSDP shards as zero 2 or 3; zero is {question.zero}: give sharing zero or ddp")
     first, whole = question.sharing == "fsdp1", question.zero == 3
-    strategy = "full_shard" if whole else "shard_grad_op"
     return {
         "_fsdp_version": 1 if first else 2,
-        "_fsdp_strategy": strategy if first else None,
+        "_fsdp_strategy": strategy_of(question) if first else None,
         "_fsdp_reshard": None if first else whole,
         "_fsdp_offload": "parameters" in question.offload,
         "_fsdp_wrap": "TRANSFORMER_BASED_WRAP",
     }
+
+
+def strategy_of(question: Question) -> str:
+    """Return the name of what is sharded, where that is parameters, or all but these."""
+    return "full_shard" if question.zero == 3 else "shard_grad_op"

@@ -7,14 +7,11 @@ models/mpt/configuration_mpt.py, scripts/train/yamls) and Composer's FSDPConfig
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from harness.frameworks.table import Fields, Flat, Parts, number_of
-from harness.frameworks.words import hub_name, optimizer_of, targets_of
-from harness.question import Adapters, Question
-
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+from harness.frameworks.words import adapters_of, filled, offload_of, offload_parts, optimizer_of
+from harness.question import Question
 
 SIZES = {
     "d_model": "_hidden",
@@ -30,16 +27,7 @@ SIZES = {
 
 def prepared(flat: Flat) -> Flat:
     """Return the values with OmegaConf's references filled in; train.py's `parameters.` is left out."""
-    values = {key.removeprefix("parameters."): value for key, value in flat.items()}
-
-    def filled(value: Any) -> Any:
-        reference = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if reference is None:
-            return value
-        name = reference.group(1)
-        return filled(values.get(name, values.get(f"variables.{name}")))
-
-    return {key: filled(value) for key, value in values.items()}
+    return filled({key.removeprefix("parameters."): value for key, value in flat.items()})
 
 
 def settle(parts: Parts) -> Fields:
@@ -47,33 +35,24 @@ def settle(parts: Parts) -> Fields:
     sharded = any(key.startswith("fsdp_config.") for key in parts.flat)
     fields: Fields = {"zero": parts["_strategy"] if sharded else 0}
     fields["sharing"] = "fsdp1" if fields["zero"] else "ddp"
-    strategy = parts.flat.get("fsdp_config.sharding_strategy", "")
-    if "HYBRID" in str(strategy):
-        why = "shards within a node, whose size the file does not give; all ranks are taken"
-        parts.leave_out("fsdp_config.sharding_strategy", strategy, why, "raises")
     if parts.get("_replicas"):
         fields["replicas"] = parts["_replicas"]
     if parts["_shard"] > 0:
         fields["dp"] = parts["_shard"] * (parts.get("_replicas") or 1)
     fields["micro_batch_size"] = _micro_batch(parts)
-    activations = ("activations",) if parts["_activations"] else ()
-    fields["offload"] = (*activations, *(("optimizer", "parameters") if parts["_offload"] else ()))
+    fields["offload"] = offload_of(parts)
     fields["optimizer"] = optimizer_of("optimizer.name", parts["_optimizer"], parts)
     fields["optimizer_impl"] = "for_loop" if "decoupled" in parts["_optimizer"] else "foreach"
     fields["attention"] = "flash" if parts["_attention"] in ("flash", "triton") else "explicit"
     if str(parts["_mixed"]).upper() == "FULL":
         fields["precision"] = "fp32"
     if parts.get("_rank"):
-        fields["adapters"] = Adapters(rank=parts["_rank"], targets=targets_of(parts.get("_modules")))
-    fields["config"] = _model(parts)
-    return fields
+        fields["adapters"] = adapters_of(parts)
+    return fields | {"config": _model(parts)}
 
 
 def _micro_batch(parts: Parts) -> int:
     micro = parts["_micro"]
-    if parts.get("_accum") is not None:
-        became = "became device_train_microbatch_size"
-        parts.leave_out("device_train_grad_accum", parts["_accum"], became)
     if micro != "auto":
         return int(number_of("device_train_microbatch_size", micro, "count"))
     why = "the largest that fits is looked for; 1 is taken"
@@ -100,28 +79,24 @@ def _model(parts: Parts) -> dict[str, Any] | None:
 
 def parts_of(question: Question) -> Fields:
     """Return LLM Foundry's parts of a question; raises ValueError where it cannot express it."""
-    if question.sharing not in ("fsdp1", "ddp") or question.zero == 1:
-        raise ValueError(f"LLM Foundry shards by FSDP; sharing is {question.sharing}, zero {question.zero}")
-    if question.compile:
-        raise ValueError("LLM Foundry's YAML has no key for compile")
     if question.global_batch_size is None:
         raise ValueError("LLM Foundry takes global_train_batch_size; global_batch_size is not given")
     config = question.config or {}
     mpt = config.get("model_type") == "mpt"
     parts: Fields = {
         "_kind": "mpt_causal_lm" if mpt else "hf_causal_lm",
-        "model_name": None if mpt else hub_name(question),
         **({part: config.get(name) for name, part in SIZES.items()} if mpt else {}),
         "_attention": "flash" if question.attention == "flash" else "torch",
         "_micro": question.micro_batch_size,
         "_optimizer": {"adamw": "decoupled_adamw"}.get(question.optimizer, question.optimizer),
     }
+    if mpt:
+        parts["model_name"] = None
     if question.sharing == "fsdp1":
         return parts | {
             "_strategy": question.zero,
             "_mixed": "PURE",
-            "_activations": "activations" in question.offload,
-            "_offload": "parameters" in question.offload,
+            **offload_parts(question),
             "_shard": question.dp // question.replicas if question.dp else -1,
             "_replicas": question.replicas if question.replicas > 1 else None,
         }

@@ -6,19 +6,16 @@ megatron/core/transformer/transformer_config.py, megatron/core/model_parallel_co
 
 from __future__ import annotations
 
+import re
+
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.table import Fields, Flat, Parts, framework_named
-from harness.frameworks.words import optimizer_of
+from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
-SECTIONS = ("MODEL_ARGS.", "language_model.", "model_parallel.")
+SECTIONS = re.compile(r"^(?:MODEL_ARGS\.)?(?:language_model\.)?(?:model_parallel\.)?")
 """Of its tests' model_config.yaml and of --yaml-cfg."""
-
-STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-"""Of Megatron's FSDP, by what it shards."""
-
-DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}
 
 PRECISIONS: dict[str, Fields] = {
     "bf16": {"_bf16": True},
@@ -37,12 +34,7 @@ def recognised(flat: Flat) -> int:
 
 def prepared(flat: Flat) -> Flat:
     """Return the values by the names that argparse gives them."""
-    values = {}
-    for key, value in flat.items():
-        for section in SECTIONS:
-            key = key.removeprefix(section)
-        values[key.lstrip("-").replace("-", "_")] = value
-    return values
+    return {SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()}
 
 
 def spelled(flat: Flat) -> Flat:
@@ -52,39 +44,32 @@ def spelled(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    fields = _sharing(parts) | {"precision": _precision(parts)}
-    stages = _virtual_stages(parts)
-    fields |= {"virtual_stages": stages, "schedule": "interleaved1f1b" if stages > 1 else "1f1b"}
-    fields["layers_of_stages"] = _layers_of_stages(parts, stages)
-    fields["sequence_parallel"] = parts["sequence_parallel"] and parts["tp"] > 1
-    fields["optimizer"] = optimizer_of("optimizer", parts["_optimizer"], parts)
-    fields |= _recompute(parts)
-    if parts.get("_num_experts"):
-        fields["grouped_experts"] = bool(parts.get("_grouped"))
-    if parts.get("_num_experts") or parts.get("_dispatcher"):
-        fields["dispatcher"] = _dispatcher(parts)
-    local = parts["_impl"] == "local" and parts["_backend"] == "auto" and not parts.get("_flash")
-    fields["attention"] = "explicit" if local or parts["_backend"] in ("unfused", "local") else "flash"
-    fields["config"] = model_config(parts)
-    fields["model_source"] = "sizes in the file" if fields["config"] else ""
-    per_node = parts.get("_per_node")
-    fields["devices"] = parts.get("_world") or (per_node * (parts.get("_nodes") or 1) if per_node else None)
+    precision, stages = _precision(parts), _virtual_stages(parts)
     on_host = {"optimizer": parts.get("_offload_states"), "activations": parts.get("_offload_activations")}
-    fields["offload"] = tuple(name for name, on in on_host.items() if on)
-    fields |= _states(parts, fields["precision"])
-    if "seq_len" not in parts:
-        parts.assume("seq_len", "seq_length is missing")
-    return fields
+    local = parts["_impl"] == "local" and parts["_backend"] == "auto" and not parts.get("_flash")
+    fields: Fields = {
+        **_sharing(parts),
+        "precision": precision,
+        "virtual_stages": stages,
+        "schedule": "interleaved1f1b" if stages > 1 else "1f1b",
+        "layers_of_stages": _layers_of_stages(parts, stages),
+        "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
+        "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
+        **_recompute(parts),
+        **_experts(parts),
+        "attention": "explicit" if local or parts["_backend"] in ("unfused", "local") else "flash",
+        "config": model_config(parts),
+        "devices": devices_of(parts),
+        "offload": tuple(name for name, on in on_host.items() if on),
+        **_states(parts, precision),
+    }
+    return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
 
 
 def _sharing(parts: Parts) -> Fields:
     fields: Fields = {"sharing": "megatron", "zero": 1 if parts["_distributed"] else 0}
     if parts.get("_fsdp"):
-        strategy = str(parts["_strategy"])
-        if strategy not in STRATEGIES:
-            known = ", ".join(STRATEGIES)
-            raise ValueError(f"data_parallel_sharding_strategy is {strategy!r}; known: {known}")
-        fields["zero"] = STRATEGIES[strategy]
+        fields["zero"] = parts["_strategy"]
     if parts.get("_torch_fsdp2"):
         fields |= {"zero": 2 if parts.get("_no_reshard") else 3, "sharing": "fsdp2", "program": "torchtitan"}
     stage = parts.get("_zero_stage")
@@ -126,20 +111,21 @@ def _layers_of_stages(parts: Parts, virtual_stages: int) -> tuple[int, ...]:
     pp, layers = parts["pp"], parts.get("_num_hidden_layers")
     if not given or pp == 1 or not layers:
         return ()
-    first, last, between = parts.get("_first"), parts.get("_last"), 0
-    counted = bool(parts.get("_with_embedding")), bool(parts.get("_with_loss"))
-    if any(counted):
-        each = (layers + sum(counted)) / pp
-        first, last, between = each - counted[0], each - counted[1], each
-    elif pp > bool(first) + bool(last):
-        between = (layers - (first or 0) - (last or 0)) / (pp - bool(first) - bool(last))
-    sizes = [first or between, *[between] * (pp - 2), last or between]
-    uneven = any(size != int(size) or size < 1 for size in sizes)
-    if virtual_stages > 1 or uneven or sum(sizes) != layers:
+    embedding, loss = "_with_embedding" in given, "_with_loss" in given
+    first, last = given.get("_first"), given.get("_last")
+    if embedding or loss:
+        each = (layers + embedding + loss) / pp
+        first, last = each - embedding, each - loss
+    else:
+        others = pp - bool(first) - bool(last)
+        each = (layers - (first or 0) - (last or 0)) / others if others else 0
+    sizes = [first or each, *[each] * (pp - 2), last or each]
+    whole = all(size == int(size) and size >= 1 for size in sizes) and sum(sizes) == layers
+    if virtual_stages > 1 or not whole:
         for part, value in given.items():
             parts.leave_out(UNEVEN[part], value, "layers per stage are listed by hand")
         return ()
-    return tuple(int(size) for size in sizes)
+    return tuple(map(int, sizes))
 
 
 def _precision(parts: Parts) -> str:
@@ -152,17 +138,10 @@ def _precision(parts: Parts) -> str:
 
 def _states(parts: Parts, precision: str) -> Fields:
     """Return in what gradients are summed, and what is kept of masters (core/optimizer)."""
-    kinds = [str(parts.get(name, "fp32")).removeprefix("torch.") for name in ("_grads", "_masters")]
-    narrow, wide = ("bf16", "bfloat16"), ("fp32", "float32")
-    gradients = parts.get("_narrow_grads") or parts.get("_wide_grads") is False or kinds[0] in narrow
-    remainders = parts.get("_aware") and kinds[1] in wide and precision not in ("fp16", "fp32")
-    for name, part, kind, known in (
-        ("main_grads_dtype", "_grads", kinds[0], (*narrow, *wide)),
-        ("main_params_dtype", "_masters", kinds[1], wide),
-    ):
-        if kind not in known:
-            parts.leave_out(name, parts[part], "a type that is not modelled", "lowers")
-    return {"gradients": "bf16" if gradients else "fp32", "master_remainders": bool(remainders)}
+    narrow = parts.get("_narrow_grads") or parts.get("_wide_grads") is False or parts.get("_grads") == "bf16"
+    wide = parts.get("_masters", "fp32") == "fp32" and precision not in ("fp16", "fp32")
+    remainders = bool(parts.get("_aware")) and wide
+    return {"gradients": "bf16" if narrow else "fp32", "master_remainders": remainders}
 
 
 def _recompute(parts: Parts) -> Fields:
@@ -173,43 +152,34 @@ def _recompute(parts: Parts) -> Fields:
         granularity = "selective"
     if parts.get("_checkpoint_activations") or (granularity is None and method):
         granularity = "full"
-    if granularity in (None, "none", "null"):
-        return {"recompute": "none"}
-    if granularity not in ("selective", "full"):
-        raise ValueError(f"recompute_granularity is {granularity!r}; it must be selective or full")
-    if granularity == "full":
-        if method == "block":
-            why = "some layers per stage alone are recomputed; all are taken"
-            parts.leave_out("recompute_method", "block", why, "raises", "lowers")
-        if (units or 1) > 1 and method == "uniform":
-            why = "several layers are one unit of recomputation; one is taken"
-            parts.leave_out("recompute_num_layers", units, why)
-        return {"recompute": "full"}
+    if granularity == "full" and method == "block":
+        why = "some layers per stage alone are recomputed; all are taken"
+        parts.leave_out("recompute_method", "block", why, "raises", "lowers")
+    if granularity == "full" and method == "uniform" and (units or 1) > 1:
+        why = "several layers are one unit of recomputation; one is taken"
+        parts.leave_out("recompute_num_layers", units, why)
+    if granularity != "selective":
+        return {"recompute": granularity or "none"}
     modules = parts.get("_modules") or ()
     names = modules.strip("[]").replace(",", " ").split() if isinstance(modules, str) else modules
     named = tuple(map(str, names)) if list(names) != ["core_attn"] else ()
     return {"recompute": "selective", "recompute_modules": named}
 
 
-def _dispatcher(parts: Parts) -> str:
-    """Return how tokens reach their experts; allgather is the default."""
-    kind = str(parts.get("_dispatcher") or "allgather")
-    backend = str(parts.get("_flex") or "deepep")
-    if kind == "flex" and backend != "deepep":
+def _experts(parts: Parts) -> Fields:
+    """Return how tokens reach their experts, by allgather where that is left out, and how these multiply."""
+    dispatcher, backend = parts.get("dispatcher", "allgather"), str(parts.get("_flex") or "deepep")
+    if dispatcher == "deepep" and backend != "deepep":
         parts.leave_out("moe_flex_dispatcher_backend", backend, "taken as deepep")
-    if kind not in DISPATCHERS:
-        raise ValueError(f"moe_token_dispatcher_type is {kind!r}; it must be {', '.join(DISPATCHERS)}")
-    return DISPATCHERS[kind]
+    if not parts.get("_num_experts"):
+        return {}
+    return {"dispatcher": dispatcher, "grouped_experts": bool(parts.get("_grouped"))}
 
 
 def parts_of(question: Question) -> Fields:
     """Return Megatron-LM's parts of a question; raises ValueError where they cannot express it."""
-    for one in question.offload:
-        if one != "optimizer":
-            raise ValueError(f"Megatron-LM's arguments cannot offload {one}")
     config, stages = question.config or {}, question.layers_of_stages
     routed = any(config.get(name) for name in EXPERTS) or question.ep > 1
-    dispatchers = {ours: theirs for theirs, ours in DISPATCHERS.items()}
     full = question.recompute == "full"
     return {
         **model_parts(question.config),
@@ -222,7 +192,7 @@ def parts_of(question: Question) -> Fields:
         "_method": "uniform" if full else None,
         "_recompute_layers": 1 if full else None,
         "_modules": list(question.recompute_modules) or None,
-        "_dispatcher": dispatchers[question.dispatcher] if routed else None,
+        "dispatcher": question.dispatcher if routed else None,
         "_grouped": question.grouped_experts or None if routed else None,
         "_backend": "unfused" if question.attention == "explicit" else "flash",
         "_optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(question.optimizer, question.optimizer),
@@ -239,8 +209,7 @@ def _sharing_parts(question: Question) -> Fields:
         return {"_torch_fsdp2": True, "_no_reshard": question.zero == 2 or None}
     if question.zero in (0, 1):
         return {"_distributed": bool(question.zero)}
-    strategy = next(name for name, stage in STRATEGIES.items() if stage == question.zero)
-    return {"_fsdp": True, "_distributed": True, "_strategy": strategy}
+    return {"_fsdp": True, "_distributed": True, "_strategy": question.zero}
 
 
 def _global_batch(question: Question) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.frameworks import megatron
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
+from harness.frameworks.words import filled
 from harness.question import Adapters, Question
 
 SECTIONS = ("model", "train", "trainer", "ddp", "dist", "optimizer", "comm_overlap")
@@ -43,24 +44,13 @@ def recognised(flat: Flat) -> int:
 def prepared(flat: Flat) -> Flat:
     """Return the values without their sections, with references to other keys filled in."""
     values: dict[str, Any] = {}
-    for key, value in flat.items():
+    for key, value in filled(flat).items():
         section, dot, name = key.partition(".")
-        if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
-            path = value[2:-1]
-            value = flat.get(f"model{path}" if path.startswith(".") else path, value)
-            if isinstance(value, str) and value.startswith("${"):
-                continue
         if key == "dataset.seq_length":
             values.setdefault("seq_length", value)
-        elif key == "optimizer.optimizer":
-            values["optimizer"] = value
-        elif section in SECTIONS and dot:
-            values[name] = value
-        else:
-            values[key] = value
-    if values.get("fp8") is False or values.get("fp8") is None:
-        values.pop("fp8", None)
-    return values
+        elif value is not None or flat[key] is None:  # else a reference to what the file does not have
+            values[name if dot and section in SECTIONS else key] = value
+    return {key: value for key, value in values.items() if key != "fp8" or value}
 
 
 def spelled(flat: Flat) -> Flat:
@@ -107,8 +97,6 @@ def _precision(parts: Parts) -> None:
 
 def parts_of(question: Question) -> Fields:
     """Return Megatron Bridge's parts of a question; raises ValueError where they cannot express it."""
-    if question.precision not in RECIPES:
-        raise ValueError(f"Megatron Bridge has no recipe for precision {question.precision}")
     switches = dict.fromkeys(("_bf16", "_fp16", "_fp8", "_fp8_recipe", "_fp4"))
     return {
         **megatron.parts_of(question),

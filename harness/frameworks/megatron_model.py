@@ -16,10 +16,9 @@ VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
 def model_config(parts: Parts) -> dict[str, Any] | None:
     """Return the Hugging Face config of the model's sizes; None where the file has none."""
-    names = {"num_layers": "num_hidden_layers"} | {
-        name: name for name in ("hidden_size", "num_attention_heads")
-    }
-    missing = [key for key, size in names.items() if f"_{size}" not in parts]
+    names = {"num_layers": "_num_hidden_layers", "hidden_size": "_hidden_size"}
+    names["num_attention_heads"] = "_num_attention_heads"
+    missing = [key for key, part in names.items() if part not in parts]
     if len(missing) == len(names):
         return None
     if missing:

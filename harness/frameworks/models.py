@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config.user_inputs.hf_config import read_workload_file
-from harness.frameworks.table import yaml_tree
+from harness.frameworks.table import models_of, yaml_tree
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
 
@@ -23,17 +23,14 @@ class NamedModel(NamedTuple):
     hub: str = ""  # its name on the Hub
 
 
+@cache
 def canonical(name: str) -> str:
     """Return a model's name without its owner, case, punctuation and words that do not change the shape."""
+    ignored = yaml_tree("models")["words_without_shape"].split()
     word = re.sub(r"[_.\s]+", "-", name.lower())
     word = FAMILY.sub(r"\1\2", word)
     word = re.sub(r"-e(\d+b)\b", r"-\1", word)
-    return "-".join(one for one in word.split("-") if one and one not in _words_without_shape())
-
-
-@cache
-def _words_without_shape() -> frozenset[str]:
-    return frozenset(yaml_tree("models")["words_without_shape"].split())
+    return "-".join(one for one in word.split("-") if one and one not in ignored)
 
 
 @cache
@@ -80,10 +77,15 @@ def nearest_model(name: str) -> str:
     return max(begins, key=len, default="") or next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
-def name_among(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that has the published shape of a name: itself, or another framework's name."""
-    listed, shape = list(candidates), published_model(name)
-    if name in listed or shape is None:
-        return name if name in listed else None
-    shapes = {one: published_model(one) for one in listed}
-    return next((one for one, other in shapes.items() if other and other.config is shape.config), None)
+def name_in(framework: str, name: str) -> str:
+    """Return a framework's own name, after its family's, of what another name's published shape is.
+
+    Raises ValueError where it has none.
+    """
+    listed, shape = models_of(framework), published_model(name)
+    same = [one for one in listed if name in (one, one.rpartition("/")[2])]
+    shapes = {one: published_model(one) for one in listed} if shape else {}
+    alike = [one for one, other in shapes.items() if shape and other and other.config is shape.config]
+    if not same and not alike:
+        raise ValueError(f"{framework} has no name of {name or 'no model'}; it has {', '.join(listed)}"[:290])
+    return (same or alike)[0]

@@ -22,15 +22,9 @@ def settle(parts: Parts) -> Fields:
     for field, key in (("dp", "parallelism.dp"), ("seq_len", "tokens.sequence_length")):
         if field not in parts:
             raise ValueError(f"half a file of nanotron: {key} is missing, which has no default")
-    if parts["states"] == "bf16":
-        why = "gradients and parameters without fp32 copies; everything in bf16 is taken"
-        parts.leave_out("optimizer.accumulate_grad_in_fp32", False, why)
     explicit = str(parts.get("_attention")) in ("eager", "sdpa_math")
-    return {
-        "sharing": "nanotron",
-        "attention": "explicit" if explicit else "flash",
-        "config": _model(parts),
-    }
+    attention = "explicit" if explicit else "flash"
+    return {"sharing": "nanotron", "attention": attention, "config": _model(parts)}
 
 
 def _model(parts: Parts) -> dict[str, Any]:
@@ -46,10 +40,6 @@ def _model(parts: Parts) -> dict[str, Any]:
 
 def parts_of(question: Question) -> Fields:
     """Return nanotron's parts of a question; raises ValueError where it cannot express it."""
-    if question.zero > 1 or question.sharing not in ("nanotron", "megatron"):
-        raise ValueError(
-            f"nanotron has zero_stage 0 and 1; sharing is {question.sharing}, zero {question.zero}"
-        )
     config = question.config or {}
     return {
         "dp": question.dp_of(),

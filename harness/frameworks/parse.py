@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,37 +38,18 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
     """Return the values of a text; `suffix`: of its file's name, which decides where it is known."""
     if not text.strip():
         raise ValueError("is empty")
-    if suffix == ".toml":
-        return _toml(text)
-    if suffix == ".json" or (not suffix and text.lstrip().startswith("{")):
-        return _json(text)
-    if suffix in (".yaml", ".yml"):
-        return _yaml(text)
+    if suffix in KINDS:
+        return _tree(KINDS[suffix], text)
+    if not suffix and text.lstrip().startswith("{"):
+        return _tree("JSON", text)
     if suffix in (".sh", ".bash", ".slurm", ".sbatch") or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):
         return command_line(text)
-    for read in (_toml, _yaml, command_line):
+    for read in (partial(_tree, "TOML"), partial(_tree, "YAML"), command_line):
         try:
             return read(text)
         except ValueError:
             continue
     raise ValueError("is neither TOML, YAML, JSON nor a command line")
-
-
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        return flattened(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"not TOML: {error}") from error
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    return _mapping(tree, "JSON")
 
 
 class _OwnYaml(yaml.SafeLoader):
@@ -84,19 +67,26 @@ def _plain(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
 _OwnYaml.add_multi_constructor("!", _plain)
 _OwnYaml.add_multi_constructor("tag:", _plain)
 
+KINDS = {".toml": "TOML", ".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
 
-def _yaml(text: str) -> dict[str, Any]:
+LOADERS: Mapping[str, Callable[[str], Any]] = {
+    "TOML": tomllib.loads,
+    "JSON": json.loads,
+    "YAML": partial(yaml.load, Loader=_OwnYaml),  # a SafeLoader: builds plain values alone
+}
+
+
+def _tree(kind: str, text: str) -> dict[str, Any]:
+    """Return the values of TOML, JSON or YAML; raises ValueError with where it is none."""
     try:
-        tree = yaml.load(text, _OwnYaml)  # a SafeLoader: builds plain values alone
+        tree = LOADERS[kind](text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from error
     except yaml.MarkedYAMLError as error:
         at = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"not YAML{at}: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
-    return _mapping(tree, "YAML")
-
-
-def _mapping(tree: Any, kind: str) -> dict[str, Any]:
+        raise ValueError(f"not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict) or not tree:
         raise ValueError(f"its {kind} is no mapping of keys to values")
     return flattened(tree)

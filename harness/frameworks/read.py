@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,23 @@ import yaml
 from harness.frameworks.models import model_of
 from harness.frameworks.parse import parsed_file, parsed_text
 from harness.frameworks.table import (
+    DEFAULTS,
+    LEFT,
     Flat,
     Framework,
+    KeyRow,
+    Parts,
     framework_named,
     frameworks,
+    is_off,
     matches,
     nested,
-    read_values,
-    written_values,
+    ours,
+    theirs,
     yaml_tree,
 )
-from harness.question import Question
+from harness.frameworks.words import hub_name
+from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = (
     "deepspeed",
@@ -32,6 +39,15 @@ REFERENCES = (
     "launcher.config_file",
 )
 """Keys whose value may be another file with more of the configuration."""
+
+EXPRESSED = (
+    *("tp", "pp", "cp", "ep", "virtual_stages", "zero", "replicas", "shard_size"),
+    *("precision", "states", "optimizer", "offload", "adapters"),
+)
+"""Fields that a file must have a key for where they differ from the default; else it is of another run."""
+
+ALWAYS = ("micro_batch_size", "seq_len")
+"""Fields that are written where they are a default, too."""
 
 
 def framework_of(flat: Flat) -> Framework:
@@ -138,6 +154,89 @@ def _with_model(question: Question, folder: Path | None) -> Question:
     )
 
 
+def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[KeyRead]]:
+    """Return the values by this version's keys, and the keys that other versions name otherwise."""
+    values: dict[str, Any] = {}
+    renamed = []
+    for key, value in flat.items():
+        new = renamed_keys.get(key)
+        if new is None:
+            values[key] = value
+        elif value is not None:
+            if flat.get(new) not in (None, value):
+                raise ValueError(
+                    f"{key} and {new} are both given; one is the other's name in another version"
+                )
+            means = f"another version's name of {new}"
+            renamed.append(KeyRead(key=key, value=value, status="understood", field=new, means=means))
+            values[new] = value
+    return values, renamed
+
+
+def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
+    """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
+    prepared = getattr(framework.module, "prepared", dict)
+    values, keys = current_names(prepared(flat), framework.renamed)
+    parts = Parts(values, name)
+    given: list[tuple[str, KeyRow]] = []
+    of_values = [pattern for pattern in framework.matters if "=" in pattern]
+    for key, row in framework.keys.items():
+        value = values.get(key)
+        if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
+            parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
+            value = None
+        automatic = value == "auto" and "auto" not in (row.values or ())
+        decided = value is not None and not automatic
+        our = ours(key, row, value if decided else row.default)
+        if pattern := matches(f"{key}={value}".lower(), of_values):
+            parts.left_out.append(msgspec.structs.replace(framework.matters[pattern], key=key, value=value))
+        if value is not None:
+            keys.append(_read(key, value, row, "understood"))
+        elif row.default is not None and row.field not in parts:
+            keys.append(_read(key, row.default, row, "default"))
+        if decided:
+            given.append((key, row))
+        if our is not None and (decided or row.field not in parts):
+            parts[row.field] = our
+    settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
+    keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
+    left_out = {one.key for one in parts.left_out}
+    missing = {field: why for field, why in framework.assumed.items() if field not in settled}
+    origins = {field: _origin(field, given, framework) for field in settled if settled[field] is not None}
+    origins |= {field: FieldOrigin("assumption", why) for field, why in (missing | parts.assumed).items()}
+    return question_of(
+        format=framework.name,
+        framework=framework.source,
+        keys=(*(one for one in keys if one.key not in left_out), *parts.left_out),
+        origins=origins,
+        **settled,
+    )
+
+
+def _read(key: str, value: Any, row: KeyRow, status: Any) -> KeyRead:
+    return KeyRead(key=key, value=value, status=status, field=row.of, means=row.means)
+
+
+def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framework) -> FieldOrigin:
+    """Return where a field comes from: the keys of the file that decide it, three at most, or the default."""
+    keys = [key for key, row in given if field in row.of.split()]
+    if keys:
+        return FieldOrigin("key", ", ".join(keys[:3]))
+    return FieldOrigin("default", framework.source)
+
+
+def _other(key: str, value: Any, framework: Framework) -> KeyRead:
+    """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
+    pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
+    harmless = matches(key, framework.irrelevant)
+    if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
+        return KeyRead(key=key, value=value, status="irrelevant")
+    if pattern:
+        return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
+    means = f"no key of {framework.source}"
+    return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
+
+
 def write_own(question: Question, format_: str) -> str:
     """Return a framework's own file of a question; raises ValueError with what it cannot express."""
     framework = framework_named(format_)
@@ -175,3 +274,40 @@ def _option(key: str, value: Any) -> str:
         return f"--{key}"
     values = value if isinstance(value, list) else [value]
     return " ".join([f"--{key}", *(shlex.quote(str(one)) for one in values)])
+
+
+def written_values(question: Question, framework: Framework) -> Flat:
+    """Return a framework's keys of a question; raises ValueError for what they cannot express.
+
+    A key is left out where its value is the framework's default and Question's.
+    """
+    rows = framework.keys
+    decided = {field for row in rows.values() if row.written for field in row.of.split()}
+    for field in EXPRESSED:
+        value = getattr(question, field)
+        if value != DEFAULTS[field] and field not in decided and field not in framework.elsewhere.split():
+            raise ValueError(f"{framework.title} has no key for {field} {value}"[:300])
+    for field, allowed in framework.expresses.items():
+        value = getattr(question, field)
+        if any(one not in allowed for one in (value if isinstance(value, tuple) else [value])):
+            words = ", ".join(map(str, allowed))
+            raise ValueError(f"{framework.title} has no key for {field} {value}; it has {words}"[:300])
+    parts = {field: getattr(question, field) for field in DEFAULTS}
+    if framework.hub_names:
+        parts["model_name"] = hub_name(question)
+    parts |= framework.module.parts_of(question)
+    flat: dict[str, Any] = {}
+    written = set()
+    for key, row in rows.items():
+        value = parts.get(row.field)
+        if value is None and row.field in ALWAYS:
+            value = row.default
+        if not row.written or row.field in written or value is None:
+            continue
+        written.add(row.field)
+        usual = value == DEFAULTS.get(row.field) and row.field not in ALWAYS
+        if usual and (value == ours(key, row, row.default) or (row.default is None and is_off(value))):
+            continue
+        flat[key] = theirs(key, row, value)
+    spelled: Callable[[Flat], Flat] = getattr(framework.module, "spelled", dict)
+    return spelled(flat)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
 
 from harness.config.variants.optimizations import CONF
-from harness.question import Direction, FieldOrigin, KeyRead, ProgramName, Question, question_of
+from harness.question import Direction, KeyRead, ProgramName, Question
 
 Flat = Mapping[str, Any]
 """A file's values by dotted key."""
@@ -29,23 +30,15 @@ TABLES = CONF / "frameworks"
 
 LEFT: Final = "not modelled"
 
-OFF = (None, False, 0, 0.0, "", "none", "None", "null", "disabled", "false", "off", "no", "never")
-"""Values that switch a key off."""
+OFF = ("none", "None", "null", "disabled", "false", "off", "no", "never")
+"""Words that switch a key off, next to nothing, false and 0."""
+
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
 
 DEFAULTS: Mapping[str, Any] = {
     one.name: one.default for one in msgspec.structs.fields(Question) if one.default is not msgspec.NODEFAULT
 }
 """Those of Question's fields."""
-
-EXPRESSED = (
-    *("tp", "pp", "cp", "ep", "virtual_stages", "zero", "replicas", "shard_size"),
-    *("precision", "states", "optimizer", "offload", "adapters"),
-)
-"""Fields that a file must have a key for where they differ from the default; else it is of another run."""
-
-
-ALWAYS = ("micro_batch_size", "seq_len")
-"""Fields that are written where they are a default, too."""
 
 
 class KeyRow(NamedTuple):
@@ -53,21 +46,12 @@ class KeyRow(NamedTuple):
 
     field: str  # of Question; with an underscore, a part of some that `settle` puts together
     means: str
-    of: tuple[str, ...]  # the fields of Question that it decides
+    of: str  # the fields of Question that it decides
     default: Any = None  # the framework's own, as its file has it
     kind: str = "text"  # count, int, number, flag, text or any
     values: Mapping[Any, Any] | None = None  # theirs, in lower case, to ours; any other value is refused
     words: Mapping[Any, Any] | None = None  # ours to theirs
     written: bool = True
-
-
-class KeyTable(NamedTuple):
-    """The keys of a YAML in conf/frameworks, with the tables that it includes."""
-
-    keys: Mapping[str, KeyRow]
-    matters: Mapping[str, KeyRead]  # by pattern of a key or of key=value; not at a value of `OFF`
-    irrelevant: tuple[str, ...]  # patterns of keys
-    renamed: Mapping[str, str]  # keys of other versions
 
 
 class Parts(dict[str, Any]):
@@ -78,7 +62,7 @@ class Parts(dict[str, Any]):
         self.flat = flat
         self.name = name  # of the file
         self.left_out: list[KeyRead] = []
-        self.assumed: dict[str, FieldOrigin] = {}
+        self.assumed: dict[str, str] = {}
 
     @property
     def fields(self) -> Fields:
@@ -95,74 +79,54 @@ class Parts(dict[str, Any]):
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""
-        self.assumed[field] = FieldOrigin("assumption", why)
-
-
-class Module(Protocol):
-    """The module of a framework. It may also have `prepared`, `spelled` and `recognised`; see `Framework`."""
-
-    @staticmethod
-    def settle(parts: Parts) -> Fields:
-        """Return the fields of Question that several keys decide together."""
-        ...
-
-    @staticmethod
-    def parts_of(question: Question) -> Fields:
-        """Return the parts of a question, and fields with another value in the file; None leaves a key out.
-
-        Raises ValueError for what the framework cannot express.
-        """
-        ...
+        self.assumed[field] = why
 
 
 class Framework(NamedTuple):
-    """A framework's table and module."""
+    """A YAML in conf/frameworks, with the tables that it includes. One without a source is only included."""
 
     name: str
-    title: str
-    source: str  # which version's code the table was read from
-    table: KeyTable
-    program: ProgramName | None  # of the accounts of layouts and of seconds; None: by what shares the model
-    suffix: str  # of the file that is written; "": a command line
-    hub_names: bool  # models are named as on the Hub
-    own: tuple[str, ...]  # patterns of keys that only its files have
-    needs: tuple[str, ...]  # patterns of keys of which a file has at least one
-    weight: int  # of each of its own keys
-    elsewhere: frozenset[str]  # of `EXPRESSED`, what another file or the program says
+    keys: Mapping[str, KeyRow]
+    matters: Mapping[str, KeyRead]  # by pattern of a key or of key=value; not at a value of `OFF`
+    irrelevant: tuple[str, ...]  # patterns of keys
+    renamed: Mapping[str, str]  # keys of other versions
+    title: str = ""
+    source: str = ""  # which version's code the table was read from
+    program: ProgramName | None = None  # whose accounts answer; None: by what shares the model
+    suffix: str = ".yaml"  # of the file that is written; "": a command line
+    hub_names: bool = False  # models are named as on the Hub
+    elsewhere: str = ""  # of `EXPRESSED`, what another file or the program says
+    expresses: Mapping[str, Sequence[Any]] = {}  # by field, the only values that its file can say
+    assumed: Mapping[str, str] = {}  # by field, why it is assumed where no key gives it
+    own: str = ""  # patterns of keys that only its files have
+    needs: str = ""  # patterns of keys of which a file has at least one
+    weight: int = 1  # of each of its own keys
 
     @property
-    def module(self) -> Module:
+    def module(self) -> Any:
         """Return the module of the same name."""
-        return cast(Module, importlib.import_module(f"harness.frameworks.{self.name}"))
-
-    def prepared(self, flat: Flat) -> Flat:
-        """Return a file's values with one name for what the framework itself reads under several."""
-        return cast(Flat, getattr(self.module, "prepared", dict)(flat))
-
-    def spelled(self, flat: Flat) -> Flat:
-        """Return a table's values by the names of its file: the inverse of `prepared`."""
-        return cast(Flat, getattr(self.module, "spelled", dict)(flat))
+        return importlib.import_module(f"harness.frameworks.{self.name}")
 
     def recognised(self, flat: Flat) -> int:
         """Return how many keys only this framework's files have; 0: it is none of them."""
         if own := getattr(self.module, "recognised", None):
-            return cast(int, own(flat))
+            return int(own(flat))
         names = {key.lstrip("-").replace("-", "_") for key in flat}
         return self.counted(names | {name.partition(".")[0] for name in names})
 
     def counted(self, keys: Iterable[str]) -> int:
         """Return how many keys are among its own, times their weight; 0 where those it needs are missing."""
-        names = list(keys)
-        if self.needs and not any(matches(name, self.needs) for name in names):
+        names, own, needs = list(keys), self.own.split(), self.needs.split()
+        if needs and not any(matches(name, needs) for name in names):
             return 0
-        return self.weight * sum(matches(name, self.own) is not None for name in names)
+        return self.weight * sum(matches(name, own) is not None for name in names)
 
 
 @cache
 def frameworks() -> Mapping[str, Framework]:
     """Return the frameworks by name, in the order in which equally well recognised ones are taken."""
     names = [path.stem for path in sorted(TABLES.glob("*.yaml")) if "source" in yaml_tree(path.stem)]
-    return {name: _framework(name, yaml_tree(name)) for name in names}
+    return {name: table_of(name) for name in names}
 
 
 def framework_named(name: str) -> Framework:
@@ -181,40 +145,24 @@ def yaml_tree(name: str) -> Mapping[str, Any]:
     return tree
 
 
-def models_of(name: str) -> Mapping[str, list[str]]:
-    """Return a framework's names of published shapes, by family."""
-    return {family: names.split() for family, names in yaml_tree(name)["models"].items()}
-
-
-def _framework(name: str, tree: Mapping[str, Any]) -> Framework:
-    recognised = tree.get("recognised") or {}
-    return Framework(
-        name=name,
-        title=tree["title"],
-        source=tree["source"],
-        table=table_of(name),
-        program=tree.get("program"),
-        suffix=tree.get("suffix", ".yaml"),
-        hub_names=tree.get("hub_names", False),
-        own=tuple((recognised.get("own") or "").split()),
-        needs=tuple((recognised.get("needs") or "").split()),
-        weight=recognised.get("weight", 1),
-        elsewhere=frozenset((tree.get("elsewhere") or "").split()),
-    )
+def models_of(name: str) -> list[str]:
+    """Return a framework's names of published shapes, each after its family's."""
+    models: Mapping[str, str] = yaml_tree(name)["models"]
+    return [f"{family}/{one}" for family, names in models.items() for one in names.split()]
 
 
 @cache
-def table_of(name: str) -> KeyTable:
+def table_of(name: str) -> Framework:
     """Return a YAML's table; its own rows come before those of the tables that it includes."""
     tree = yaml_tree(name)
-    keys = {key: _row(row) for key, row in (tree.get("keys") or {}).items()}
+    keys = {key: _row(row) for key, row in tree.get("keys", {}).items()}
     matters = {
         pattern: KeyRead(key=pattern, status=LEFT, **row)
-        for patterns, row in (tree.get("matters") or {}).items()
+        for patterns, row in tree.get("matters", {}).items()
         for pattern in patterns.split()
     }
-    irrelevant = (tree.get("irrelevant") or "").split()
-    renamed = dict(tree.get("renamed") or {})
+    irrelevant, renamed = tree.get("irrelevant", "").split(), tree.get("renamed", {})
+    expresses: Mapping[str, Sequence[Any]] = tree.get("expresses", {})
     for include in tree.get("include", ()):
         other, prefix, fields = table_of(include["table"]), include.get("prefix", ""), include.get("fields")
         for key, row in other.keys.items():
@@ -223,29 +171,23 @@ def table_of(name: str) -> KeyTable:
         matters = {f"{prefix}{key}": one for key, one in other.matters.items()} | matters
         irrelevant += [f"{prefix}{pattern}" for pattern in other.irrelevant]
         renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
-    return KeyTable(keys, matters, tuple(irrelevant), renamed)
+        expresses = expresses if prefix else {**other.expresses, **expresses}
+    plain = ("title", "source", "program", "suffix", "hub_names", "elsewhere", "assumed")
+    others = {field: tree[field] for field in plain if field in tree} | tree.get("recognised", {})
+    return Framework(name, keys, matters, tuple(irrelevant), renamed, expresses=expresses, **others)
 
 
 def _row(row: Mapping[str, Any]) -> KeyRow:
-    field, of = row["field"], row.get("of", row["field"].lstrip("_"))
     values = {
         theirs: tuple(ours) if isinstance(ours, list) else ours
-        for theirs, ours in (row.get("values") or {}).items()
+        for theirs, ours in row.get("values", {}).items()
     }
-    return KeyRow(
-        field=field,
-        means=row["means"],
-        of=tuple(of.split()),
-        default=row.get("default"),
-        kind=row.get("kind", "text"),
-        values={_lower(theirs): ours for theirs, ours in values.items()} or None,
-        words={ours: _first(values, ours) for ours in values.values()} or None,
-        written=row.get("written", True),
-    )
-
-
-def _first(values: Mapping[Any, Any], ours: Any) -> Any:
-    return next(theirs for theirs, other in values.items() if other == ours)
+    words = {
+        ours: next(theirs for theirs, other in values.items() if other == ours) for ours in values.values()
+    }
+    lower = {_lower(theirs): ours for theirs, ours in values.items()}
+    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None, "words": words or None}
+    return KeyRow(**given)
 
 
 def _lower(value: Any) -> Any:
@@ -282,9 +224,7 @@ def matches(key: str, patterns: Iterable[str]) -> str | None:
 
 def is_off(value: Any) -> bool:
     """Return whether a value switches its key off."""
-    return (isinstance(value, list | dict) and not value) or (
-        not isinstance(value, list | dict) and any(value is one or value == one for one in OFF)
-    )
+    return not value or (isinstance(value, str) and value in OFF)
 
 
 def number_of(key: str, value: Any, kind: str) -> Any:
@@ -294,11 +234,8 @@ def number_of(key: str, value: Any, kind: str) -> Any:
             f"{key} is the variable {value.strip()}, which the file does not set; give its value there"
         )
     if isinstance(value, str):
-        text = value.replace("_", "").strip()
-        try:
-            value = float(text) if kind == "number" else int(text)
-        except ValueError:
-            value = text
+        with suppress(ValueError):
+            value = (float if kind == "number" else int)(value.replace("_", ""))
     if isinstance(value, float) and kind != "number" and value.is_integer():
         value = int(value)
     right = isinstance(value, int | float if kind == "number" else int) and not isinstance(value, bool)
@@ -310,11 +247,10 @@ def number_of(key: str, value: Any, kind: str) -> Any:
 
 def flag_of(key: str, value: Any) -> bool:
     """Return a value as true or false; raises ValueError with one line."""
-    if isinstance(value, str) and value.strip().lower() in ("true", "yes", "1", "false", "no", "0", ""):
-        return value.strip().lower() in ("true", "yes", "1")
-    if value is None or (isinstance(value, bool | int) and value in (0, 1)):
-        return bool(value)
-    raise ValueError(f"{key} is {value!r}; it must be true or false")
+    word = "" if value is None else str(value).strip().lower()
+    if word not in FLAGS:
+        raise ValueError(f"{key} is {value!r}; it must be true or false")
+    return FLAGS[word]
 
 
 def ours(key: str, row: KeyRow, value: Any) -> Any:
@@ -343,115 +279,5 @@ def theirs(key: str, row: KeyRow, value: Any) -> Any:
         return list(value) if isinstance(value, tuple) else value
     if value not in row.words:
         known = ", ".join(map(str, row.words))
-        raise ValueError(f"{key} has no value for {' '.join(row.of)} {value}; it has {known}"[:300])
+        raise ValueError(f"{key} has no value for {row.of} {value}; it has {known}"[:300])
     return row.words[value]
-
-
-def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[KeyRead]]:
-    """Return the values by this version's keys, and the keys that other versions name otherwise."""
-    values: dict[str, Any] = {}
-    renamed = []
-    for key, value in flat.items():
-        new = renamed_keys.get(key, key)
-        if new != key and value is None:
-            continue
-        if new != key and flat.get(new) is not None and flat[new] != value:
-            raise ValueError(f"{key} and {new} are both given; one is the other's name in another version")
-        if new != key:
-            means = f"another version's name of {new}"
-            renamed.append(KeyRead(key=key, value=value, status="understood", field=new, means=means))
-        values[new] = value
-    return values, renamed
-
-
-def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
-    """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
-    table = framework.table
-    values, keys = current_names(framework.prepared(flat), table.renamed)
-    parts = Parts(values, name)
-    given: list[tuple[str, KeyRow]] = []
-    for key, row in table.keys.items():
-        value = values.get(key)
-        if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
-            parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
-            value = None
-        automatic = value == "auto" and "auto" not in (row.values or ())
-        decided = value is not None and not automatic
-        our = ours(key, row, value if decided else row.default)
-        if value is not None:
-            keys.append(_read(key, value, row, "understood"))
-        elif row.default is not None and row.field not in parts:
-            keys.append(_read(key, row.default, row, "default"))
-        if decided:
-            given.append((key, row))
-        if our is not None and (decided or row.field not in parts):
-            parts[row.field] = our
-    settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
-    keys += [_other(key, value, framework) for key, value in values.items() if key not in table.keys]
-    left_out = {one.key for one in parts.left_out}
-    return question_of(
-        format=framework.name,
-        framework=framework.source,
-        keys=(*(one for one in keys if one.key not in left_out), *parts.left_out),
-        origins={
-            **{
-                field: _origin(field, given, framework)
-                for field, value in settled.items()
-                if value is not None
-            },
-            **parts.assumed,
-        },
-        **settled,
-    )
-
-
-def _read(key: str, value: Any, row: KeyRow, status: Any) -> KeyRead:
-    return KeyRead(key=key, value=value, status=status, field=" ".join(row.of), means=row.means)
-
-
-def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framework) -> FieldOrigin:
-    """Return where a field comes from: the keys of the file that decide it, three at most, or the default."""
-    keys = [key for key, row in given if field in row.of]
-    if keys:
-        return FieldOrigin("key", ", ".join(keys[:3]))
-    return FieldOrigin("default", framework.source)
-
-
-def _other(key: str, value: Any, framework: Framework) -> KeyRead:
-    """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
-    table = framework.table
-    pattern = matches(f"{key}={value}", table.matters) or matches(key, table.matters)
-    harmless = matches(key, table.irrelevant)
-    if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
-        return KeyRead(key=key, value=value, status="irrelevant")
-    if pattern:
-        return msgspec.structs.replace(table.matters[pattern], key=key, value=value)
-    means = f"no key of {framework.source}"
-    return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
-
-
-def written_values(question: Question, framework: Framework) -> Flat:
-    """Return a framework's keys of a question; raises ValueError for what they cannot express.
-
-    A key is left out where its value is the framework's default and Question's.
-    """
-    rows = framework.table.keys
-    decided = {field for row in rows.values() if row.written for field in row.of}
-    for field in EXPRESSED:
-        value = getattr(question, field)
-        if value != DEFAULTS[field] and field not in decided | framework.elsewhere:
-            raise ValueError(f"{framework.title} has no key for {field} {value}"[:300])
-    parts = {field: getattr(question, field) for field in DEFAULTS}
-    parts |= framework.module.parts_of(question)
-    flat: dict[str, Any] = {}
-    written = set()
-    for key, row in rows.items():
-        value = parts.get(row.field)
-        if not row.written or row.field in written or value is None:
-            continue
-        written.add(row.field)
-        usual = value == DEFAULTS.get(row.field) and row.field not in ALWAYS
-        if usual and (value == ours(key, row, row.default) or (row.default is None and is_off(value))):
-            continue
-        flat[key] = theirs(key, row, value)
-    return framework.spelled(flat)

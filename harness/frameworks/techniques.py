@@ -21,7 +21,7 @@ class ListedTechniques(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def techniques_of(question: Question, devices: int | None = None) -> ListedTechniques:
+def techniques_of(question: Question) -> ListedTechniques:
     """Return the techniques of a question without tensor, pipeline, context or expert parallelism.
 
     Raises ValueError with one line where it has such a layout, which the account of layouts answers, or where
@@ -34,50 +34,44 @@ def techniques_of(question: Question, devices: int | None = None) -> ListedTechn
             f"{question.format}: {split} is a layout, not a list of techniques; ask with layout="
         )
     left_out: list[str] = []
-    techniques = [
-        *_sharing(question, question.dp_of(devices), left_out),
+    techniques = (
+        *_sharing(question, question.dp_of(), left_out),
         *_step(question, left_out),
-        *_micro_batches(question, devices, left_out),
-    ]
-    return ListedTechniques(tuple(techniques), tuple(left_out))
+        *_micro_batches(question.micro_batches(), left_out),
+    )
+    return ListedTechniques(techniques, tuple(left_out))
 
 
 def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedTechnique]:
     sharing, zero, adapters = question.sharing, question.zero, question.adapters
     alone: list[NamedTechnique] = [("ddp", {})] if ranks > 1 else []
+    places = [one.partition(":") for one in question.offload]
+    on = {what: where or "host" for what, _, where in places if what != "activations"}
     if adapters is not None and adapters.base in ("nf4", "int8") and sharing != "ddp":
         if zero == 3:
             left_out.append(f"{sharing} of a quantized base, which is taken as a full copy per rank")
         return alone
-    if sharing == "zero":
-        return [("zero", _zero(question))] if ranks > 1 or question.offload else []
     if sharing in ("megatron", "nanotron") and zero:
         left_out.append(f"{sharing}'s own sharding of states, taken as deepspeed's zero {zero}")
         return [("zero", {"stage": zero})] if ranks > 1 else []
-    if sharing not in ("fsdp1", "fsdp2"):
+    if sharing not in ("fsdp1", "fsdp2", "zero"):
         return alone
     if ranks == 1 and not question.offload:
         return []
+    if sharing == "zero":
+        return [("zero", {"stage": zero, **on})]
     if sharing == "fsdp1" and adapters is not None:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
     elif sharing == "fsdp1":
-        if "parameters" in question.offload:
+        if "parameters" in on:
             left_out.append("FSDP1's offload")
         return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op"})]
-    settings: dict[str, Any] = {}
-    if zero == 2:
-        settings["reshard_after_forward"] = False
-    if question.replicas > 1:
-        settings["shard_within"] = ranks // question.replicas
-    if "parameters" in question.offload:
-        settings["cpu_offload"] = True
-    return [("fsdp2", settings)]
-
-
-def _zero(question: Question) -> dict[str, Any]:
-    places = [one.partition(":") for one in question.offload]
-    on = {what: where or "host" for what, _, where in places if what != "activations"}
-    return {"stage": question.zero, **on}
+    settings = {
+        "reshard_after_forward": False if zero == 2 else None,
+        "shard_within": ranks // question.replicas if question.replicas > 1 else None,
+        "cpu_offload": "parameters" in on or None,
+    }
+    return [("fsdp2", {name: value for name, value in settings.items() if value is not None})]
 
 
 def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
@@ -113,22 +107,15 @@ def _lora(question: Question, left_out: list[str]) -> dict[str, Any]:
     adapters = question.adapters
     if adapters is None:
         return {}
-    settings: dict[str, Any] = {
-        "rank": adapters.rank,
-        "base": adapters.base,
-        "adapter_dtype": adapters.dtype,
-    }
+    settings: dict[str, Any] = {"rank": adapters.rank, "base": adapters.base, "adapter_dtype": adapters.dtype}
     if any(not one.isidentifier() for one in adapters.targets):
         left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
     elif adapters.targets:
         settings["targets"] = list(adapters.targets)
-    if adapters.dora:
-        settings["dora"] = True
-    return settings
+    return settings | ({"dora": True} if adapters.dora else {})
 
 
-def _micro_batches(question: Question, devices: int | None, left_out: list[str]) -> list[NamedTechnique]:
-    steps = question.micro_batches(devices)
+def _micro_batches(steps: int, left_out: list[str]) -> list[NamedTechnique]:
     if steps > STEADY:
         left_out.append(f"micro-batches {STEADY + 1} to {steps} of a step, which take what the second does")
     steps = min(steps, STEADY)

@@ -7,8 +7,8 @@ distributed/utils.py, models/llama3/infra/parallelize.py), v0.1.0 and the commit
 
 from __future__ import annotations
 
-from harness.frameworks.models import name_among
-from harness.frameworks.table import Fields, Flat, Parts, models_of
+from harness.frameworks.models import name_in
+from harness.frameworks.table import Fields, Flat, Parts
 from harness.question import Question
 
 ONE_STAGE = ("1f1b", "gpipe")
@@ -74,10 +74,6 @@ def _batches(parts: Parts) -> Fields:
 
 def _recompute(parts: Parts) -> Fields:
     mode, every = parts["_recompute"], parts["_every"]
-    if mode == "memory_budget":
-        why = "the compiler chooses what is recomputed; nothing is taken"
-        parts.leave_out("activation_checkpoint.mode", mode, why, "lowers", "raises")
-        return {"recompute": "none"}
     if mode == "selective" and every != "op":
         if not every.isdigit() or int(every) < 1:
             raise ValueError(
@@ -89,16 +85,18 @@ def _recompute(parts: Parts) -> Fields:
 
 def parts_of(question: Question) -> Fields:
     """Return torchtitan's parts of a question; raises ValueError where it cannot express it."""
-    name, _, flavor = _flavor_of(question).partition("/")
+    name = question.model_name
+    if name and question.format != "torchtitan":
+        name = name_in("torchtitan", name)
+    family, _, flavor = name.partition("/")
     dp, replicas = question.dp, question.replicas
     alike = question.zero == 0 and dp is not None  # no rank shards
     every = question.recompute == "full" and question.recompute_every > 1
     return {
-        "_name": name if flavor else None,
+        "_name": family if flavor else None,
         "_flavor": flavor or None,
         "_converters": CONVERTERS.get(question.precision),
         "precision": "bf16" if question.precision in CONVERTERS else question.precision,
-        "seq_len": question.seq_len or 2048,
         "_replicas": dp if alike else replicas,
         "_shard": 1 if alike else dp // replicas if dp else -1,
         "_reshard": {2: "never", 3: "always"}.get(question.zero, "default"),
@@ -106,17 +104,6 @@ def parts_of(question: Question) -> Fields:
         "_every": str(question.recompute_every) if every else "op",
         **_batch_parts(question),
     }
-
-
-def _flavor_of(question: Question) -> str:
-    if question.format == "torchtitan" or not question.model_name:
-        return question.model_name
-    flavors = [f"{family}/{size}" for family, sizes in models_of("torchtitan").items() for size in sizes]
-    flavor = name_among(question.model_name, flavors)
-    if flavor is None:
-        known = ", ".join(flavors)
-        raise ValueError(f"torchtitan has no flavor of {question.model_name}; it has {known}"[:290])
-    return flavor
 
 
 def _batch_parts(question: Question) -> Fields:

@@ -7,14 +7,26 @@ torchtune/modules/loss/cross_entropy_loss.py).
 
 from __future__ import annotations
 
-from harness.frameworks.models import name_among
-from harness.frameworks.table import Fields, Flat, Parts, models_of
-from harness.frameworks.words import mesh, optimizer_of, steps_of
+from harness.frameworks.models import name_in
+from harness.frameworks.table import Fields, Flat, Parts
+from harness.frameworks.words import (
+    adapters_of,
+    filled,
+    mesh,
+    offload_of,
+    offload_parts,
+    optimizer_of,
+    steps_of,
+)
 from harness.question import Adapters, Question
 
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
+
+OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
+
+ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
 
 
 def recognised(flat: Flat) -> int:
@@ -24,12 +36,7 @@ def recognised(flat: Flat) -> int:
     )
 
 
-def prepared(flat: Flat) -> Flat:
-    """Return the values with OmegaConf's references filled in."""
-    return {
-        key: flat.get(str(value)[2:-1]) if str(value).startswith("${") and str(value).endswith("}") else value
-        for key, value in flat.items()
-    }
+prepared = filled
 
 
 def settle(parts: Parts) -> Fields:
@@ -46,10 +53,7 @@ def settle(parts: Parts) -> Fields:
         "states": "bf16" if parts["_dtype"] == "bf16" else "fp32",
         "optimizer": optimizer_of("optimizer._component_", parts["_optimizer"], parts),
         "recompute": "full" if parts["_recompute"] else "none",
-        "offload": (
-            *(("activations",) if parts["_activations"] else ()),
-            *(("optimizer", "parameters") if parts["_offload"] else ()),
-        ),
+        "offload": offload_of(parts),
     }
     if parts.get("_ac_mode") == "selective":
         option = str(parts.get("_ac_option") or 1)
@@ -61,12 +65,7 @@ def settle(parts: Parts) -> Fields:
     fields["model_name"] = builder.removeprefix(prefix)
     if prefix:
         fields |= {"adapters": _adapters(parts, prefix == "qlora_"), "states": "fp32"}
-    if "seq_len" not in parts:
-        parts.assume("seq_len", "tokenizer.max_seq_len is not set, so the data decide the tokens")
     return fields | (ONE_DEVICE if _is_of_one_device(parts) else {})
-
-
-ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
 
 
 def _is_of_one_device(parts: Parts) -> bool:
@@ -79,39 +78,28 @@ def _adapters(parts: Parts, quantized: bool) -> Adapters:
     if "_rank" not in parts:
         raise ValueError("model.lora_rank is missing next to a builder with adapters")
     names = [{"output_proj": "o_proj"}.get(one, one) for one in parts.get("_attention") or ATTENTION_MODULES]
-    return Adapters(
-        rank=parts["_rank"],
+    return adapters_of(
+        parts,
         targets=tuple(sorted({*names, *(MLP_MODULES if parts.get("_mlp") else ())})),
-        base="nf4" if quantized or parts.get("_quantized") else "bf16",
+        base="nf4" if quantized or parts.get("_4bit") else "bf16",
         dtype="bf16" if parts["_dtype"] == "bf16" else "fp32",
-        dora=bool(parts.get("_dora")),
     )
 
 
 def parts_of(question: Question) -> Fields:
     """Return torchtune's parts of a question; raises ValueError where it cannot express it."""
-    if question.sharing != "fsdp2" or question.zero not in (2, 3):
-        raise ValueError(f"torchtune shards by FSDP2; sharing is {question.sharing}, zero {question.zero}")
-    if question.precision not in ("bf16", "fp32", "fp8"):
-        raise ValueError(f"torchtune has no dtype for precision {question.precision}")
     chunks, adapters = question.loss_chunks, question.adapters
     prefix = "" if adapters is None else "qlora_" if adapters.base == "nf4" else "lora_"
-    families = {name: family for family, names in models_of("torchtune").items() for name in names}
-    builder = name_among(question.model_name, families)
-    if builder is None:
-        known = ", ".join(models_of("torchtune"))
-        raise ValueError(f"torchtune has no builder of {question.model_name}; its families are {known}")
-    optimizers = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
+    family, _, builder = name_in("torchtune", question.model_name).partition("/")
     loss = "torchtune.modules.loss.LinearCrossEntropyLoss" if chunks > 1 else "torch.nn.CrossEntropyLoss"
     parts: Fields = {
-        "_component": f"torchtune.models.{families[builder]}.{prefix}{builder}",
+        "_component": f"torchtune.models.{family}.{prefix}{builder}",
         "gradient_accumulation_steps": steps_of(question),
-        "_optimizer": optimizers.get(question.optimizer, question.optimizer),
+        "_optimizer": OPTIMIZERS.get(question.optimizer, question.optimizer),
         "_loss": loss,
         "_chunks": chunks if chunks > 1 else None,
         "_recompute": question.recompute != "none",
-        "_activations": "activations" in question.offload,
-        "_offload": "parameters" in question.offload,
+        **offload_parts(question),
         "_dtype": "fp32" if question.states == "fp32" and adapters is None else "bf16",
         "_fp8": question.precision == "fp8",
         **mesh(question),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from harness.frameworks.models import published_model
-from harness.frameworks.table import Parts, framework_named, yaml_tree
-from harness.question import Question
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
+from harness.question import Adapters, Question
 
 
 @cache
@@ -81,8 +82,80 @@ def hub_name(question: Question) -> str:
     return shape.hub if shape is not None else name
 
 
-def mesh(question: Question) -> dict[str, Any]:
+def mesh(question: Question) -> Fields:
     """Return the groups with full copies and the ranks that shard one, where the ranks are known."""
     if question.dp is None:
         return {}
     return {"_shard": question.dp // question.replicas, "_replicas": question.replicas}
+
+
+def mesh_fields(parts: Parts) -> Fields:
+    """Return the data-parallel ranks of a mesh that gives them: the inverse of `mesh`."""
+    shard, replicas = parts.get("_shard"), parts.get("_replicas") or 1
+    return {"dp": shard * replicas, "replicas": replicas if shard > 1 else 1} if shard else {}
+
+
+def offload_of(parts: Parts) -> tuple[str, ...]:
+    """Return what lies on the host by two switches: activations, and states with parameters."""
+    activations = ("activations",) if parts["_activations"] else ()
+    return (*activations, *(("optimizer", "parameters") if parts["_offload"] else ()))
+
+
+def offload_parts(question: Question) -> Fields:
+    """Return the two switches of offloading: the inverse of `offload_of`."""
+    names = {"_activations": "activations", "_offload": "parameters"}
+    return {part: name in question.offload for part, name in names.items()}
+
+
+def devices_of(parts: Parts) -> int | None:
+    """Return the devices by a launcher's options: all, or those of a node times the nodes."""
+    per_node = parts.get("_per_node")
+    return parts.get("_world") or (per_node * (parts.get("_nodes") or 1) if per_node else None)
+
+
+def precision_of(parts: Parts, prefix: str = "_") -> str:
+    """Return the precision by the switches of bf16 and fp16; raises ValueError where both are on."""
+    on = [name for name in ("bf16", "fp16") if parts.get(f"{prefix}{name}")]
+    if len(on) == 2:
+        raise ValueError("bf16 and fp16 are both true; a file takes one of them")
+    return on[0] if on else "fp32"
+
+
+def adapters_of(parts: Parts, **others: Any) -> Adapters:
+    """Return the adapters of a file's parts, with others in their place."""
+    given: Fields = {
+        "rank": parts.get("_rank"),
+        "targets": targets_of(parts.get("_modules")),
+        "base": "nf4" if parts.get("_4bit") else "int8" if parts.get("_8bit") else "bf16",
+        "dora": bool(parts.get("_dora")),
+    }
+    return Adapters(**(given | others))
+
+
+def adapter_parts(adapters: Adapters | None) -> Fields:
+    """Return the parts of adapters: the inverse of `adapters_of`."""
+    if adapters is None:
+        return {}
+    return {
+        "_rank": adapters.rank,
+        "_modules": list(adapters.targets) or None,
+        "_4bit": adapters.base == "nf4",
+        "_8bit": adapters.base == "int8",
+        "_dora": adapters.dora,
+    }
+
+
+REFERENCE = re.compile(r"\$\{(.+)\}")
+
+
+def filled(flat: Flat) -> dict[str, Any]:
+    """Return the values with OmegaConf's references to others filled in; None where one is not given."""
+
+    def value(one: Any, deep: int = 5) -> Any:
+        found = REFERENCE.fullmatch(one) if isinstance(one, str) and deep else None
+        if found is None:
+            return one
+        name = f"model{found[1]}" if found[1].startswith(".") else found[1]
+        return value(flat.get(name, flat.get(f"variables.{name}")), deep - 1)
+
+    return {key: value(one) for key, one in flat.items()}

@@ -37,8 +37,8 @@ def gather(
     what was not run. `apart`: sentences about records of other machines.
     """
     from harness.claims.load import load_claims
-    from harness.report.data.changed_workloads import with_changed_workloads
-    from harness.report.data.sources import peaks
+    from harness.report.data.result_index import with_changed_workloads
+    from harness.report.data.training_metrics import peaks
     from harness.report.language.spec import load_spec
     from harness.report.report_data import ReportData
 
@@ -95,7 +95,7 @@ def write_index(
     from harness.claims.paper import load_answers
     from harness.config.run import names
     from harness.report import write
-    from harness.report.index.answer_sources import findings, halves
+    from harness.report.index.suite_index import findings, halves
 
     results, asked = list(folders), load_answers()
     refuse_conflicts(

@@ -1,4 +1,7 @@
-"""Hold what a report is made from, and make its blocks into tables and figures."""
+"""Hold what a report is made from, and make its blocks into tables and figures.
+
+Choose the blocks of a suite without conf/report/<suite>.yaml: a table and a figure per metric.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,66 @@ from typing import Any
 from harness.claims.model import Claim, Verdict
 from harness.records import Record
 from harness.report.data.result_index import ResultIndex
+from harness.report.data.speedup import OTHERS
 from harness.report.data.training_metrics import PeakRates, add_training_metrics, basis
-from harness.report.default_blocks import metric_blocks
 from harness.report.figures.figure import Figure, drawing_style
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables import effect_tables, pivot, tables
-from harness.report.tables.errors import errors
-from harness.report.tables.isolated_vs_end_to_end import isolated_vs_end_to_end
-from harness.report.tables.performance_portability import portability_table
-from harness.report.tables.roofline import rates, roofline
-from harness.report.tables.stack_tables import stack_pairs, stack_values, stack_whole
+from harness.report.tables.effect_tables import rates, roofline
+from harness.report.tables.pivot import what_if
+from harness.report.tables.suite_tables import (
+    errors,
+    isolated_vs_end_to_end,
+    portability_table,
+    stack_pairs,
+    stack_values,
+    stack_whole,
+)
 from harness.report.tables.tables import Table
 from harness.report.tables.verdicts import verdict_table
-from harness.report.tables.what_if import what_if
 from harness.units import legend
+
+BASELINE, AGAIN = "baseline", "baseline_again"
+BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
+"""Unit to which of its values are better; rates, which are the rest, are better higher."""
+
+
+def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
+    """Return, per metric and method, every variant compared with the baseline, and the ratios drawn."""
+    variants = index.names("optimization", {})
+    noise = AGAIN if AGAIN in variants else ""
+    compared = len(set(variants) - {BASELINE, AGAIN}) * len(index.names("workload", {}))
+    blocks = []
+    for metric, method, unit in dict.fromkeys(
+        (one.metric, one.method, one.unit) for one in index.table.values()
+    ):
+        if metric.endswith("/warm_up") or metric == OTHERS:
+            continue
+        name = f"{metric.replace('_', ' ').replace('/', ': ')}{f' ({method})' if method else ''}"
+        title = name[0].upper() + name[1:]
+        id = "".join(c if c.isalnum() else "_" for c in f"{metric}_{method}".strip("_"))
+        common: dict[str, Any] = {
+            "where": {},
+            "metric": metric,
+            "method": method,
+            "unit": "auto",
+            "baseline": BASELINE,
+        }
+        common |= {"noise": noise if unit == "s" else "", "draws": False, "equal_within": 0.0, "workload": ""}
+        common |= {"better": BETTER.get(unit, "higher")}
+        table = {
+            **common,
+            "conditions": {},
+            "extra_metrics": {},
+            "training": False,
+            "terminal": block.fields["terminal"],
+        }
+        blocks.append(ReportBlock("effects", f"{block.id}_{id}", title, "", table))
+        if BASELINE in variants and compared > 1:  # one ratio is no figure
+            plot = {**common, "x_title": ""}
+            blocks.append(ReportBlock("effect_plot", f"{block.id}_{id}_plot", f"{title}, drawn", "", plot))
+    return blocks
+
 
 TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
     "effects": effect_tables.effects,
@@ -53,7 +102,7 @@ class ReportData:
     peaks: PeakRates = field(default_factory=PeakRates)
     left_out: tuple[str, ...] = ()  # sentences about what was not run
     shipped: frozenset[str] | None = None  # the suite's own workloads: see ResultIndex
-    apart: tuple[str, ...] = ()  # sentences about records of other machines, see `harness.claims.one_machine`
+    apart: tuple[str, ...] = ()  # sentences about records of other machines, see `harness.claims.values`
 
     @cached_property
     def index(self) -> ResultIndex:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from harness.config.code_fingerprint import ROOT, module_of, source_digest
 from harness.config.protocols import optimization_file
 from harness.config.run import Run
-from harness.config.user_inputs.model_code import model_digest
-from harness.config.user_inputs.trace_file import trace_digest
+from harness.config.user_inputs.trace_file import model_digest, trace_digest
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import Variant
 from harness.config.variants.techniques import file_of

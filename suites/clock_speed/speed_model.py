@@ -2,16 +2,102 @@
 
 A step ends when the slowest rank has computed its part and gradients are averaged. Speeds are relative to
 full speed, at which a rank computes for `work_s`.
+
+Where ranks' time goes in synchronous steps: computing, waiting for the slowest rank, communication.
+
+What a variant of the clock_speed suite is: how fast each rank computes over time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
-from typing import NamedTuple
+from statistics import fmean
+from typing import Literal, NamedTuple
 
-from suites.clock_speed.subject import Speeds
+from suites.clock_speed.workload import Workload
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step
+
+
+class StepParts(NamedTuple):
+    """One rank in one step, from one averaging of gradients to the next; the three times add up to it."""
+
+    computing_s: float
+    waiting_s: float
+    communication_s: float
+    computing_cpu_s: float  # processor time used while computing
+
+
+class MeanParts(NamedTuple):
+    """Means over steps: of the step, of each rank's parts, and of all ranks' together."""
+
+    step_s: float
+    ranks: tuple[StepParts, ...]
+
+    @property
+    def waiting_s(self) -> float:
+        """Return the mean waiting time of a rank in a step."""
+        return fmean(one.waiting_s for one in self.ranks)
+
+    @property
+    def communication_s(self) -> float:
+        """Return the mean time of a rank in a step from the last arrival to the average."""
+        return fmean(one.communication_s for one in self.ranks)
+
+
+def mean_parts(ranks: Sequence[Mapping[str, Sequence[float]]]) -> MeanParts:
+    """Return the means of what `on_rank.instants` returned; the first update of the ranks is left out."""
+    last_ready_s = [max(all_ready) for all_ready in zip(*(one["ready"] for one in ranks), strict=True)]
+    of_ranks, steps_s = [], []
+    for one in ranks:
+        parts = []
+        for step, (before_s, averaged_s) in enumerate(pairwise(one["averaged"]), start=1):
+            ready_s, cpu_s = one["ready"][step], one["ready_cpu_s"][step] - one["averaged_cpu_s"][step - 1]
+            waiting_s, communication_s = last_ready_s[step] - ready_s, averaged_s - last_ready_s[step]
+            parts.append(StepParts(ready_s - before_s, waiting_s, communication_s, cpu_s))
+            steps_s.append(averaged_s - before_s)
+        of_ranks.append(StepParts(*map(fmean, zip(*parts, strict=True))))
+    return MeanParts(fmean(steps_s), tuple(of_ranks))
+
+
+SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
+"""Techniques that plain PyTorch has too where a variant is compared with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How fast ranks compute: all at full speed, one slow, all at the mean, or each in turn slow and full.
+
+    `dwell_s`: how long an alternating rank keeps a speed. `together`: all ranks alternate at once; else each
+    by itself.
+    """
+
+    pattern: Literal["full", "one_slow", "steady", "alternating"] = "full"
+    dwell_s: float = 0.0
+    together: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant: the same training step at other speeds."""
+
+    workload: Workload
+    seed: int
+    step: TrainingStep
+    speeds: Speeds = Speeds()
+
+    def at(self, speeds: Speeds) -> Subject:
+        """Return the subject at other speeds."""
+        return replace(self, speeds=speeds)
+
+
+def baseline(workload: Workload, seed: int) -> Subject:
+    """Return the step with every rank at full speed; all gradients in one bucket."""
+    return Subject(workload, seed, build_step(workload.training, [*SHARED, {"ddp": {"buckets": 1}}], seed))
 
 
 class Dwell(NamedTuple):

@@ -13,12 +13,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from harness.instruments.cpu_quota import LEAST_QUOTA_S
+from harness.instruments.control_group import LEAST_QUOTA_S
 from harness.records import Json, Origin, Reading, Unavailable
-from suites.clock_speed.breakdown import MeanParts, mean_parts
 from suites.clock_speed.shared_ranks import Instants, PacedRanks, shared
-from suites.clock_speed.speed_model import Dwell, dwells, loss_as_waiting, slowdowns, step_ends_s
-from suites.clock_speed.subject import SHARED, Speeds, Subject, baseline
+from suites.clock_speed.speed_model import (
+    SHARED,
+    Dwell,
+    MeanParts,
+    Speeds,
+    Subject,
+    baseline,
+    dwells,
+    loss_as_waiting,
+    mean_parts,
+    slowdowns,
+    step_ends_s,
+)
 from suites.clock_speed.workload import Workload
 from suites.training import correctness
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from suites.congestion.subject import Bools, Delay, Floats, Subject
+from suites.congestion.switch import Bools, Delay, Floats, Subject
 from suites.congestion.workload import Workload
 
 PACKET_B = 1024.0  # chosen here: an MTU of RoCE

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from harness.bounds import Bounds, PositiveInt
-from suites.congestion.subject import Delay, Floats, Subject
+from suites.congestion.switch import Delay, Floats, Subject
 from suites.congestion.workload import Workload
 
 CLEAR_S = 0.5e-6

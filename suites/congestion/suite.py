@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.records import Json, Origin, Reading, WrongResult
-from suites.congestion.subject import Control, Subject
-from suites.congestion.switch import SwitchHistory, simulate
+from suites.congestion.switch import Control, Subject, SwitchHistory, simulate
 from suites.congestion.workload import Workload
 
 METHOD = "fluid"

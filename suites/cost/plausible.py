@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.records import Unavailable
-from suites.cost.inputs import CostInputs
+from suites.cost.cost_model import CostInputs
 from suites.cost.subject import Machine
 from suites.cost.workload import Workload
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.records import Note, Origin, Reading
-from suites.cost.cost_model import Amount, CostParts, cost_parts, usd_per_unit
-from suites.cost.inputs import with_input
-from suites.cost.machine_cost import calibrated_owner, central_parts, drawn_total, listed
-from suites.cost.subject import Machine, Subject
+from suites.cost.cost_model import Amount, CostParts, cost_parts, usd_per_unit, with_input
+from suites.cost.subject import Machine, Subject, calibrated_owner, central_parts, drawn_total, listed
 
 FORMULA = "formula"
 BAND = "band"

@@ -1,12 +1,33 @@
-"""The cost suite's types: an owner, two machines, and what others published about them."""
+"""The cost suite's types: an owner, two machines, and what others published about them.
+
+What a GPU-hour of a machine costs: every input at its value, drawn, as published, or calibrated on it.
+
+The cost of a GPU-hour for every combination of a few inputs, for controls of a page.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from harness.records import Unavailable
-from suites.cost.inputs import CostInputs, checked_inputs
+import numpy as np
+
+from harness.instruments.prices import PriceList, price_lists
+from harness.records import Origin, Reading, Unavailable
+from suites.cost.cost_model import (
+    Amount,
+    CostInputs,
+    CostParts,
+    checked_inputs,
+    cost_parts,
+    drawn,
+    refuse_unknown,
+    solved,
+    with_input,
+)
 from suites.cost.workload import Workload
 
 OWNER = (
@@ -63,3 +84,78 @@ def machine_of(source: Any, where: str) -> Machine:
         raise Unavailable(f"{missing[0]}: missing; give all of {', '.join(OF_PRICE)}, or none of them")
     inputs = checked_inputs(values, source.ranges, source.sources, where)
     return Machine(source.machine, source.device_name, source.gpus, inputs)
+
+
+def central_parts(subject: Subject, machine: Machine, owner: CostInputs | None = None) -> CostParts:
+    """Return the parts of a GPU-hour's cost in dollars, every input at its own value."""
+    return cost_parts(machine.inputs.values, (owner or subject.owner).values, machine.gpus)
+
+
+def drawn_total(subject: Subject, machine: Machine) -> Amount:
+    """Return dollars per GPU-hour of each draw (D,)."""
+    count = subject.workload.draws
+    owner = drawn(subject.owner, count, subject.seed, "owner")
+    own = drawn(machine.inputs, count, subject.seed, machine.name)
+    return cost_parts(own, owner, machine.gpus).total
+
+
+def listed(subject: Subject, machine: Machine) -> Iterator[tuple[PriceList, float]]:
+    """Yield each price list that has a machine, with its dollars per GPU-hour."""
+    for one in price_lists(subject.workload.prices):
+        if machine.name in one.usd_per_h:
+            yield one, one.usd_per_h[machine.name]
+
+
+def calibrated_owner(subject: Subject) -> CostInputs | None:
+    """Return the owner at the interest at which the baseline costs what was published; None for no such."""
+    published = subject.workload.published_USD_per_h
+    if published is None:
+        return None
+
+    def total(interest: float) -> float:
+        owner = with_input(subject.owner, "interest", interest)
+        return float(central_parts(subject, subject.baseline, owner).total)
+
+    interest = solved(total, published, 0.0, 1.0)
+    return None if interest is None else with_input(subject.owner, "interest", interest)
+
+
+MOST = 10_000
+"""Combinations that are calculated at most."""
+
+
+def checked_combinations(given: Mapping[str, Any]) -> None:
+    """Raise `Unavailable` where an input is unknown, has no list of numbers, or there are too many."""
+    refuse_unknown(given, (*OWNER, *OF_MACHINE), "combinations")
+    for name, values in given.items():
+        if not isinstance(values, list) or not values:
+            raise Unavailable(f"combinations.{name}={values}: expected a list of numbers")
+        for one in values:
+            if not isinstance(one, int | float) or not 0 <= one < math.inf:
+                raise Unavailable(f"combinations.{name}: {one}; expected numbers of at least 0")
+    count = math.prod(len(values) for values in given.values())
+    if count > MOST:
+        raise Unavailable(f"combinations: {count:,}; expected at most {MOST:,}")
+
+
+def combination_readings(subject: Subject) -> Iterator[Reading]:
+    """Yield both costs and the break-even by combination; inputs of a machine are those of the dearer one."""
+    given = subject.workload.combinations
+    if not given:
+        return
+    places = list(product(*given.values()))
+    columns: dict[str, Amount] = dict(zip(given, np.array(places, float).T, strict=True))
+    owner = {**subject.owner.values, **{name: columns[name] for name in OWNER if name in columns}}
+    dearer = {
+        **subject.machine.inputs.values,
+        **{name: columns[name] for name in OF_MACHINE if name in columns},
+    }
+    ours, base = (
+        np.broadcast_to(cost_parts(inputs, owner, machine.gpus).total, len(places))
+        for inputs, machine in ((dearer, subject.machine), (subject.baseline.inputs.values, subject.baseline))
+    )
+    for place, dear, cheap in zip(places, ours, base, strict=True):
+        method = ", ".join(f"{name}={value:g}" for name, value in zip(given, place, strict=True))
+        yield Reading("baseline_rate", "USD/h", float(cheap), Origin.CALCULATED, method)
+        yield Reading("cost_rate", "USD/h", float(dear), Origin.CALCULATED, method)
+        yield Reading("break_even", "1", float(dear / cheap), Origin.CALCULATED, method)

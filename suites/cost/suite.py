@@ -12,10 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.instruments.prices import price_lists
 from harness.records import Json, Note, Reading, Unavailable, WrongResult
-from suites.cost.combinations import checked_combinations, combination_readings
-from suites.cost.cost_model import annuity_factor
-from suites.cost.inputs import checked_inputs, refuse_unknown
-from suites.cost.machine_cost import central_parts, drawn_total
+from suites.cost.cost_model import annuity_factor, checked_inputs, refuse_unknown
 from suites.cost.plausible import refuse_confused_units, refuse_wrong_throughput
 from suites.cost.readings import (
     input_readings,
@@ -25,7 +22,17 @@ from suites.cost.readings import (
     ratio_readings,
     throughput_readings,
 )
-from suites.cost.subject import OF_MACHINE, OF_PRICE, OWNER, Subject, machine_of
+from suites.cost.subject import (
+    OF_MACHINE,
+    OF_PRICE,
+    OWNER,
+    Subject,
+    central_parts,
+    checked_combinations,
+    combination_readings,
+    drawn_total,
+    machine_of,
+)
 from suites.cost.workload import Workload
 
 ROUNDING = 1e-9

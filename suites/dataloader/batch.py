@@ -1,16 +1,20 @@
 """What every loader of the dataloader suite gets and returns: sources, a specification, and packed batches.
 
 Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P.
+
+What a variant of the dataloader suite is: one loader for a workload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from suites.dataloader.workload import Workload
 
 END = 256
 """The token after each document."""
@@ -195,3 +199,22 @@ def context_slice(rows: NDArray[np.uint16], cp_size: int, cp_rank: int) -> NDArr
         return rows
     parts = rows.reshape(len(rows), 2 * cp_size, -1)
     return np.concatenate([parts[:, cp_rank], parts[:, 2 * cp_size - 1 - cp_rank]], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One loader: the module `suites/dataloader/<loader>.py`, with options of its own (plain JSON)."""
+
+    workload: Workload
+    seed: int
+    loader: str = "baseline_loader"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, **fields: Any) -> Subject:
+        """Return the subject with other values of these fields."""
+        return replace(self, **fields)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return it as plain data, for ranks."""
+        return asdict(self)

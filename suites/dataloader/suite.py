@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.dataloader.batch import LoaderSpec, MixturePhase
+from suites.dataloader.batch import LoaderSpec, MixturePhase, Subject
 from suites.dataloader.corpora.corpus import (
     Corpus,
     CorpusSettings,
@@ -24,12 +24,9 @@ from suites.dataloader.corpora.corpus import (
     sources_of_text,
     write,
 )
-from suites.dataloader.disaggregation.settings import ActorSettings
+from suites.dataloader.disaggregation.plan import ActorSettings
 from suites.dataloader.measured.loaded_text import check_steps, piece_index
-from suites.dataloader.ranks.loader_modules import loader_module
-from suites.dataloader.ranks.loader_ranks import LoaderMemory, LoaderRanks
-from suites.dataloader.ranks.memory_sampler import MemorySampler
-from suites.dataloader.subject import Subject
+from suites.dataloader.ranks.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
 from suites.dataloader.workload import Workload
 
 GENERATED_DOCUMENTS = 40

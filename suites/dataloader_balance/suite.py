@@ -14,8 +14,7 @@ import numpy as np
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.dataloader_balance.document_seconds import cost_of, timed_steps_of
-from suites.dataloader_balance.steps import StepItems, items_of, known_lengths
-from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.steps import StepItems, Subject, items_of, known_lengths
 from suites.dataloader_balance.workload import Workload
 from suites.training.balance.balance import (
     AssignmentMethod,

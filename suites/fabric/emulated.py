@@ -1,12 +1,15 @@
 """A leaf-spine fabric of namespaces on this machine, a rank on each host, and a collective over real packets.
 
 All variants of a workload share the network and the ranks; switches are reconfigured before each turn.
+
+The fabric suite's types: a collective over a leaf-spine fabric, and how a variant routes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +19,8 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.leaf_spine import routing
 from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
-from harness.instruments.network.leaf_spine.collectives import Flows
-from harness.instruments.network.leaf_spine.routing import RoutingPolicy
-from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import Link, Topology
+from harness.instruments.network.leaf_spine.routing import Flows, Routed, RoutingPolicy
+from harness.instruments.network.topology import Flow, Link, RouteRule, Topology
 from harness.records import Unavailable
 from suites.fabric import on_rank
 from suites.fabric.workload import Workload
@@ -194,3 +195,11 @@ class EmulatedFabric:
         links = self.network.topology.links
         rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]
         return min(rates[len(self.network.topology.hosts) :])
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Routed):
+    """A workload under one variant's routing."""
+
+    workload: Workload
+    seed: int

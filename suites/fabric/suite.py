@@ -14,15 +14,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from harness.instruments.network.leaf_spine import placements
+from harness.instruments.network.leaf_spine import clos as placements
 from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
-from harness.instruments.network.leaf_spine.collectives import flows_of
 from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate_routed
+from harness.instruments.network.leaf_spine.routing import flows_of
 from harness.instruments.network.topology import FRAME_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
-from suites.fabric.emulated import CollectiveRun, EmulatedFabric
+from suites.fabric.emulated import CollectiveRun, EmulatedFabric, Subject
 from suites.fabric.on_rank import NUMBER_B, messages
-from suites.fabric.subject import Subject
 from suites.fabric.workload import Workload
 
 TCP_DATA_B = FRAME_B - 14 - 20 - 32

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.instruments.network.leaf_spine import placements
+from harness.instruments.network.leaf_spine import clos as placements
 from harness.instruments.network.leaf_spine.clos import Clos, IntArray
-from harness.instruments.network.leaf_spine.collectives import flows_of
 from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate
+from harness.instruments.network.leaf_spine.routing import flows_of
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.fabric_flows.subject import Subject
 from suites.fabric_flows.workload import Workload

@@ -8,9 +8,15 @@ from typing import Any
 import torch
 
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.timing.clocks import telemetry_of
-from suites.fsdp_versions.allocator_events import MARK, cpu_events, cpu_profile, cuda_events, cuda_history
-from suites.fsdp_versions.step_summary import summaries
+from harness.instruments.timing.device_telemetry import telemetry_of
+from suites.fsdp_versions.allocator_events import (
+    MARK,
+    cpu_events,
+    cpu_profile,
+    cuda_events,
+    cuda_history,
+    summaries,
+)
 from suites.training.ranks.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer

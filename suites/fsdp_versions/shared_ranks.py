@@ -1,7 +1,11 @@
-"""The ranks that all variants of a workload share, one thread each; on GPUs over NCCL, else over gloo."""
+"""The ranks that all variants of a workload share, one thread each; on GPUs over NCCL, else over gloo.
+
+What a variant of the fsdp_versions suite is: a sharded training step.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +16,8 @@ from harness.records import Unavailable
 from suites.fsdp_versions import on_rank
 from suites.fsdp_versions.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step, strategy_of
 
 TIMEOUT_S = 300.0
 
@@ -58,3 +64,36 @@ def backend_of(ranks: int) -> str:
     if seen < ranks:
         raise Unavailable(f"{ranks} ranks need a GPU each, and there are {seen}")
     return "nccl"
+
+
+def shared_techniques(workload: Workload) -> Techniques:
+    """Return the techniques that plain PyTorch has too where a variant is compared with it."""
+    chosen: list[str | dict[str, dict[str, str]]] = [{"attention": {"kernel": "flash"}}]
+    if workload.precision == "bf16":
+        chosen.append("mixed_precision")
+    if workload.checkpointing:
+        chosen.append("activation_checkpointing")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant: a training step under FSDP1 or FSDP2."""
+
+    workload: Workload
+    step: TrainingStep
+
+    @property
+    def version(self) -> str:
+        """Return "fsdp1" or "fsdp2"."""
+        return str(strategy_of(self.step))
+
+    def with_step(self, step: TrainingStep) -> Subject:
+        """Return the subject with another training step."""
+        return replace(self, step=step)
+
+
+def baseline(workload: Workload, seed: int) -> Subject:
+    """Return the step under FSDP1, whose units are the layers."""
+    techniques = [*shared_techniques(workload), "fsdp1"]
+    return Subject(workload, build_step(workload.training, techniques, seed))

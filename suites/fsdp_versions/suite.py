@@ -1,7 +1,7 @@
 """The fsdp_versions suite: torch's FSDP1 against FSDP2, in time, in memory and in what the allocator does.
 
 The baseline is FSDP1. Variants share ranks and are timed in turn. Without GPUs ranks meet over gloo, and
-reduce-scatters go round the ring of `harness.instruments.distributed.ring_reduce_scatter`. A CPU has neither
+reduce-scatters go round the ring of `harness.instruments.distributed.fake_process_group`. A CPU has neither
 streams nor an allocator that reserves memory: what is reserved is simulated from the calls. A workload that
 is `simulated` is a dry run of one rank on CUDA.
 """
@@ -18,8 +18,7 @@ import torch
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.fsdp_versions.delayed_release import reserved_by_step
-from suites.fsdp_versions.shared_ranks import ShardingRanks, shared
-from suites.fsdp_versions.subject import Subject, baseline, shared_techniques
+from suites.fsdp_versions.shared_ranks import ShardingRanks, Subject, baseline, shared, shared_techniques
 from suites.fsdp_versions.workload import Workload
 from suites.training import correctness
 from suites.training.dry_run.dry_run import Device, dry_run

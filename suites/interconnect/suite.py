@@ -16,11 +16,10 @@ from statistics import fmean
 
 from harness.instruments.distributed.launcher_env import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.interconnect import real_cluster
+from suites.interconnect import training_cluster
 from suites.interconnect.emulated_cluster import EmulatedCluster, trace_key
 from suites.interconnect.replay import computed_s
-from suites.interconnect.subject import SHARED, Subject, strategy_step
-from suites.interconnect.training_cluster import TrainingCluster
+from suites.interconnect.training_cluster import SHARED, Subject, TrainingCluster, strategy_step
 from suites.interconnect.workload import Workload
 from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning
 from suites.training.techniques import Techniques
@@ -54,7 +53,7 @@ def bf16_FLOP(subject: Subject) -> float:
 def validate(workload: Workload, here: Launch | None) -> None:
     """Raise `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
     if here is not None:
-        real_cluster.validate_nodes(workload, here)
+        training_cluster.validate_nodes(workload, here)
     elif workload.nodes != 2:
         raise Unavailable(
             f"nodes={workload.nodes}: this machine emulates two nodes; start more with torchrun or srun"
@@ -86,7 +85,7 @@ def prepare(subject: Subject) -> Session:
     """Start the ranks if no variant has, and the variant's trainers on them."""
     validate_loss_steps(subject)
     if launch() is not None:
-        real_cluster.validate_link(subject)
+        training_cluster.validate_link(subject)
     cluster = shared_ranks(subject.workload, subject.seed)
     session = Session(subject, cluster, f"{subject.strategy}{next(KEYS)}")
     try:
@@ -107,7 +106,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
     subject, ranks = session.subject, session.cluster
     workload = subject.workload
-    own = ranks.conditions if isinstance(ranks, real_cluster.RealCluster) else None
+    own = ranks.conditions if isinstance(ranks, training_cluster.RealCluster) else None
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
         "strategy": subject.strategy,
@@ -234,7 +233,7 @@ def predict(session: Session, cluster: EmulatedCluster, rate_B_per_s: float) -> 
 def shared_ranks(workload: Workload, seed: int) -> TrainingCluster:
     """Return the ranks of all variants of a workload: those that a launcher started, else two nodes here."""
     here = launch()
-    return EmulatedCluster(workload, seed) if here is None else real_cluster.RealCluster(here)
+    return EmulatedCluster(workload, seed) if here is None else training_cluster.RealCluster(here)
 
 
 def close(session: Session) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.instruments.distributed.ring_reduce_scatter import RingWork
+from harness.instruments.distributed.fake_process_group import RingWork
 
 BEGUN = {
     "allreduce": "all_reduce",

@@ -1,15 +1,27 @@
-"""The ranks that a workload's variants share, on this or other machines, and their trainers."""
+"""The ranks that a workload's variants share, on this or other machines, and their trainers.
+
+Ranks that torchrun or srun started, on their machines' own network: nothing is shaped or predicted.
+
+What a variant of the interconnect suite is: a training step behind a link.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from harness.instruments.distributed.launcher_env import Launch, places
 from harness.instruments.distributed.rank_pool import RankPool
+from harness.records import Unavailable
 from suites.interconnect import on_rank
+from suites.interconnect.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step, strategy_of
 
 
 class TrainingCluster:
@@ -57,3 +69,119 @@ class TrainingCluster:
         if key not in self._known:
             self._known[key] = work()
         return self._known[key]
+
+
+STRATEGIES: dict[str, str] = {"ddp": "ddp", "fsdp2": "fsdp2", "zero3": "zero"}
+"""The technique behind each strategy."""
+
+SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
+"""Techniques that plain PyTorch has too where a strategy is compared with it."""
+
+
+def strategy_techniques(workload: Workload) -> Techniques:
+    """Return the workload's strategy as a technique, its messages scaled to the model.
+
+    torch's buckets of 25 MiB and deepspeed's of 500 million elements are parts of a model of billions of
+    parameters, and all of one that two cores train; here a bucket is one block.
+    """
+    settings = {
+        "ddp": {"buckets": workload.num_hidden_layers},
+        "fsdp2": {"reduce_every_micro_batch": False},
+        "zero3": {"stage": 3, "buckets": "block"},
+    }[workload.strategy]
+    return [{STRATEGIES[workload.strategy]: settings}]
+
+
+def strategy_step(workload: Workload, seed: int) -> TrainingStep:
+    """Return the training step of the workload's strategy, without any further technique."""
+    return build_step(workload.training, [*SHARED, *strategy_techniques(workload)], seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant: a training step and its link. `link_B_per_s` is at the scale of the paper's run."""
+
+    workload: Workload
+    seed: int
+    step: TrainingStep
+    link_B_per_s: float
+
+    @property
+    def strategy(self) -> str:
+        """Return how ranks share the model: the workload's strategy, or what took its place."""
+        technique = strategy_of(self.step)
+        return self.step.features.sharding if technique == "zero" else str(technique)
+
+    def with_step(self, step: TrainingStep) -> Subject:
+        """Return the subject with another training step."""
+        return replace(self, step=step)
+
+
+TIMEOUT_S = 300.0
+"""Timeout of a call: NCCL sets up its channels in the first."""
+
+
+class RealCluster(TrainingCluster):
+    """One rank for each process that was started; `conditions` are those that a claim may name."""
+
+    def __init__(self, here: Launch) -> None:
+        backend = backend_of(here)
+        super().__init__(RankPool(places(here, {}), here.address, backend, TIMEOUT_S))
+        self.conditions = {"backend": backend, "device": "cuda" if backend == "nccl" else "cpu"}
+        try:
+            described = self.call("describe_rank")
+            self.conditions["network"] = network_of(
+                here, [(machine, local) for machine, local, _ in described]
+            )
+            if backend == "nccl":
+                self.conditions["device_name"] = ", ".join(sorted({device for _, _, device in described}))
+        except BaseException:
+            self.close()
+            raise
+
+
+def backend_of(here: Launch) -> str:
+    """Return NCCL where each rank has a GPU, one that only it sees or one of its node's; else gloo.
+
+    Raises `Unavailable` for GPUs that do not suffice.
+    """
+    seen = torch.cuda.device_count()
+    if seen == 0:
+        return "gloo"
+    if seen == 1 or seen >= here.per_node:
+        return "nccl"
+    raise Unavailable(
+        f"{seen} GPUs are too few for the {here.per_node} ranks of a node: start as many as there are"
+    )
+
+
+def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:
+    """Return `real`, or `loopback` where nodes share a machine; by each rank's machine and number there.
+
+    Raises `Unavailable` where neighbours in rank are not neighbours in a node.
+    """
+    nodes = [ranks[first : first + here.per_node] for first in range(0, here.world, here.per_node)]
+    for node in nodes:
+        machines = {machine for machine, _ in node}
+        if len(machines) != 1 or [local for _, local in node] != list(range(here.per_node)):
+            raise Unavailable(
+                "ranks must be numbered node by node (srun --distribution=block, as many on each): "
+                f"{here.per_node} in a row are on {len(machines)} machines"
+            )
+    return "real" if len({node[0][0] for node in nodes}) == here.nodes else "loopback"
+
+
+def validate_nodes(workload: Workload, here: Launch) -> None:
+    """Raise `Unavailable` where the workload needs other nodes than the launcher started."""
+    requested = (workload.nodes, workload.ranks_per_node)
+    if requested != (here.nodes, here.per_node):
+        raise Unavailable(
+            f"nodes={workload.nodes}, ranks_per_node={workload.ranks_per_node}: the launcher started "
+            f"nodes={here.nodes}, ranks_per_node={here.per_node}; set these on the workload"
+        )
+
+
+def validate_link(subject: Subject) -> None:
+    """Raise `Unavailable` for a variant that is the same training behind another link."""
+    if subject.link_B_per_s != subject.workload.link_B_per_s:
+        raise Unavailable("the network between these machines cannot be shaped: no other link can be tried")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, Self
 
+from suites.training.step_time.collectives import overlapped_s
 from suites.training.step_time.node_traffic import (
     Cluster,
     Exchange,
@@ -17,7 +18,6 @@ from suites.training.step_time.node_traffic import (
     latency_seconds,
     link_bytes,
 )
-from suites.training.step_time.schedules import overlapped_s
 
 
 class Assumption(NamedTuple):

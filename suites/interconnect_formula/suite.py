@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
-from suites.interconnect_formula.model_size import model_size
 from suites.interconnect_formula.step_bounds import (
     BEST,
     BestAndWorstCase,
@@ -20,11 +19,11 @@ from suites.interconnect_formula.step_bounds import (
     step_bounds,
     sufficient_rate,
 )
-from suites.interconnect_formula.subject import Subject, validate_states
+from suites.interconnect_formula.subject import Subject, model_size, validate_states
 from suites.interconnect_formula.workload import Workload
 from suites.training.step_time import published_run
+from suites.training.step_time.collectives import training_flop
 from suites.training.step_time.node_traffic import Cluster, Exchange, crossing_share
-from suites.training.step_time.operators import training_flop
 
 PUBLISHED_TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own

@@ -16,11 +16,10 @@ from harness.instruments.memory.process.free_memory import SAFE_SHARE, free_byte
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import autocast_bf16
-from suites.kernels.bound_call import seconds_of, shared
+from suites.kernels.bound_call import Session, seconds_of, shared
 from suites.kernels.checks import correctness, reference, step_correctness
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention, linear_gelu
-from suites.kernels.session import Session
 from suites.kernels.step import config_model, training_step
 from suites.kernels.subject import Subject
 from suites.kernels.workload import Workload

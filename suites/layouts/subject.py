@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from harness.question import Question, question_of
 from suites.layouts.workload import Workload
-from suites.training.of_question import LayoutSubject, subject_of
+from suites.training.layouts.search import LayoutSubject
+from suites.training.of_question import subject_of
 
 
 class Subject(NamedTuple):

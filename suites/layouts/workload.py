@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
-from suites.training.layouts.layout import DispatcherName, ProgramName
+from harness.question import Dispatcher, ProgramName
 from suites.training.workload import Architecture
 
 Bytes = Annotated[float, Bounds(above=0)]
@@ -38,7 +38,7 @@ class Workload:
     micro_batch_size: PositiveInt = 1
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_modules: list[Any] = field(default_factory=list, hash=False)  # of selective; []: core_attn
-    dispatcher: DispatcherName = "alltoall"  # of tokens to their experts
+    dispatcher: Dispatcher = "alltoall"  # of tokens to their experts
     sequence_parallel: bool = True  # with tensor parallelism
     usable_memory_B: Bytes = 85.0e9  # of one GPU
     architecture: Architecture = "hopper"

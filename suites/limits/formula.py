@@ -20,12 +20,14 @@ from suites.training.step_time.collectives import (
     Seconds,
     all_reduce_s,
     all_to_all_s,
+    bubble_s,
     gather_s,
     nothing_s,
+    overlapped_s,
+    roofline_s,
     send_s,
+    training_flop,
 )
-from suites.training.step_time.operators import roofline_s, training_flop
-from suites.training.step_time.schedules import bubble_s, overlapped_s
 
 PASSES = 3
 """A matmul's forward and its two backward matmuls."""

@@ -1,9 +1,13 @@
-"""What the suite reports of each kind of workload, as readings."""
+"""What the suite reports of each kind of workload, as readings.
+
+The limits suite's types: a published training step, a run to calculate, and the inputs of both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +16,6 @@ from suites.limits.formula import StepTime
 from suites.limits.published_step import model_of, published_time, tokens_of, utilization
 from suites.limits.runs import latency_flop, stacked
 from suites.limits.search import best_run
-from suites.limits.subject import Subject
 from suites.limits.walls import (
     PER_DECADE,
     QUANTILES,
@@ -28,6 +31,21 @@ from suites.limits.walls import (
 )
 from suites.limits.workload import Workload
 from suites.training.step_time.collectives import Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload with the inputs that a variant gives it, and the seed of its draws."""
+
+    workload: Workload
+    seed: int
+    is_baseline: bool = True  # its walls get a band; those of variants are single values
+
+
+def changed(subject: Subject, **inputs: Any) -> Subject:
+    """Return the variant with other inputs."""
+    return replace(subject, workload=replace(subject.workload, **inputs), is_baseline=False)
+
 
 FINE_PER_DECADE = 4
 """Points of the drawn curve per factor of ten."""

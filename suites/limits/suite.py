@@ -15,6 +15,7 @@ from harness.records import Json, Reading, WrongResult
 from suites.limits.formula import step_time
 from suites.limits.published_step import layout_of, model_of, published_time, refuse_binary_units, tokens_of
 from suites.limits.readings import (
+    Subject,
     curve_readings,
     published_readings,
     run_readings,
@@ -22,7 +23,6 @@ from suites.limits.readings import (
 )
 from suites.limits.runs import latency_flop
 from suites.limits.search import BestRun, best_run
-from suites.limits.subject import Subject
 from suites.limits.workload import Workload
 
 ROUNDING = 1e-9

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from harness.records import Note, Origin, Reading
-from suites.memory.outside_allocator import room_B
-from suites.memory.subject import Subject
+from suites.memory.subject import Subject, room_B
 from suites.training.dry_run.dry_run import DryRun
 from suites.training.dry_run.largest_batch import (
     MOST_SEQUENCES,

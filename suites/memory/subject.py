@@ -1,12 +1,23 @@
-"""What a variant of the memory suite is: a training step."""
+"""What a variant of the memory suite is: a training step.
+
+Readings of what a step assumes and could turn its answer, and of the bytes on its host.
+
+Readings of what torch's allocator reserves on CUDA and of what lies outside of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 
-from harness.instruments.memory.caching_allocator import AllocatorSettings
+from harness.instruments.memory.caching_allocator import AllocatorSettings, DeviceFullError, replay
+from harness.records import Note, Origin, Reading
 from suites.memory.workload import Search, Workload
-from suites.training.dry_run.largest_batch import Target
+from suites.training.dry_run import outside_allocator
+from suites.training.dry_run.dry_run import DryRun
+from suites.training.dry_run.estimates import ModelCounts, host_memory_B
+from suites.training.dry_run.largest_batch import Target, under_other_choices
+from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 from suites.training.workload import Architecture
@@ -54,3 +65,57 @@ def subject_of(workload: Workload, seed: int) -> Subject:
     own = [one.name for one in fields(Subject) if one.name != "step"]
     step = build_step(asdict(workload), (), seed)
     return Subject(step, **{name: getattr(workload, name) for name in own})
+
+
+def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]) -> Iterator[Reading]:
+    """Yield, under each other choice, whether the requested micro-batch fits and the largest that does.
+
+    `largest`: that of the subject. `run_of`: dry-runs a subject.
+    """
+    choices = under_other_choices(
+        subject.step, subject.target, largest, lambda step: run_of(replace(subject, step=step))
+    )
+    for other in choices:
+        name = f"assumption/{other.choice}"
+        yield Reading(f"{name}/fits", "1", int(other.fits), Origin.SIMULATED, "fake_step")
+        if largest:
+            most = other.largest_micro_batch
+            yield Reading(f"{name}/largest_micro_batch", "1", most, Origin.SIMULATED, "fake_step")
+
+
+def host_B(subject: Subject, counts: ModelCounts) -> float:
+    """Return the bytes that one rank keeps in its host's memory; 0 where it is not known."""
+    return host_memory_B(subject.step, counts)
+
+
+def room_B(subject: Subject) -> float:
+    """Return what torch's allocator can reserve on one device at most; not above 0 where there is no room."""
+    return outside_allocator.room_B(subject.step, subject.usable_B)
+
+
+def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
+    """Return what a dry run of CUDA reserves, what lies outside of it, and whether a full device is slow."""
+    if run.reserved_B is None:
+        return
+    yield Reading("reserved_memory", "B", run.reserved_B, Origin.SIMULATED, "fake_step")
+    for name, size_B in outside_allocator_B(subject.step).items():
+        yield Reading(f"outside_allocator/{name}", "B", size_B, Origin.CALCULATED, "fake_step")
+    retries = retries_to_fit(subject, run)
+    if retries:
+        yield Note(
+            f"fake_step: one rank fits, but slowly: the allocator would free cached blocks and retry "
+            f"({retries} times in two steps)"
+        )
+
+
+def retries_to_fit(subject: Subject, run: DryRun) -> int | None:
+    """Return how often the allocator would free its cached blocks on the subject's device.
+
+    None where the step does not fit, or `run` has no timeline.
+    """
+    if run.timeline is None:
+        return None
+    try:
+        return replay(run.timeline.requests(), subject.allocator, room_B(subject)).retries
+    except DeviceFullError:
+        return None

@@ -21,12 +21,11 @@ from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.instruments.memory.process.free_memory import shortage
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
-from suites.memory import assumptions, largest_batch
+from suites.memory import largest_batch
+from suites.memory import subject as assumptions
 from suites.memory.formulas import estimates, gpus
-from suites.memory.live_bytes import live_bytes, write_snapshot
-from suites.memory.measure import measure_peak
-from suites.memory.outside_allocator import reserved, room_B
-from suites.memory.subject import Subject, subject_of
+from suites.memory.live_bytes import live_bytes, measure_peak, write_snapshot
+from suites.memory.subject import Subject, reserved, room_B, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
 from suites.memory.workload import Workload
 from suites.training import correctness, techniques

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
 from suites.memory_published.workload import Workload
-from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
+from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 
 FIXED: dict[str, Any] = {
     "optimizer": "adamw",
@@ -63,8 +63,7 @@ def published_peak(workload: Workload) -> MegatronPeak:
 
 def with_workspaces(peak: LayoutPeak, workload: Workload) -> MegatronPeak:
     """Return the peak of one layout with the workspaces that its environment asked for."""
-    stage, *parts = (one[0] for one in peak)
-    of = MegatronPeak(int(stage), *(float(part) for part in parts))
+    of = MegatronPeak(*(getattr(peak, name)[0].item() for name in MegatronPeak._fields))
     if workload.cublas_workspace_B is None:
         return of
     more_B = CUBLAS_HANDLES * (workload.cublas_workspace_B - CUBLAS_WORKSPACE_B[workload.architecture])

@@ -12,7 +12,8 @@ import torch
 
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.memory_published import host, megatron
+from suites.memory_published import megatron
+from suites.memory_published import subject as host
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, subject_of
 from suites.memory_published.workload import Workload

@@ -1,22 +1,63 @@
-"""The ranks of a cell: processes on this machine, started by the first call, and again after a failure."""
+"""The ranks of a cell: processes on this machine, started by the first call, and again after a failure.
+
+The folder of a cell's files that represent host or disk: created by the cell, removed with it.
+
+Its name identifies its owner, so that what a kill -9 left is removed by the next cell that uses the same
+folder.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from harness.instruments.control_group import started_ticks
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.instruments.memory.process.private_memory import EXACT, SMALL_STACKS
 from harness.records import IN_OTHER_PROCESS, Unavailable
-from suites.offload import on_rank, swap_folder
+from suites.offload import on_rank
 from suites.offload.subject import Subject
 from suites.offload.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
+
+PREFIX = "harness-swap"
+
+
+def make(folder: str) -> str:
+    """Remove folders of dead cells; return a new one in `folder` ("": the system's for temporary files)."""
+    parent = Path(folder or tempfile.gettempdir())
+    for old in parent.glob(f"{PREFIX}-*"):
+        if _is_left(old.name):
+            shutil.rmtree(old, ignore_errors=True)
+    me = os.getpid()
+    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_boot()}-{me}-{started_ticks(me)}-", dir=parent)
+
+
+def remove(path: str) -> None:
+    """Remove the folder with its content."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(name: str) -> bool:
+    """Return whether the process that made it is gone; other names are not ours."""
+    parts = name.removeprefix(f"{PREFIX}-").split("-")
+    if len(parts) != 4 or parts[0] != _boot() or not (parts[1].isdigit() and parts[2].isdigit()):
+        return False
+    return started_ticks(int(parts[1])) != int(parts[2])
+
+
+def _boot() -> str:
+    """Return an identifier of this machine's boot, which separates machines that share the folder."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+
 
 TIMEOUT_S = 300.0
 
@@ -56,7 +97,7 @@ class Ranks:
         """Start the processes where none run; return the folder of their files."""
         if self._pool is None or len(self._pool) == 0:
             self.close()
-            self._folder = swap_folder.make(self.workload.offload_dir)
+            self._folder = make(self.workload.offload_dir)
             self._pool = self._start()
             self._pool.call(f"{training_on_rank.__name__}:use_ring")
             step = subject.step.described
@@ -69,7 +110,7 @@ class Ranks:
             self._pool.close()
             self._pool = None
         if self._folder:
-            swap_folder.remove(self._folder)
+            remove(self._folder)
             self._folder = ""
 
     def _start(self) -> RankPool:

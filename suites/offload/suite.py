@@ -18,11 +18,10 @@ from statistics import fmean
 import torch
 
 from harness.records import SET_UP_SAMPLES, Json, Note, Origin, Reading, Unavailable
-from suites.offload.largest import DepthSearch, sample_largest, trained_parameters
+from suites.offload.largest import DepthSearch, origin, sample_largest, trained_parameters
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
 from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
-from suites.offload.origin import origin
 from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, Subject, baseline, shared_techniques
 from suites.offload.workload import Workload

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from suites.overlap.one_sided import OneSided
 from suites.overlap.operations.ag_gemm import TimedAllGatherGemm
 from suites.overlap.operations.ag_moe import AllGatherMoe

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from suites.overlap_schedule.links import Carried, Links, Stream, Transfer, carry
-from suites.overlap_schedule.subject import Subject
+from suites.overlap_schedule.model import Subject
 
 Chunk = tuple[int, int]
 """A part of a shard: the peer, and the number of the part."""

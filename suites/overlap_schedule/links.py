@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
-from harness.instruments.network.leaf_spine.max_min import crossings, shares
+from harness.instruments.network.leaf_spine.flow_simulator import crossings, shares
 
 ROUNDING = 1e-9
 """Relative tolerance of bytes and times: what ends within it ends at once."""

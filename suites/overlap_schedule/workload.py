@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
-from suites.training.step_time.operators import roofline_s
+from suites.training.step_time.collectives import roofline_s
 
 ELEMENT_B = 2
 """Bytes of an element in bf16 or fp16."""

@@ -11,8 +11,7 @@ from torch import fx
 
 from harness.instruments.kept_code import kept_code
 from harness.records import Note, Origin, Reading
-from suites.portability.capture.graph import Capture, flops_of, name_of
-from suites.portability.capture.single import single
+from suites.portability.capture.graph import Capture, flops_of, name_of, single
 from suites.portability.session import Session, message_of
 from suites.portability.subject import Engine
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 from harness.records import Origin, Reading
-from suites.portability.capture import adamw, problem, rewrites
+from suites.portability.capture import graph, problem
 from suites.portability.subject import Subject
 from suites.portability.triton_kernels import modules_of
 from suites.training.models import model
@@ -20,13 +20,13 @@ def source_lines(subject: Subject) -> Iterator[Reading]:
     Code divergence of two platforms is the Jaccard distance of their lines, 1 - shared / all of both (Harrell
     and Kitson, P3HPC 2018, doi 10.1109/P3HPC.2018.00006); here one of the two is eager PyTorch.
     """
-    shared = sum(len(rewrites.code_lines(inspect.getsource(one))) for one in (model, problem, adamw))
+    shared = sum(len(graph.code_lines(inspect.getsource(one))) for one in (model, problem, graph))
     engine = subject.engine
     names = engine.rewritten if engine is not None else ()
-    own = sum(rewrites.lines_of(rewrites.REWRITES[name][1]) for name in names)
+    own = sum(graph.lines_of(graph.REWRITES[name][1]) for name in names)
     if engine is not None and not engine.takes_graph:
         kernels = modules_of(subject.workload)
-        own += sum(len(rewrites.code_lines(inspect.getsource(one))) for one in kernels)
+        own += sum(len(graph.code_lines(inspect.getsource(one))) for one in kernels)
     yield Reading("source_lines", "1", shared, Origin.CALCULATED, "shared")
     yield Reading("source_lines", "1", own, Origin.CALCULATED, "own")
     yield Reading("code_divergence", "1", own / (shared + own), Origin.CALCULATED)

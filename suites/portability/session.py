@@ -12,11 +12,9 @@ from torch import Tensor
 
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Unavailable
-from suites.portability.capture.dynamic import captured_for_any_length, other_length
-from suites.portability.capture.float64 import evaluated
-from suites.portability.capture.graph import Capture, captured, one_line
+from suites.portability.capture.dynamic import captured_for_any_length, evaluated, other_length
+from suites.portability.capture.graph import Capture, Problem, captured, one_line
 from suites.portability.capture.problem import problem_of
-from suites.portability.capture.step_function import Problem
 from suites.portability.compare import LargestError, compare
 from suites.portability.subject import Compiled, Subject
 from suites.portability.workload import Workload

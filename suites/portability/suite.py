@@ -12,7 +12,7 @@ import torch
 
 from harness.records import Json, Note, Origin, Reading
 from suites.portability import session as sessions
-from suites.portability.capture import models
+from suites.portability.capture import problem
 from suites.portability.coverage import coverage
 from suites.portability.divergence import source_lines
 from suites.portability.eager_readings import eager_readings
@@ -39,7 +39,7 @@ __all__ = [
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for a model that cannot be built."""
-    return Subject(models.adopted(Workload(**workload)), seed)
+    return Subject(problem.adopted(Workload(**workload)), seed)
 
 
 def bf16_FLOP(subject: Subject) -> float:

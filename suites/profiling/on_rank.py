@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from harness.instruments.timing.matmul_probe import matmul_FLOP_per_s
 from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder

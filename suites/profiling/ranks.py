@@ -20,8 +20,7 @@ from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from harness.records import Unavailable
 from suites.profiling import on_rank
 from suites.profiling.injection.injector import Toggle, injector
-from suites.profiling.recorder import StepAccount
-from suites.profiling.subject import Injection
+from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
 from suites.training.step import TrainingStep

@@ -20,18 +20,21 @@ from harness.instruments.traces.causes import causes
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.profiling.injection.truth import calibrated, injected_s
 from suites.profiling.measure import (
+    TracedElsewhere,
     counted_readings,
     factor_readings,
+    in_a_sentence,
     model_FLOP,
     naming_readings,
     plain_times,
+    read_elsewhere,
+    readings_elsewhere,
     recorded,
     recovery_readings,
     state_readings,
 )
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Subject, baseline
-from suites.profiling.traced import TracedElsewhere, in_a_sentence, read_elsewhere, readings_elsewhere
+from suites.profiling.recorder import Subject, baseline
 from suites.profiling.workload import Workload
 from suites.training.correctness import check_on_ranks
 from suites.training.techniques import Techniques, build_step

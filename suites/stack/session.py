@@ -1,11 +1,15 @@
-"""One variant's trainer: its micro-batch is chosen, its losses are compared, its updates are timed."""
+"""One variant's trainer: its micro-batch is chosen, its losses are compared, its updates are timed.
+
+What a variant of the stack suite is: how one variant trains.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,13 +21,63 @@ from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Unavailable, WrongResult
 from suites.stack.loading import Batch, LoadedAhead, LoadedInStep, UpdateLoader
-from suites.stack.subject import Subject
+from suites.stack.workload import Workload
 from suites.training.contract import Contract, Within, loosest
 from suites.training.correctness import GRADIENT_FACTOR, compare, require_learning
 from suites.training.correctness import UPDATES as LEARNING_UPDATES
 from suites.training.correctness import check as check_small
 from suites.training.optimizers.shared_states import share_states
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step
 from suites.training.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """How one variant trains.
+
+    - `techniques`: of the training layer.
+    - `loads_ahead`: another process makes the next batch during the step.
+    - `fills_memory`: the micro-batch is the largest whose peak memory is not above the baseline's.
+    - `whole()`: the context of all passes of an update, such as TF32; `products`: the precision of products
+      outside of autocast; `tolerance`: what that precision adds to a loss's, as a share of the first loss.
+    """
+
+    workload: Workload
+    seed: int
+    device: torch.device
+    techniques: Techniques = ()
+    loads_ahead: bool = False
+    fills_memory: bool = False
+    whole: Callable[[], AbstractContextManager[None]] = nullcontext
+    products: str = "fp32"
+    tolerance: float = 0.0
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the step's matrix products: fp32, tf32 or bf16."""
+        return self.products if self.step_of(1).features.precision == "fp32" else "bf16"
+
+    def step_of(self, times: int) -> TrainingStep:
+        """Return the step whose micro-batches have `times` as many sequences, and are as many times fewer."""
+        given = self.workload
+        if given.gradient_accumulation_steps % times:
+            raise ValueError(f"{given.gradient_accumulation_steps} micro-batches are no multiple of {times}")
+        changed = {
+            "micro_batch_size": given.micro_batch_size * times,
+            "gradient_accumulation_steps": given.gradient_accumulation_steps // times,
+        }
+        step = build_step({**asdict(given), **changed}, self.techniques, self.seed)
+        if step.ranks > 1 or step.features.sharding != "none" or step.batches_per_update > 1:
+            raise Unavailable("this suite's steps run in one process, on the same sequences in every variant")
+        return step
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return by what the micro-batch may grow: the powers of two that divide the micro-batches."""
+        count = self.workload.gradient_accumulation_steps
+        return [2**power for power in range(count.bit_length()) if count % 2**power == 0]
+
 
 UPDATES = 3
 """Updates whose losses are compared: the first shows the gradients, the others the optimizer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
-from suites.training.layouts.layout import ProgramName
+from harness.question import ProgramName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,11 @@ from scipy.optimize import minimize
 
 from suites.step_time.suite import FOLDER
 from suites.training.layouts.layout import Layouts
+from suites.training.of_question import published_steps
 from suites.training.step_time.prediction import PlannedSteps, predicted
 from suites.training.step_time.published.steps import PublishedStep, published, ran
 from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.questions import answers, steps_of
+from suites.training.step_time.questions import answers
 from suites.training.step_time.rates.constants import StepConstants, entries, fitted_to_whole_steps
 
 Values = NDArray[np.float64]
@@ -97,7 +98,7 @@ def batches_of(steps: Sequence[PublishedStep]) -> list[StepBatch]:
     """Return steps by setting; raises ValueError for one that the model does not know."""
     found: list[StepBatch] = []
     for one in steps:
-        own = steps_of(typed_step(one))
+        own = published_steps(typed_step(one))
         seconds = np.array([one["published"]["step_s"]])
         same = [at for at, other in enumerate(found) if _alike(other.steps, own)]
         if same:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from suites.training.layouts.layout import DEFAULT_MODULES, Layouts
 from suites.training.layouts.room import CUDA_CONTEXT_B, outside_allocator_B
 from suites.training.layouts.search import (
     Fits,
+    LayoutSubject,
     candidates,
     dominated,
     fits,
@@ -30,8 +31,8 @@ from suites.training.layouts.search import (
     title,
     with_micro_batch,
 )
-from suites.training.layouts.stages import all_layers_of
-from suites.training.of_question import LayoutSubject, left_out, subject_of
+from suites.training.layouts.states import all_layers_of
+from suites.training.of_question import changed, left_out, subject_of
 
 EVEN, UNEVEN = 1.0, 1.5
 """Of a mixture of experts: tokens of the rank with the busiest experts over the mean, as a range."""
@@ -56,7 +57,7 @@ def answer_of(subject: LayoutSubject) -> Answer:
         engine="account",
         parameters=subject.shape.parameters,
         conditions=conditions(subject),
-        left_out=tuple(left_out(subject.question)),
+        left_out=left_out(subject.question),
     )
     if subject.question.search:
         return searched(subject, answered)
@@ -96,10 +97,10 @@ def ranked_layout(
     subject: LayoutSubject, layouts: Layouts, index: int = 0, of: Fits | None = None
 ) -> RankedLayout:
     """Return one of the layouts with its memory; `of`: what `search.fits` has for all of them."""
-    of = of or fits(subject.shape, layouts, subject.training, subject.cluster)
+    of = of or fits(subject, layouts)
     return RankedLayout(
         title=title(layouts, index),
-        parts={name: int(getattr(layouts, name)[index]) for name in Layouts._fields},
+        parts=layouts.row(index),
         needed_B=float(of.needed[index]),
         room_B=float(of.room[index]),
         fits=bool(of.fits[index]),
@@ -111,7 +112,7 @@ def memory_of(subject: LayoutSubject, layout: Layouts) -> Memory:
     """Return the bytes of the rank that needs the most, of the first and last stage, and of the host."""
     shape, training, architecture = subject.shape, subject.training, subject.cluster.architecture
     worst = worst_peak(shape, layout, training, architecture)
-    of = fits(shape, layout, training, subject.cluster)
+    of = fits(subject, layout)
     ends = [
         peak_of_rank(shape, layout, training, np.array([rank]), architecture)
         for rank in (0, int(layout.pp[0]) - 1)
@@ -122,7 +123,7 @@ def memory_of(subject: LayoutSubject, layout: Layouts) -> Memory:
         else None
         for each in (EVEN, UNEVEN)
     )
-    largest = largest_micro_batch(shape, layout, training, subject.cluster, subject.batch)
+    largest = largest_micro_batch(subject, layout)
     return Memory(
         usable_B=subject.cluster.usable_B,
         room_B=float(of.room[0]),
@@ -173,13 +174,12 @@ def searched(subject: LayoutSubject, answered: Answer) -> Answer:
     Layouts that recompute or shard more than one that fits without are left out; those that recompute less
     come first, then those with the larger margin.
     """
-    shape, training, cluster = subject.shape, subject.training, subject.cluster
-    plain = candidates(shape, training, cluster, subject.batch)
+    plain = candidates(subject)
     if not len(plain.tp):
         return answered.with_(layouts_tried=0)
-    largest = largest_micro_batch(shape, plain, training, cluster, subject.batch)
+    largest = largest_micro_batch(subject, plain)
     best = with_micro_batch(plain, np.maximum(largest, 1), subject.batch)
-    of, alone = fits(shape, best, training, cluster), fits(shape, plain, training, cluster)
+    of, alone = fits(subject, best), fits(subject, plain)
     margin = 1 - alone.needed / alone.room
     chosen = np.flatnonzero((largest > 0) & ~dominated(plain, largest))
     order = sorted(chosen, key=lambda index: (int(plain.recompute[index]), -float(margin[index])))
@@ -199,59 +199,49 @@ def searched(subject: LayoutSubject, answered: Answer) -> Answer:
     return answered.with_(verdict="fits", memory=memory_of(subject, best.only(np.array(order[:1]))))
 
 
-class LayoutChange(NamedTuple):
-    """One change of a question's fields."""
+def possible(subject: LayoutSubject) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield changes of a question's fields with their titles, in order of what they usually cost.
 
-    title: str
-    fields: Mapping[str, Any]
-
-
-def possible(subject: LayoutSubject) -> Iterator[LayoutChange]:
-    """Yield changes in order of what they usually cost: memory that is free first, then time.
-
-    A sharded optimizer and a loss without its copies cost next to nothing; recomputing attention's kernel
-    little; more ranks per model communicate more; full recompute adds a third of the forward pass's time; the
-    host's link is slower than any of these.
+    Memory that is free comes first, then time: a sharded optimizer and a loss without its copies cost next to
+    nothing; recomputing attention's kernel little; more ranks per model communicate more; full recompute adds
+    a third of the forward pass's time; the host's link is slower than any of these.
     """
     now, program, devices = subject.question, subject.training.program, subject.cluster.gpus
+    torch, half = program in ("torchtitan", "deepspeed"), now.micro_batch_size // 2
     if now.zero == 0 and devices // (now.tp * now.pp) > 1:
-        yield LayoutChange("ZeRO-1", {"zero": 1})
+        yield "ZeRO-1", {"zero": 1}
     if program == "torchtitan" and not subject.training.fused_loss:
-        yield LayoutChange("loss in chunks", {"fused_loss": True})
-    if program in ("torchtitan", "deepspeed") and now.zero < 3:
-        yield LayoutChange(f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1})
-    if now.micro_batch_size > 1:
-        half = now.micro_batch_size // 2
-        yield LayoutChange(f"micro-batch {half}", {"micro_batch_size": half})
+        yield "loss in chunks", {"fused_loss": True}
+    if torch and now.zero < 3:
+        yield f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1}
+    if half:
+        yield f"micro-batch {half}", {"micro_batch_size": half}
     if now.recompute == "none":
-        yield LayoutChange("selective recompute", {"recompute": "selective"})
-    for name in ("tp", "pp", "cp", "ep"):
+        yield "selective recompute", {"recompute": "selective"}
+    for name in ("tp", "pp", "cp", *(("ep",) if subject.shape.num_experts else ())):
         size = 2 * getattr(now, name)
-        if name == "ep" and not subject.shape.num_experts:
-            continue
-        yield LayoutChange(f"{name} {size}", {name: size})
+        yield f"{name} {size}", {name: size}
     if now.recompute != "full":
-        yield LayoutChange("full recompute", {"recompute": "full"})
-        yield LayoutChange(f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp})
-        yield LayoutChange(f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp})
-    yield LayoutChange(f"{2 * devices:,} GPUs", {"devices": 2 * devices})
-    if subject.training.offload == "none" and program in ("torchtitan", "deepspeed"):
-        yield LayoutChange("states on the host", {"offload": ("optimizer",), "zero": 3})
+        yield "full recompute", {"recompute": "full"}
+        yield f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp}
+        yield f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp}
+    yield f"{2 * devices:,} GPUs", {"devices": 2 * devices}
+    if torch and subject.training.offload == "none":
+        yield "states on the host", {"offload": ("optimizer",), "zero": 3}
 
 
 def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
     """Yield what each change needs, with the allocator's fragmentation, whether it fits, and up to what."""
-    for change in possible(subject):
+    for change, fields in possible(subject):
         try:
-            changed = subject.changed(**change.fields)
+            other = changed(subject, **fields)
         except Unavailable:
             continue
-        if changed.question.tp > changed.cluster.gpus_per_node:
+        if other.question.tp > other.cluster.gpus_per_node:
             continue
-        sizes = (changed.shape, changed.layout, changed.training, changed.cluster)
-        of, largest = fits(*sizes), largest_micro_batch(*sizes, changed.batch)
+        of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         yield TriedChange(
-            title=change.title,
+            title=change,
             peak_B=float(of.needed[0]),
             fits=bool(of.fits[0]),
             retries=bool(of.retries[0]),

@@ -5,26 +5,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import gc
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
+import torch
 
-from harness.answer import Answer, HostStates, Interval, Memory, OtherChoice, Peak, TriedChange
+from harness.answer import Answer, HostStates, Interval, Memory, Peak, TriedChange
 from harness.config.user_inputs.hf_config import workload_of_config
+from harness.instruments.deferred_compiler import defer_compiler
+from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.question import AskedChange, DryRunRequest, Question
 from harness.records import Unavailable, UnavailableWith
-from suites.training.dry_run import fit, other_choices
-from suites.training.dry_run.dry_run import Device
+from suites.training.dry_run.dry_run import Device, DryRun, dry_run
+from suites.training.dry_run.estimates import count, host_memory_B
+from suites.training.dry_run.largest_batch import (
+    Target,
+    fit_of,
+    refined_prediction,
+    search,
+    under_other_choices,
+    with_micro_batch,
+)
+from suites.training.dry_run.live_tensors import live_tensors
+from suites.training.dry_run.outside_allocator import outside_allocator_B, room_B
 from suites.training.dry_run.trace_cache import user_cache
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
+from suites.training.models import huggingface
+from suites.training.models.light_transformers import import_lightly
+from suites.training.step import TrainingStep
+from suites.training.step_time.rates.gpu import known_gpu
+from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 
 NOT_GIVEN = ("assumption", "default")
 """Origins of a technique that an answer may do without, and says so."""
 
 
 def answers(request: DryRunRequest) -> Iterator[Answer]:
-    """Yield the answer, and again whenever more is known; raises `Unavailable` where it cannot be had."""
+    """Yield the answer, and again whenever more is known; raises `Unavailable` where it cannot be had.
+
+    Begin the process with `gc.disable()`, which makes imports faster.
+    """
     question = request.question
     try:
         answer = yield from answered(request, question)
@@ -35,11 +59,9 @@ def answers(request: DryRunRequest) -> Iterator[Answer]:
         question = msgspec.structs.replace(question, techniques=techniques)
         note = f"{error.reason}, so the recipe goes without."
         answer = yield from answered(request, question, without=(error.technique,), notes=(note,))
-    changes: list[TriedChange] = []
-    for change in request.changes:
-        changes.append(changed(change, answer.without))
+    changes = tuple(changed(change, answer.without) for change in request.changes)
     if changes:
-        yield answer.with_(changes=tuple(changes))
+        yield answer.with_(changes=changes)
 
 
 def may_go(question: Question, technique: str) -> bool:
@@ -48,117 +70,146 @@ def may_go(question: Question, technique: str) -> bool:
     return kinds[0] in NOT_GIVEN and kinds[1] in NOT_GIVEN
 
 
-def answered(request: DryRunRequest, question: Question, **fields: Any) -> Generator[Answer, None, Answer]:
-    """Yield the answer to a request's question, or to another, without changes; return the last."""
-    answer = Answer(verdict="refused", **fields)
-    asked = memory_question(question, request.slack)
-    for part in fit.answers(asked, request.extent, user_cache()):
-        answer = joined(answer, part)
-        if isinstance(part, fit.StepFacts | fit.LargestMicroBatch):
-            yield answer
-    if answer.others:
+def answered(
+    request: DryRunRequest,
+    question: Question,
+    without: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Generator[Answer, None, Answer]:
+    """Yield the answer to a request's question, or to another, without changes; return the last.
+
+    The first has the requested micro-batch and what the step is made of; where the largest is asked for, the
+    next have that, and what the recipe leaves open and could turn the answer.
+    """
+    runs = StepRuns(question)
+    peak = peak_of(runs, runs.requested, request.slack)
+    step, room, outside_B = runs.step, room_B(runs.step, runs.target.usable_B), outside_allocator_B(runs.step)
+    with torch.device("meta"):
+        counts = count(build_model(step), step.workload)
+    host_B, config = host_memory_B(step, counts), step.workload.hf_config
+    defaults = {} if config is None else huggingface.sizes_by_default(config)
+    sizes = ", ".join(f"{name} {size}" for name, size in defaults.items())
+    memory = Memory(
+        usable_B=room + sum(outside_B.values()),
+        room_B=room,
+        outside_B={name: float(size_B) for name, size_B in outside_B.items()},
+        allocated_B=Interval(*(peak.allocated_B,) * 3),
+        reserved_B=Interval(*(peak.reserved_B,) * 3),
+        peaks=(peak,),
+        host=HostStates(rank_B=host_B) if host_B else None,
+    )
+    answer = Answer(
+        verdict="fits" if peak.fits else "does not fit",
+        likely_fits=peak.fits,
+        parameters=float(counts.parameters),
+        memory=memory,
+        notes=(*notes, *([f"by default: {sizes}"] if sizes else [])),
+        without=without,
+    )
+    yield answer
+    if request.extent == "asked":
+        return answer
+    largest, tried = search(step, runs.target, runs.at)
+    peaks = tuple(peak_of(runs, size, request.slack) for size in sorted({runs.requested, *tried}))
+    answer = answer.with_(memory=msgspec.structs.replace(memory, peaks=peaks, largest_micro_batch=largest))
+    yield answer
+    others = tuple(under_other_choices(step, runs.target, largest, runs.of_step))
+    if others:
+        answer = answer.with_(others=others)
         yield answer
     return answer
 
 
-def gpu_asked(question: Question) -> RatedGpu:
-    """Return the device of a question."""
-    gpu = gpu_of(question.device)
-    if gpu is None:
-        raise Unavailable(f"device={question.device}: conf/hardware has no GPU like it")
-    return gpu
-
-
-def memory_question(question: Question, slack: float = 1.0) -> fit.MemoryQuestion:
-    """Return a question as a training step and the device that it must fit."""
-    gpu = gpu_asked(question)
+def workload_of(question: Question) -> Mapping[str, Any]:
+    """Return the fields of `workload.Workload` that a question has."""
     fields, _ = workload_of_config(question.config or {})
-    fields |= {
+    return fields | {
         "seq_len": question.seq_len,
         "micro_batch_size": question.micro_batch_size,
         "dp_size": question.devices,
         "optimizer_impl": "fused",
     }
-    device = Device("cuda", architecture=gpu.architecture)  # type: ignore[arg-type]
-    usable_B = question.memory_B or gpu.usable_memory_B
-    return fit.MemoryQuestion(fields, question.techniques or (), usable_B, device, slack=slack)
 
 
-def joined(answer: Answer, part: fit.AnswerPart) -> Answer:
-    """Return the answer with one more part."""
-    memory = answer.memory
-    match part:
-        case fit.MicroBatch():
-            verdict = "fits" if part.fits else "does not fit"
-            return answer.with_(memory=memory_of(part), verdict=verdict, likely_fits=part.fits)
-        case fit.StepFacts():
-            assert memory is not None
-            host = HostStates(rank_B=part.host_B) if part.host_B else None
-            outside_B = {name: float(size_B) for name, size_B in part.outside_allocator_B.items()}
-            memory = msgspec.structs.replace(memory, outside_B=outside_B, host=host)
-            memory = msgspec.structs.replace(memory, usable_B=memory.room_B + sum(outside_B.values()))
-            sizes = ", ".join(f"{name} {size}" for name, size in part.sizes_by_default.items())
-            return answer.with_(
-                memory=memory,
-                parameters=float(part.counts.parameters),
-                notes=(*answer.notes, *([f"by default: {sizes}"] if sizes else [])),
-            )
-        case fit.LargestMicroBatch():
-            assert memory is not None
-            peaks = tuple(peak_of(one) for one in part.dry_runs) or memory.peaks
-            return answer.with_(
-                memory=msgspec.structs.replace(memory, peaks=peaks, largest_micro_batch=part.size)
-            )
-        case other_choices.DryRunChoice():
-            other = OtherChoice(choice=part.name, fits=part.fits, largest_micro_batch=part.largest)
-            return answer.with_(others=(*answer.others, other))
+class StepRuns:
+    """Dry runs of a question's step with several micro-batches, and the device that it must fit.
+
+    Raises `Unavailable` where a technique does not apply or two do not combine.
+    """
+
+    def __init__(self, question: Question) -> None:
+        gpu = known_gpu(question.device)
+        workload = workload_of(question)
+        defer_compiler()
+        if workload.get("hf_config") is not None:
+            import_lightly()
+        gc.freeze()  # what imports made, so that no collection looks at it
+        gc.enable()
+        self.step = build_step(workload, question.techniques or (), 0)
+        self.requested = self.step.workload.micro_batch_size
+        self.device = Device("cuda", architecture=gpu.architecture)  # type: ignore[arg-type]
+        self.target = Target(question.memory_B or gpu.usable_memory_B, self.device.allocator)
+        found: list[Pattern] = []  # how this step's layers repeat
+        self.at = cache(lambda size: self.of_step(with_micro_batch(self.step, size), found))
+
+    def of_step(self, step: TrainingStep, found: list[Pattern] | None = None) -> DryRun:
+        """Return the dry run of a step on the device."""
+        return dry_run(
+            step,
+            self.device,
+            found=found,
+            make_first_step=True,
+            in_two_processes=True,
+            traces=user_cache(),
+        )
 
 
-def peak_of(run: fit.MicroBatch) -> Peak:
-    """Return one dry run as it is answered."""
+def peak_of(runs: StepRuns, size: int, slack: float) -> Peak:
+    """Return what the dry run of `size` sequences shows.
+
+    `slack`: by how much each allocation may be larger.
+    """
+    step, target, run = runs.step, runs.target, runs.at(size)
+    fit, room = fit_of(step, run, target), room_B(step, target.usable_B)
+    expandable = target._replace(allocator=replace(target.allocator, expandable_segments=True))
+    reserved_B = float(run.reserved_B or run.peak_B)
+    fits_with_slack = fit.fits
+    if fit.fits and reserved_B * slack > room:  # else nothing is in its way
+        smaller_B = target.usable_B - room * (1 - 1 / slack)
+        fits_with_slack = fit_of(step, run, target._replace(usable_B=smaller_B)).fits
+    workload, timeline = step.workload, run.timeline
+    assert timeline is not None
+    live_B = live_tensors(timeline, workload.vocab_size, workload.seq_len)
     return Peak(
-        micro_batch_size=run.size,
-        fits=run.fits,
+        micro_batch_size=size,
+        fits=fit.fits,
         allocated_B=float(run.peak_B),
-        reserved_B=float(run.peak_B if run.reserved_B is None else run.reserved_B),
-        fits_expandable=run.fits_with_expandable_segments,
-        fits_with_slack=run.fits_with_slack,
-        retries=run.retries,
+        reserved_B=reserved_B,
+        fits_expandable=fit_of(step, run, expandable).fits,
+        fits_with_slack=fits_with_slack,
+        retries=fit.retries,
         by_kind_B={kind: float(size_B) for kind, size_B in run.by_kind_B.items()},
-        live_B={label: float(size_B) for label, size_B in run.live_at_peak_B.items()},
-    )
-
-
-def memory_of(run: fit.MicroBatch) -> Memory:
-    """Return the memory of the asked micro-batch."""
-    peak = peak_of(run)
-    allocated, reserved = peak.allocated_B, peak.reserved_B
-    return Memory(
-        usable_B=run.room_B,
-        room_B=run.room_B,
-        allocated_B=Interval(allocated, allocated, allocated),
-        reserved_B=Interval(reserved, reserved, reserved),
-        peaks=(peak,),
+        live_B={label: float(size_B) for label, size_B in live_B.items()},
     )
 
 
 def changed(change: AskedChange, without: tuple[str, ...]) -> TriedChange:
-    """Return what a change of the question needs."""
+    """Return what a change of the question needs, and its largest micro-batch, predicted from its dry run."""
     question = change.question
     if question is None:
         return TriedChange(title=change.title, reason=change.reason)
     techniques = tuple(one for one in question.techniques or () if one[0] not in without)
-    question = msgspec.structs.replace(question, techniques=techniques)
     try:
-        parts = list(fit.answers(memory_question(question), "predicted", user_cache()))
+        runs = StepRuns(msgspec.structs.replace(question, techniques=techniques))
+        run = runs.at(runs.requested)
+        fit = fit_of(runs.step, run, runs.target)
+        largest = refined_prediction(runs.step, runs.target, runs.at)
     except Unavailable as error:
         return TriedChange(title=change.title, reason=str(error).split("\n")[0])
-    run = next(one for one in parts if isinstance(one, fit.MicroBatch))
-    largest = next(one.size for one in parts if isinstance(one, fit.LargestMicroBatch))
     return TriedChange(
         title=change.title,
         peak_B=float(run.peak_B),
-        fits=run.fits,
-        retries=bool(run.retries),
+        fits=fit.fits,
+        retries=bool(fit.retries),
         largest_micro_batch=largest,
     )

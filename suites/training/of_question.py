@@ -6,12 +6,11 @@ take for something else is listed by `left_out`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.question import Question
@@ -21,17 +20,16 @@ from suites.training.layouts.layout import (
     DEFAULT_MODULES,
     RECOMPUTES,
     AttentionName,
-    Floats,
     Layouts,
     OffloadName,
     Training,
 )
-from suites.training.layouts.search import LayoutGpus
-from suites.training.layouts.shape_of_config import shape_of_config
-from suites.training.layouts.shape_of_sizes import shape_without_type
+from suites.training.layouts.search import LayoutGpus, LayoutSubject
+from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
 from suites.training.step_time.prediction import PlannedSteps, planned
+from suites.training.step_time.published.typed import TypedStep
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
+from suites.training.step_time.rates.gpu import RatedGpu, known_gpu
 from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
@@ -50,31 +48,6 @@ COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
 """GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
 
 
-class LayoutSubject(NamedTuple):
-    """A question about layouts, checked."""
-
-    question: Question  # with its devices and their memory, and with the batch where it is known
-    shape: TransformerShape
-    training: Training
-    cluster: LayoutGpus
-    layout: Layouts  # one; of a search, the plainest
-
-    @property
-    def batch(self) -> int | None:
-        """Return the sequences of an update; None where they are not known."""
-        return self.question.global_batch_size
-
-    def changed(self, **fields: Any) -> LayoutSubject:
-        """Return the subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
-        return subject_of(msgspec.structs.replace(self.question, **fields), self.cluster.architecture)
-
-    def tokens(self, layouts: Layouts) -> Floats:
-        """Return the tokens of the batch, or of one step of each layout where no batch is known."""
-        of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
-        sequences = of_step if self.batch is None else np.full_like(of_step, self.batch)
-        return np.asarray(sequences * self.training.seq_len, dtype=float)
-
-
 def subject_of(
     question: Question, architecture: Architecture | None = None, whole_batch: bool = False
 ) -> LayoutSubject:
@@ -87,9 +60,7 @@ def subject_of(
     """
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
-    if question.seq_len is None:
-        raise Unavailable("seq_len: missing; give the tokens of a sequence")
-    shape, training = shape_of(question.config or {}), training_of(question, question.seq_len)
+    training, shape = training_of(question), shape_of(question.config or {})
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)
@@ -98,11 +69,16 @@ def subject_of(
     return LayoutSubject(question, shape, training, cluster, layout)
 
 
-def seconds_subject_of(question: Question, architecture: Architecture | None = None) -> LayoutSubject:
+def seconds_subject_of(question: Question) -> LayoutSubject:
     """Return a question as the model of seconds takes it, see `subject_of`; raises `Unavailable`."""
     if (states := offload_of(question)) != "none":
         raise Unavailable(f"offload={states}: seconds of offloaded states are not modelled; give none")
-    return subject_of(question, architecture, whole_batch=True)
+    return subject_of(question, whole_batch=True)
+
+
+def changed(subject: LayoutSubject, **fields: Any) -> LayoutSubject:
+    """Return a subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
+    return subject_of(msgspec.structs.replace(subject.question, **fields), subject.cluster.architecture)
 
 
 def shape_of(config: Mapping[str, Any]) -> TransformerShape:
@@ -112,9 +88,7 @@ def shape_of(config: Mapping[str, Any]) -> TransformerShape:
 
 def with_devices(question: Question, architecture: Architecture | None) -> tuple[Question, LayoutGpus]:
     """Return the question with its number of devices and their memory, and both with their architecture."""
-    gpu = gpu_of(question.device)
-    if gpu is None:
-        raise Unavailable(f"device={question.device}: conf/hardware has no GPU like it")
+    gpu = known_gpu(question.device)
     devices = question.devices or checked(question.dp_of) * question.model_ranks
     memory_B = question.memory_B or gpu.usable_memory_B
     kind: Any = architecture or gpu.architecture
@@ -146,14 +120,16 @@ def refuse_unknown(question: Question, architecture: str) -> None:
         )
 
 
-def training_of(question: Question, seq_len: int) -> Training:
-    """Return what all layouts of a question have in common."""
+def training_of(question: Question) -> Training:
+    """Return what all layouts of a question have in common; raises `Unavailable` without tokens."""
+    if question.seq_len is None:
+        raise Unavailable("seq_len: missing; give the tokens of a sequence")
     program = question.program_of()
     fused: AttentionName = "fused" if program == "megatron" else "flash"
     precision: Any = "bf16" if question.precision == "fp16" else question.precision
     optimizer: Any = question.optimizer
     return Training(
-        seq_len=seq_len,
+        seq_len=question.seq_len,
         program=program,
         precision=precision,
         gradients=question.gradients,
@@ -242,94 +218,69 @@ def checked(of_question: Callable[[], int]) -> int:
         raise Unavailable(str(error)) from None
 
 
-def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN, any_device: bool = False) -> StepSetting:
-    """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know.
-
-    `any_device`: also one with known rates on which no step was compared with a published one.
-    """
-    question, gpu = subject.question, rated_gpu(subject.question.device, any_device)
+def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
+    """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know."""
+    question, gpu = subject.question, known_gpu(subject.question.device)
+    if not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+        raise Unavailable(
+            f"device={question.device}: seconds need its rates of bf16 matmuls, memory and links, which "
+            "conf/hardware does not have"
+        )
+    if question.device not in COMPARED:
+        raise Unavailable(
+            f"device={question.device}: seconds are not known; the model was compared with steps on "
+            f"{', '.join(COMPARED)} alone"
+        )
     gpu = replace(gpu, usable_memory_B=subject.cluster.usable_B)
-    return StepSetting(
-        subject.shape,
-        subject.training,
-        cluster_of(question, gpu),
-        StepConstants.read(),
-        compiled=question.compile,
-        run=run,
-    )
+    return setting(question, subject.shape, subject.training, gpu, run, StepConstants.read())
 
 
-def cluster_of(question: Question, gpu: RatedGpu) -> GpuCluster:
-    """Return the devices of a question as the model of seconds takes them."""
-    return GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
+def setting(
+    question: Question,
+    shape: TransformerShape,
+    training: Training,
+    gpu: RatedGpu,
+    run: RunFacts,
+    constants: StepConstants,
+) -> StepSetting:
+    """Return a question's setting of the model of seconds."""
+    cluster = GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
+    return StepSetting(shape, training, cluster, constants, compiled=question.compile, run=run)
 
 
-def published_steps(
-    questions: Sequence[Question],
-    run: RunFacts = PLAIN,
-    constants: StepConstants | None = None,
-    recompute_known: bool = True,
-) -> PlannedSteps:
-    """Return steps that ran somewhere, of one setting and one layout per question, to be predicted.
+def published_steps(step: TypedStep, constants: StepConstants | None = None) -> PlannedSteps:
+    """Return a published step, or the layouts to choose from, to be predicted.
 
     What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
     question are those of its step. Raises `Unavailable` for a device that nobody knows.
     """
-    first = questions[0]
-    gpu = gpu_of(first.device)
-    if gpu is None or first.seq_len is None:
-        raise Unavailable(f"device={first.device}: conf/hardware has no GPU like it")
-    setting = StepSetting(
-        shape_of(first.config or {}),
-        training_of(first, first.seq_len),
-        cluster_of(first, gpu),
-        constants or StepConstants.read(),
-        compiled=first.compile,
-        run=run,
-    )
-    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
-    steps = planned(setting, Layouts.of(rows), first.global_batch_size)
-    return steps._replace(recompute_known=recompute_known)
+    first = step.questions[0]
+    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
+    of = setting(first, shape, training, gpu, step.run, constants or StepConstants.read())
+    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in step.questions]
+    steps = planned(of, Layouts.of(rows), first.global_batch_size)
+    return steps._replace(recompute_known=step.recompute_known)
 
 
-def rated_gpu(device: str, any_device: bool = False) -> RatedGpu:
-    """Return a GPU with the rates that seconds need; raises `Unavailable` where they are not known."""
-    gpu = gpu_of(device)
-    if gpu is None or not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
-        raise Unavailable(
-            f"device={device}: seconds need its rates of bf16 matmuls, memory and links, which conf/hardware "
-            "does not have"
-        )
-    if device not in COMPARED and not any_device:
-        raise Unavailable(
-            f"device={device}: seconds are not known; the model was compared with steps on "
-            f"{', '.join(COMPARED)} alone"
-        )
-    return gpu
-
-
-def left_out(question: Question) -> Iterator[str]:
-    """Yield what the account takes for something else, in words."""
+def left_out(question: Question) -> tuple[str, ...]:
+    """Return what the account takes for something else, in words."""
     program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
-    if question.format and question.program is None and question.format != program:
-        yield f"{question.format}'s {question.sharing}, taken as {program}'s"
-    if question.precision == "fp16":
-        yield "fp16, taken as bf16, which has the same bytes"
-    if question.states == "bf16":
-        yield "states in bf16, taken as fp32's, so that the memory given is too much"
-    if question.recompute == "full" and question.recompute_every > 1:
-        yield f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken"
-    if question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b"):
-        yield f"schedule {question.schedule}, taken as 1F1B"
-    if "activations" in on_host:
-        yield "activations on the host"
     places = [name.partition(":")[2] for name in question.offload if ":" in name]
-    if places:
-        yield f"offload to {places[0]}, taken as the host's memory"
-    if question.compile:
-        yield "what torch.compile saves of memory"
-    if question.optimizer_in_backward:
-        yield "the optimizer in the backward pass"
+    of_file = question.format and question.program is None and question.format != program
+    some = question.recompute == "full" and question.recompute_every > 1
+    scheduled = question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b")
+    words = {
+        f"{question.format}'s {question.sharing}, taken as {program}'s": of_file,
+        "fp16, taken as bf16, which has the same bytes": question.precision == "fp16",
+        "states in bf16, taken as fp32's, so that the memory given is too much": question.states == "bf16",
+        f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
+        f"schedule {question.schedule}, taken as 1F1B": scheduled,
+        "activations on the host": "activations" in on_host,
+        f"offload to {''.join(places[:1])}, taken as the host's memory": places,
+        "what torch.compile saves of memory": question.compile,
+        "the optimizer in the backward pass": question.optimizer_in_backward,
+    }
+    return tuple(one for one, true in words.items() if true)
 
 
 def seconds_left_out(question: Question) -> Iterator[str]:

@@ -15,11 +15,9 @@ from harness.answer import Answer, Interval, RankedLayout, StepAnswer
 from harness.instruments.transformer.flop import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
-from suites.training.layouts.kinds import memory_kinds
 from suites.training.layouts.layout import Layouts
-from suites.training.layouts.search import candidates, fits
+from suites.training.layouts.search import LayoutSubject, candidates, fits, memory_kinds
 from suites.training.of_question import (
-    LayoutSubject,
     left_out,
     seconds_left_out,
     seconds_subject_of,
@@ -28,7 +26,7 @@ from suites.training.of_question import (
 from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, planned, predicted
 from suites.training.step_time.published.nearest import nearest
 from suites.training.step_time.what_if import causes, switches
-from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
+from suites.training.step_time.whole_step.setting import StepSetting
 from suites.training.step_time.whole_step.timeline import View, timeline
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -42,20 +40,15 @@ RETRIES_COST = 1.05
 since retries are not predicted but for nanotron, and differences below it are within the model's error."""
 
 
-def answer(question: Question, run: RunFacts = PLAIN, any_device: bool = False) -> Answer:
+def answer(question: Question) -> Answer:
     """Return the seconds of a question's layout, or of all that fit, the fastest first.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
-    layout that was asked for what would make it slower or faster. `run`: what is known of it besides.
-    `any_device`: also of devices on which nothing was compared, see `COMPARED`. Raises `Unavailable` in one
-    line.
+    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
+    a device on which nothing was compared, see `COMPARED`.
     """
-    return answer_of(seconds_subject_of(question), run, any_device)
-
-
-def answer_of(subject: LayoutSubject, run: RunFacts = PLAIN, any_device: bool = False) -> Answer:
-    """Return the answer about a question that was checked; raises `Unavailable` for an unknown device."""
-    setting = setting_of(subject, run, any_device)
+    subject = seconds_subject_of(question)
+    setting = setting_of(subject)
     answered = Answer(
         verdict="does not fit",
         engine="step time",
@@ -85,11 +78,11 @@ def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLay
 
     And how many were tried. Their memory has room for the allocator's fragmentation, see `search.fits`.
     """
-    plain = candidates(subject.shape, subject.training, subject.cluster, subject.batch)
+    plain = candidates(subject)
     if not len(plain.tp):
         return [], 0
     every = with_micro_batches(plain, subject.batch)
-    of = fits(subject.shape, every, subject.training, subject.cluster)
+    of = fits(subject, every)
     good = every.only(of.fits)
     if not len(good.tp):
         return [], len(every.tp)
@@ -163,6 +156,6 @@ def timeline_of(question: Question, view: View = "step") -> dict[str, Any]:
 def memory_of_ranks(question: Question) -> dict[str, Any]:
     """Return the bytes of each pipeline rank of a question's layout by kind, and those that a device has."""
     subject = seconds_subject_of(question)
-    kinds = memory_kinds(subject.shape, subject.layout, subject.training, subject.cluster)
-    by_kind = {name: values.tolist() for name, values in kinds._asdict().items()}
+    kinds = memory_kinds(subject)
+    by_kind = {name: values.tolist() for name, values in kinds.items()}
     return {"usable_B": subject.cluster.usable_B, "kinds": by_kind}

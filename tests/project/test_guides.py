@@ -36,6 +36,10 @@ def project(tmp_path_factory):
     """A copy of the project with both guides' examples, in which few other suites are composed."""
     examples = (SUITE_EXAMPLE, TECHNIQUE_EXAMPLE)
     folder = project_with(examples, tmp_path_factory.mktemp("project"), own=tuple(WORKLOADS))
+    declaration = (folder / "declaration.txt").read_text()
+    (folder / "declaration.txt").unlink()
+    with (folder / "suites/training/declared.py").open("a") as declared:
+        declared.write(declaration)
     block = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[0]
     (folder / "conf/suite/memory/of_readme.yaml").write_text(block)
     return folder
@@ -102,9 +106,10 @@ def test_the_technique_and_the_optimization_of_readme_run(project):
 def test_both_pass_the_projects_own_checks(project):
     file = "suites/training/techniques/operators/chunked_loss.py"
     (project / "uses.py").write_text(
+        "from suites.training.declared import ChunkedLossSettings\n"
         "from suites.training.techniques import Technique\n"
         "from suites.training.techniques.operators import chunked_loss\n"
-        "checked: Technique[chunked_loss.Settings] = chunked_loss\n"
+        "checked: Technique[ChunkedLossSettings] = chunked_loss\n"
     )
     assert_checked(project, ["suites/packing", file], ["-p", "suites.packing", "-m", "uses"])
 

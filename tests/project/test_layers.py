@@ -77,9 +77,10 @@ BELOW = {
     "harness.bounds",
     "harness.question",
     "harness.answer",
+    "harness.config.declarations",
+    "harness.config.validation",
     "harness.config.user_inputs.config_values",
     "harness.config.user_inputs.hf_config",
-    "harness.config.user_inputs.transformers_source",
     "harness.instruments",
     "suites",
 }

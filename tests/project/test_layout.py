@@ -2,16 +2,15 @@
 
 import ast
 import re
-from dataclasses import dataclass, fields
 
 import pytest
 import yaml
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
-from harness.config.protocols import optimization_module
+from harness.config.protocols import FunctionOptimization, optimization_module
 from harness.config.run import load, names
-from harness.config.variants.optimizations import CONF, optimizations, titles
+from harness.config.variants.optimizations import CONF, optimizations, settings_of, titles
 from harness.report.language.spec import REPORTS, load_spec
 
 FILES = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]
@@ -26,17 +25,13 @@ def defined(path):
     }
 
 
-@dataclass
-class NoSettings:
-    pass
-
-
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
     module = optimization_module(f"suites.{suite}", name)
+    set_ = hasattr(module, "Settings") or isinstance(module, FunctionOptimization)
+    own = settings_of(ROOT / "suites" / suite, name) if set_ else {}
     config = yaml.safe_load((CONF / "suite" / suite / f"{name}.yaml").read_text()) or {}
-    settings = getattr(module, "Settings", NoSettings)
-    assert {one.name for one in fields(settings)} == set(config.get("settings", {}))
+    assert set(own) == set(config.get("settings", {}))
 
 
 @pytest.mark.parametrize("suite", names("suite"))

@@ -7,7 +7,7 @@ which are refused with the record, and starts each technique once on one suite, 
 import pytest
 import technique_pairs as pairs
 
-from harness.config.variants.techniques import built
+from harness.config.variants.techniques import names
 
 FOUND = pairs.recorded()
 LONGEST = 300
@@ -34,7 +34,7 @@ def test_those_are_refused_that_the_record_has(suite):
 @pytest.mark.timeout(600)
 def test_a_pair_is_right_and_measured_or_refused_as_the_record_has_it(monkeypatch):
     pairs.compile_by_aot_eager(monkeypatch)
-    fields, known = pairs.workload_of("memory"), built()
+    fields, known = pairs.workload_of("memory"), names()
     for pair in zip(known[::2], [*known[1::2], known[0]], strict=False):
         chosen = tuple(sorted(pair, key=known.index))
         if not pairs.unavailable(chosen):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.answer import Answer
-from harness.ask.words import ADVISE, display_name, step_question, words_of
+from harness.ask.words import ADVISE, PARTS, step_question, words_of
 from harness.ask.written import RECOMPUTES
+from harness.config.run import load
 from harness.config.user_inputs.hf_config import SIZES
 from harness.config.validation import ConfigError
 from harness.question import Question
@@ -18,19 +19,12 @@ from harness.records import digest
 Values = Mapping[str, Any]
 """By a control's name: a number, a text, or None where it is empty."""
 
-LAYOUT = ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
-"""Controls that are parts of `layout=`."""
+LAYOUT = PARTS[1:]
+"""Controls that are parts of `layout=`, which leave the data-parallel ranks."""
 
 FIELDS = (
-    "gpus",
-    "gpus_per_node",
-    "device",
-    "seq_len",
-    "global_batch_size",
-    "micro_batch_size",
-    "recompute",
-    "program",
-    "precision",
+    *("gpus", "gpus_per_node", "device", "seq_len", "global_batch_size", "micro_batch_size"),
+    *("recompute", "program", "precision"),
 )
 """Controls that are words of the command by the same name."""
 
@@ -47,6 +41,9 @@ MOST: Mapping[str, int] = {
 OPTIONAL = ("global_batch_size", "etp", "shard_size")
 """Controls that may be empty."""
 
+WITHOUT_CONTROL = ("optimizer", "dispatcher", "offload", "fused_loss", "compiled")
+"""Words of the command that stay as they were given."""
+
 DEFAULT_WORKLOAD = "llama_70b_128"
 """Of suite layouts: what the page begins with where no model is given."""
 
@@ -56,7 +53,7 @@ class KnownModel(NamedTuple):
 
     path: Path  # of its config.json
     config: Mapping[str, Any]
-    given: bool  # by the user; else it is one of suite layouts
+    given: bool = False  # by the user; else it is one of suite layouts
 
     def sizes(self) -> dict[str, int | None]:
         """Return the sizes that the config has, by the names of the controls; None for others."""
@@ -64,39 +61,6 @@ class KnownModel(NamedTuple):
             name: next((self.config[key] for key in keys if key in self.config), None)
             for name, keys in SIZES.items()
         }
-
-
-def suite_models(folder: Path) -> dict[str, KnownModel]:
-    """Return the models of suite layouts by name, each written as a config.json in the folder."""
-    from harness.config.run import load
-
-    found = {}
-    for fields in load(["suite=layouts"])[0].workloads.values():
-        name = model_of(fields)
-        path = folder / f"{name}.json"
-        path.write_text(json.dumps(fields["hf_config"]))
-        found[name] = KnownModel(path, fields["hf_config"], False)
-    return found
-
-
-def default_words(folder: Path, given: Collection[str]) -> list[str]:
-    """Return the words of the question that the page begins with, without those of the keys given."""
-    from harness.config.run import load
-
-    fields = load(["suite=layouts"])[0].workloads[DEFAULT_WORKLOAD]
-    own = {
-        "model": folder / f"{model_of(fields)}.json",
-        "devices": fields["gpus"],
-        "seq_len": fields["seq_len"],
-    }
-    if "tokens_per_batch" not in given:
-        own["global_batch_size"] = fields["global_batch_size"]
-    return [f"{key}={text}" for key, text in own.items() if key not in given]
-
-
-def model_of(fields: Mapping[str, Any]) -> str:
-    """Return the name of a workload's model, as Llama-3.1-70B."""
-    return str(fields["source"]).partition(",")[0].partition("/")[2]
 
 
 class AskedPage:
@@ -108,58 +72,68 @@ class AskedPage:
         `words`: those of the command without `serve`; `folder`: for configs that the page writes.
         """
         self.folder = folder
-        self.models = suite_models(folder)
+        workloads = load(["suite=layouts"])[0].workloads
+        names = {key: one["source"].partition(",")[0].partition("/")[2] for key, one in workloads.items()}
+        self.models = {
+            names[key]: KnownModel(self._written(names[key], fields["hf_config"]), fields["hf_config"])
+            for key, fields in workloads.items()
+        }
         given = words_of(words, ADVISE).values
         named = "model" in given or "config" in given
-        self.first = first_question(words if named else [*default_words(folder, given), *words])
+        if not named:
+            own = {name: workloads[DEFAULT_WORKLOAD][name] for name in ("seq_len", "global_batch_size")}
+            own |= {"model": self.models[names[DEFAULT_WORKLOAD]].path}
+            own |= {"devices": workloads[DEFAULT_WORKLOAD]["gpus"]}
+            said = {*given, *(["global_batch_size"] if "tokens_per_batch" in given else [])}
+            words = [*(f"{key}={text}" for key, text in own.items() if key not in said), *words]
+        self.first = first_question(words)
+        self.first_model = Path(self.first.model_name).name.removesuffix(".json") or "model"
         if named:
-            self.first_model = Path(self.first.model_name).name.removesuffix(".json") or "model"
-            path = Path(given.get("model", ""))
-            if not path.is_file():
-                path = folder / f"{self.first_model}.json"
-                path.write_text(json.dumps(self.first.config))
-            own = KnownModel(path, self.first.config or {}, "model" in given)
-            others = {name: one for name, one in self.models.items() if name != self.first_model}
-            self.models = {self.first_model: own, **others}
-        else:
-            self.first_model = display_name(self.first.model_name).removesuffix(".json")
-        passed = ("optimizer", "dispatcher", "offload", "fused_loss", "compiled")
-        self.fixed = [f"{key}={given[key]}" for key in passed if key in given]
+            config, path = self.first.config or {}, Path(given.get("model", ""))
+            path = path if path.is_file() else self._written(self.first_model, config)
+            own_model = {self.first_model: KnownModel(path, config, "model" in given)}
+            self.models = {**own_model, **self.models, **own_model}
+        self.fixed = [f"{key}={given[key]}" for key in WITHOUT_CONTROL if key in given]
+
+    def _written(self, name: str, config: Mapping[str, Any], folder: str = "") -> Path:
+        path = self.folder / folder / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(config))
+        return path
+
+    def first_values(self) -> dict[str, Any]:
+        """Return the values of all controls for the first question."""
+        question, names = self.first, {"gpus": "devices"}
+        same = {name: getattr(question, names.get(name, name)) for name in (*FIELDS, *LAYOUT)}
+        same |= {"program": question.program_of(), "link": question.network_B_per_s * 8 / 1e9}
+        sizes = self.models[self.first_model].sizes()
+        return {"model": self.first_model, **sizes, **same, "network": question.network}
 
     def path_of(self, values: Values) -> Path:
         """Return the config.json of the chosen model, which is written anew where its sizes were changed."""
         model = self.models[values["model"]]
         changed = {
-            name: whole(values, name)
+            next(key for key in SIZES[name] if key in model.config): whole(values, name)
             for name, size in model.sizes().items()
             if size is not None and values[name] != size
         }
-        if not changed:
-            return model.path
-        names = {name: next(key for key in SIZES[name] if key in model.config) for name in changed}
-        config = {**model.config, **{names[name]: size for name, size in changed.items()}}
-        path = self.folder / digest(config) / f"{values['model']}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(config))
-        return path
+        config = {**model.config, **changed}
+        return self._written(values["model"], config, digest(config)) if changed else model.path
 
     def words_of(self, values: Values, search: bool = False) -> list[str]:
         """Return the words of the command; raises ConfigError for a control that is empty."""
         words = [f"model={self.path_of(values)}"]
         left_out = ("micro_batch_size", "recompute") if search else ()
-        for name in FIELDS:
-            if name not in left_out and (text := text_of(values, name)):
-                words.append(f"{name}={text}")
-        network = "" if values["network"] == "infiniband" else f",{values['network']}"
-        words += [f"link={number_of(values, 'link'):g}gbit{network}", *self.fixed]
+        texts = {name: text_of(values, name) for name in FIELDS if name not in left_out}
+        words += [f"{name}={text}" for name, text in texts.items() if text]
+        link, network = values["link"], values["network"]
+        if not isinstance(link, int | float) or link <= 0:
+            raise ConfigError("link: expected a number above 0, as 400")
+        words += [f"link={link:g}gbit{'' if network == 'infiniband' else f',{network}'}", *self.fixed]
         if not search:
             parts = {name: text_of(values, name) for name in LAYOUT}
             words.append("layout=" + ",".join(f"{name}:{text}" for name, text in parts.items() if text))
         return words
-
-    def question(self, values: Values, search: bool = False) -> Question:
-        """Return the question of the controls; raises ConfigError."""
-        return first_question(self.words_of(values, search))
 
 
 def first_question(words: Sequence[str]) -> Question:
@@ -174,9 +148,7 @@ def text_of(values: Values, name: str) -> str:
         return value
     if isinstance(value, bool):
         return str(int(value))
-    if value is None and name in OPTIONAL:
-        return ""
-    return str(whole(values, name))
+    return "" if value is None and name in OPTIONAL else str(whole(values, name))
 
 
 def whole(values: Values, name: str) -> int:
@@ -186,22 +158,6 @@ def whole(values: Values, name: str) -> int:
         shown = name if value is None else f"{name}={value}"
         raise ConfigError(f"{shown}: expected a whole number from {least} to {MOST[name]:,}")
     return value
-
-
-def number_of(values: Values, name: str) -> float:
-    """Return a control's number; raises ConfigError."""
-    value = values[name]
-    if not isinstance(value, int | float) or value <= 0:
-        raise ConfigError(f"{name}: expected a number above 0, as 400")
-    return float(value)
-
-
-def values_of(question: Question, model: str, known: KnownModel) -> dict[str, Any]:
-    """Return the values of all controls for a question."""
-    names = {"gpus": "devices", "program": ""}
-    same = {name: getattr(question, names.get(name, name) or name) for name in (*FIELDS, *LAYOUT)}
-    same |= {"program": question.program_of(), "link": question.network_B_per_s * 8 / 1e9}
-    return {"model": model, **known.sizes(), **same, "network": question.network}
 
 
 def layout_values(answer: Answer) -> dict[str, Any]:

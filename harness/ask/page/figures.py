@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.report.figures.svg import FAMILY, LIGHT
+from harness.report.figures.axes import FAMILY, LIGHT
 from harness.units import human
 
 Json = dict[str, Any]
@@ -51,27 +51,28 @@ TALLEST_PX, LOWEST_PX, USUAL_PX = 44, 12, 380
 Spans = Sequence[tuple[str, float, float]]
 
 
-def row_px(rows: int) -> float:
-    """Return the height of one row."""
-    return min(max(USUAL_PX / rows, LOWEST_PX), TALLEST_PX)
-
-
-def figure(rows: int, traces: Sequence[Json], title: str, layout: Json) -> Json:
-    """Return a figure with a row per pipeline rank, rank 0 at the top."""
-    every = -(-rows // MOST_LABELS)
-    labelled = list(range(0, rows, every))
-    axis: Json = {"showgrid": True, "gridcolor": LIGHT["faint"], "zeroline": False, "fixedrange": False}
+def figure(title: str, rows: int, traces: Sequence[Json], ends: Sequence[float], **layout: Any) -> Json:
+    """Return a figure with a row per pipeline rank, rank 0 at the top; `ends`: of its horizontal axis."""
+    labelled = list(range(0, rows, -(-rows // MOST_LABELS)))
+    stacked = layout["barmode"] == "stack"
     base: Json = {
-        "barmode": "stack",
         "bargap": 0.18 if rows <= MOST_LABELS else 0.05,
-        "height": round(rows * row_px(rows)) + 66,
-        "margin": {"l": 62, "r": 16, "t": 8, "b": 50},
+        "height": round(rows * min(max(USUAL_PX / rows, LOWEST_PX), TALLEST_PX)) + 66,
+        "margin": {"l": 62, "r": 16, "t": 26 if stacked else 8, "b": 50},
         "showlegend": False,
         "font": {"family": FAMILY, "size": 13, "color": LIGHT["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"font": {"family": FAMILY, "size": 13}},
-        "xaxis": {**axis, "title": {"text": title, "standoff": 8}, "rangemode": "tozero"},
+        "xaxis": {
+            "showgrid": True,
+            "gridcolor": LIGHT["faint"],
+            "zeroline": False,
+            "fixedrange": False,
+            "title": {"text": title, "standoff": 8},
+            "range": ends,
+            "rangemode": "tozero" if stacked else "normal",
+        },
         "yaxis": {
             "range": [rows - 0.5, -0.5],
             "fixedrange": True,
@@ -81,30 +82,27 @@ def figure(rows: int, traces: Sequence[Json], title: str, layout: Json) -> Json:
             "ticktext": [f"Rank {rank}" for rank in labelled],
         },
     }
-    for name, value in layout.items():
-        base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
-    return {"data": list(traces), "layout": base}
+    return {"data": traces, "layout": base | layout}
 
 
 def timeline_figure(ranks: Sequence[Spans]) -> Json:
     """Return the timeline: seconds from the start of the step."""
     traces = []
-    width = 0.6 if sum(map(len, ranks)) < 400 else 0
+    edge = 0.6 if sum(map(len, ranks)) < 400 else 0
     for kind, look in TIMES.items():
-        spans = [(rank, *one) for rank, row in enumerate(ranks) for one in row if one[0] == kind]
+        spans = [
+            (rank, start, end) for rank, row in enumerate(ranks) for name, start, end in row if name == kind
+        ]
         if spans:
-            traces.append({
-                **bars(look, [rank for rank, *_ in spans], [end - start for *_, start, end in spans], width),
-                "base": [start for *_, start, _ in spans],
-                "customdata": [
-                    f"{human(end - start, 's')}, from {start:.4g} s to {end:.4g} s"
-                    for *_, start, end in spans
-                ],
-            })  # fmt: skip
+            said = [
+                f"{human(end - start, 's')}, from {start:.4g} s to {end:.4g} s" for _, start, end in spans
+            ]
+            lengths, rows = [end - start for _, start, end in spans], [rank for rank, *_ in spans]
+            base = {"base": [start for _, start, _ in spans]}
+            traces.append(bars(look, rows, lengths, said, edge) | base)
     low = min((row[0][1] for row in ranks if row), default=0.0)
     high = max((row[-1][2] for row in ranks if row), default=1.0)
-    layout = {"barmode": "overlay", "xaxis": {"range": [low, high], "rangemode": "normal"}}
-    return figure(len(ranks), traces, "Seconds", layout)
+    return figure("Seconds", len(ranks), traces, [low, high], barmode="overlay")
 
 
 def memory_figure(kinds: Mapping[str, Sequence[float]], usable_B: float) -> Json:
@@ -114,12 +112,8 @@ def memory_figure(kinds: Mapping[str, Sequence[float]], usable_B: float) -> Json
     for kind, look in BYTES.items():
         sizes = [size_B / 1e9 for size_B in kinds[kind]]
         if max(sizes) > 0:
-            traces.append({
-                **bars(look, list(range(rows)), sizes, 0.6),
-                "customdata": [f"{size:.2f} GB" for size in sizes],
-            })  # fmt: skip
-    largest = max(map(sum, zip(*kinds.values(), strict=True))) / 1e9
-    usable = usable_B / 1e9
+            traces.append(bars(look, list(range(rows)), sizes, [f"{size:.2f} GB" for size in sizes], 0.6))
+    largest, usable = max(map(sum, zip(*kinds.values(), strict=True))) / 1e9, usable_B / 1e9
     line = {
         "type": "line", "x0": usable, "x1": usable, "y0": 0, "y1": 1, "yref": "paper",
         "line": {"color": LIGHT["ink"], "width": 2, "dash": "dash"},
@@ -129,23 +123,21 @@ def memory_figure(kinds: Mapping[str, Sequence[float]], usable_B: float) -> Json
         "text": f"usable: {usable:.1f} GB", "xanchor": "right" if largest <= 1.3 * usable else "center",
         "font": {"size": 12},
     }  # fmt: skip
-    layout = {
-        "shapes": [line],
-        "annotations": [label],
-        "margin": {"t": 26},
-        "xaxis": {"range": [0, 1.04 * max(largest, usable)]},
-    }
-    return figure(rows, traces, "GB per GPU", layout)
+    ends = [0, 1.04 * max(largest, usable)]
+    return figure("GB per GPU", rows, traces, ends, barmode="stack", shapes=[line], annotations=[label])
 
 
-def bars(look: ShownKind, rows: Sequence[int], sizes: Sequence[float], edge: float) -> Json:
-    """Return one kind's bars."""
+def bars(
+    look: ShownKind, rows: Sequence[int], sizes: Sequence[float], said: Sequence[str], edge: float
+) -> Json:
+    """Return one kind's bars, each with what is said of it under the pointer."""
     return {
         "type": "bar",
         "orientation": "h",
         "name": look.title,
         "y": rows,
         "x": sizes,
+        "customdata": said,
         "marker": {"color": look.colour, "line": {"width": edge, "color": LIGHT["ground"]}},
         "hovertemplate": "<b>%{fullData.name}</b>, rank %{y}<br>%{customdata}<extra></extra>",
     }

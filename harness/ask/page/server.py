@@ -6,6 +6,7 @@ import logging
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +40,13 @@ def serve(argv: Sequence[str]) -> int:
             "'throughput-harness[serve]'"
         )
     typed = words.typed["serve"]
+    asked = [f"{key}={text}" for key, text in words.values.items() if key not in ("serve", "out")]
     with listener(port, typed) as opened, tempfile.TemporaryDirectory() as folder:
-        server = server_of(question_words(words), Path(folder), opened)
+        server = server_of(asked, Path(folder), opened)
         print_all([f"http://{HOST}:{server.port}/ shows the predicted step; Ctrl-C ends it."])
         try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            pass
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
         finally:
             server.server_close()
     return DONE
@@ -68,11 +69,6 @@ def port_of(words: CommandWords) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise ConfigError(f"{words.typed['serve']}: expected true or a port, as serve={USUAL_PORT}; 0: any")
     return int(text)
-
-
-def question_words(words: CommandWords) -> list[str]:
-    """Return the words of the first question."""
-    return [f"{key}={text}" for key, text in words.values.items() if key not in ("serve", "out")]
 
 
 def server_of(words: Sequence[str], folder: Path, opened: socket.socket) -> BaseWSGIServer:

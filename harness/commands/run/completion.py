@@ -17,7 +17,6 @@ from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError
 from harness.config.variants import techniques
 from harness.config.variants.optimizations import suites_with_techniques
-from harness.config.variants.techniques import settings_of
 from harness.config.words import by_key, parts
 
 OTHERS = {"suite": ["all"]}
@@ -111,8 +110,8 @@ def _names(suite: str, key: str) -> list[str]:
 def _techniques() -> list[str]:
     """Return each technique, and with each value among whose choices it is."""
     found = []
-    for name in techniques.built():
-        fields = settings_of(techniques.file_of(name)).values()
+    for name in techniques.names():
+        fields = techniques.settings_of(name).values()
         values = [str(value) for field in fields for value in field.get("one_of", ())]
         found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
     return found

@@ -1,21 +1,23 @@
 """Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
 
-An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or has the module `<name>.py` in
-`suites/<suite>/` or in a folder there, or both. `baseline` and `baseline_again` are the harness's own.
+An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or has a function of its name in
+`suites/<suite>/optimizations.py` or the module `<name>.py` there or in a folder, or both. `baseline` and
+`baseline_again` are the harness's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.declarations import declared_in
-from harness.config.protocols import optimization_file
+from harness.config.declarations import declared_in, parameters_of
+from harness.config.protocols import function_of, optimization_file
 from harness.config.validation import (
     ConfigError,
     Fields,
@@ -26,9 +28,8 @@ from harness.config.validation import (
     unknown,
 )
 from harness.config.variants.applicability import Alternatives, checked_alternatives
-from harness.config.variants.technique_list import KEY, combination, name_of, refuse_conflicts
-from harness.config.variants.technique_list import title_of as title_of_list
-from harness.config.variants.techniques import checked_techniques
+from harness.config.variants.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
+from harness.config.variants.techniques import title_of as title_of_list
 
 SUITES = ROOT / "suites"
 CONF = (Path(__file__).parents[2] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
@@ -85,8 +86,8 @@ def variants(
         file = optimization_file(suites / suite, name)
         if file is None and not entry["applies_to"]:
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
-        module = f"{suites.name}.{module_of(file, suites)}" if file is not None else ""
-        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], module)
+        settings = partial(settings_of, suites / suite, name)
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
         if file is None and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
@@ -115,11 +116,15 @@ def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Var
 
 
 def variants_of(
-    where: str, name: str, entry: Mapping[str, Any], workload_fields: Fields, module: str
+    where: str,
+    name: str,
+    entry: Mapping[str, Any],
+    workload_fields: Fields,
+    setting_fields: Callable[[], Fields],
 ) -> list[Variant]:
     """Return the variants that one optimization's YAML describes; raises ConfigError.
 
-    `module` has the class `Settings`, where the YAML gives any settings.
+    `setting_fields`: returns what its settings may be, where the YAML gives any.
     """
     applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
     repeats = check_value(
@@ -132,7 +137,7 @@ def variants_of(
         if not isinstance(changed, Mapping):
             raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
         own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
-        settings = _checked_settings(place, {**entry["settings"], **own}, module)
+        settings = _checked_settings(place, {**entry["settings"], **own}, setting_fields)
         listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
@@ -143,13 +148,25 @@ def variants_of(
     return variants
 
 
-def _checked_settings(where: str, settings: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """Return settings as the class `Settings` of a module takes them; raises ConfigError."""
+def settings_of(package: Path, name: str) -> Fields:
+    """Return what the settings of an optimization may be; raises ConfigError."""
+    if (function := function_of(package, name)) is not None:
+        return parameters_of(function.function)
+    file = optimization_file(package, name)
+    if file is None:
+        return {}
+    return declared_in(f"{package.parent.name}.{module_of(file, package.parent)}", "Settings")
+
+
+def _checked_settings(
+    where: str, settings: Mapping[str, Any], setting_fields: Callable[[], Fields]
+) -> Mapping[str, Any]:
+    """Return settings as an optimization takes them; raises ConfigError."""
     if not settings:
         return {}
-    if not module:
+    fields = setting_fields()
+    if not fields:
         raise unknown(f"{where}.{next(iter(settings))}", next(iter(settings)), OWN_KEYS)
-    fields = declared_in(module, "Settings")
     checked = check_fields(where, settings, fields)
     check_relations(where, checked, fields)
     return checked

@@ -1,41 +1,84 @@
-"""Checks the techniques that an optimization's YAML lists, by their modules' source: importing needs torch.
+"""Checks the techniques that an optimization's YAML or a command lists.
 
-A technique is `suites/training/techniques/<kind>/<name>.py`; docs/extend/adding-a-technique.md lists what it
-has. It declares LEVEL, ROLE and other constants, and its settings as the fields of its class `Settings`.
-Annotations and defaults are evaluated, and mean what they mean in `harness.config.declarations`; any value is
-taken where a type cannot be checked.
+They are declared in suites/training/declared.py; the code of one is its module in
+suites/training/techniques/<folder>, which needs torch. Any value is taken of a setting whose type cannot be
+checked.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
+
+The list `techniques=[...]` of a command: one more variant, which combines them.
+
+Its grammar is that of an optimization's YAML, see `harness.config.variants.techniques`.
+
+Words that people use for techniques, and how a list of techniques has what they mean.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
 
-from harness.bounds import Bounds, OnlyWith, PositiveInt
-from harness.config.code_fingerprint import ROOT, module_of, parsed, shown_path
-from harness.config.declarations import allowed_by
+from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.declarations import DeclaredTechnique, fields_of
 from harness.config.protocols import Function, refuse_incomplete
-from harness.config.validation import (
-    TYPES,
-    ConfigError,
-    Fields,
-    check_declarations,
-    check_relations,
-    check_value,
-    unknown,
-)
-from harness.config.variants.other_words import meant_by
+from harness.config.validation import ConfigError, Fields, check_relations, check_value, shown, unknown
 
-TECHNIQUES = ROOT / "suites" / "training" / "techniques"
+IN_LISTS: Mapping[str, str] = {
+    "amp": "mixed_precision",
+    "autocast": "mixed_precision",
+    "bf16": "mixed_precision (fp32 weights) or bf16_states (everything in bf16)",
+    "fp16": "mixed_precision, in bf16, whose tensors have the sizes of fp16",
+    "fp8": "float8",
+    "pure_bf16": "bf16_states",
+    "qlora": "lora: {base: nf4}",
+    "dora": "lora: {dora: true}",
+    "deepspeed": "zero: {stage: 3}, or stage 1 or 2",
+    "zero1": "zero: {stage: 1}",
+    "zero2": "zero: {stage: 2}",
+    "zero3": "zero: {stage: 3}",
+    "zero_offload": "zero: {stage: 2, optimizer: host}",
+    "zero_infinity": "zero: {stage: 3, optimizer: disk, parameters: disk}",
+    "fsdp": "fsdp2, or fsdp1 for FullyShardedDataParallel",
+    "hsdp": "fsdp1 or fsdp2, whose settings have hybrid sharding",
+    "dp": "ddp",
+    "cpu_offload": "fsdp2: {cpu_offload: true}",
+    "offload": "fsdp2: {cpu_offload: true}, or activation_offload",
+    "checkpointing": "activation_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
+    "recompute": "activation_checkpointing",
+    "flash": "attention",
+    "flash_attention": "attention",
+    "flash_attention_2": "attention",
+    "flash_attn": "attention",
+    "sdpa": "attention",
+    "liger": "loss: {fused: true}",
+    "fused_cross_entropy": "loss: {fused: true}",
+    "chunked_loss": "loss: {chunks: 8}",
+    "grad_accum": "gradient_accumulation",
+    "torch_compile": "compile",
+    "adam_8bit": "optimizer: {name: adamw_8bit}",
+    "adamw_8bit": "optimizer: {name: adamw_8bit}",
+    "tp": "tensor_parallel",
+    "pp": "pipeline",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
+    "diloco": "local_sgd",
+}
+"""A word -> the entry of `techniques=[...]` that means it."""
+
+
+def meant_by(word: str) -> str:
+    """Return the entry of a list that a word means, in any case and with `-` or `_`; "" where unknown."""
+    plain = word.lower().replace("-", "_")
+    return IN_LISTS.get(plain) or IN_LISTS.get(plain.replace("_", ""), "")
+
 
 TECHNIQUE = {
     "contract": Function(("settings",)),
@@ -43,13 +86,7 @@ TECHNIQUE = {
     "applies_to": Function(("workload", "settings"), required=False),
     "unavailable": Function((), required=False),
 }
-"""The functions of a technique; it also has LEVEL and Settings."""
-
-NAMES = {
-    "Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping, "Bounds": Bounds,
-    "OnlyWith": OnlyWith, "PositiveInt": PositiveInt,
-}  # fmt: skip
-"""What an annotation may name besides Python's own types and the module's constants."""
+"""The functions of a technique."""
 
 SEE = "docs/extend/adding-a-technique.md lists what a technique has"
 
@@ -57,7 +94,13 @@ Named = tuple[tuple[str, Mapping[str, Any]], ...]
 """(name, settings) of each technique of a list."""
 
 
-def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Named:
+def declared() -> Mapping[str, DeclaredTechnique]:
+    """Return the techniques by name."""
+    found: Mapping[str, DeclaredTechnique] = import_module("suites.training.declared").TECHNIQUES
+    return found
+
+
+def checked_techniques(where: str, given: Any) -> Named:
     """Return (name, settings) of each technique listed; raises ConfigError."""
     if not isinstance(given, list):
         raise ConfigError(f"{where}={given!r}: expected a list of names, or of {{name: {{setting: value}}}}")
@@ -65,12 +108,11 @@ def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Nam
     for one in given:
         name, settings = _named(where, one)
         name, _, value = name.partition(".")
-        if name not in names(folder):
+        if name not in declared():
             if meant := meant_by(name):
                 raise ConfigError(f"{where}.{name}: no such name; write {meant}")
-            raise unknown(f"{where}.{name}", name, built(folder))
-        check_module(file_of(name, folder), folder)
-        allowed = settings_of(file_of(name, folder))
+            raise unknown(f"{where}.{name}", name, declared())
+        allowed = settings_of(name)
         if value:
             settings = {**settings, **_setting(f"{where}.{name}", value, allowed)}
         checked = {}
@@ -125,126 +167,76 @@ def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
     raise ConfigError(f"{where}: {one!r}; expected a name, or {{name: {{setting: value}}}}")
 
 
-@cache
-def check_module(file: Path, folder: Path = TECHNIQUES) -> None:
-    """Raise ConfigError, one line, where a technique's module does not declare what it should."""
-    missing = [] if "LEVEL" in statements(file) else ["LEVEL is missing"]
-    missing += [
-        str(unknown(f"{listing}.{name}", name, names(folder)))
-        for listing in ("EXCLUDES", "NEEDS")
-        for name in literal(file, listing) or ()
-        if name not in names(folder)
-    ]
-    if missing:
-        raise ConfigError(f"{file.relative_to(folder.parents[2])}: {'; '.join(missing)}. {SEE}")
-    settings_of(file)
-
-
 def check_functions(name: str) -> None:
     """Import a technique; raise ConfigError, one line, where it lacks a function."""
     refuse_incomplete(import_module(module_of(file_of(name))), TECHNIQUE, SEE)
 
 
-def names(folder: Path = TECHNIQUES) -> list[str]:
+def names() -> list[str]:
     """Return the names of all techniques."""
-    return sorted(files(folder))
+    return sorted(declared())
 
 
-@cache
-def files(folder: Path = TECHNIQUES) -> Mapping[str, Path]:
-    """Return the module of each technique, by name: every module in the folder of a kind.
-
-    Raises ConfigError where two have one name.
-    """
-    found: dict[str, Path] = {}
-    for path in sorted(folder.glob("*/*.py")):
-        other = found.setdefault(path.stem, path)
-        if path.stem != "__init__" and other != path:
-            raise ConfigError(f"{shown_path(other)}, {shown_path(path)}: two techniques of one name")
-    return {name: path for name, path in found.items() if name != "__init__"}
-
-
-def file_of(name: str, folder: Path = TECHNIQUES) -> Path:
+def file_of(name: str) -> Path:
     """Return the module of a technique; raises KeyError where there is none."""
-    return files(folder)[name]
+    return ROOT / "suites" / "training" / "techniques" / declared()[name].folder / f"{name}.py"
 
 
-def built(folder: Path = TECHNIQUES) -> list[str]:
-    """Return the names of the techniques that a step can have."""
-    return [name for name in names(folder) if literal(file_of(name, folder), "NOT_BUILT") is None]
-
-
-@cache
-def statements(file: Path) -> Mapping[str, ast.stmt]:
-    """Return the statements that give a module its names; raises ConfigError where it is not Python."""
-    found: dict[str, ast.stmt] = {}
-    for node in parsed(file).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        elif isinstance(node, ast.AnnAssign):
-            found[ast.unparse(node.target)] = node
-        elif isinstance(node, ast.Assign):
-            found |= {ast.unparse(target): node for target in node.targets}
-    return found
-
-
-def assigned(file: Path, name: str) -> ast.expr | None:
-    """Return the expression that a module assigns to `name`; None where it has none."""
-    found = statements(file).get(name)
-    return found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
-
-
-def literal(file: Path, name: str) -> Any:
-    """Return the literal that a module assigns to `name`; None where it has none."""
-    value = assigned(file, name)
-    if value is None:
-        return None
-    try:
-        return ast.literal_eval(value)
-    except ValueError:
-        raise ConfigError(f"{shown_path(file)}: {name}={ast.unparse(value)} is no literal") from None
-
-
-def role_of(file: Path) -> str:
-    """Return the name of the `Role` of a technique; "" where it has none."""
-    role = assigned(file, "ROLE")
-    return "" if role is None else ast.unparse(role).rpartition(".")[2]
-
-
-@cache
-def settings_of(file: Path) -> Fields:
+def settings_of(name: str) -> Fields:
     """Return each setting of a technique with its default and what it allows; raises ConfigError."""
-    kind = statements(file).get("Settings")
-    if not isinstance(kind, ast.ClassDef):
-        raise ConfigError(f"{shown_path(file)}: class Settings is missing")
-    try:
-        fields = {
-            ast.unparse(node.target): _field(file, node)
-            for node in kind.body
-            if isinstance(node, ast.AnnAssign)
-        }
-        check_declarations("Settings", fields)
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{shown_path(file)}: {error}") from None
-    return fields
+    return _fields_of(declared()[name].settings)
 
 
-def _field(file: Path, node: ast.AnnAssign) -> Mapping[str, Any]:
-    """Return what a field allows; any value where its type cannot be checked."""
-    try:
-        allowed = allowed_by(_evaluated(file, node.annotation))
-    except NameError:
-        allowed = {"type": ast.unparse(node.annotation)}
-    if allowed.get("type", "str") not in TYPES:
-        allowed = {"optional": True}
-    if node.value is None:
-        raise ConfigError(f"Settings.{ast.unparse(node.target)} has no default")
-    default = _evaluated(file, node.value)
-    return {**allowed, "default": check_value(f"Settings.{ast.unparse(node.target)}", default, allowed)}
+@cache
+def _fields_of(settings: type) -> Fields:
+    return fields_of(settings, any_type=True)
 
 
-def _evaluated(file: Path, node: ast.expr) -> Any:
-    """Return the value of an expression over `NAMES` and constants of the module."""
-    used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} & statements(file).keys()
-    constants = {name: literal(file, name) for name in used}
-    return eval(compile(ast.Expression(node), str(file), "eval"), NAMES | constants)
+KEY = "techniques"
+"""The key of the command line, and the module that its variant has in place of an optimization's."""
+
+
+def combination(given: Any) -> Named:
+    """Return (name, settings) of each technique of a command, by name: their order has no meaning.
+
+    Raises ConfigError where `checked_techniques` does, where one is listed twice, where two of them do
+    not combine. What one needs may come from a workload, so that is left to the cells.
+    """
+    techniques = sorted(checked_techniques(KEY, given), key=lambda pair: pair[0])
+    for (one, _), (other, _) in pairwise(techniques):
+        if one == other:
+            raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
+    refuse_conflicts(KEY, techniques)
+    return tuple(techniques)
+
+
+def refuse_conflicts(where: str, techniques: Iterable[tuple[str, Any]]) -> None:
+    """Raise ConfigError where two techniques of a list do not combine."""
+    for (one, _), (other, _) in combinations(techniques, 2):
+        if one != other and (reason := _conflict(one, other) or _conflict(other, one)):
+            raise ConfigError(f"{where}: {reason}")
+
+
+def name_of(techniques: Named) -> str:
+    """Return the name of a list's variant: `techniques.activation_checkpointing(mode=full)+fsdp2`."""
+    return f"{KEY}.{'+'.join(name + _settings(values, '({})') for name, values in techniques)}"
+
+
+def title_of(techniques: Named) -> str:
+    """Return the title of a list's variant: `activation checkpointing (mode=full) + fsdp2`."""
+    return " + ".join(name.replace("_", " ") + _settings(values, " ({})") for name, values in techniques)
+
+
+def _settings(values: Mapping[str, Any], form: str) -> str:
+    words = ",".join(
+        f"{key}={value if isinstance(value, str) else shown(value)}" for key, value in values.items()
+    )
+    return form.format(words) if words else ""
+
+
+def _conflict(one: str, other: str) -> str:
+    """Return why `one` does not allow `other`; "" where it does."""
+    role, reasons = declared()[one].role, declared()[one].excludes
+    if role is not None and role == declared()[other].role:
+        return f"{one} and {other} both decide {role}; choose one of them"
+    return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""

@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.instruments.distributed import log_tail
+from harness.instruments.distributed import rank_pool
 from harness.instruments.distributed.launcher_env import PATIENCE_S, READY, RUN
 from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, STORE, die_with_starter
 
@@ -168,7 +168,7 @@ class Served:
         for number, line in enumerate(self._output_lines, start=1):
             client.set(f"{self._start}/answer{number - 1}", line)
         code = self._process.wait()
-        output = log_tail.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"), LINES)
+        output = rank_pool.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"), LINES)
         last = json.dumps({"code": code, "said": output})
         client.set(f"{self._start}/answer{number}", DIED + last.encode())
         self._printed.close()

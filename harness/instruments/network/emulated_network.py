@@ -18,8 +18,7 @@ from typing import Any
 
 from harness.instruments.network import bandwidth_probe
 from harness.instruments.network.netns_server import NAMESPACES, interface
-from harness.instruments.network.routing_rules import Flow, RouteRule, validate_rules
-from harness.instruments.network.topology import Topology, validate_rate
+from harness.instruments.network.topology import Flow, RouteRule, Topology, validate_rate, validate_rules
 from harness.records import Unavailable
 
 SERVER = "harness.instruments.network.netns_server"

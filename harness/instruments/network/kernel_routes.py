@@ -17,8 +17,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import Topology
+from harness.instruments.network.topology import Flow, RouteRule, Topology
 
 SYSCTLS = Path("/proc/sys/net/ipv4")
 HASH_POLICY, HASH_FIELDS = SYSCTLS / "fib_multipath_hash_policy", SYSCTLS / "fib_multipath_hash_fields"

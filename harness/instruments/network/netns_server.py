@@ -19,9 +19,9 @@ from typing import Any
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments.network import kernel_routes, tcp_window
-from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import ETHERNET_B, Link, Topology, burst_B
+from harness.instruments.network import kernel_routes
+from harness.instruments.network import topology as tcp_window
+from harness.instruments.network.topology import ETHERNET_B, Flow, Link, RouteRule, Topology, burst_B
 
 NAMESPACES = "/run/netns"
 QUEUE_B = 8 << 20

@@ -1,6 +1,18 @@
 """A network as data: hosts, switches and links with rates, and the addresses and routes that follow.
 
 Pure; `harness.instruments.network.emulated_network` builds one from namespaces.
+
+Routes of packets through a network of `harness.instruments.network.topology`, as data.
+
+Pure; `harness.instruments.network.emulated_network` installs them in the kernel.
+
+Inside a network of namespaces: TCP as a sender with credits, for links meant to lose nothing.
+
+Used by `harness.instruments.network.netns_server`. A collective library announces its receiver's buffers
+before data is sent, and RoCE's links pause instead of dropping. Default TCP takes what it can get, infers
+losses from long queues and retransmits: links then carry what a fluid would not, and shares are uneven. Here
+a connection has at most its receiver's small, fixed buffer in flight, grows to it by slow start (reno), and
+does not retransmit what only waits: no tail-loss probe, no timeout within a second.
 """
 
 from __future__ import annotations
@@ -8,9 +20,10 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import NamedTuple
 
 SUBNETS = IPv4Network("10.128.0.0/9")
@@ -175,3 +188,72 @@ def two_nodes(rate_B_per_s: float | None) -> Topology:
     """Return two hosts on one switch, each with a link of that rate."""
     links = tuple(Link(host, "switch", rate_B_per_s) for host in ("node0", "node1"))
     return Topology(("node0", "node1"), ("switch",), links)
+
+
+class RouteRule(NamedTuple):
+    """A rule: at `switch` packets for `host` leave by that link; with a source, only those of that host."""
+
+    switch: str
+    host: str
+    link: int
+    source: str | None = None
+
+
+class Flow(NamedTuple):
+    """A TCP connection's packets in one direction, as they arrive at `switch` by `link`."""
+
+    switch: str
+    link: int
+    source: str
+    source_port: int
+    destination: str
+    destination_port: int
+
+
+def validate_rules(topology: Topology, rules: Iterable[RouteRule]) -> None:
+    """Raise TopologyError where a rule names what does not exist, or leads no nearer to its host."""
+    hosts, switches = (", ".join(nodes) for nodes in (topology.hosts, topology.switches))
+    for rule in rules:
+        where = f"at {rule.switch} to {rule.host}"
+        if rule.switch not in topology.switches:
+            raise TopologyError(f"{where}: '{rule.switch}' is not a switch; allowed: {switches}")
+        for host in (rule.host, rule.source):
+            if host is not None and host not in topology.hosts:
+                raise TopologyError(f"{where}: there is no host '{host}'; allowed: {hosts}")
+        ends = dict(topology.around(rule.switch))
+        if rule.link not in ends:
+            raise TopologyError(
+                f"{where}: link {rule.link} is not one of its links, {', '.join(map(str, ends))}"
+            )
+        far = topology.distances(rule.host)
+        if far[ends[rule.link]] >= far[rule.switch]:
+            raise TopologyError(f"{where}: by {ends[rule.link]} packets come no nearer, and may go in a loop")
+
+
+SYSCTLS = Path("/proc/sys/net/ipv4")
+
+RTO_MIN_S = 1.0
+"""Least retransmission timeout: as long as a queue of 6 MB lasts at 50 Mbit/s. With the kernel's 0.2 s a
+sender would retransmit what only waits. A frame lost to a full queue or to the kernel's backlog (1,000
+packets by default, net.core.netdev_max_backlog) may cost this long."""
+
+FIRST_FRAMES = 2
+"""Initial frames of a connection (the kernel: ten): more would overrun that backlog for hundreds at once."""
+
+RTO_MIN = 13
+"""RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value."""
+
+METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": FIRST_FRAMES}
+"""Metrics of a route, for the kernel: milliseconds, frames."""
+
+
+def limit_window(receive_buffer_B: int) -> None:
+    """Set the window of connections opened from now on in this thread's namespace (ip-sysctl.rst)."""
+    settings = {
+        "tcp_congestion_control": "reno",
+        "tcp_moderate_rcvbuf": "0",
+        "tcp_rmem": f"{receive_buffer_B} {receive_buffer_B} {receive_buffer_B}",
+        "tcp_early_retrans": "0",
+    }
+    for name, value in settings.items():
+        (SYSCTLS / name).write_text(value)

@@ -1,10 +1,10 @@
 """Time calls in windows: long enough for the clock, with the device idle before and after.
 
 On the CPU a window is read from the injected clock: the wall clock or, where torch has one thread, one that
-stops while another process has the core (`harness.instruments.timing.on_cpu_clock`). On CUDA device events
+stops while another process has the core (`harness.instruments.timing.core_account`). On CUDA device events
 take the time, once with the L2 cache as the previous call left it (`warm`) and once with the cache
 overwritten before each call (`cold`); clocks and throttling are read while the device works on a window
-(`harness.instruments.timing.clocks`).
+(`harness.instruments.timing.device_telemetry`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.instruments.timing.clocks import Telemetry, telemetry_of
-from harness.instruments.timing.on_cpu_clock import core_clock
+from harness.instruments.timing.core_account import core_clock
+from harness.instruments.timing.device_telemetry import Telemetry, telemetry_of
 from harness.records import Origin, Reading
 
 WINDOW_S = 0.02

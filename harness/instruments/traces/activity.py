@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.instruments.traces.communication.evidence import Communication
-from harness.instruments.traces.communication.names import recognized, taken_apart
+from harness.instruments.traces.communication import Communication, recognized, taken_apart
 from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
 from harness.instruments.traces.reading.steps import FoundSteps, Step, find_steps, whole_trace
 from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace

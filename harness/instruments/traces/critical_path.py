@@ -25,7 +25,7 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
     goes on with the other one from the end of the wait.
     """
     edges = [_edges(of, rank, step) for rank in range(len(of.ranks))]
-    waits = [_waits(of, rank, step) for rank in range(len(of.ranks))]
+    waits = [_waits_at(of, rank, step) for rank in range(len(of.ranks))]
     rank = max(range(len(of.ranks)), key=lambda one: edges[one][1])
     at_ns, found = edges[rank][1], []
     position = {one.rank: i for i, one in enumerate(of.ranks)}
@@ -48,7 +48,7 @@ def _edges(of: Breakdown, rank: int, step: int) -> tuple[int, int]:
     return chosen.start_ns - offset_ns, chosen.end_ns - offset_ns
 
 
-def _waits(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:
+def _waits_at(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:
     """Return when each wait of a rank in the step ends, and for which rank it waited."""
     one = of.ranks[rank]
     cut = one.segments

@@ -89,22 +89,25 @@ class TransformerShape:
         """Return how many matrices an MLP has."""
         return 3 if self.gated else 2
 
+    @property
+    def attention_matrices(self) -> tuple[int, ...]:
+        """Return the parameters of each matrix of a layer's attention."""
+        hidden, queries, latent = self.hidden_size, self.query_size, self.kv_lora_rank
+        output = self.attention_size * hidden
+        if not latent:
+            keys, values = (self.num_key_value_heads * one for one in (self.head_dim, self.value_dim))
+            return hidden * queries, hidden * keys, hidden * values, output
+        unrotated = self.head_dim - self.qk_rope_head_dim  # the rotated part is shared
+        keys_values = latent * self.num_attention_heads * (unrotated + self.value_dim)
+        down = (hidden * (latent + self.qk_rope_head_dim), keys_values, output)
+        if not self.q_lora_rank:
+            return hidden * queries, *down
+        return hidden * self.q_lora_rank, self.q_lora_rank * queries, *down
+
     @cached_property
     def attention_matrix_parameters(self) -> int:
         """Return the parameters of a layer's attention that are in matrices."""
-        output = self.attention_size * self.hidden_size
-        if not self.kv_lora_rank:
-            return self.hidden_size * (self.query_size + self.key_value_size) + output
-        rank = self.kv_lora_rank
-        unrotated = self.head_dim - self.qk_rope_head_dim
-        keys = self.hidden_size * (rank + self.qk_rope_head_dim)
-        keys += rank * self.num_attention_heads * (unrotated + self.value_dim)  # the rotated part is shared
-        queries = (
-            self.q_lora_rank * (self.hidden_size + self.query_size)
-            if self.q_lora_rank
-            else self.hidden_size * self.query_size
-        )
-        return queries + keys + output
+        return sum(self.attention_matrices)
 
     @cached_property
     def attention_vector_parameters(self) -> int:

@@ -1,10 +1,17 @@
 """Run Triton kernels at compiled speed on a CPU: Triton's IR to linalg, linalg to LLVM, both from packages.
 
 `compiled_on_cpu()` is a context in which `launch` uses this in place of the interpreter.
+
+Compile the linalg of a Triton kernel for this CPU: MLIR's passes and LLVM, both of torch-mlir's package.
+
+linalg's tensors become buffers and loops, and LLVM's loops are vectorized by its own optimizer. A second
+function calls the kernel for a range of programs of its grid, so that a thread enters the machine code once.
 """
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,9 +21,142 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.instruments.triton_kernels import ascend
-from harness.instruments.triton_kernels.linalg_on_cpu import MachineCode
-from harness.instruments.triton_kernels.targets import Compilation, triton_ir
+from harness.instruments.triton_kernels import targets
+from harness.instruments.triton_kernels.targets import Compilation, CompilationFailed, triton_ir
+from harness.records import Unavailable
+
+TO_BUFFERS = (
+    "builtin.module(func.func(convert-elementwise-to-linalg),canonicalize,cse,func.func(linalg-fuse-elementwise-ops),"
+    "one-shot-bufferize{allow-unknown-ops=1 allow-return-allocs-from-loops=1},canonicalize,cse)"
+)
+TO_LLVM = (
+    "builtin.module(func.func(convert-linalg-to-loops),buffer-deallocation-pipeline,expand-strided-metadata,"
+    "lower-affine,convert-scf-to-cf,convert-bufferization-to-memref,math-uplift-to-fma,convert-math-to-llvm,"
+    "convert-math-to-libm,finalize-memref-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,"
+    "reconcile-unrealized-casts)"
+)
+UNUSED = 2
+"""Arguments that the tool puts before a kernel's own: a lock and a workspace, which nothing here uses."""
+
+GRID = 6
+"""Arguments that it puts behind: the numbers of programs along three axes, and the program's own place."""
+
+
+class MachineCode:
+    """A kernel's machine code."""
+
+    def __init__(self, name: str, linalg: str) -> None:
+        """Compile; raises `Unavailable` without torch-mlir, `CompilationFailed` with its message."""
+        try:
+            from torch_mlir import ir
+            from torch_mlir.execution_engine import ExecutionEngine
+            from torch_mlir.passmanager import PassManager
+        except ImportError as error:
+            raise Unavailable(
+                f"torch_mlir cannot be imported; the extra `portability` brings it: {error}"
+            ) from error
+        context = ir.Context()
+        context.allow_unregistered_dialects = True
+        try:
+            with context, ir.Location.unknown():
+                module = ir.Module.parse(over_a_range(upgraded(linalg)))
+                PassManager.parse(TO_BUFFERS).run(module.operation)
+                module = ir.Module.parse(with_linalg_copies(str(module)))
+                PassManager.parse(TO_LLVM).run(module.operation)
+                self._engine = ExecutionEngine(module, opt_level=3)
+                self._entry: Any = self._engine.lookup("over_a_range")
+        except Exception as error:  # MLIR's Python package raises kinds of its own
+            raise CompilationFailed(
+                f"kernel {name} does not compile for the CPU: {_first_error(error)}"
+            ) from error
+
+    def run(
+        self, arguments: Sequence[Tensor | int | float], grid: tuple[int, int, int], first: int, last: int
+    ) -> None:
+        """Run the programs with numbers from `first` to before `last`, counted along the first axis first."""
+        nothing = [_descriptor(0) for _ in range(UNUSED)]
+        values: list[Any] = [*nothing, *map(_argument, arguments), *map(ctypes.c_int32, (*grid, first, last))]
+        # A buffer's descriptor is passed by a pointer to it, each argument by a pointer to what is passed.
+        passed = [ctypes.pointer(one) if isinstance(one, _Buffer) else one for one in values]
+        addresses = [ctypes.cast(ctypes.pointer(one), ctypes.c_void_p) for one in passed]
+        self._entry((ctypes.c_void_p * len(addresses))(*addresses))
+
+
+class _Buffer(ctypes.Structure):
+    """MLIR's descriptor of a buffer of one dimension and any length."""
+
+    _fields_ = (
+        ("allocated", ctypes.c_void_p),
+        ("aligned", ctypes.c_void_p),
+        ("offset", ctypes.c_int64),
+        ("size", ctypes.c_int64 * 1),
+        ("stride", ctypes.c_int64 * 1),
+    )
+
+
+def _descriptor(address: int, elements: int = 0) -> _Buffer:
+    return _Buffer(address, address, 0, (ctypes.c_int64 * 1)(elements), (ctypes.c_int64 * 1)(1))
+
+
+def _argument(value: Tensor | int | float) -> Any:
+    if isinstance(value, Tensor):
+        return _descriptor(value.data_ptr(), value.untyped_storage().nbytes() // value.element_size())
+    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int32(value)
+
+
+def upgraded(text: str) -> str:
+    """Return the tool's text in the syntax of torch-mlir's MLIR, without places and others' attributes."""
+    text = re.sub(r"^#loc.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r" loc\((?:[^()]|\([^()]*\))*\)$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\{hivm\.[a-z_]+\}", "", text)
+    text = re.sub(r" \{tt\.[^}]*\}", "", text)
+    return re.sub(
+        r"(bufferization\.to_tensor .*? : )memref<([^>]*)>$",
+        r"\1memref<\2> to tensor<\2>",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+def with_linalg_copies(text: str) -> str:
+    """Return the text with linalg's copies, since MLIR's own call a library that the package lacks."""
+    return re.sub(
+        r"memref\.copy (%\w+), (%\w+) : (memref<.*>) to (memref<.*>)",
+        r"linalg.copy ins(\1 : \3) outs(\2 : \4)",
+        text,
+    )
+
+
+def over_a_range(text: str) -> str:
+    """Return the module with a function `over_a_range`, whose last two arguments are a range of programs."""
+    found = re.search(r"func\.func @(\w+)\((.*)\) attributes", text)
+    if found is None:
+        raise CompilationFailed("the tool's text has no function")
+    types = re.findall(r"%\w+: ([^,]*(?:<[^>]*>)?)", found[2])
+    own = [f"%a{i}: {kind}" for i, kind in enumerate(types[:-GRID])]
+    names = ", ".join(f"%a{i}" for i in range(len(own)))
+    body = f"""
+  func.func @over_a_range({", ".join(own)}, %gx: i32, %gy: i32, %gz: i32, %first: i32, %last: i32)
+      attributes {{llvm.emit_c_interface}} {{
+    %one = arith.constant 1 : i32
+    scf.for %i = %first to %last step %one : i32 {{
+      %x = arith.remsi %i, %gx : i32
+      %row = arith.divsi %i, %gx : i32
+      %y = arith.remsi %row, %gy : i32
+      %z = arith.divsi %row, %gy : i32
+      func.call @{found[1]}({names}, %gx, %gy, %gz, %x, %y, %z) : ({", ".join(types)}) -> ()
+    }}
+    return
+  }}
+"""
+    end = text.rstrip().rfind("}")
+    return text[:end] + body + "}\n"
+
+
+def _first_error(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "error:" in line] or [str(error)]
+    return lines[0][:200]
+
 
 TYPES = {
     torch.float32: "*fp32",
@@ -97,4 +237,4 @@ def _program(
     integers = tuple(name for name, kind in signature if kind == "i32")
     name = function.fn.__name__
     compilation = Compilation(name, function, dict(signature), dict(constexprs), odd=integers)
-    return MachineCode(name, ascend.lowered(name, triton_ir(compilation)))
+    return MachineCode(name, targets.lowered(name, triton_ir(compilation)))

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from harness.instruments.triton_kernels import compiled_on_cpu
-from harness.instruments.triton_kernels.options import OPTIONS
+from harness.instruments.triton_kernels.targets import OPTIONS
 
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 

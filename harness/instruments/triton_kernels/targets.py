@@ -1,13 +1,128 @@
-"""What a kernel needs of a GPU: registers, shared memory, spills, as its compiler reports; needs no GPU."""
+"""What a kernel needs of a GPU: registers, shared memory, spills, as its compiler reports; needs no GPU.
+
+Registers of compiled GPU kernels, read from their code objects: AMD's HSACO, NVIDIA's cubin and PTX.
+
+The options that every kernel is compiled with, for a GPU that is here or not.
+
+Lower Triton's IR to linalg by triton-ascend's tool; it needs no NPU and no compiler of Huawei's.
+
+triton-ascend is a package `triton` of its own, so it lies in another environment and its tool alone is run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.instruments.triton_kernels.code_objects import of_cubin, of_hsaco
-from harness.instruments.triton_kernels.options import OPTIONS
+import msgspec
+
 from harness.records import Unavailable
+
+REGISTER_B = 4
+
+NOTES = 7
+"""SHT_NOTE: the type of an ELF section of notes (System V ABI, chapter 4, figure 4-9)."""
+
+AMD_METADATA = (b"AMDGPU\0", 32)
+"""Name and type (NT_AMDGPU_METADATA) of the note with a code object's metadata, in MessagePack: LLVM's
+AMDGPUUsage, "Code Object V3 and Above Note Records"."""
+
+
+class KernelUsage(NamedTuple):
+    """What one thread of a kernel needs.
+
+    `registers`: 4 B each (AMD: vector registers). `spilled_registers`: those that did not fit and are in
+    memory (NVIDIA: its stack).
+    """
+
+    name: str
+    registers: int
+    spilled_registers: int
+
+
+def of_hsaco(code: bytes) -> list[KernelUsage]:
+    """Return the kernels of an AMD code object, from its metadata; raises `Unavailable` where it has none."""
+    for name, kind, text in _elf_notes(code):
+        if (name, kind) == AMD_METADATA:
+            kernels: list[dict[str, Any]] = msgspec.msgpack.decode(text)["amdhsa.kernels"]
+            return [
+                KernelUsage(one[".name"], one[".vgpr_count"], one[".vgpr_spill_count"]) for one in kernels
+            ]
+    raise Unavailable("the AMD code object has no metadata, so it states no registers")
+
+
+def of_cubin(code: bytes) -> list[KernelUsage]:
+    """Return the kernels of an NVIDIA code object as cuobjdump reports them; raises `Unavailable`."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        text = _output(_tool("cuobjdump"), "-res-usage", file.name)
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text)
+    if not found:
+        raise Unavailable(f"cuobjdump states no registers: {' '.join(text.split())[:200]}")
+    return [
+        KernelUsage(name, int(registers), (int(stack) + int(local)) // REGISTER_B)
+        for name, registers, stack, local in found
+    ]
+
+
+def of_ptx(text: str, architecture: str) -> list[KernelUsage]:
+    """Return the kernels of PTX's text, assembled for an architecture such as sm_80; raises `Unavailable`."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, code = Path(folder, "kernels.ptx"), Path(folder, "kernels.cubin")
+        source.write_text(text)
+        _output(_tool("ptxas"), "-arch", architecture, str(source), "-o", str(code))
+        return of_cubin(code.read_bytes())
+
+
+def _tool(name: str) -> str:
+    """Return the path of one of NVIDIA's tools in Triton's package."""
+    try:
+        import triton
+
+        return str(getattr(triton.knobs.nvidia, name).path)
+    except (ImportError, RuntimeError) as error:
+        raise Unavailable(f"Triton's package lacks {name}, which reads registers: {error}") from error
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise Unavailable(f"{Path(command[0]).name}: {' '.join(done.stderr.split())[:200]}")
+    return done.stdout
+
+
+def _elf_notes(code: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield name, type and content of each note of a 64-bit little-endian ELF file."""
+    if code[:6] != b"\x7fELF\x02\x01":
+        raise Unavailable("the AMD code object is no 64-bit little-endian ELF file")
+    (table,) = struct.unpack_from("<Q", code, 0x28)
+    entry_B, count = struct.unpack_from("<HH", code, 0x3A)
+    for entry in range(table, table + count * entry_B, entry_B):
+        (kind,) = struct.unpack_from("<I", code, entry + 4)
+        at, size = struct.unpack_from("<QQ", code, entry + 24)
+        end = at + size if kind == NOTES else at
+        while at < end:
+            name_B, text_B, note = struct.unpack_from("<III", code, at)
+            begin = at + 12 + _aligned(name_B)
+            yield code[at + 12 : at + 12 + name_B], note, code[begin : begin + text_B]
+            at = begin + _aligned(text_B)
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) // 4 * 4
+
+
+OPTIONS = {"enable_fp_fusion": True}
+"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
+
 
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 AMD = ("gfx90a", "gfx942")
@@ -121,3 +236,46 @@ def _jit_function(compilation: Compilation) -> Any:
             )
         function = function.fn
     return function
+
+
+TOOL, VARIABLE = "triton-adapter-opt", "TRITON_ADAPTER_OPT"
+
+PASSES = (
+    "--discrete-mask-access-conversion=compile-on-910-95=False force-simt-template=False",
+    "--triton-to-annotation",
+    "--triton-to-unstructure=compile-on-910-95=False force-simt-template=False",
+    "--triton-to-hivm",
+    "--triton-to-hfusion",
+    "--triton-to-llvm",
+    "--bubble-up-operation",
+    "--triton-to-linalg=global-kernel=false named-ops=True enable-nd2nz-on-vector=False "
+    "enable-select-analysis=True compile-on-910-95=False",
+)
+"""The passes that triton-ascend 3.2.0 runs (triton/backends/ascend/compiler.py, ttir_to_linalg)."""
+
+
+def tool() -> str | None:
+    """Return the path of the tool, None where it is not found."""
+    return shutil.which(os.environ.get(VARIABLE) or TOOL)
+
+
+def unavailable() -> str | None:
+    """Return why nothing can be lowered here; None where the tool is found."""
+    if tool() is not None:
+        return None
+    return (
+        f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its "
+        "own, has it in triton/backends/ascend"
+    )
+
+
+def lowered(name: str, text: str) -> str:
+    """Return a kernel's linalg from its Triton IR; raises `Unavailable` and `CompilationFailed`."""
+    found = tool()
+    if found is None:
+        raise Unavailable(unavailable() or "")
+    done = subprocess.run([found, "-", *PASSES], input=text, text=True, capture_output=True, timeout=120)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error:" in line] or [done.stderr.strip()]
+        raise CompilationFailed(f"kernel {name} does not lower to linalg: {errors[0][:200]}")
+    return done.stdout

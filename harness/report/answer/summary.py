@@ -14,7 +14,7 @@ from harness.report.data.result_index import ResultIndex
 from harness.report.data.speedup import noise_of
 from harness.report.language.spec import ReportBlock
 from harness.report.report_data import ReportData
-from harness.report.tables.errors import error_rows
+from harness.report.tables.suite_tables import error_rows
 from harness.report.tables.tables import percent
 from harness.report.tables.verdicts import count_outcomes
 from harness.units import counted

@@ -1,17 +1,99 @@
-"""Index the records of a suite: a DataFrame of every metric, from which tables and figures look values up."""
+"""Index the records of a suite: a DataFrame of every metric, from which tables and figures look values up.
+
+Name a suite's workload by what a command changed in it: its title speaks of the unchanged one.
+
+Export every sample of a run as a row of a table: measurements.csv, and of several as measurements.parquet.
+
+Return every sample of a run as a row of a table: measurements.csv, for a notebook or a spreadsheet.
+
+Write the samples of several suites into one tidy table: measurements.parquet, a row per sample.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from harness.records import Origin, Record, Status, wrong_variants
-from harness.report.data.export_csv import MACHINE, samples_table
+from harness.report.language.spec import Spec
+
+CELL = ["workload", "optimization", "repeat", "status", "cell"]
+COLUMNS = [*CELL, "metric", "method", "origin", "unit", "sample", "value"]
+MACHINE = "machine"
+
+
+def samples_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Return one row per sample, in base units and in the order of the records, and its machine's digest."""
+    rows = [
+        (
+            record.cell.workload,
+            record.cell.optimization,
+            record.cell.repeat,
+            str(record.status),
+            record.cell.id,
+            one.metric,
+            one.method,
+            str(one.origin),
+            one.unit,
+            sample,
+            value,
+            record.machine,
+        )
+        for record in records
+        for one in record.measurements
+        for sample, value in enumerate(one.samples)
+    ]
+    return pd.DataFrame(rows, columns=[*COLUMNS, MACHINE]).astype({"value": "float64"})
+
+
+def measurements_csv(records: Sequence[Record]) -> str:
+    """Return measurements.csv: a row per sample; a cell without a sample has one row with its status."""
+    table = samples_table(records)[COLUMNS]
+    empty = [
+        (
+            record.cell.workload,
+            record.cell.optimization,
+            record.cell.repeat,
+            str(record.status),
+            record.cell.id,
+        )
+        for record in records
+        if not any(one.samples for one in record.measurements)
+    ]
+    table = pd.concat([table, pd.DataFrame(empty, columns=CELL)], ignore_index=True) if empty else table
+    table = table.astype({"sample": "Int64"})
+    order = ["workload", "optimization", "repeat", "cell"]
+    return str(
+        table.sort_values(order, kind="stable", ignore_index=True).to_csv(index=False, lineterminator="\n")
+    )
+
+
+ENGINE = "pyarrow"
+
+
+def write_measurements(folder: Path, records: Mapping[str, Sequence[Record]]) -> str:
+    """Write measurements.parquet, records given by suite, into the folder; return a sentence on it.
+
+    Without pyarrow, which is part of the extra `parquet`, it is measurements.csv.
+    """
+    tables = [samples_table(own).assign(suite=suite) for suite, own in records.items() if own]
+    every = pd.concat(tables, ignore_index=True)
+    every = every[["suite", *(name for name in every.columns if name != "suite")]]
+    if importlib.util.find_spec(ENGINE) is None:
+        path = folder / "measurements.csv"
+        every.to_csv(path, index=False)
+        return f"Every sample: {path} (as Parquet with pip install 'throughput-harness[parquet]')"
+    path = folder / "measurements.parquet"
+    every.to_parquet(path, engine="pyarrow", index=False)
+    return f"Every sample: {path}"
+
 
 Where = Mapping[str, Any]
 """Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
@@ -233,3 +315,52 @@ def _fits(name: str, wanted: Any) -> bool:
     refused = [p[1:] for p in patterns if p.startswith("!")]
     allowed = [p for p in patterns if not p.startswith("!")] or ["*"]
     return any(fnmatchcase(name, p) for p in allowed) and not any(fnmatchcase(name, p) for p in refused)
+
+
+UNNAMED = ("source", "hf_config", "measurable", "simulated_device")
+"""Fields that describe a workload, or how a value was obtained, which its origin mark shows."""
+
+
+def with_changed_workloads(
+    spec: Spec,
+    records: Iterable[Record],
+    shipped: Mapping[str, Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+) -> Spec:
+    """Return the report with the changed fields behind the names of workloads that differ from `shipped`.
+
+    `shipped`: the fields that the suite's YAML gives each of its workloads; `defaults`: those of all others.
+    """
+    names = dict(spec.names.get("workload", {}))
+    for record in records:
+        workload = record.cell.workload
+        if workload in shipped:
+            fields = record.cell.config.get("workload", {})
+            if changed := _changed(fields, {**defaults, **shipped[workload]}):
+                names[workload] = f"{spec.name('workload', workload)} ({', '.join(changed)})"
+    return spec._replace(names={**spec.names, "workload": names})
+
+
+def _changed(fields: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return each field that has another value than is given, with its value."""
+    compared = [name for name in given if name in fields and name not in UNNAMED]
+    return [_stated(name, fields[name]) for name in compared if not _same(fields[name], given[name])]
+
+
+def _stated(name: str, value: Any) -> str:
+    """Return `field=value`, or that a table of values was changed."""
+    return f"{name} changed" if isinstance(value, dict) else f"{name}={_shown(value)}"
+
+
+def _same(ours: Any, given: Any) -> bool:
+    """Return whether a record's value is the YAML's; one that refers to other keys is not compared."""
+    if isinstance(given, str) and not isinstance(ours, str):
+        try:
+            return given.startswith("${") or float(given) == ours  # PyYAML reads 1.0e9 as text
+        except ValueError:
+            return False
+    return bool(given == ours) or (isinstance(given, str) and given.startswith("${"))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.claims.paired_ratio import NoPairsError, compare, inverse
+from harness.claims.values import NoPairsError, compare, inverse
 from harness.records import Origin
 from harness.report.data.result_index import ResultIndex, Value
 from harness.report.tables.tables import Footnotes, TableCell, percent, reasoned

@@ -7,8 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.report.figures.axes import thin_x_ticks
-from harness.report.figures.svg import FONT, LIGHT, MARKERS, SERIES, SMALL, WIDTH, Tip, dark_rules, finished
+from harness.report.figures.axes import (
+    FONT,
+    LIGHT,
+    MARKERS,
+    SERIES,
+    SMALL,
+    WIDTH,
+    Tip,
+    dark_rules,
+    finished,
+    thin_x_ticks,
+)
 from harness.units import ORIGINS_IN_WORDS
 
 if TYPE_CHECKING:

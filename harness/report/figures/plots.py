@@ -6,18 +6,11 @@ from collections.abc import Callable, Mapping
 
 from harness.report.data.result_index import ResultIndex
 from harness.report.figures.figure import Figure
-from harness.report.figures.kinds.bar_plots import bars
-from harness.report.figures.kinds.cascade_plot import cascade
-from harness.report.figures.kinds.curves_plot import curves
+from harness.report.figures.kinds.bars import bars, cascade, waterfall
 from harness.report.figures.kinds.effect_plot import effect_plot
-from harness.report.figures.kinds.error_strip import error_strip
-from harness.report.figures.kinds.line_plot import lines
-from harness.report.figures.kinds.roofline_plot import roofline_plot
-from harness.report.figures.kinds.scatter_plot import scatter
-from harness.report.figures.kinds.series_over_steps import line_over_steps
-from harness.report.figures.kinds.spans_plot import spans
-from harness.report.figures.kinds.stacked_timeline import stacked_timeline
-from harness.report.figures.kinds.waterfall import waterfall
+from harness.report.figures.kinds.lines import curves, line_over_steps, lines
+from harness.report.figures.kinds.points import error_strip, roofline_plot, scatter
+from harness.report.figures.kinds.timelines import spans, stacked_timeline
 from harness.report.language.spec import ReportBlock, Spec
 
 FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
 from harness.claims.paper import PaperClaims, Sentence
 from harness.report.figures.figure import Figure
-from harness.report.index.answers_text import Found, accepted_text, found, place, range_text, unbroken
+from harness.report.index.answers_text import (
+    Found,
+    accepted_text,
+    found,
+    in_words,
+    place,
+    range_text,
+    suite_title,
+    unbroken,
+)
 from harness.report.index.forest import NARROW, forest
-from harness.report.index.plain_words import in_words, suite_title
 from harness.report.index.suite_index import HEADER as RUNS_HEADER
 from harness.report.index.suite_index import IndexRow, report_links, runs_table
 from harness.report.output.markdown import details, escape, grid

@@ -15,9 +15,18 @@ from typing import NamedTuple
 from harness.claims.answers import NOT_DECIDED, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, Evidence
 from harness.claims.paper import PaperClaim, PublicRecord
-from harness.report.figures.axes import LETTER, log_ticks, set_ticks, tick_text
+from harness.report.figures.axes import (
+    FONT,
+    LETTER,
+    LIGHT,
+    SERIES,
+    SMALL,
+    Tip,
+    log_ticks,
+    set_ticks,
+    tick_text,
+)
 from harness.report.figures.figure import Drawing, Figure, drawing_style
-from harness.report.figures.svg import FONT, LIGHT, SERIES, SMALL, Tip
 from harness.report.index.answers_text import alike, ends_text, evidence_text, public_text, value_text
 
 ILLUSTRATED = "set-up"

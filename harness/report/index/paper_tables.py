@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.claims.answers import AnsweredClaim
 from harness.claims.paper import PaperClaims, PaperRow
 from harness.report.index.answers_page import LOOKS
-from harness.report.index.answers_text import found, shares_text, unbroken
-from harness.report.index.plain_words import in_words
+from harness.report.index.answers_text import found, in_words, shares_text, unbroken
 from harness.report.output.markdown import grid
 from harness.report.output.page import render
 from harness.report.tables.tables import Table, TableCell

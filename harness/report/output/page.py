@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.records import Record
-from harness.report.figures.svg import LIGHT, PALETTE, dark_rules
-from harness.report.output.layout import Layout
-from harness.report.output.markdown import CAVEATS, HOW_TO_READ, answers, counted, hosts
+from harness.report.figures.axes import LIGHT, PALETTE, dark_rules
+from harness.report.output.markdown import CAVEATS, HOW_TO_READ, Layout, answers, counted, hosts
 from harness.report.output.run_line import run_line, wrong_results
 from harness.report.report_data import ReportData
 from harness.report.tables.tidy import ROWS
-from harness.report.tables.verdict_sentences import difference_text
-from harness.report.tables.verdicts import LOOKS, MARKS, accepted, judged, orders, ours, outcomes_line, quoted
+from harness.report.tables.verdicts import (
+    LOOKS,
+    MARKS,
+    accepted,
+    difference_text,
+    judged,
+    orders,
+    ours,
+    outcomes_line,
+    quoted,
+)
 from harness.units import LEGEND, ORIGIN_MARKS, human, kept_together
 
 if TYPE_CHECKING:

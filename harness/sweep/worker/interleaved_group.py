@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from harness.config.protocols import close
-from harness.instruments.timing.others_share import OthersShare
+from harness.instruments.timing.core_account import OthersShare
 from harness.records import IN_OTHER_PROCESS, Cell, Note, Origin, Reading, Sampling, Status
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted, CellTurn, now
 from harness.sweep.failure_classification import HARMLESS

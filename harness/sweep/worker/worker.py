@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from harness.config.protocols import (
+    OptimizationModule,
     apply,
     check_optimization,
     check_suite,
@@ -203,7 +204,7 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
                 emit(_event_of(cell.id, output))
 
 
-def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
+def _load(cell: Cell, package: str) -> tuple[Any, OptimizationModule | None]:
     """Return the suite, and the optimization's module: None where it has none, as the baseline."""
     name = f"{package}.{cell.suite}"
     suite = importlib.import_module(f"{name}.suite")

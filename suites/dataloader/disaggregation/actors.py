@@ -2,10 +2,13 @@
 
 The classes are plain; `client` makes actors of them. They find one another by name, so that one that has
 started anew knows the others.
+
+How an actor's process keeps memory that it uses again for each batch.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -29,14 +32,36 @@ from suites.dataloader.batch import (
     with_ends,
 )
 from suites.dataloader.disaggregation.autoscaler import Autoscaler
-from suites.dataloader.disaggregation.calls import ActorCalls
+from suites.dataloader.disaggregation.calls import ActorCalls, ended, started
 from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import Lengths, Pieces, Wanted, plan_steps
-from suites.dataloader.disaggregation.process_heap import reuse_memory
-from suites.dataloader.disaggregation.registry import ended, started
-from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
+from suites.dataloader.disaggregation.plan import (
+    ActorSettings,
+    Lengths,
+    Pieces,
+    Wanted,
+    digest_of,
+    plan_steps,
+)
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.reading.readers import BadSample
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's `mallopt(3)`."""
+
+REUSED_B = 16 << 20
+"""Arrays up to this size come from the heap, which keeps as much free memory at its end."""
+
+
+def reuse_memory() -> None:
+    """Let arrays of up to 16 MiB use freed memory of this process again; without glibc, change nothing.
+
+    With the settings of all loading processes each array of 1 MiB gets fresh pages, and faulting them in
+    takes longer than copying what is written into them.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, REUSED_B)
+        mallopt(M_TRIM_THRESHOLD, REUSED_B)
 
 
 class LoaderReport(NamedTuple):

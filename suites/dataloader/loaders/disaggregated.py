@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
-from suites.dataloader.subject import Subject
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
 
 FORMATS = ("parquet", "jsonl", "array_record")
 """File formats, those that are preferred first."""
@@ -37,8 +36,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 def settings_of(spec: LoaderSpec) -> Any:
     """Return the settings that the specification's options describe."""
-    from suites.dataloader.disaggregation.plan import BalanceSettings
-    from suites.dataloader.disaggregation.settings import ActorSettings
+    from suites.dataloader.disaggregation.plan import ActorSettings, BalanceSettings
 
     given: dict[str, Any] = dict(spec.options)
     return ActorSettings(

@@ -1,9 +1,9 @@
 """The disaggregated loader, balanced, with as many source loaders as its steps need."""
 
+from suites.dataloader.batch import Subject
 from suites.dataloader.loaders.disaggregated_balanced import FORMATS as FORMATS
 from suites.dataloader.loaders.disaggregated_balanced import NEEDS_RAY as NEEDS_RAY
 from suites.dataloader.loaders.disaggregated_balanced import apply as balanced
-from suites.dataloader.subject import Subject
 
 MOST_LOADERS = 4
 

@@ -1,9 +1,9 @@
 """The disaggregated loader, with documents assigned to groups so that their steps take equally long."""
 
+from suites.dataloader.batch import Subject
 from suites.dataloader.loaders.disaggregated import FORMATS as FORMATS
 from suites.dataloader.loaders.disaggregated import NEEDS_RAY as NEEDS_RAY
 from suites.dataloader.measured.fed_flop import flop_of_model
-from suites.dataloader.subject import Subject
 
 
 def apply(subject: Subject) -> Subject:

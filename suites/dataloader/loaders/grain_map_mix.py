@@ -23,7 +23,16 @@ from multiprocessing import active_children
 from typing import Any, SupportsIndex
 
 from harness.records import HostInfo
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Source,
+    Subject,
+    packed,
+    tokenize,
+)
 from suites.dataloader.ranks.worker_processes import (
     children_since,
     constant_mixture,
@@ -32,7 +41,6 @@ from suites.dataloader.ranks.worker_processes import (
     refuse_formats,
 )
 from suites.dataloader.reading.storage import Throttle, library, one_line
-from suites.dataloader.subject import Subject
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

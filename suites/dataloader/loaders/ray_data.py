@@ -28,6 +28,7 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
+    Subject,
     Tokens,
     packed,
     tokenize,
@@ -35,7 +36,6 @@ from suites.dataloader.batch import (
 from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
 from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
 from suites.dataloader.reading.storage import library
-from suites.dataloader.subject import Subject
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -16,14 +16,22 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.records import HostInfo, Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, Tokens, packed
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Source,
+    Subject,
+    Tokens,
+    packed,
+)
 from suites.dataloader.disaggregation.mixture import refuse_weights
 from suites.dataloader.loaders.baseline_loader import weights_at
 from suites.dataloader.loaders.peers import in_one_line
 from suites.dataloader.ranks.worker_processes import missing, refuse_formats
 from suites.dataloader.reading.readers import BadSample, read
 from suites.dataloader.reading.storage import library
-from suites.dataloader.subject import Subject
 
 FORMATS = ("jsonl", "parquet", "array_record", "webdataset")
 """File formats, those that are preferred first."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
-from suites.dataloader.subject import Subject
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

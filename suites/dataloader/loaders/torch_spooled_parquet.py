@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
 from suites.dataloader.reading.storage import CorruptSample
-from suites.dataloader.subject import Subject
 
 FORMATS = ("parquet",)
 """File formats: the one whose reader it changes."""

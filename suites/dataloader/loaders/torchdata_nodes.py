@@ -26,7 +26,16 @@ from threading import Event
 from typing import Any
 
 from harness.records import HostInfo
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Source,
+    Subject,
+    packed,
+    tokenize,
+)
 from suites.dataloader.ranks.worker_processes import (
     children_since,
     constant_mixture,
@@ -36,7 +45,6 @@ from suites.dataloader.ranks.worker_processes import (
     refuse_formats,
 )
 from suites.dataloader.reading.storage import library
-from suites.dataloader.subject import Subject
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -20,6 +20,7 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
+    Subject,
     Tokens,
     packed,
     tokenize,
@@ -27,7 +28,6 @@ from suites.dataloader.batch import (
 from suites.dataloader.loaders.peers import in_one_line
 from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
 from suites.dataloader.reading.storage import library, one_line, open_file
-from suites.dataloader.subject import Subject
 
 FORMATS = ("webdataset",)
 """File formats, those that are preferred first."""

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
+from suites.dataloader.disaggregation.calls import found
 from suites.dataloader.disaggregation.client import DisaggregatedLoader
 from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import Pieces
-from suites.dataloader.disaggregation.registry import found
-from suites.dataloader.disaggregation.settings import ActorSettings
+from suites.dataloader.disaggregation.plan import ActorSettings, Pieces
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
 UNDISTURBED_S = 10.0

@@ -1,22 +1,57 @@
-"""The processes of one cell: Ray where the loader needs it, ranks, and whatever these start."""
+"""The processes of one cell: Ray where the loader needs it, ranks, and whatever these start.
+
+Loaders by name, and their specification as JSON.
+
+It imports nothing large, as Ray's actors import this package.
+
+Samples the memory of a cell's processes while they load, at little cost.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import psutil
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool, RankTimeout
 from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
-from suites.dataloader.batch import LoaderSpec
-from suites.dataloader.ranks.loader_modules import loader_module, plain
+from harness.records import Unavailable
+from suites.dataloader.batch import LoaderSpec, MixturePhase, Source
 from suites.dataloader.reading.storage import library
+
+INSTALL = "pip install throughput-harness[dataloader]"
+
+
+def loader_module(name: str) -> Any:
+    """Return a loader's module; raises `Unavailable` where a library of it is missing."""
+    try:
+        return importlib.import_module(f"suites.dataloader.loaders.{name}")
+    except ImportError as error:
+        raise Unavailable(f"the loader {name} cannot be imported ({error}): {INSTALL}") from error
+
+
+def plain(spec: LoaderSpec) -> dict[str, Any]:
+    """Return a specification as plain data, for JSON."""
+    return asdict(spec)
+
+
+def specified(data: Mapping[str, Any]) -> LoaderSpec:
+    """Return the specification of plain data."""
+    sources = tuple(
+        Source(name, tuple(files), format, samples, text_B)
+        for name, files, format, samples, text_B in data["sources"]
+    )
+    mixture = tuple(MixturePhase(first, tuple(weights)) for first, weights in data["mixture"])
+    return LoaderSpec(**{**data, "sources": sources, "mixture": mixture})
+
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
 LOOPBACK = "127.0.0.1"
@@ -118,3 +153,47 @@ class LoaderRanks:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(alive, ENDED_WITHIN_S)
+
+
+T = TypeVar("T")
+
+LEAST_APART_S = 0.5
+"""Seconds between two samples at least."""
+
+SHARE = 0.02
+"""Share of one core that sampling may take: the kernel walks all pages of a process, for seconds if large."""
+
+
+class MemorySampler(Generic[T]):
+    """Calls `sample` again and again in a thread until `close`; `samples` are what it has returned."""
+
+    def __init__(self, sample: Callable[[], T]) -> None:
+        self.samples: list[T] = []
+        self._sample, self._lock, self._stopped = sample, threading.Lock(), threading.Event()
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def take(self) -> None:
+        """Add a sample now; raises what a sample before has raised."""
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            self.samples.append(self._sample())
+
+    def close(self) -> None:
+        """Sample no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = LEAST_APART_S
+        while not self._stopped.wait(pause_s):
+            begin_s = time.thread_time()
+            with self._lock:
+                try:
+                    self.samples.append(self._sample())
+                except Exception as error:
+                    self._failed = error
+                    return
+            pause_s = max(LEAST_APART_S, (time.thread_time() - begin_s) / SHARE)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.records import Unavailable
-from suites.kernels.bound_call import seconds_of
-from suites.kernels.session import Session
+from suites.kernels.bound_call import Session, seconds_of
 from suites.kernels.step.config_model import has_experts
 from suites.kernels.step.training_step import FixedBatchTrainer, contract_of, step_of
 from suites.kernels.subject import Operation, Subject

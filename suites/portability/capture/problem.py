@@ -1,28 +1,107 @@
-"""What is captured: a pure function of tensors, its inputs, and plain PyTorch's own way to call it."""
+"""What is captured: a pure function of tensors, its inputs, and plain PyTorch's own way to call it.
+
+The models of layers and training steps: this project's transformer, or a config.json's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suites.portability.capture import adamw, models
-from suites.portability.capture.step_function import Forward, Problem
+from harness.records import Unavailable
+from suites.portability.capture import graph
+from suites.portability.capture.graph import Forward, Problem
 from suites.portability.workload import Workload
+from suites.training.models import huggingface, huggingface_config
+from suites.training.models.fake_transformers import READ_VALUES
+from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.models.model import (
     EPSILON,
     NONE,
     Functions,
     PositionTensors,
+    Transformer,
     TransformerBlock,
     causal_mask,
     explicit_attention,
+    initialise,
+    linear_cross_entropy,
     rotary_tables,
 )
+from suites.training.models.shape import ModelShape, llama
+from suites.training.workload import Workload as TrainingWorkload
+
+__all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]
+
+loss_of_head = linear_cross_entropy
+
+EXPERTS = "batched_mm"
+"""How transformers computes experts in a captured step: it gathers each token's experts' weights, so that no
+size depends on the routing (transformers.integrations.moe, batched_mm_experts_forward)."""
+
+
+@contextmanager
+def initialised_from(generator: torch.Generator) -> Iterator[None]:
+    """Draw initial weights from a seed of `generator` inside the block, and leave torch's own state."""
+    seed = int(torch.randint(2**31, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def shape_of(workload: Workload) -> ModelShape:
+    """Return the shape of the project's transformer; raises `Unavailable` for an odd head size."""
+    size = workload.hidden_size // workload.num_attention_heads
+    if size % 2:
+        raise Unavailable(
+            f"rotary positions halve a head: hidden_size / num_attention_heads must be even, not {size}"
+        )
+    return llama(workload)
+
+
+def adopted(workload: Workload) -> Workload:
+    """Return the workload with its config's sizes and without dropout; raises `Unavailable`."""
+    config = workload.hf_config
+    if config is None:
+        return workload
+    refuse_quantized(config)
+    if config.get("model_type") in READ_VALUES:
+        raise Unavailable(
+            f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to "
+            "compute, so no graph of fixed operations can be captured"
+        )
+    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
+    complete = huggingface.complete(TrainingWorkload.of(given))
+    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
+    return replace(workload, **{name: getattr(complete, name) for name in common})
+
+
+def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
+    """Return the model in the workload's type; its forward maps tokens and targets to the loss."""
+    with initialised_from(generator):
+        if workload.hf_config is not None:
+            model: nn.Module = _of_config(workload.hf_config)
+        else:
+            model = Transformer(
+                shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions}
+            )
+    return model.to(workload.torch_dtype).eval()
+
+
+def _of_config(config: Mapping[str, Any]) -> nn.Module:
+    """Return transformers' model with experts whose sizes do not depend on the routing."""
+    model = huggingface.build(config)
+    inner: Any = model.model
+    if getattr(inner.config, "_experts_implementation", None) is not None:
+        inner.set_experts_implementation(EXPERTS)
+    return model
 
 
 def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
@@ -38,7 +117,7 @@ def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Pr
     differentiable = with_backward(forward, output_like(workload, seed), generator)
     if workload.passes == "backward":
         return differentiable
-    return adamw.with_update(differentiable, forward, generator)
+    return graph.with_update(differentiable, forward, generator)
 
 
 def _without_gradients(forward: Forward) -> Problem:
@@ -138,7 +217,7 @@ def cross_entropy(workload: Workload, generator: torch.Generator, functions: Fun
     weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
     targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
     return Forward(
-        functions.get("linear_cross_entropy", models.loss_of_head),
+        functions.get("linear_cross_entropy", loss_of_head),
         (x_ND, weight_VD, targets_N),
         ("x", "weight"),
     )
@@ -154,11 +233,9 @@ def swiglu(workload: Workload, generator: torch.Generator, functions: Functions)
 
 def block(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return one layer of the transformer: its input and every weight get gradients."""
-    shape = replace(models.shape_of(workload), num_hidden_layers=1)
-    with models.initialised_from(generator):
-        layer = (
-            TransformerBlock(shape, "explicit", functions).apply(models.initialise).to(workload.torch_dtype)
-        )
+    shape = replace(shape_of(workload), num_hidden_layers=1)
+    with initialised_from(generator):
+        layer = TransformerBlock(shape, "explicit", functions).apply(initialise).to(workload.torch_dtype)
     cos_TK, sin_TK = (
         one.to(workload.torch_dtype) for one in rotary_tables(workload.seq_len, shape.head_size)
     )
@@ -176,7 +253,7 @@ def block(workload: Workload, generator: torch.Generator, functions: Functions) 
 
 def training_step(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
     """Return the model's loss: every parameter gets a gradient."""
-    model = models.model_of(workload, generator, functions)
+    model = model_of(workload, generator, functions)
     size = (workload.micro_batch_size, workload.seq_len + 1)
     drawn_BT = torch.randint(workload.vocab_size, size, generator=generator)
     tokens_BT, targets_BT = drawn_BT[:, :-1].contiguous(), drawn_BT[:, 1:].contiguous()

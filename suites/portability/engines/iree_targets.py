@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.instruments.triton_kernels.code_objects import KernelUsage, of_hsaco, of_ptx
+from harness.instruments.triton_kernels.targets import KernelUsage, of_hsaco, of_ptx
 from harness.records import HostInfo, Note, Origin, Reading, Unavailable
 from suites.portability import stablehlo
 from suites.portability.extra import installed, missing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from harness.instruments.triton_kernels import ascend
+from harness.instruments.triton_kernels import targets
 from harness.instruments.triton_kernels.targets import triton_ir
 from harness.records import HostInfo, Origin, Reading, Unavailable
 from suites.portability.capture.graph import Capture
@@ -19,7 +19,7 @@ from suites.portability.workload import Workload
 
 def unavailable(host: HostInfo) -> str | None:
     """Return why it cannot run here; None where the tool is found."""
-    return ascend.unavailable()
+    return targets.unavailable()
 
 
 def apply(subject: Subject) -> Subject:
@@ -35,6 +35,6 @@ def apply(subject: Subject) -> Subject:
 
 def compiled(capture: Capture, workload: Workload) -> Compiled:
     """Return the bytes of linalg of all kernels; raises `CompilationFailed` with the tool's message."""
-    texts = [ascend.lowered(kernel.name, triton_ir(kernel)) for kernel in kernels_of(workload)]
+    texts = [targets.lowered(kernel.name, triton_ir(kernel)) for kernel in kernels_of(workload)]
     readings = (Reading("kernels", "1", len(texts), Origin.CALCULATED),)
     return Compiled(None, size_B=sum(len(one.encode()) for one in texts), readings=readings)

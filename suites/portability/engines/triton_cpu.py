@@ -13,7 +13,7 @@ from functools import partial
 import triton
 from torch import Tensor
 
-from harness.instruments.triton_kernels import ascend
+from harness.instruments.triton_kernels import targets
 from harness.instruments.triton_kernels.compiled_on_cpu import compiled_on_cpu
 from harness.records import HostInfo, Unavailable
 from suites.portability import stablehlo
@@ -25,7 +25,7 @@ from suites.portability.triton_kernels import functions_of
 
 def unavailable(host: HostInfo) -> str | None:
     """Return why it cannot run here; None where it can."""
-    return ascend.unavailable() or stablehlo.unavailable()
+    return targets.unavailable() or stablehlo.unavailable()
 
 
 def apply(subject: Subject) -> Subject:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from harness.instruments.cpu_quota import CpuQuota
+from harness.instruments.control_group import CpuQuota
 from harness.instruments.network.emulated_network import Network
 from suites.profiling.injection import competing_process
-from suites.profiling.subject import Injection
+from suites.profiling.recorder import Injection
 
 PERIOD_S = 0.01
 """Period of a competing load: short, so that a step spans many."""

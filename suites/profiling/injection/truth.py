@@ -6,12 +6,12 @@ import subprocess
 import sys
 from statistics import median
 
-from harness.instruments.cpu_quota import CpuQuota
+from harness.instruments.control_group import CpuQuota
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording
 from suites.profiling.injection.injector import slowed
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Injection
+from suites.profiling.recorder import Injection
 
 SPIN = """
 import os, sys, time

@@ -17,19 +17,17 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
-from harness.instruments.memory.cpu_op_workspace import host_workspace
-from harness.instruments.memory.dry_run import inductor_code, second_process
+from harness.instruments.memory.dry_run import calling_line, inductor_code
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
-from harness.instruments.memory.dry_run.first_step import with_first_step
 from harness.instruments.memory.dry_run.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
 from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
-from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of
+from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of, with_first_step
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
+from harness.instruments.memory.workspaces import host_workspace
 from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
 from harness.records import Unavailable, UnavailableWith
 from suites.training.dry_run import simulated_cuda
-from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.dry_run.simulated_cuda import (
     BLOCK_B,
     CUBLASLT_WORKSPACE_B,
@@ -41,6 +39,7 @@ from suites.training.dry_run.simulated_cuda import (
 )
 from suites.training.dry_run.simulated_host import SimulatedHost
 from suites.training.dry_run.trace_cache import TraceCache, key_of
+from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.models.config_fault import one_line
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients
@@ -200,11 +199,11 @@ def timeline_of_step(
             return trace(step, device, depth, full_first_step=full_first_step)
 
         ranks = step.ranks // step.pipeline_ranks if is_sharded(step) else 1
-        if not (in_two_processes and second_process.is_possible()):
+        if not (in_two_processes and calling_line.is_possible()):
             return timeline_of(few, layers // step.stages, ranks, found)
         if step.settings_of("compile") is not None:
             inductor_code.load()
-        with closing(second_process.TwoProcesses(few)) as processes:
+        with closing(calling_line.TwoProcesses(few)) as processes:
             return timeline_of(processes, layers // step.stages, ranks, found, processes.ahead)
 
 

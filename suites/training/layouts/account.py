@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.dry_run.gpu_architectures import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.dispatch import gathered_tokens_B
 from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
 from suites.training.layouts.layout import (
@@ -22,28 +21,22 @@ from suites.training.layouts.layout import (
     parts_of_sequence,
     tokens_of_rank,
 )
-from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
+from suites.training.layouts.room import workspaces_B
 from suites.training.layouts.states import (
+    DEEPSPEED_BUCKET,
     FSDP,
     RankParameters,
     UnitParameters,
+    all_layers_of,
+    layers_of,
     padded_vocabulary,
     parameters_of,
+    passes_of_stage,
     states_B,
     units_of,
 )
-from suites.training.layouts.transformers_code.setting import setting_of
-from suites.training.layouts.transformers_code.step import parts_of_step
+from suites.training.layouts.transformers_code.step import TransformersStep
 from suites.training.workload import Architecture
-
-MiB = 2**20
-
-ENGINE_WORKSPACE_B: dict[Architecture, int] = {"hopper": 32 * MiB + 1024, "blackwell": 32 * MiB + 1024}
-"""Transformer Engine's workspace by architecture, 4 MiB for others: pytorch/cpp_extensions/gemm.py."""
-
-GROUPED_STREAMS = 4
-"""More such workspaces, for grouped matmuls: transformer_engine/pytorch/module/base.py,
-_num_cublas_streams."""
 
 LOGIT_B = {"megatron": 6, "nanotron": 8, "composer": 6, "torchtitan": 12, "deepspeed": 12}
 """Bytes per logit where the loss is computed. Megatron-LM: bf16, and an fp32 copy, which the loss overwrites
@@ -63,11 +56,18 @@ class LayoutPeak(NamedTuple):
     """Bytes of the rank with the largest peak, by part, as arrays over layouts."""
 
     stage: Ints  # of the pipeline's ranks, from 0
-    states: Floats  # parameters, gradients, optimizer states
+    parameters: Floats
+    gradients: Floats
+    optimizer: Floats
     activations: Floats  # kept for the backward pass, and made by it
     logits: Floats  # what the loss has, on the last stage
     communication: Floats  # gathered parameters, buckets, what pipeline stages send
     workspaces: Floats
+
+    @property
+    def states(self) -> Floats:
+        """Return parameters, optimizer states and gradients."""
+        return self.parameters + self.optimizer + self.gradients
 
     @property
     def total_B(self) -> Floats:
@@ -100,14 +100,19 @@ def worst_peak(
 def peak_of_transformers(
     shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
 ) -> LayoutPeak:
-    """Return the peak of a step of transformers' code, whose activations include gathered parameters."""
-    rows = [
-        parts_of_step(shape, setting_of(shape, layouts, index, training, architecture))
+    """Return the peak of a step of transformers' code.
+
+    Its activations include gathered parameters and gradients, its parameters the optimizer's states.
+    """
+    steps = [
+        TransformersStep(shape, layouts.row(index), training, architecture)
         for index in range(len(layouts.dp))
     ]
+    rows = [(one.states_B, one.buckets_B, one.workspaces_B, one.peak_B()) for one in steps]
     states, buckets, workspaces, total = (np.array(each, dtype=float) for each in zip(*rows, strict=True))
     rest = total - states - buckets - workspaces
-    return LayoutPeak(np.zeros_like(layouts.pp), states, rest, np.zeros_like(rest), buckets, workspaces)
+    none = np.zeros_like(rest)
+    return LayoutPeak(np.zeros_like(layouts.pp), states, none, none, rest, none, buckets, workspaces)
 
 
 def peak_of_rank(
@@ -137,7 +142,9 @@ def peak_of_rank(
     late = late + np.where(existing < 1, np.maximum(at_end - at_begin, 0.0), 0.0)
     return LayoutPeak(
         rank,
-        states.weights + states.optimizer + states.gradients * existing,
+        states.weights,
+        states.gradients * existing,
+        states.optimizer,
         waiting + np.where(at_loss, 0.0, made),
         np.where(at_loss, logits, 0.0),
         communication_B(layouts, training, parameters, kept)
@@ -250,9 +257,6 @@ def logits_B(
     return 2 * kept.input + gathered + of_logits + of_more
 
 
-DEEPSPEED_BUCKET = 500_000_000
-"""Elements of reduce_bucket_size and allgather_bucket_size by default: deepspeed/runtime/zero/config.py."""
-
 JOINED_INPUTS = 8
 """Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined,
 and their projection (core/transformer/multi_token_prediction.py)."""
@@ -296,14 +300,3 @@ def communication_B(
         bucket = np.minimum(parameters.all, DEEPSPEED_BUCKET)
         buckets = np.where(alone, 0.0, 2 * 2 * bucket)
     return of_stages + buckets
-
-
-def workspaces_B(
-    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
-) -> Floats:
-    """Return the workspaces of cuBLAS and Transformer Engine."""
-    size_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture]
-    if training.program == "megatron":
-        engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
-        size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts and training.grouped_experts else 0))
-    return np.full_like(layouts.tp, size_B, dtype=float)

@@ -15,10 +15,8 @@ from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTE_MODULES, I
 
 Bools = NDArray[np.bool_]
 
-
 ALONE: Mapping[str, tuple[str, ...]] = {"composer": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp")}
 """Parallelism that a program does not have, or that the account does not cover of it."""
-
 
 NEEDS: Mapping[str, tuple[str, str]] = {
     "moe_act": ("num_experts", "the model has no experts"),
@@ -35,7 +33,7 @@ class DivisionRule(NamedTuple):
     holds: Bools
     field: str  # of the layouts, which breaks it
     whole: str  # what it has to divide, in words
-    size: int  # of that; 0: any divisor of it is no help
+    size: int = 0  # of that; 0: any divisor of it is no help
 
 
 def divides(shape: TransformerShape, layouts: Layouts, training: Training) -> Bools:
@@ -97,7 +95,7 @@ def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iter
     yield DivisionRule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
     if training.attention == "unfused":
         # Transformer Engine, pytorch/attention/dot_product_attention/utils.py, get_attention_backend
-        yield DivisionRule(layouts.cp == 1, "cp", "explicit attention has no context parallelism", 0)
+        yield DivisionRule(layouts.cp == 1, "cp", "explicit attention has no context parallelism")
     yield from rules_of_experts(shape, layouts, training)
     yield from rules_of_sharding(layouts, training)
 
@@ -110,12 +108,8 @@ def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> It
     if not all(shape.layers_are_moe):
         width = shape.intermediate_size
         yield DivisionRule(width % layouts.tp == 0, "tp", f"intermediate_size={width}", width)
-    yield DivisionRule(
-        (layouts.sequence_parallel == 0) | (layouts.tp > 1),
-        "sequence_parallel",
-        "sequence parallelism needs tp of at least 2",
-        0,
-    )
+    able = (layouts.sequence_parallel == 0) | (layouts.tp > 1)
+    yield DivisionRule(able, "sequence_parallel", "sequence parallelism needs tp of at least 2")
 
 
 def rules_of_pipelines(
@@ -126,17 +120,13 @@ def rules_of_pipelines(
     Megatron-Core wants equal stages, where embedding and output layer may count as a layer each.
     """
     layers, stages = shape.num_hidden_layers, layouts.pp * layouts.virtual_stages
-    yield DivisionRule(
-        (layouts.virtual_stages == 1) | (layouts.pp > 1),
-        "virtual_stages",
-        "several stages per rank need pp of at least 2",
-        0,
-    )
+    able = (layouts.virtual_stages == 1) | (layouts.pp > 1)
+    yield DivisionRule(able, "virtual_stages", "several stages per rank need pp of at least 2")
     given = training.layers_of_stages
     if given:
         right = (stages == len(given)) & (sum(given) == layers)
         what = f"layers_of_stages has {len(given)} stages of {sum(given)} layers, the model {layers} layers"
-        yield DivisionRule(right, "pp", what, 0)
+        yield DivisionRule(right, "pp", what)
     elif training.program == "megatron":
         alone, all_of = equal_stages(layers, layouts.pp), equal_stages(layers, stages)
         yield DivisionRule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
@@ -144,14 +134,10 @@ def rules_of_pipelines(
         what = f"the {each} layers of a rank (num_hidden_layers={layers}, pp={int(layouts.pp.max())})"
         yield DivisionRule(all_of, "virtual_stages", what, max(each, 1))
     most = layers + (2 if training.program == "megatron" else 0)
-    yield DivisionRule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}", 0)
+    yield DivisionRule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}")
     multiple = (layouts.virtual_stages == 1) | (layouts.micro_batches % layouts.pp == 0)
-    yield DivisionRule(
-        multiple,
-        "micro_batches",
-        f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step",
-        0,
-    )
+    what = f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step"
+    yield DivisionRule(multiple, "micro_batches", what)
 
 
 def equal_stages(layers: int, stages: Ints) -> Bools:
@@ -167,7 +153,7 @@ def equal_stages(layers: int, stages: Ints) -> Bools:
 def rules_of_experts(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield the conditions on expert parallelism."""
     if not shape.num_experts:
-        yield DivisionRule(layouts.ep == 1, "ep", "the model has no experts", 0)
+        yield DivisionRule(layouts.ep == 1, "ep", "the model has no experts")
         return
     experts, width = shape.num_experts, shape.moe_intermediate_size
     yield DivisionRule(experts % layouts.ep == 0, "ep", f"num_experts={experts}", experts)
@@ -177,25 +163,21 @@ def rules_of_experts(shape: TransformerShape, layouts: Layouts, training: Traini
     yield DivisionRule(ranks % (layouts.ep * layouts.etp) == 0, "ep", f"dp × cp × tp / etp = {size}", size)
     if training.dispatcher == "deepep":
         able = np.isin(layouts.ep * layouts.etp, list(DEEP_EP))
-        yield DivisionRule(able, "ep", f"DeepEP has ep × etp of {', '.join(map(str, sorted(DEEP_EP)))}", 0)
+        yield DivisionRule(able, "ep", f"DeepEP has ep × etp of {', '.join(map(str, sorted(DEEP_EP)))}")
 
 
 def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield the conditions on ZeRO's stage."""
     for field in ALONE.get(training.program, ()):
         alone = getattr(layouts, field) == 1
-        yield DivisionRule(alone, field, f"{training.program} has no such parallelism here", 0)
+        yield DivisionRule(alone, field, f"{training.program} has no such parallelism here")
     most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
-    yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
+    yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}")
     if training.offload != "none":
         least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
         able = training.program in ("deepspeed", "torchtitan")
-        yield DivisionRule(
-            (layouts.zero >= least) & able,
-            "zero",
-            f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3",
-            0,
-        )
+        what = f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3"
+        yield DivisionRule((layouts.zero >= least) & able, "zero", what)
     ranks = layouts.dp * layouts.cp
     size = int(ranks.max())
     yield DivisionRule(ranks % layouts.shard_size == 0, "shard_size", f"dp × cp = {size}", size)

@@ -9,8 +9,7 @@ import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Ints, Layouts, Training
-from suites.training.layouts.stages import RankLayers
-from suites.training.layouts.states import RankParameters, parameters_of, sharded
+from suites.training.layouts.states import RankLayers, RankParameters, parameters_of, sharded
 
 
 class HostBytes(NamedTuple):
@@ -91,7 +90,7 @@ def shards(
     vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
     untied = 1.0 - first * bool(shape.tie_word_embeddings)
     whole = [(vocabulary, first), (vocabulary, last * untied)]
-    whole += [(size / layouts.tp, layers.all) for size in attention_matrices(shape)]
+    whole += [(size / layouts.tp, layers.all) for size in shape.attention_matrices]
     whole += [(np.full_like(first, shape.hidden_size), shape.norms_per_layer * layers.all + last)]
     each = shape.hidden_size / layouts.tp
     whole += [(each * shape.intermediate_size, shape.matrices_of_mlp * layers.dense)]
@@ -104,18 +103,3 @@ def shards(
         size = shape.hidden_size * shape.moe_intermediate_size * shape.num_experts / layouts.ep / layouts.etp
         experts = RankParameters(np.zeros_like(size), size, np.zeros_like(size))
         yield sharded(layouts, experts, 1), shape.matrices_of_mlp * layers.moe
-
-
-def attention_matrices(shape: TransformerShape) -> list[int]:
-    """Return the elements of each matrix of a layer's attention."""
-    hidden, queries = shape.hidden_size, shape.query_size
-    output = shape.attention_size * hidden
-    if not shape.kv_lora_rank:
-        keys, values = (shape.num_key_value_heads * one for one in (shape.head_dim, shape.value_dim))
-        return [hidden * queries, hidden * keys, hidden * values, output]
-    latent = shape.kv_lora_rank
-    heads = shape.num_attention_heads * (shape.head_dim - shape.qk_rope_head_dim + shape.value_dim)
-    down = [hidden * (latent + shape.qk_rope_head_dim), latent * heads, output]
-    if not shape.q_lora_rank:
-        return [hidden * queries, *down]
-    return [hidden * shape.q_lora_rank, shape.q_lora_rank * queries, *down]

@@ -9,11 +9,10 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.question import Dispatcher, ProgramName
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-ProgramName = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
-"""Whose code trains: it decides what is kept, sent and overlapped."""
 
 RECOMPUTES = ("none", "selective", "full")
 """By `Layouts.recompute`: what is recomputed in the backward pass. selective: single modules (Megatron-LM,
@@ -25,10 +24,6 @@ RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", 
 
 DEFAULT_MODULES = ("core_attn",)
 """Those that it names by default."""
-
-DispatcherName = Literal["alltoall", "allgather", "deepep"]
-"""How Megatron-LM sends tokens to their experts: --moe-token-dispatcher-type; deepep: `flex` with its default
---moe-flex-dispatcher-backend."""
 
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""
@@ -62,6 +57,10 @@ class Layouts(NamedTuple):
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
         """Return the chosen layouts."""
         return type(self)(*(one[chosen] for one in self))
+
+    def row(self, index: int = 0) -> dict[str, int]:
+        """Return one of the layouts by field."""
+        return {name: int(values[index]) for name, values in zip(self._fields, self, strict=True)}
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, int]]) -> Self:
@@ -108,7 +107,9 @@ class Training:
     attention: AttentionName = "fused"
     offload: OffloadName = "none"  # what is on the host; of FSDP2, all of it
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES  # of selective recompute, with Megatron-LM
-    dispatcher: DispatcherName = "alltoall"  # of tokens to their experts, with Megatron-LM
+    # Of tokens to their experts, Megatron-LM's --moe-token-dispatcher-type; deepep: `flex` with its default
+    # --moe-flex-dispatcher-backend.
+    dispatcher: Dispatcher = "alltoall"
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
     deterministic: bool = False  # Megatron-LM's --deterministic-mode

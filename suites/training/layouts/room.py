@@ -1,10 +1,12 @@
-"""What torch's allocator can have on one device, and how much more than its tensors it needs."""
+"""What torch's allocator can have on one device, how much more than its tensors it needs, and workspaces."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from suites.training.layouts.layout import Floats, Layouts
+from harness.instruments.transformer.shape import TransformerShape
+from suites.training.layouts.layout import Floats, Layouts, Training
+from suites.training.workload import Architecture
 
 MiB = 1024**2
 
@@ -43,3 +45,37 @@ def outside_allocator_B(layouts: Layouts) -> Floats:
 def room_B(layouts: Layouts, usable_B: float) -> Floats:
     """Return what torch's allocator can have of the `usable_B` bytes that a process can use."""
     return usable_B - outside_allocator_B(layouts)
+
+
+CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
+    "volta": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "turing": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "hopper": 4096 * 8 * 1024,
+    "blackwell": 4096 * 8 * 1024,
+    "cdna": 128 * 1024 * 1024,
+}
+"""cuBLAS's or hipBLAS's workspace by architecture, 128, 32 or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
+parseChosenWorkspaceSize."""
+
+CUBLAS_HANDLES = 2
+"""Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
+
+ENGINE_WORKSPACE_B: dict[Architecture, int] = {"hopper": 32 * MiB + 1024, "blackwell": 32 * MiB + 1024}
+"""Transformer Engine's workspace by architecture, 4 MiB for others: pytorch/cpp_extensions/gemm.py."""
+
+GROUPED_STREAMS = 4
+"""More such workspaces, for grouped matmuls: transformer_engine/pytorch/module/base.py,
+_num_cublas_streams."""
+
+
+def workspaces_B(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
+) -> Floats:
+    """Return the workspaces of cuBLAS and Transformer Engine."""
+    size_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture]
+    if training.program == "megatron":
+        engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
+        size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts and training.grouped_experts else 0))
+    return np.full_like(layouts.tp, size_B, dtype=float)

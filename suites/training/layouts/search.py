@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.account import worst_peak
+from harness.question import ProgramName, Question
+from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.divide import divides, divisors
-from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, ProgramName, Training
-from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
+from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, Training
+from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, outside_allocator_B, room_B
 from suites.training.workload import Architecture
 
 MOST_SEQUENCES = 256
@@ -45,6 +46,27 @@ class LayoutGpus(NamedTuple):
     architecture: Architecture = "hopper"
 
 
+class LayoutSubject(NamedTuple):
+    """A question about layouts, checked."""
+
+    question: Question  # with its devices and their memory, and with the batch where it is known
+    shape: TransformerShape
+    training: Training
+    cluster: LayoutGpus
+    layout: Layouts  # one; of a search, the plainest
+
+    @property
+    def batch(self) -> int | None:
+        """Return the sequences of an update; None where they are not known."""
+        return self.question.global_batch_size
+
+    def tokens(self, layouts: Layouts) -> Floats:
+        """Return the tokens of the batch, or of one step of each layout where no batch is known."""
+        of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
+        sequences = of_step if self.batch is None else np.full_like(of_step, self.batch)
+        return np.asarray(sequences * self.training.seq_len, dtype=float)
+
+
 class Fits(NamedTuple):
     """Whether layouts fit, as arrays."""
 
@@ -54,8 +76,9 @@ class Fits(NamedTuple):
     retries: NDArray[np.bool_]  # it fits, and the allocator may free its cache over and over
 
 
-def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
-    """Return whether each layout fits the cluster's GPUs."""
+def fits(subject: LayoutSubject, layouts: Layouts) -> Fits:
+    """Return whether each layout fits the subject's GPUs."""
+    _, shape, training, cluster, _ = subject
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
     room = room_B(layouts, cluster.usable_B) - deep_ep_B(shape, layouts, training)
     needed = needed_B(peak, training)
@@ -71,23 +94,35 @@ def needed_B(peak_B: Floats, training: Training) -> Floats:
     return peak_B * (1.0 if training.program == "nanotron" else FRAGMENTED)
 
 
-def candidates(
-    shape: TransformerShape,
-    training: Training,
-    cluster: LayoutGpus,
-    global_batch_size: int | None = None,
-) -> Layouts:
+def memory_kinds(subject: LayoutSubject) -> dict[str, Floats]:
+    """Return the bytes at the peak of each pipeline rank of the layout by kind, as arrays over ranks.
+
+    The worst rank's, without those outside of the allocator, are what `fits` says that it needs.
+    """
+    _, shape, training, cluster, layout = subject
+    ranks = np.arange(int(layout.pp[0]))
+    each = layout.only(np.zeros_like(ranks))
+    peak = peak_of_rank(shape, each, training, ranks, cluster.architecture)
+    _, *kinds = peak._fields
+    return {
+        **{name: getattr(peak, name) for name in kinds},
+        "fragmentation": needed_B(peak.total_B, training) - peak.total_B,
+        "outside": outside_allocator_B(each),
+    }
+
+
+def candidates(subject: LayoutSubject) -> Layouts:
     """Return every layout that divides the model and the GPUs, with one sequence per micro-batch.
 
     Tensor-parallel ranks share a node. Without a batch, a pipeline has four micro-batches per stage.
     """
-    layouts = Layouts.of(list(_rows(shape, training, cluster, global_batch_size)))
-    return layouts.only(divides(shape, layouts, training))
+    layouts = Layouts.of(list(_rows(subject)))
+    return layouts.only(divides(subject.shape, layouts, subject.training))
 
 
-def _rows(
-    shape: TransformerShape, training: Training, cluster: LayoutGpus, global_batch_size: int | None
-) -> Iterator[dict[str, int]]:
+def _rows(subject: LayoutSubject) -> Iterator[dict[str, int]]:
+    _, shape, training, cluster, _ = subject
+    batch = subject.batch
     zeros = STAGES[training.program]
     sizes = [one for one in divisors(cluster.gpus) if one <= cluster.gpus_per_node]
     for tp, pp in product(sizes, divisors(cluster.gpus)):
@@ -95,9 +130,9 @@ def _rows(
             continue
         for cp in _context_sizes(training, cluster.gpus // (tp * pp)):
             dp = cluster.gpus // (tp * pp * cp)
-            if global_batch_size is not None and global_batch_size % dp:
+            if batch is not None and batch % dp:
                 continue
-            micro_batches = 4 * pp if global_batch_size is None else global_batch_size // dp
+            micro_batches = 4 * pp if batch is None else batch // dp
             for (ep, etp), virtual, zero, recompute in product(
                 _expert_sizes(shape, training, dp * cp * tp, tp),
                 VIRTUAL_STAGES if pp > 1 else (1,),
@@ -130,53 +165,43 @@ def with_micro_batch(layouts: Layouts, size: Ints, global_batch_size: int | None
     return layouts._replace(micro_batch_size=size, micro_batches=count)
 
 
-def largest_micro_batch(
-    shape: TransformerShape,
-    layouts: Layouts,
-    training: Training,
-    cluster: LayoutGpus,
-    global_batch_size: int | None = None,
-) -> Ints:
+def largest_micro_batch(subject: LayoutSubject, layouts: Layouts) -> Ints:
     """Return the largest micro-batch with which each layout fits, 0 where none does; by halving."""
-    most = np.full_like(layouts.dp, MOST_SEQUENCES)
-    if global_batch_size is not None:
-        most = np.minimum(most, global_batch_size // layouts.dp)
+    most, batch = np.full_like(layouts.dp, MOST_SEQUENCES), subject.batch
+    if batch is not None:
+        most = np.minimum(most, batch // layouts.dp)
     low, high = np.zeros_like(most), most + 1
     while (high - low > 1).any():
         middle = np.maximum((low + high) // 2, 1)
-        tried = with_micro_batch(layouts, middle, global_batch_size)
-        good = fits(shape, tried, training, cluster).fits & (middle < high)
+        tried = with_micro_batch(layouts, middle, batch)
+        good = fits(subject, tried).fits & (middle < high)
         low, high = np.where(good, middle, low), np.where(good, high, np.minimum(high, middle))
-    if global_batch_size is None:
+    if batch is None:
         return low
     return np.array(
-        [_largest_divisor(global_batch_size // dp, most) for dp, most in zip(layouts.dp, low, strict=True)]
+        [
+            max((one for one in divisors(batch // int(dp)) if one <= most), default=0)
+            for dp, most in zip(layouts.dp, low, strict=True)
+        ]
     )
-
-
-def _largest_divisor(whole: int, most: int) -> int:
-    """Return the largest divisor of a rank's sequences that is no larger than `most`."""
-    return max((one for one in range(1, most + 1) if whole % one == 0), default=0)
 
 
 def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
     """Return which layouts recompute more, or shard more, than another that fits without it."""
-    seen: dict[tuple[int, ...], tuple[int, int]] = {}
-    order = np.lexsort((layouts.zero, layouts.recompute))
+    seen: set[tuple[int, ...]] = set()
     result = np.zeros_like(largest, dtype=bool)
-    for index in order:
-        one = layouts.only(np.array([index]))
-        key = tuple(int(each[0]) for each in (one.tp, one.pp, one.cp, one.ep, one.virtual_stages))
-        if key in seen:
-            result[index] = True
-        elif largest[index]:
-            seen[key] = (int(one.recompute[0]), int(one.zero[0]))
+    keys = np.stack([layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.virtual_stages], axis=1)
+    for index in np.lexsort((layouts.zero, layouts.recompute)):
+        key = tuple(keys[index].tolist())
+        result[index] = key in seen
+        if largest[index]:
+            seen.add(key)
     return result
 
 
 def title(layout: Layouts, index: int = 0) -> str:
     """Return a layout in words, as tp 8 × pp 4 × dp 16, ZeRO-1, full recompute."""
-    value = {name: int(getattr(layout, name)[index]) for name in Layouts._fields}
+    value = layout.row(index)
     sizes = [f"{name} {value[name]}" for name in ("dp", "tp", "pp", "cp") if value[name] > 1]
     words = [" × ".join(sizes) or "one GPU"]
     if value["ep"] > 1:

@@ -5,20 +5,41 @@ Neither torch nor transformers is needed: the defaults of transformers' classes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
-from harness.config.user_inputs.transformers_source import unknown_model_type
+from harness.config.user_inputs.hf_config import unknown_model_type
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.architectures.config_classes import config_values
-from suites.training.layouts.architectures.dense import DENSE, Own
-from suites.training.layouts.architectures.experts import EXPERTS
-from suites.training.layouts.architectures.older import OLDER
-from suites.training.layouts.shape_of_sizes import shape_of_sizes
+from suites.training.layouts.architectures.families import (
+    ARCHITECTURES,
+    LATENT,
+    Own,
+    computed,
+    flag,
+    head_dim,
+    moe_layers,
+    size,
+)
 
-ARCHITECTURES: Mapping[str, Callable[[Any], Own]] = {**DENSE, **OLDER, **EXPERTS}
-"""Architectures by model_type."""
+SIZES_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+"""Sizes without which a model has no shape."""
+
+OF_ALL: Own = {
+    **{name: size(name) for name in (*SIZES_NEEDED, "vocab_size")},
+    "num_key_value_heads": lambda parsed: (
+        getattr(parsed, "num_key_value_heads", None) or parsed.num_attention_heads
+    ),
+    "head_dim": head_dim,
+    "intermediate_size": lambda parsed: getattr(parsed, "intermediate_size", None) or 4 * parsed.hidden_size,
+    "tie_word_embeddings": flag("tie_word_embeddings"),
+    "qkv_bias": flag("attention_bias"),
+    "attention_output_bias": flag("attention_bias"),
+    "mlp_bias": flag("mlp_bias"),
+}
+"""What all architectures share."""
 
 
 def shape_of_config(config: Mapping[str, Any]) -> TransformerShape:
@@ -39,7 +60,7 @@ def shape_of_parsed(parsed: Any) -> TransformerShape:
     """Return the shape of transformers' own config object; raises `Unavailable` for other architectures."""
     if parsed.model_type not in ARCHITECTURES:
         raise Unavailable(_other(parsed.model_type))
-    return shape_of_sizes(parsed, ARCHITECTURES[parsed.model_type](parsed))
+    return _shape(parsed, ARCHITECTURES[parsed.model_type])
 
 
 def _other(model_type: str) -> str:
@@ -48,3 +69,68 @@ def _other(model_type: str) -> str:
         "MLPs, such as llama, qwen3, mixtral, deepseek_v3, falcon, mpt; harness.fit answers for it without "
         "layout="
     )
+
+
+def _shape(parsed: Any, own: Own) -> TransformerShape:
+    """Return the shape of sizes by transformers' names, with what an architecture has besides."""
+    fields = computed(own, parsed)
+    return TransformerShape(**{**computed(OF_ALL, parsed), **windows(parsed), **fields})
+
+
+def windows(parsed: Any) -> dict[str, Any]:
+    """Return which layers see a window alone."""
+    window = getattr(parsed, "sliding_window", None) or getattr(parsed, "attention_chunk_size", None)
+    kinds = getattr(parsed, "layer_types", None) or []
+    seen = tuple(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+    if not window or not (any(seen) or (not kinds and parsed.model_type == "mistral")):
+        return {}
+    return {"sliding_window": int(window), "windowed_layers": seen}
+
+
+def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
+    """Return the shape of sizes whose architecture nobody states; raises KeyError without `SIZES_NEEDED`.
+
+    What the sizes show is taken, and no biases or inner norms. `gated_mlp` is a key of its own: without a
+    gate, norms have biases.
+    """
+    parsed = SimpleNamespace(
+        **{
+            "model_type": "",
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 0,
+            **config,
+            **{name: int(config[name]) for name in SIZES_NEEDED},
+            **{name: int(config.get(name) or 0) for name in ("q_lora_rank", *EXPERT_SIZES)},
+            "qk_rope_head_dim": int(config.get("qk_rope_head_dim") or 64),
+            "vocab_size": int(config.get("vocab_size") or 32000),
+        }
+    )
+    gated = config.get("gated_mlp", True)
+    experts = EXPERTS_OF_SIZES if config.get("num_experts") else {}
+    of_latent = LATENT if config.get("kv_lora_rank") else {}
+    return _shape(parsed, {"gated": gated, "layer_norm": not gated, **experts, **of_latent})
+
+
+EXPERT_SIZES = (
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "shared_expert_intermediate_size",
+    "first_k_dense_replace",
+    "decoder_sparse_step",
+    "num_nextn_predict_layers",
+)
+
+EXPERTS_OF_SIZES: Own = {
+    "num_experts": size("num_experts"),
+    "experts_per_token": lambda parsed: parsed.num_experts_per_tok or 1,
+    "moe_intermediate_size": size("moe_intermediate_size"),
+    "shared_intermediate_size": lambda parsed: (
+        parsed.n_shared_experts * parsed.moe_intermediate_size or parsed.shared_expert_intermediate_size
+    ),
+    "moe_layers": lambda parsed: moe_layers(
+        parsed.num_hidden_layers, parsed.first_k_dense_replace, parsed.decoder_sparse_step or 1
+    ),
+    "num_nextn_predict_layers": size("num_nextn_predict_layers"),
+}

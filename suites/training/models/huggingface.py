@@ -31,7 +31,7 @@ from suites.training.models.huggingface_config import (
     version,
     with_layers,
 )
-from suites.training.models.layers_alike import difference
+from suites.training.models.user_model import difference
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 

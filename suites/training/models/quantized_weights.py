@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.instruments.memory.dry_run.fake_tensors import repeatable
-from suites.training.optimizers.blockwise import SLICE, dynamic_codes, quantize, slices, widen
+from suites.training.optimizers.adamw_8bit import SLICE, dynamic_codes, quantize, slices, widen
 
 NF4 = (
     -1.0,

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.distributed.rank_worker import RankState, gpu
-from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from harness.instruments.memory.allocator import watch
 from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
 from suites.training.correctness import worst_gradient as worst_of

@@ -2,6 +2,10 @@
 
 Formulas are those of reduce-scatter and all-gather by halves (Thakur et al., IJHPCA 2005): first within each
 node, then between nodes, where each GPU sends the part that it has. An all-reduce is both in turn.
+
+How computation and communication share time: overlap, and the bubble of a pipeline.
+
+Seconds of single operators against a roofline, and the FLOP of a training step.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.instruments.transformer.flop import TRAINING_FLOP
 
 Floats = NDArray[np.float64]
 
@@ -113,3 +119,46 @@ def all_to_all_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks)
 def send_s(size_B: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds to send `size_B` bytes to a GPU of another node."""
     return Seconds(size_B / links.network_B_per_s, np.full_like(size_B, links.network_hop_s))
+
+
+def overlapped_s(one_s: Amount, other_s: Amount, exposed: float) -> Floats:
+    """Return the seconds of both, where the longer hides all but a share `exposed` of the shorter.
+
+    exposed 1: one after the other. exposed 0: the longer alone. exposed 1 / chunks: a pipeline of two stages,
+    of which the first chunk of the shorter is not hidden.
+    """
+    both_s: Floats = np.maximum(one_s, other_s) + exposed * np.minimum(one_s, other_s)
+    return both_s
+
+
+def bubble_s(stages: Amount, stages_per_rank: Amount, micro_batch_s: Floats) -> Floats:
+    """Return the seconds in which a rank of a pipeline waits in a step of 1F1B.
+
+    (p - 1) / v micro-batches: Narayanan et al., arXiv 2104.04473, section 2.2.2.
+    """
+    return (stages - 1) / stages_per_rank * micro_batch_s
+
+
+def training_flop(parameters: Amount, tokens: Amount) -> Amount:
+    """Return the model FLOP of a step on `tokens` tokens: 6 per parameter and token.
+
+    Kaplan et al., arXiv 2001.08361, section 2.1. Attention scores are left out, which are few where the
+    sequence is short compared with the hidden size, and so is what activation checkpointing recomputes.
+    """
+    return TRAINING_FLOP * parameters * tokens
+
+
+def roofline_s(
+    flop: Amount,
+    peak_FLOP_per_s: float,
+    efficiency: float,
+    moved_B: Amount = 0.0,
+    memory_B_per_s: float = 1.0,
+) -> Amount:
+    """Return the seconds of an operator: its FLOP at the peak or its bytes at the memory's rate.
+
+    The longer of both counts, over the share `efficiency` of both rates that it reaches (Williams et al.,
+    Roofline, CACM 2009).
+    """
+    longer_s: Amount = np.maximum(flop / peak_FLOP_per_s, moved_B / memory_B_per_s)
+    return longer_s / efficiency

@@ -16,14 +16,9 @@ from typing import Any
 import numpy as np
 
 from suites.training.of_question import published_steps
-from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, predicted
-from suites.training.step_time.published.typed import Row, TypedStep, typed_step
+from suites.training.step_time.prediction import PredictedSteps, interval_of, predicted
+from suites.training.step_time.published.typed import Row, typed_step
 from suites.training.step_time.rates.constants import StepConstants
-
-
-def steps_of(step: TypedStep, constants: StepConstants | None = None) -> PlannedSteps:
-    """Return a published step, or the layouts to choose from, to be predicted."""
-    return published_steps(step.questions, step.run, constants, step.recompute_known)
 
 
 def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:
@@ -32,7 +27,7 @@ def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:
         step = typed_step(row)
     except ValueError:
         return {"id": row["id"], "step_s": None}
-    steps = steps_of(step, constants)
+    steps = published_steps(step, constants)
     found = predicted(steps)
     if step.choose:
         return {"id": row["id"], "index": step.indices[fastest(found)]}

@@ -13,8 +13,7 @@ import numpy as np
 from harness.answer import StepCause
 from suites.training.layouts.divide import divides
 from suites.training.layouts.layout import RECOMPUTES, Layouts
-from suites.training.layouts.search import fits
-from suites.training.of_question import LayoutSubject
+from suites.training.layouts.search import LayoutSubject, fits
 from suites.training.step_time.prediction import planned, predicted
 from suites.training.step_time.rates.constants import StepConstants
 from suites.training.step_time.whole_step.setting import StepSetting
@@ -103,7 +102,7 @@ def of_waiting(subject: LayoutSubject, setting: StepSetting, layout: Layouts) ->
     for share in SLOWEST_GPU:
         title = f"one GPU that computes {share:.0%} longer, for which all wait"
         yield StepCause(family="straggler", title=title, step_s=seconds + share * computing * steps)
-    room = fits(subject.shape, layout, subject.training, subject.cluster)
+    room = fits(subject, layout)
     if room.retries[0] or not room.fits[0]:
         retries_s = setting.constants["allocator.retry_s"] * float(layout.micro_batches[0]) * steps
         title = "an allocator that frees its cache in each micro-batch, with memory nearly full"
@@ -123,7 +122,7 @@ def switches(
 
     own, worth, without = token_s(setting, layout), {}, []
     for title, other, changed in alternatives(subject, setting, layout):
-        if fits(subject.shape, changed, other.training, subject.cluster).fits[0]:
+        if fits(subject._replace(training=other.training), changed).fits[0]:
             worth[title] = token_s(other, changed) / own
         else:
             without.append(title)
@@ -147,7 +146,7 @@ def alternatives(
 
 def neighbours(subject: LayoutSubject, layout: Layouts) -> Iterator[tuple[str, dict[str, int]]]:
     """Yield layouts that differ by one switch and divide, each with the switch in words."""
-    now = {name: int(getattr(layout, name)[0]) for name in Layouts._fields}
+    now = layout.row()
     batch = subject.batch or now["dp"] * now["micro_batch_size"] * now["micro_batches"]
     gpus = int(layout.gpus[0])
     for title, fields in single_switches(subject, now):

@@ -1,28 +1,27 @@
 """Techniques, each a module that changes a training step, by kind; `build_step` combines them.
 
-docs/extend/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it
-before any cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of
-their `LEVEL`, and within a level by name.
+docs/extend/adding-a-technique.md lists what a module has, and mypy compares its types with `Technique`;
+suites/training/declared.py has the settings. Techniques are applied in the order of their level, and within a
+level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeVar
 
-from harness.bounds import Bounds
+from harness.config.declarations import DeclaredTechnique, Role, fields_of
+from harness.config.validation import ConfigError, check_value
 from harness.records import Unavailable
 from suites.training.contract import Contract, loosest
+from suites.training.declared import TECHNIQUES
 from suites.training.models import huggingface, user_model
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
@@ -31,27 +30,15 @@ Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
 
 Named = tuple[tuple[str, Mapping[str, Any]], ...]
 
-Configured = TypeVar("Configured")
+Configured = TypeVar("Configured", contravariant=True)
 
 
 class Technique(Protocol[Configured]):
     """What every technique's module has. It may also have:
 
-    - `ROLE`: what it decides alone, a `roles.Role`.
-    - `EXCLUDES`: names of techniques that it does not combine with, each with the reason.
-    - `NEEDS`: names of techniques without which it means nothing.
-    - `NOT_BUILT`: why no step can have it yet; it is not offered.
     - `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
     - `unavailable()`: what this machine lacks for it; None where it lacks nothing.
     """
-
-    @property
-    def LEVEL(self) -> Level:
-        """When it is applied."""
-
-    @property
-    def Settings(self) -> Callable[..., Configured]:
-        """The frozen dataclass of its settings, each with a default."""
 
     def contract(self, settings: Configured) -> Contract:
         """Return how closely its losses follow plain PyTorch's."""
@@ -61,25 +48,23 @@ class Technique(Protocol[Configured]):
 
 
 def names() -> list[str]:
-    """Return every technique: the modules of this package's folders."""
-    return sorted(_kinds())
-
-
-@cache
-def _kinds() -> dict[str, str]:
-    """Return the folder of each technique."""
-    modules = Path(__file__).parent.glob("*/*.py")
-    return {one.stem: one.parent.name for one in modules if one.stem != "__init__"}
+    """Return every technique that is declared."""
+    return sorted(TECHNIQUES)
 
 
 @cache
 def load(name: str) -> Any:
     """Return a technique's module; raises ValueError where there is none."""
-    if name not in names():
+    return import_module(f"{__name__}.{declared(name).folder}.{name}")
+
+
+def declared(name: str) -> DeclaredTechnique:
+    """Return what is declared of a technique; raises ValueError where there is none of the name."""
+    if name not in TECHNIQUES:
         near = get_close_matches(name, names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise ValueError(f"technique {name!r} does not exist{hint}")
-    return import_module(f"{__name__}.{_kinds()[name]}.{name}")
+    return TECHNIQUES[name]
 
 
 def named(techniques: Techniques) -> Named:
@@ -98,36 +83,17 @@ def named(techniques: Techniques) -> Named:
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> Any:
-    """Return a technique's `Settings`; raises ValueError for a field or a value that it does not have."""
-    kind = load(name).Settings
-    allowed = get_type_hints(kind, include_extras=True)
+    """Return a technique's settings; raises ValueError for a field or a value that it does not have."""
+    kind = declared(name).settings
+    allowed = fields_of(kind, any_type=True)
     for field, value in given.items():
         if field not in allowed:
             raise ValueError(f"technique {name}: no setting {field!r}; it has {', '.join(allowed) or 'none'}")
-        choices = choices_of(allowed[field])
-        if choices and value not in choices:
-            raise ValueError(f"technique {name}: {field}={value!r} is none of {', '.join(map(str, choices))}")
-        bounds = bounds_of(allowed[field])
-        if bounds is not None and isinstance(value, int | float) and not bounds.allow(value):
-            raise ValueError(f"technique {name}: {field}={value!r}: expected {bounds}")
+        try:
+            check_value(f"technique {name}: {field}", value, allowed[field])
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
     return kind(**given)
-
-
-def bounds_of(annotation: Any) -> Bounds | None:
-    """Return the bounds of a field of type `Annotated[int, Bounds(...)]`, or of that or None."""
-    if get_origin(annotation) is Annotated:
-        return next((one for one in annotation.__metadata__ if isinstance(one, Bounds)), None)
-    return next((found for one in get_args(annotation) if (found := bounds_of(one))), None)
-
-
-def choices_of(annotation: Any) -> list[Any]:
-    """Return what a field of type `Literal[...]` may hold, None among it; nothing for other types."""
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    if get_origin(annotation) in (Union, UnionType):
-        choices = [choices_of(one) for one in get_args(annotation) if one is not NoneType]
-        return [None, *choices[0]] if choices[0] else []
-    return []
 
 
 def refuse_combination(techniques: Named) -> None:
@@ -135,16 +101,16 @@ def refuse_combination(techniques: Named) -> None:
     present = dict(techniques)
     by_role: dict[Role, str] = {}
     for name in present:
-        module, role = load(name), role_of(name)
+        role = role_of(name)
         if role in by_role:
             raise Unavailable(f"{by_role[role]} and {name} both decide {role}; choose one of them")
         if role is not None:
             by_role[role] = name
-        for other, reason in getattr(module, "EXCLUDES", {}).items():
+        for other, reason in declared(name).excludes.items():
             if other in present:
                 raise Unavailable(f"{name} does not combine with {other}: {reason}")
     for name in present:
-        for other in getattr(load(name), "NEEDS", ()):
+        for other in declared(name).needs:
             if other not in present:
                 instead = by_role.get(role_of(other))  # type: ignore[arg-type]
                 has = f", and this step has {instead}" if instead else ""
@@ -169,7 +135,7 @@ def build_step(
         step = user_model.adopt(step)
     contracts = []
     replaced_by: dict[str, str] = {}  # by function of the model
-    for name, values in sorted(chosen, key=lambda one: (load(one[0]).LEVEL, one[0])):
+    for name, values in sorted(chosen, key=lambda one: (declared(one[0]).level, one[0])):
         module, settings = load(name), settings_of(name, values)
         reason = getattr(module, "applies_to", lambda *_: None)(step.workload, settings)
         reason = reason or getattr(module, "unavailable", lambda: None)()
@@ -218,8 +184,7 @@ def apply_techniques(step: TrainingStep, techniques: Techniques) -> TrainingStep
 
 def role_of(name: str) -> Role | None:
     """Return what a technique decides alone; None where it decides nothing alone."""
-    role: Role | None = getattr(load(name), "ROLE", None)
-    return role
+    return declared(name).role
 
 
 def strategy_of(step: TrainingStep) -> str | None:

@@ -23,7 +23,7 @@ from harness.commands.grammar import CommandWords, datasheet
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.frameworks.read import read_own_text
-from harness.question import Question
+from harness.question import FieldOrigin, Question
 
 MODEL = f"model={ROOT}/tests/data/configs/llama-3.1-8b.json gpus=16 seq_len=8192 global_batch_size=64"
 
@@ -267,7 +267,8 @@ def test_the_answer_is_written_as_a_file_that_says_it_again(
 ) -> None:
     again, notes = written_again(tmp_path, format_, suffix)
     assert (again.tp, again.pp, again.micro_batch_size, again.recompute) == (2, 1, 2, "full")
-    assert (again.micro_batches(32), again.dp_of(32)) == (8, 16)
+    again = again.with_fields(FieldOrigin("command"), devices=32)
+    assert (again.micro_batches(), again.dp_of()) == (8, 16)
     assert again.zero == (3 if missing else 1)
     assert [note for note in notes if "cannot say" in note] == [
         f"This file cannot say all of the answer: {what}." for what in missing

@@ -15,7 +15,7 @@ from own_texts import MEGATRON
 from harness.ask import advise
 from harness.ask.engines import answer_of
 from harness.ask.page import server
-from harness.ask.page.asked import AskedPage, first_question, layout_values, values_of
+from harness.ask.page.asked import AskedPage, first_question, layout_values
 from harness.ask.page.figures import BYTES, memory_figure, timeline_figure
 from harness.config.code_fingerprint import ROOT
 from harness.question import Question
@@ -36,7 +36,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> AskedPage:
 
 @pytest.fixture(scope="module")
 def values(page: AskedPage) -> dict[str, Any]:
-    return values_of(page.first, page.first_model, page.models[page.first_model])
+    return page.first_values()
 
 
 def shown(page: AskedPage, values: dict[str, Any], view: str = "step", trigger: str = "tp") -> dict[str, Any]:
@@ -58,9 +58,9 @@ def asked(question: Question) -> dict[str, Any]:
 
 
 def test_the_controls_ask_what_the_command_asked(page: AskedPage, values: dict[str, Any]) -> None:
-    assert asked(page.question(values)) == asked(page.first)
+    assert asked(first_question(page.words_of(values))) == asked(page.first)
     assert (values["model"], values["link"], values["network"]) == ("llama-3.1-8b", 200, "efa")
-    changed = page.question({**values, "num_hidden_layers": 48, "tp": 4})
+    changed = first_question(page.words_of({**values, "num_hidden_layers": 48, "tp": 4}))
     assert changed.config == {**(page.first.config or {}), "num_hidden_layers": 48}
     assert (changed.tp, changed.pp) == (4, 4)
 
@@ -68,8 +68,7 @@ def test_the_controls_ask_what_the_command_asked(page: AskedPage, values: dict[s
 def test_a_files_question_has_its_controls(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(MEGATRON)
     page = AskedPage([f"config={tmp_path / 'run.sh'}"], tmp_path)
-    values = values_of(page.first, page.first_model, page.models[page.first_model])
-    again = asked(page.question(values))
+    again = asked(first_question(page.words_of(page.first_values())))
     for name in ("config", "devices", "tp", "pp", "virtual_stages", "zero", "global_batch_size", "recompute"):
         assert (name, again[name]) == (name, asked(page.first)[name])
 
@@ -90,10 +89,10 @@ def test_the_page_has_what_the_command_answers(page: AskedPage, values: dict[str
     headline = said(parts["parts"]["headline"])
     for text in (one.title, f"{(one.model_FLOP_per_s or 0) / 1e12:.0f}", f"{one.mfu:.0%}", "fits"):
         assert text in headline
-    bars = parts["figures"]["timeline"]["data"]
+    bars = parts["parts"]["timeline"]["data"]
     ends = [start + size for bar in bars for start, size in zip(bar["base"], bar["x"], strict=True)]
     assert max(ends) == pytest.approx(one.step_s.likely)
-    memory = parts["figures"]["memory"]
+    memory = parts["parts"]["memory"]
     most_B = max(map(sum, zip(*(bar["x"] for bar in memory["data"]), strict=True))) * 1e9
     left_B = memory["layout"]["shapes"][0]["x0"] * 1e9 - most_B  # both have the context and NCCL's buffers
     assert left_B == pytest.approx(one.room_B - one.needed_B)
@@ -104,7 +103,7 @@ def test_controls_change_what_is_shown(page: AskedPage, values: dict[str, Any]) 
     other = shown(page, {**values, "recompute": "full"}, "totals")
     assert "Recompute" not in said(first["parts"]["timeline-legend"])
     assert "Recompute" in said(other["parts"]["timeline-legend"])
-    assert first["figures"] != other["figures"]
+    assert first["parts"]["timeline"] != other["parts"]["timeline"]
     larger = shown(page, {**values, "model": "Llama-3.1-70B", "pp": 8}, trigger="model")
     assert larger["values"]["num_hidden_layers"] == 80
     assert "70.6 B" in said(larger["parts"]["headline"])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout, on_disk
-from harness.ask import fit, fit_lines, layout_lines
+from harness.ask import fit, memory_lines
 from harness.ask.certainty import with_certainty
 from harness.config.code_fingerprint import ROOT
 from harness.question import KeyRead, Question
@@ -127,8 +127,8 @@ TURNED = [
 
 def printed(answer: Answer, question: Question) -> list[str]:
     if answer.engine == "dry run":
-        return list(fit_lines.first_lines(answer, question, "none"))
-    return list(layout_lines.lines(answer, question, Path("answer.json")))
+        return list(memory_lines.first_lines(answer, question, "none"))
+    return list(memory_lines.account_lines(answer, question, Path("answer.json")))
 
 
 @pytest.mark.parametrize(("verdict", "answer", "question"), FIRM)

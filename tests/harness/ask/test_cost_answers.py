@@ -10,8 +10,8 @@ from synthetic import made
 
 from harness.ask import advise
 from harness.ask.cost import machines_by_device, main
+from harness.ask.priced import throughputs
 from harness.ask.prices import KEYS, lists_of, rate_of
-from harness.ask.throughput import throughputs
 from harness.commands.grammar import read
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load, names
@@ -65,7 +65,7 @@ LOADING = record(OF_LOADING)
     ],
 )
 def test_tokens_per_second_of_a_device(records, tokens_per_s):
-    assert [one.tokens_per_s for one in throughputs(records)] == tokens_per_s
+    assert [one.tokens_per_s for one in throughputs(records)[0]] == tokens_per_s
 
 
 def test_the_users_rate_by_hand(tmp_path, capsys):

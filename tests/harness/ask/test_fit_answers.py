@@ -24,7 +24,8 @@ from harness.frameworks.read import read_own_text
 from harness.question import DryRunRequest, Question
 from harness.records import Unavailable
 from suites.training import dry_run_engine
-from suites.training.dry_run import fit as dry_run_fit
+from suites.training.dry_run.largest_batch import fit_of, search
+from suites.training.dry_run.outside_allocator import outside_allocator_B
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
@@ -102,16 +103,18 @@ def test_what_a_dry_run_prints_is_what_it_keeps(dry: tuple[str, Fitted]) -> None
 def test_a_dry_run_is_that_of_the_suite(dry: tuple[str, Fitted]) -> None:
     words, (_, _, disk) = dry
     memory = disk["memory"]
-    parts = list(dry_run_fit.answers(dry_run_engine.memory_question(asked(words))))
-    largest = next(part for part in parts if isinstance(part, dry_run_fit.LargestMicroBatch))
-    facts = next(part for part in parts if isinstance(part, dry_run_fit.StepFacts))
-    assert memory["largest_micro_batch"] == largest.size
-    assert disk["parameters"] == facts.counts.parameters == PARAMETERS
+    runs = dry_run_engine.StepRuns(asked(words))
+    largest, tried = search(runs.step, runs.target, runs.at)
+    assert memory["largest_micro_batch"] == largest
+    assert disk["parameters"] == PARAMETERS
     assert memory["usable_B"] == 3e9
-    assert memory["room_B"] == 3e9 - sum(facts.outside_allocator_B.values())
-    assert len(memory["peaks"]) == len(largest.dry_runs)
-    for peak, run in zip(memory["peaks"], largest.dry_runs, strict=True):
-        own = (run.size, run.fits, run.peak_B, run.reserved_B, run.retries)
+    assert memory["room_B"] == 3e9 - sum(outside_allocator_B(runs.step).values())
+    sizes = sorted({runs.requested, *tried})
+    assert len(memory["peaks"]) == len(sizes)
+    for peak, size in zip(memory["peaks"], sizes, strict=True):
+        run = runs.at(size)
+        fit = fit_of(runs.step, run, runs.target)
+        own = (size, fit.fits, run.peak_B, run.reserved_B, fit.retries)
         names = ("micro_batch_size", "fits", "allocated_B", "reserved_B", "retries")
         assert tuple(peak[name] for name in names) == own
         assert sum(peak["by_kind_B"].values()) == run.peak_B

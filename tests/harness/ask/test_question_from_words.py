@@ -11,13 +11,12 @@ from small_config import CONFIG, config
 
 from harness.ask.engines import choose
 from harness.ask.fit import folder_of
+from harness.ask.lines import devices_of, link_title
 from harness.ask.words import (
     ADVISE,
     COST,
     FIT,
     Mode,
-    device_title,
-    link_title,
     question_from,
     searching,
     step_question,
@@ -143,7 +142,7 @@ def test_a_batch_in_tokens_is_one_in_sequences(folder: Path, tokens: str, sequen
 def test_sizes_are_shown_as_they_were_given(folder: Path) -> None:
     for size in ("24 GB", "44.5 GiB", "0.56 GB"):
         question = asked(folder, f"MODEL device={size.replace(' ', '')}")
-        assert device_title(question) == f"device of {size}"
+        assert devices_of(question) == f"device of {size}"
     assert asked(folder, "MODEL device=560MB").memory_B == 560e6
 
 
@@ -202,9 +201,9 @@ MODEL devices=8 | step time | seconds
 def test_the_engine_is_chosen_by_the_question_and_says_why(
     folder: Path, words: str, engine: str, why: str
 ) -> None:
-    choice = choose(asked(folder, words), seconds=engine == "step time")
-    assert choice.engine == engine
-    assert why in choice.why
+    chosen, reason = choose(asked(folder, words), seconds=engine == "step time")
+    assert chosen == engine
+    assert why in reason
 
 
 def test_equal_questions_share_a_folder_and_others_do_not(folder: Path) -> None:

@@ -11,14 +11,14 @@ from synthetic import made
 
 from harness.claims.answers import answer_claims
 from harness.claims.evidence import Findings, MethodError
-from harness.claims.halves import HALVES, half_of
 from harness.claims.judge import judge
 from harness.claims.model import Claim
 from harness.claims.paper import PublicRecord, load_answers
+from harness.claims.values import HALVES, half_of
 from harness.records import Record
-from harness.report.index.answer_sources import findings
 from harness.report.index.answers_page import Answers, index_markdown
 from harness.report.index.answers_text import evidence_text, public_text, shares_text
+from harness.report.index.suite_index import findings
 from harness.report.language.spec import load_spec
 from harness.report.report_data import ReportData
 

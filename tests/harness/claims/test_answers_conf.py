@@ -23,10 +23,10 @@ from harness.claims.paper import PaperClaim, is_quoted, load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError
-from harness.report.index.answer_sources import judged_claims
-from harness.report.index.answers_csv import answers_csv
 from harness.report.index.answers_page import Answers, index_page
 from harness.report.index.answers_text import accepted_text, public_text, unbroken
+from harness.report.index.suite_index import judged_claims
+from harness.report.output.benchmark_json import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
@@ -223,7 +223,7 @@ def test_published_numbers_come_from_committed_rows() -> None:
 
 
 def test_results_of_two_folders_or_machines_are_refused() -> None:
-    from harness.commands.run.from_results import judged
+    from harness.commands.run.suites import judged
 
     data = judged(ROOT / "results/reference/host_optimizer")
     with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):

@@ -12,9 +12,9 @@ from harness.claims.answers import FEWEST, MISQUOTED, answer_claims
 from harness.claims.evidence import Findings
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import PaperClaim, load_answers
-from harness.commands.run.from_results import judged
+from harness.commands.run.suites import judged
 from harness.config.code_fingerprint import ROOT
-from harness.report.index.answer_sources import findings, halves
+from harness.report.index.suite_index import findings, halves
 
 ASKED = load_answers()
 

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from synthetic import claim as claim_of
 
-from harness.claims.interpretations import INTERPRETATION
-from harness.claims.load import CLAIM, CONF, FILE, load_claims
-from harness.claims.sources import DOCUMENT, NO_SOURCE, STATEMENT
+from harness.claims.load import CLAIM, CONF, FILE, INTERPRETATION, load_claims
+from harness.claims.published import DOCUMENT, NO_SOURCE, STATEMENT
 from harness.config.validation import ConfigError
 from harness.records import UNITS
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import made
 
-from harness.claims.one_machine import of_one_machine
-from harness.claims.paired_ratio import NoPairsError, compare
+from harness.claims.values import NoPairsError, compare, of_one_machine
 from harness.records import Limits, Record
 from harness.report.data.result_index import summarize
 from harness.sweep.environment import Environment, describe

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from synthetic import made
 
-from harness.claims.paired_ratio import NoPairsError, compare, inverse
+from harness.claims.values import NoPairsError, compare, inverse
 from harness.records import Record
 from harness.report.data.speedup import Comparison
 

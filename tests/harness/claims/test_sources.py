@@ -12,7 +12,7 @@ import yaml
 
 from harness.claims.load import load_claims, load_sources
 from harness.claims.paper import load_answers
-from harness.claims.sources import NO_SOURCE, SourceStatement, same_words, source_of
+from harness.claims.published import NO_SOURCE, SourceStatement, same_words, source_of
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError

@@ -17,8 +17,7 @@ import pytest
 
 from harness.commands.compare.change import FALSE_FAILURES, Change, holm, significant, welch
 from harness.commands.compare.command import main
-from harness.commands.compare.comparison import FolderComparison, compare_folders
-from harness.commands.compare.folder import ResultsFolder, read_folder
+from harness.commands.compare.comparison import FolderComparison, ResultsFolder, compare_folders, read_folder
 from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
 from harness.statistics import ratio

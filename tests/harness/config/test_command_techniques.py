@@ -10,8 +10,9 @@ from harness.commands.run.completion import choices
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import NUMBERS, ConfigError
-from harness.config.variants.techniques import checked_techniques, file_of, names, settings_of
+from harness.config.variants.techniques import checked_techniques, names, settings_of
 from harness.sweep.plan import plan
+from suites.training.declared import TECHNIQUES
 
 
 def run_of(*words, suite="memory"):
@@ -85,23 +86,16 @@ def test_a_mistake_is_one_line_before_anything_runs(word, said):
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_has_a_lower_bound(name):
-    for setting, allowed in settings_of(file_of(name)).items():
+    for setting, allowed in settings_of(name).items():
         if allowed.get("type") in NUMBERS and "one_of" not in allowed:
             assert allowed.keys() & {"at_least", "above"}, setting
 
 
-def test_every_exclusion_that_a_module_states_is_refused():
-    """Read by importing the modules, where the parent reads their text."""
-    from suites.training import techniques
-
-    pairs = [
-        (name, other, reason)
-        for name in names()
-        for other, reason in getattr(techniques.load(name), "EXCLUDES", {}).items()
-    ]
+def test_every_exclusion_that_is_declared_is_refused():
+    pairs = [(name, *pair) for name in names() for pair in TECHNIQUES[name].excludes.items()]
     by_role = {}
     for name in names():
-        by_role.setdefault(techniques.role_of(name), []).append(name)
+        by_role.setdefault(TECHNIQUES[name].role, []).append(name)
     pairs += [(*two[:2], str(role)) for role, two in by_role.items() if role is not None and len(two) > 1]
     assert len(pairs) >= 4
     for name, other, reason in pairs:
@@ -156,7 +150,7 @@ def test_what_is_completed_is_accepted():
     for word in words:
         assert run_of(f"{word}]").variants[-1].module == "techniques"
     assert choices("python -m harness suite=fabric techniques=[") == []
-    literal = [f"zero.{one}" for one in settings_of(file_of("zero"))["stage"]["one_of"]]
+    literal = [f"zero.{one}" for one in settings_of("zero")["stage"]["one_of"]]
     assert set(literal) <= {
         one.partition("[")[2] for one in choices("python -m harness suite=memory techniques=[z")
     }

@@ -1,40 +1,37 @@
 """An optimization's YAML: titles, techniques and their settings, checked before anything runs."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pytest
 import yaml
 from planned import RUN
 
+from harness.config.declarations import DeclaredTechnique
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import Variant, optimizations, titles, variants
 from harness.config.variants.techniques import checked_techniques
 from harness.sweep.plan import plan, read_plan, write_plan
 
-SHARDED = '''"""Shard."""
-from dataclasses import dataclass
-from typing import Literal
-LEVEL = 1
 
 @dataclass(frozen=True)
-class Settings:
+class ShardedSettings:
     dp_size: int | None = None
     mode: Literal["full", "half"] = "full"
-    dtypes: dict[str, str] | None = None
+    dtypes: dict[str, Any] | None = None
     ratio: float = 1
 
-def contract(settings): ...
-def apply(step, settings): ...
-'''
-COMPILE = """LEVEL = 2
+
 @dataclass(frozen=True)
-class Settings:
+class CompileSettings:
     pass
 
-def contract(settings): ...
-def apply(step, settings): ...
-"""
+
+DECLARED = {
+    "compile": DeclaredTechnique("compiled", 2, CompileSettings, None, {}, (), ""),
+    "sharded": DeclaredTechnique("shared", 1, ShardedSettings, None, {}, (), ""),
+}
 TUNED = """from dataclasses import dataclass
 @dataclass
 class Settings:
@@ -49,21 +46,19 @@ PLAIN = {
 
 
 @pytest.fixture
-def folder(tmp_path):
-    for kind, name, text in (("shared", "sharded", SHARDED), ("compiled", "compile", COMPILE)):
-        (tmp_path / kind).mkdir()
-        (tmp_path / kind / f"{name}.py").write_text(text)
-        (tmp_path / kind / "__init__.py").write_text("")
-    return tmp_path
+def made_up(monkeypatch):
+    monkeypatch.setattr("suites.training.declared.TECHNIQUES", DECLARED)
 
 
-def test_techniques_are_names_or_names_with_settings_in_order(folder):
+@pytest.mark.usefixtures("made_up")
+def test_techniques_are_names_or_names_with_settings_in_order():
     given = ["compile", {"sharded": {"dp_size": None, "mode": "half", "dtypes": {"p": "bf16"}, "ratio": 2}}]
-    found = checked_techniques("here", given, folder)
+    found = checked_techniques("here", given)
     assert found == (("compile", {}), ("sharded", {**given[1]["sharded"], "ratio": 2.0}))
-    assert checked_techniques("here", [{"sharded": None}], folder) == (("sharded", {}),)
+    assert checked_techniques("here", [{"sharded": None}]) == (("sharded", {}),)
 
 
+@pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -78,9 +73,9 @@ def test_techniques_are_names_or_names_with_settings_in_order(folder):
     ],
     ids=str,
 )
-def test_a_mistake_in_techniques_is_refused(folder, given, message):
+def test_a_mistake_in_techniques_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
-        checked_techniques("here", given, folder)
+        checked_techniques("here", given)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from toy.sweep import cell, environ, group, sweep
 
 from harness.config.code_fingerprint import ROOT, module_of
 from harness.config.protocols import (
+    FUNCTIONS,
     OPTIMIZATION,
     SEE,
     SUITE,
@@ -23,7 +24,7 @@ from harness.config.protocols import (
 )
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import optimizations, read_yaml
+from harness.config.variants.optimizations import optimizations, read_yaml, settings_of
 from harness.records import Status
 
 TOY = SUPPORT / "toy" / "toy_suites"
@@ -142,6 +143,19 @@ def test_an_optimization_may_be_in_a_folder_of_its_suite(toy):
         optimization_file(toy.parent, "late")
 
 
+def test_an_optimization_may_be_a_function(toy, tmp_path, monkeypatch):
+    (toy.parent / "optimizations.py").write_text(
+        "def late(subject, time_s: float = 3): raise ValueError(f'late by {time_s}')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert optimization_file(toy.parent, "late") == toy.parent / "optimizations.py"
+    assert settings_of(toy.parent, "late") == {"time_s": {"type": "float", "default": 3.0}}
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
+    one = cell(suite="timed", module="late", time_s=1.0)
+    record = sweep(tmp_path / "out", [group(one)])[one.id]
+    assert record.reason.startswith("ValueError: late by 1.0")
+
+
 def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
     folder = toy.parent / "folder"
     folder.mkdir()
@@ -171,7 +185,8 @@ TYPED = """from harness.config.protocols import (
     AppliesTechniques, Closes, ConfiguredOptimization, Optimization, Prepares, ReadsOnce, Restricted, Suite,
     TimesSome,
 )
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Concatenate, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 C = TypeVar("C")
@@ -184,6 +199,7 @@ def times_some(suite: Suite[S, T], times: TimesSome[T]) -> None: ...
 def applies_techniques(suite: Suite[S, T], applies: AppliesTechniques[S]) -> None: ...
 def optimization(suite: Suite[S, T], one: Optimization[S]) -> None: ...
 def configured(suite: Suite[S, T], one: ConfiguredOptimization[S, C]) -> None: ...
+def function(suite: Suite[S, T], one: Callable[Concatenate[S, ...], S]) -> None: ...
 def restricted(one: Restricted) -> None: ...
 
 """
@@ -208,6 +224,9 @@ def typed_uses(package, folder, optimizations):
     lines += [f"{call}({suite}, {suite})" for name, call in OPTIONAL.items() if has(name)]
     for one in optimizations:
         file = optimization_file(folder, one)
+        if file.name == FUNCTIONS:
+            lines += [f"import {package}.optimizations", f"function({suite}, {package}.optimizations.{one})"]
+            continue
         module, source = f"{package}.{module_of(file, folder)}", file.read_text()
         kind = (
             "configured"

@@ -4,10 +4,10 @@ from importlib import import_module
 
 import pytest
 
+from harness.config.declarations import Role
 from harness.config.run import load
 from harness.records import Unavailable
 from suites.kernels.step.training_step import step_of
-from suites.training.roles import Role
 from suites.training.techniques import build_step, combined, named, role_of, strategy_of
 from suites.training.workload import Workload
 

@@ -13,9 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from harness.config.user_inputs import transformers_source
-from harness.config.user_inputs.hf_config import read_workload_file, workload_from_file
-from harness.config.user_inputs.transformers_source import has_size, model_types, unknown_model_type
+from harness.config.user_inputs import hf_config
+from harness.config.user_inputs.hf_config import (
+    has_size,
+    model_types,
+    read_workload_file,
+    unknown_model_type,
+    workload_from_file,
+)
 from harness.config.validation import ConfigError
 
 LLAMA = {
@@ -227,7 +232,7 @@ def test_an_architecture_that_transformers_has_not_is_refused_with_the_nearest(t
 
 
 def test_without_transformers_every_architecture_is_left_to_the_worker(monkeypatch) -> None:
-    monkeypatch.setattr(transformers_source, "models_folder", lambda: None)
+    monkeypatch.setattr(hf_config, "models_folder", lambda: None)
     model_types.cache_clear()
     assert unknown_model_type("llamma", own_code=False) == ""
     assert has_size("mamba", "num_key_value_heads")

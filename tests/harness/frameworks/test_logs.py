@@ -6,7 +6,7 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.frameworks.logs.read import read_log
+from harness.frameworks.logs import read_log
 from harness.question import question_of
 
 LOGS = yaml.safe_load((Path(__file__).parents[2] / "data" / "logs.yaml").read_text())

@@ -10,7 +10,7 @@ from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.models import (
     canonical,
     model_of,
-    name_among,
+    name_in,
     nearest_model,
     published,
     published_model,
@@ -107,12 +107,15 @@ def test_a_path_comes_before_a_name(tmp_path):
 
 
 def test_a_name_is_translated_between_frameworks():
-    flavors = [f"{family}/{size}" for family, sizes in models_of("torchtitan").items() for size in sizes]
-    builders = [name for names in models_of("torchtune").values() for name in names]
-    assert all(published_model(one) is not None for one in (*flavors, *builders))
-    assert name_among("meta-llama/Llama-3.1-70B", flavors) == "llama3/70B"
-    assert name_among("Qwen/Qwen2.5-7B-Instruct", builders) == "qwen2_5_7b_instruct"
-    assert name_among("Qwen/Qwen2.5-7B-Instruct", flavors) is None
+    names = (*models_of("torchtitan"), *models_of("torchtune"))
+    assert all(published_model(one) is not None for one in names)
+    assert name_in("torchtitan", "meta-llama/Llama-3.1-70B") == "llama3/70B"
+    assert name_in("torchtune", "Qwen/Qwen2.5-7B-Instruct") == "qwen2_5/qwen2_5_7b_instruct"
+    assert name_in("torchtune", "llama3_8b") == "llama3/llama3_8b"
+    with pytest.raises(
+        ValueError, match=r"^torchtitan has no name of Qwen/Qwen2.5-7B-Instruct; it has llama3"
+    ):
+        name_in("torchtitan", "Qwen/Qwen2.5-7B-Instruct")
     assert (
         hub_name(question_of(model_name="llama3/405B", format="torchtitan"))
         == "meta-llama/Meta-Llama-3.1-405B"

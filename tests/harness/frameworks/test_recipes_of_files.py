@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from harness.config.variants.technique_list import combination
+from harness.config.variants.techniques import combination
 from harness.frameworks.techniques import STEADY, techniques_of
 from harness.question import Adapters, question_of
 
@@ -14,7 +14,7 @@ ZERO = {"sharing": "zero", "zero": 1}
 
 
 def asked(**values):
-    return techniques_of(question_of(**values), 8)
+    return techniques_of(question_of(**{"devices": 8, **values}))
 
 
 def techniques(**values):

@@ -27,8 +27,7 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
     question = read_own_text(text, suffix=".sh")
     assert (question.tp, question.devices, question.zero, question.global_batch_size) == (4, 16, 1, 16)
     assert (question.precision, question.seq_len, question.config["n_layer"]) == ("fp8", 2048, 8)
-    assert question.layout()["dp"] == 4
-    assert question.layout()["micro_batches"] == 4
+    assert (question.dp_of(), question.micro_batches()) == (4, 4)
 
 
 COMMANDS = {

@@ -10,8 +10,7 @@ import pytest
 from marked import wait_for
 
 from harness.instruments import control_group as module
-from harness.instruments.control_group import GroupPlaces, group_places
-from harness.instruments.cpu_quota import CPU, CpuQuota
+from harness.instruments.control_group import CPU, CpuQuota, GroupPlaces, group_places
 from harness.records import Unavailable
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +26,7 @@ for line in sys.stdin:
 
 MAKER = """
 import sys
-from harness.instruments.cpu_quota import CpuQuota
+from harness.instruments.control_group import CpuQuota
 print(CpuQuota().path, flush=True)
 sys.stdin.readline()
 """

@@ -16,9 +16,8 @@ from harness.claims.evidence import Findings
 from harness.claims.judge import judge
 from harness.claims.paper import PublicRecord, load_answers
 from harness.report.index.answers_page import Answers, index_markdown, index_page
-from harness.report.index.answers_text import accepted_text, found
+from harness.report.index.answers_text import accepted_text, found, in_words
 from harness.report.index.forest import NARROW, WIDE, forest
-from harness.report.index.plain_words import in_words
 from harness.report.index.suite_index import IndexRow, report_links
 
 SVG = "{http://www.w3.org/2000/svg}"

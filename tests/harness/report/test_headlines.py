@@ -9,11 +9,11 @@ from test_answer import only
 from test_report_timed import EFFECTS
 from timed import timed_findings
 
-from harness.commands.run.from_results import judged
+from harness.commands.run.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.report.answer.answer import answer_block, finding, what_pays
-from harness.report.answer.stated import set_up
+from harness.report.answer.values import set_up
 from harness.report.data.speedup import compared
 from harness.report.language.spec import load_spec
 

@@ -25,7 +25,7 @@ def test_every_sample_is_a_row_of_the_tidy_table():
     import pandas
 
     from harness.records import Cell
-    from harness.report.data.export_csv import measurements_csv
+    from harness.report.data.result_index import measurements_csv
 
     cell = Cell("c", "memory", "w", "baseline", "baseline", 0, 0, {"workload": {}, "settings": {}})
     measured = Measurement("peak_memory", "B", "measured", "measured", (3.0, 5.0))

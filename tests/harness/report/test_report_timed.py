@@ -34,7 +34,7 @@ from harness.report.answer.summary import summary
 from harness.report.data.result_index import ResultIndex
 from harness.report.data.speedup import compared, compile_cost
 from harness.report.language.spec import load_spec
-from harness.report.output.effects_csv import effects_csv
+from harness.report.output.benchmark_json import effects_csv
 from harness.report.tables.tables import Table
 
 PAIRED = "metric: time, method: warm, baseline: baseline, noise: baseline_again"

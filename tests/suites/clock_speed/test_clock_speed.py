@@ -9,19 +9,19 @@ from marked import wait_for
 from variants import tiny_run
 
 from harness.records import Unavailable
-from suites.clock_speed import imposed_speed
+from suites.clock_speed import shared_ranks
 from suites.clock_speed import suite as clock_speed
-from suites.clock_speed.breakdown import mean_parts
-from suites.clock_speed.imposed_speed import ImposedSpeeds
+from suites.clock_speed.shared_ranks import ImposedSpeeds
 from suites.clock_speed.speed_model import (
     Dwell,
+    Speeds,
     computed_s,
     dwells,
     loss_as_waiting,
+    mean_parts,
     slowdowns,
     step_ends_s,
 )
-from suites.clock_speed.subject import Speeds
 
 RANKS, SLOW = 4, 0.8
 
@@ -168,7 +168,7 @@ def quotas(monkeypatch):
         made.append(RecordedQuota())
         return made[-1]
 
-    monkeypatch.setattr(imposed_speed, "CpuQuota", make)
+    monkeypatch.setattr(shared_ranks, "CpuQuota", make)
     return made
 
 

@@ -18,8 +18,7 @@ from suites.congestion import suite as congestion
 from suites.congestion.receiver_admission import CLEAR_S
 from suites.congestion.receiver_admission import Settings as Admitted
 from suites.congestion.receiver_admission import apply as admit
-from suites.congestion.subject import Delay, LineRate, Subject
-from suites.congestion.switch import simulate
+from suites.congestion.switch import Delay, LineRate, Subject, simulate
 from suites.congestion.workload import Workload
 
 RUN = load(["suite=congestion"])[0]

@@ -10,8 +10,7 @@ from scipy.optimize import brentq
 
 from harness.config.run import load
 from suites.congestion.dcqcn import MARKINGS, Dcqcn, Marking, Settings, apply
-from suites.congestion.subject import Subject
-from suites.congestion.switch import simulate
+from suites.congestion.switch import Subject, simulate
 from suites.congestion.workload import Workload
 
 INCAST = load(["suite=congestion"])[0].workloads["incast_16"]

@@ -477,7 +477,7 @@ def test_missing_and_empty_files_and_wrong_counts_are_named(tmp_path, format):
 
 def write_raw(format: str, path: Path, documents: list[bytes]) -> None:
     """Write documents that need not be UTF-8."""
-    from suites.dataloader.corpora.corpus_files import WRITTEN_AS
+    from suites.dataloader.corpora.corpus import WRITTEN_AS
 
     if format == "parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

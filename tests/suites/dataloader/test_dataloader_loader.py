@@ -41,11 +41,15 @@ from suites.dataloader.batch import (
 from suites.dataloader.disaggregation import actors, source_reader
 from suites.dataloader.disaggregation.actors import Planner, SourceLoader, start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
-from suites.dataloader.disaggregation.calls import answer
+from suites.dataloader.disaggregation.calls import answer, ended, found
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
-from suites.dataloader.disaggregation.plan import BalanceSettings, Pieces, plan_steps
-from suites.dataloader.disaggregation.registry import ended, found
-from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
+from suites.dataloader.disaggregation.plan import (
+    ActorSettings,
+    BalanceSettings,
+    Pieces,
+    digest_of,
+    plan_steps,
+)
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.ranks import worker_processes
 from suites.dataloader.ranks.loader_ranks import LoaderRanks

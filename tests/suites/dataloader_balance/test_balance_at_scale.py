@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites.dataloader_balance import document_seconds, published_lengths, steps
+from suites.dataloader_balance import document_seconds, steps
 from suites.dataloader_balance import suite as dataloader_balance
 from suites.dataloader_balance.document_seconds import MODEL, TimedStep, cost_of, fitted
-from suites.dataloader_balance.published_lengths import LengthTable
-from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.steps import LengthTable, Subject
 from suites.dataloader_balance.workload import Workload
 from suites.training.balance.balance import DocumentCost, loads
 
@@ -40,11 +39,9 @@ def read(one, metric):
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_inverse_distribution_gives_the_committed_quantiles_and_mean(name):
-    rows = {
-        row["documents_of"]: row for row in map(json.loads, published_lengths.FILE.read_text().splitlines())
-    }
+    rows = {row["documents_of"]: row for row in map(json.loads, steps.FILE.read_text().splitlines())}
     assert [*rows] == DOCUMENTS
-    table = published_lengths.published_lengths()[name]
+    table = steps.published_lengths()[name]
     probability, tokens = np.array(rows[name]["quantiles"]).T
     assert probability[0] == 0
     assert probability[-1] == 1

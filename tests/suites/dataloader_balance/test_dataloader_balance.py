@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites.dataloader_balance import greedy, karmarkar_karp, random_order, steps
+from suites.dataloader_balance import steps
 from suites.dataloader_balance import suite as dataloader_balance
-from suites.dataloader_balance.subject import Subject
+from suites.dataloader_balance.optimizations import greedy, karmarkar_karp, random_order
+from suites.dataloader_balance.steps import Subject
 from suites.dataloader_balance.workload import Workload
 from suites.training.balance import balance
 from suites.training.balance.balance import assign, cost, flop_of_document, loads, lower_bound
@@ -241,7 +242,7 @@ def test_every_method_passes_its_check(items, method):
 
 def test_variants_differ_by_their_method_alone():
     base = subject()
-    applied = [module.apply(base) for module in (random_order, greedy, karmarkar_karp)]
+    applied = [applied(base) for applied in (random_order, greedy, karmarkar_karp)]
     assert [one.method for one in applied] == ["random", "greedy", "karmarkar_karp"]
     assert {replace(one, method="in_order").seed for one in applied} == {base.seed}
 

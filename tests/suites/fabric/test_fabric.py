@@ -17,12 +17,11 @@ from variants import applied, tiny_run
 
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.instruments.network import emulated_network
-from harness.instruments.network.leaf_spine.collectives import flows_of
-from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy, flows_of
 from harness.records import Unavailable, WrongResult
 from suites.fabric import emulated, on_rank
 from suites.fabric import suite as fabric
-from suites.fabric.subject import Subject
+from suites.fabric.emulated import Subject
 from suites.fabric.workload import Workload
 
 RUN = tiny_run("fabric")

@@ -1,11 +1,10 @@
 """The fabric_flows suite: variants see the same placements, and no routing beats the bound."""
 
-from importlib import import_module
-
 import pytest
 
 from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 from harness.records import Origin, Unavailable, WrongResult
+from suites.fabric_flows import optimizations
 from suites.fabric_flows import suite as fabric_flows
 from suites.fabric_flows.subject import Subject
 
@@ -38,9 +37,7 @@ def variant(name, workload=ZONE, seed=1):
     subject = fabric_flows.build(workload, seed)
     if name == "baseline":
         return subject
-    module = import_module(f"suites.fabric_flows.{name}")
-    given = [module.Settings(**SETTINGS[name])] if name in SETTINGS else []
-    return module.apply(subject, *given)
+    return getattr(optimizations, name)(subject, **SETTINGS.get(name, {}))
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -12,10 +12,11 @@ from suites.fsdp_versions.allocator_events import (
     cpu_events,
     cpu_profile,
     cuda_events,
+    mean_by_bytes,
+    summaries,
 )
 from suites.fsdp_versions.delayed_release import reserved_by_step
 from suites.fsdp_versions.on_rank import since
-from suites.fsdp_versions.step_summary import mean_by_bytes, summaries
 
 MiB = 2**20
 

@@ -11,8 +11,8 @@ from variants import tiny_run
 
 from harness.records import Note, Origin, Reading, WrongResult
 from suites.interconnect import suite as interconnect
-from suites.interconnect.scaling import paper_run
-from suites.interconnect.subject import STRATEGIES
+from suites.interconnect.emulated_cluster import paper_run
+from suites.interconnect.training_cluster import STRATEGIES
 
 TINY = tiny_run("interconnect").workloads["ddp"]
 

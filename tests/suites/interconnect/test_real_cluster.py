@@ -5,7 +5,7 @@ import torch
 
 from harness.instruments.distributed.launcher_env import Launch
 from harness.records import Unavailable
-from suites.interconnect.real_cluster import backend_of, network_of
+from suites.interconnect.training_cluster import backend_of, network_of
 
 HERE = Launch(0, 4, 0, 2, "node1", 29500, False, "none/0")
 

@@ -23,6 +23,7 @@ from suites.interconnect_formula.step_bounds import (
     step_seconds,
     sufficient_rate,
 )
+from suites.training.step_time.collectives import training_flop
 from suites.training.step_time.node_traffic import (
     Cluster,
     Exchange,
@@ -32,7 +33,6 @@ from suites.training.step_time.node_traffic import (
     latency_seconds,
     link_bytes,
 )
-from suites.training.step_time.operators import training_flop
 
 GB = 1e9
 TWO_NODES = Cluster(2, 8)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.kernels.bound_call import bind, make_inputs, make_upstream
-from suites.kernels.checks.edge_cases import edge_cases, strided
+from suites.kernels.checks.correctness import edge_cases, strided
 from suites.kernels.checks.reference import attention_reference, evaluate, in_float64, reference_of
 from suites.kernels.operations import OPERATIONS, adamw, rms_norm
 from suites.kernels.workload import Workload

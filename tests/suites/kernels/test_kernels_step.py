@@ -13,6 +13,7 @@ import variants
 from technique_cases import ALONE
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.config.declarations import DeclaredTechnique, Role
 from harness.config.run import load
 from harness.config.variants.applicability import applies
 from harness.records import Reading, Unavailable, WrongResult
@@ -22,9 +23,9 @@ from suites.kernels.step.training_step import OPERATION, PARTS, FixedBatchTraine
 from suites.training import techniques
 from suites.training.contract import EXACT, Within
 from suites.training.correctness import GRADIENT_FACTOR
+from suites.training.declared import TECHNIQUES, Level
 from suites.training.models.model import Transformer
 from suites.training.models.shape import llama
-from suites.training.roles import Level, Role
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}
@@ -159,7 +160,7 @@ def test_the_fused_optimizer_of_a_step_is_torchs(part):
 ONE_PROCESS = [
     (name, given)
     for name, given in ALONE
-    if techniques.role_of(name) in (None, Role.ACTIVATIONS) and not hasattr(techniques.load(name), "NEEDS")
+    if techniques.role_of(name) in (None, Role.ACTIVATIONS) and not techniques.declared(name).needs
 ]
 
 
@@ -220,9 +221,11 @@ def test_an_optimizer_in_the_backward_pass_with_wrong_gradients_is_caught(monkey
 
 def test_tokens_flops_and_bytes_are_those_of_the_step_that_is_built(monkeypatch):
     """A technique that leaves out one of the two sequences, and one that takes them one by one."""
-    one_sequence = SimpleNamespace(LEVEL=Level.WORKLOAD, Settings=NoSettings, contract=lambda _: EXACT)
+    one_sequence = SimpleNamespace(contract=lambda _: EXACT)
     one_sequence.apply = lambda step, _: replace(step, workload=replace(step.workload, micro_batch_size=1))
     load_real = techniques.load
+    declaration = DeclaredTechnique("update", Level.WORKLOAD, NoSettings, None, {}, (), "")
+    monkeypatch.setitem(TECHNIQUES, "one_sequence", declaration)
     monkeypatch.setattr(
         techniques, "load", lambda name: one_sequence if name == "one_sequence" else load_real(name)
     )

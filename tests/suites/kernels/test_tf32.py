@@ -9,7 +9,7 @@ from small_kernels import ARMS, HOST, applied, subject_of
 
 from harness.records import Unavailable
 from suites.kernels import tf32
-from suites.kernels.session import Session
+from suites.kernels.bound_call import Session
 
 
 class Watched(torch.autograd.Function):

@@ -14,7 +14,7 @@ from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Reading, WrongResult
 from suites.limits import suite as limits
-from suites.limits.subject import Subject
+from suites.limits.readings import Subject
 from suites.limits.walls import RANGES
 from suites.limits.workload import Workload
 

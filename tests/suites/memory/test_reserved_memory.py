@@ -10,8 +10,7 @@ from small_steps import CUDA, LLAMA, LLAMA_7B, make_step
 from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
 from harness.records import Note, Origin, Reading
 from suites.memory import suite as memory
-from suites.memory.outside_allocator import outside_allocator_B, retries_to_fit, room_B
-from suites.memory.subject import Subject
+from suites.memory.subject import Subject, outside_allocator_B, retries_to_fit, room_B
 from suites.memory.thresholds import ranks_that_suffice, used_B
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from test_memory_published import subject_of
 from torch._subclasses import FakeTensorMode
 
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.memory_published import litgpt, litgpt_adapter, models
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.simulated_cuda import cuda_operations

@@ -13,9 +13,9 @@ import suites.offload.suite as offload
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Note, Reading
 from suites.offload import largest as module
-from suites.offload import search as searching
+from suites.offload import largest as searching
+from suites.offload.largest import BY_TENSORS, FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
 from suites.offload.ranks import Ranks
-from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
 from suites.offload.subject import baseline, shared_techniques
 from suites.offload.workload import Workload
 from suites.training.correctness import plain_losses, text_updates

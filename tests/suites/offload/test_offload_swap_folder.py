@@ -13,7 +13,7 @@ import torch
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.records import Unavailable
-from suites.offload import swap_folder
+from suites.offload import ranks
 from suites.training.offload.deepspeed_offload import Offload
 from suites.training.offload.host_memory import HostMemory
 from suites.training.resources import Resources
@@ -40,11 +40,11 @@ def test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not(tmp_path)
     living, process = made_by_another(tmp_path, "time.sleep(600)")
     try:
         assert not left.exists()
-        ours = Path(swap_folder.make(str(tmp_path)))
+        ours = Path(ranks.make(str(tmp_path)))
         assert living.is_dir()
         assert ours.is_dir()
         assert ours != living
-        swap_folder.remove(str(ours))
+        ranks.remove(str(ours))
         assert not ours.exists()
     finally:
         process.kill()
@@ -55,7 +55,7 @@ def test_a_number_that_was_given_again_does_not_save_a_folder(tmp_path):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     other = tmp_path / f"harness-swap-{boot}-{os.getpid()}-1-abc"
     other.mkdir()
-    swap_folder.remove(swap_folder.make(str(tmp_path)))
+    ranks.remove(ranks.make(str(tmp_path)))
     assert not other.exists()
 
 
@@ -64,7 +64,7 @@ def test_names_of_another_form_are_somebody_elses(tmp_path):
     kept = [tmp_path / name for name in names]
     for one in kept:
         one.mkdir()
-    swap_folder.remove(swap_folder.make(str(tmp_path)))
+    ranks.remove(ranks.make(str(tmp_path)))
     assert all(one.is_dir() for one in kept)
 
 

@@ -13,22 +13,21 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
-from suites.overlap_schedule import same_order, swizzle_full_mesh, swizzle_ring
 from suites.overlap_schedule import suite as overlap_schedule
 from suites.overlap_schedule.exchange import simulate
 from suites.overlap_schedule.links import Links, Transfer, carry
-from suites.overlap_schedule.model import OverlapModel, closed_form_s, model_of
-from suites.overlap_schedule.subject import Subject
+from suites.overlap_schedule.model import OverlapModel, Subject, closed_form_s, model_of
+from suites.overlap_schedule.optimizations import same_order, swizzle_full_mesh, swizzle_ring
 from suites.overlap_schedule.workload import Workload
 
 RUN = load(["suite=overlap_schedule"])[0]
 RATE, PEAK = 100e9, 500e12
 SCHEDULES = {
     "baseline": lambda subject: subject,
-    "same_order": same_order.apply,
-    "swizzle_ring": swizzle_ring.apply,
-    "whole": lambda subject: swizzle_full_mesh.apply(subject, swizzle_full_mesh.Settings(1)),
-    "parts": lambda subject: swizzle_full_mesh.apply(subject, swizzle_full_mesh.Settings(4)),
+    "same_order": same_order,
+    "swizzle_ring": swizzle_ring,
+    "whole": lambda subject: swizzle_full_mesh(subject, 1),
+    "parts": lambda subject: swizzle_full_mesh(subject, 4),
 }
 OPERATIONS = ["allgather_gemm", "gemm_reduce_scatter"]
 TOPOLOGIES = ["switch", "full_mesh"]
@@ -277,9 +276,9 @@ def test_a_workload_without_an_input_is_unavailable_in_one_line(workload, change
 def test_parts_that_do_not_divide_a_shard_are_refused():
     subject = under("baseline")
     with pytest.raises(Unavailable, match="sub_chunks=3: 512 rows of a shard do not divide by it"):
-        swizzle_full_mesh.apply(subject, swizzle_full_mesh.Settings(3))
+        swizzle_full_mesh(subject, 3)
     with pytest.raises(ValueError, match="sub_chunks=0: expected at least 1"):
-        swizzle_full_mesh.apply(subject, swizzle_full_mesh.Settings(0))
+        swizzle_full_mesh(subject, 0)
     with pytest.raises(Unavailable, match="rate_B_per_s: missing"):
         simulate(replace(subject, workload=replace(subject.workload, rate_B_per_s=None)))
 

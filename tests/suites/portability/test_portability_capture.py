@@ -13,11 +13,10 @@ from torch import nn
 from harness.instruments.kept_code import FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.portability import stablehlo
-from suites.portability.capture import rewrites
-from suites.portability.capture.float64 import evaluated
-from suites.portability.capture.graph import captured, flops_of
+from suites.portability.capture import graph as rewrites
+from suites.portability.capture.dynamic import evaluated
+from suites.portability.capture.graph import Forward, Problem, captured, flops_of
 from suites.portability.capture.problem import FORWARDS, problem_of, with_backward
-from suites.portability.capture.step_function import Forward, Problem
 from suites.portability.compare import compare
 from suites.portability.divergence import source_lines
 from suites.portability.engines import triton

@@ -7,15 +7,20 @@ import pytest
 import torch
 
 from harness.instruments.kept_code import FOLDER
-from harness.instruments.triton_kernels import ascend
-from harness.instruments.triton_kernels.compiled_on_cpu import compiled_on_cpu, kind_of
-from harness.instruments.triton_kernels.linalg_on_cpu import over_a_range, upgraded, with_linalg_copies
+from harness.instruments.triton_kernels import targets
+from harness.instruments.triton_kernels.compiled_on_cpu import (
+    compiled_on_cpu,
+    kind_of,
+    over_a_range,
+    upgraded,
+    with_linalg_copies,
+)
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
 from harness.sweep.worker.worker import host
 from suites.portability.capture import dynamic
+from suites.portability.capture.graph import Problem
 from suites.portability.capture.problem import problem_of
-from suites.portability.capture.step_function import Problem
 from suites.portability.engines import any_length, inductor, iree_targets, triton, xla_targets
 from suites.portability.extra import as_tried, missing
 from suites.portability.stablehlo import without_other_dialects
@@ -164,10 +169,10 @@ def test_without_the_extra_the_reason_names_it(monkeypatch):
     )
     assert missing("no_such_package.compiler") is not None
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv(ascend.VARIABLE, raising=False)
-    assert ascend.VARIABLE in (ascend.unavailable() or "")
+    monkeypatch.delenv(targets.VARIABLE, raising=False)
+    assert targets.VARIABLE in (targets.unavailable() or "")
     with pytest.raises(Unavailable):
-        ascend.lowered("kernel", "module {}")
+        targets.lowered("kernel", "module {}")
 
 
 def test_another_version_is_unavailable_in_one_line():
@@ -185,11 +190,11 @@ def test_a_failing_tool_is_one_line(monkeypatch, tmp_path):
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho 'x:1: error: no such op' >&2\necho more >&2\nexit 1\n")
     tool.chmod(0o755)
-    monkeypatch.setenv(ascend.VARIABLE, str(tool))
+    monkeypatch.setenv(targets.VARIABLE, str(tool))
     with pytest.raises(
         CompilationFailed, match=r"^kernel k does not lower to linalg: x:1: error: no such op$"
     ):
-        ascend.lowered("k", "module {}")
+        targets.lowered("k", "module {}")
 
 
 def test_the_tools_text_is_made_that_of_a_newer_mlir():

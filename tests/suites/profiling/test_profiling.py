@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from harness.instruments.timing import core_account, dependent_chain
+from harness.instruments.timing import core_account
 from harness.instruments.timing.device_telemetry import (
     DeviceSampler,
     DeviceState,
@@ -32,8 +32,7 @@ from suites.profiling.injection.injection_on_rank import Sleeper, before_launche
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.on_rank import send_as
 from suites.profiling.ranks import RankRecord
-from suites.profiling.recorder import StepAccount
-from suites.profiling.subject import Subject, baseline
+from suites.profiling.recorder import StepAccount, Subject, baseline
 from suites.profiling.suite import build
 from suites.profiling.workload import Workload
 
@@ -140,8 +139,8 @@ def test_waiting_for_a_core_is_in_seconds(tmp_path, monkeypatch):
 
 def test_the_fastest_of_a_few_chains_counts(monkeypatch):
     times_s = iter([0.9, 0.4, 0.5])
-    monkeypatch.setattr(dependent_chain, "_one_chain_s", lambda: next(times_s))
-    assert dependent_chain.chain_s() == 0.4
+    monkeypatch.setattr(core_account, "_one_chain_s", lambda: next(times_s))
+    assert core_account.chain_s() == 0.4
 
 
 def test_the_relative_clock_is_by_the_sampled_clock_or_else_by_the_chain():

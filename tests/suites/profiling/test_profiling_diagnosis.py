@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from harness.instruments.traces.factors import TimeShare
 from harness.instruments.traces.segments import State
-from harness.instruments.traces.shares import TimeShare
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount

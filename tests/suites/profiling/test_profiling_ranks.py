@@ -10,15 +10,14 @@ import psutil
 import pytest
 
 from harness.commands.main import main
-from harness.instruments.control_group import group_places
-from harness.instruments.cpu_quota import CPU
+from harness.instruments.control_group import CPU, group_places
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s
 from suites.profiling.injection.truth import calibrated
 from suites.profiling.measure import recorded
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Injection, Subject, baseline
+from suites.profiling.recorder import Injection, Subject, baseline
 from suites.profiling.workload import Workload
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,8 +8,8 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import Unavailable
 from harness.sweep.store import read_records
-from suites.step_gains import attention, exposed, gpu, link, precision, zero_3
 from suites.step_gains import suite as step_gains
+from suites.step_gains.optimizations import attention, exposed, gpu, link, precision, zero_3
 from suites.step_gains.subject import Subject, changed
 from suites.step_gains.workload import Workload
 from suites.training.step_time.questions import answers
@@ -50,20 +50,17 @@ def test_a_step_is_what_the_model_answers_to_the_same_question(name: str):
 
 def test_the_slow_link_takes_as_long_as_the_bytes_that_have_to_cross_it():
     """At the least half of the weights, three times, per node of eight: 12.2 B of them in two bytes."""
-    slow = link.apply(built("gemma_12b_16"), link.Settings(network_B_per_s=1.25e9 / 8))
+    slow = link(built("gemma_12b_16"), network_B_per_s=1.25e9 / 8)
     seconds = values(slow)["time"]
     least_s = 3 * 0.5 * 12.2e9 * 2 / 1.25e9
     assert least_s < seconds < 4 * least_s
-    faster = link.apply(built("gemma_12b_16"), link.Settings(network_B_per_s=1.25e9 / 4))
+    faster = link(built("gemma_12b_16"), network_B_per_s=1.25e9 / 4)
     assert seconds / 2 < values(faster)["time"] < seconds
 
 
 def test_narrow_matmuls_gain_at_most_their_rate():
     for name in LARGE:
-        gain = (
-            values(built(name))["time"]
-            / values(precision.apply(built(name), precision.Settings("fp8")))["time"]
-        )
+        gain = values(built(name))["time"] / values(precision(built(name), "fp8"))["time"]
         assert 1 < gain < 2, name
 
 
@@ -80,9 +77,7 @@ def scores_of(name: str) -> float:
 def test_explicit_attention_takes_as_long_as_its_scores_cross_the_memory(name: str):
     """22 bytes per score, 8 more with recompute, at 40 to 100 % of the datasheet's rate."""
     fused = values(built(name))
-    kept, again = (
-        values(attention.apply(built(name), attention.Settings(one))) for one in ("none", "selective")
-    )
+    kept, again = (values(attention(built(name), one)) for one in ("none", "selective"))
     assert fused["time"] < kept["time"] < again["time"]
     least_s = scores_of(name) / 3.35e12
     fused_s = fused["share/attention"] * fused["time"]
@@ -94,15 +89,13 @@ def test_scores_decide_what_fits():
     """Two bytes per score that a pipeline rank keeps; recomputed they leave one layer's."""
     for name, fits in zip(WITHOUT_CP, (1.0, 0.0, 0.0, 0.0), strict=True):
         fused = values(built(name))
-        kept, again = (
-            values(attention.apply(built(name), attention.Settings(one))) for one in ("none", "selective")
-        )
+        kept, again = (values(attention(built(name), one)) for one in ("none", "selective"))
         assert (fused["fits"], kept["fits"], again["fits"]) == (1.0, fits, 1.0), name
         assert again["peak_memory"] < 1.1 * fused["peak_memory"]
     given = built("llama_8b_64_tp").workload
     scores_B = 2 * 32 / 2 * given.seq_len**2 * 32  # all layers are on one rank, and one micro-batch waits
     more = (
-        values(attention.apply(built("llama_8b_64_tp"), attention.Settings("none")))["peak_memory"]
+        values(attention(built("llama_8b_64_tp"), "none"))["peak_memory"]
         - values(built("llama_8b_64_tp"))["peak_memory"]
     )
     assert more == pytest.approx(scores_B, rel=0.03)
@@ -110,19 +103,19 @@ def test_scores_decide_what_fits():
 
 def test_explicit_attention_has_no_context_parallelism():
     with pytest.raises(Unavailable, match="cp=2: explicit attention has no context parallelism"):
-        attention.apply(built("llama_70b_1024"), attention.Settings("none"))
+        attention(built("llama_70b_1024"), "none")
 
 
 def test_overlap_gains_where_there_are_tensor_parallel_ranks():
     for name in ("llama_70b_1024", "llama_405b_2048"):
-        assert values(exposed.apply(built(name)))["time"] > values(built(name))["time"]
+        assert values(exposed(built(name)))["time"] > values(built(name))["time"]
     with pytest.raises(Unavailable, match="tp 1"):
-        exposed.apply(built("llama_8b_64"))
+        exposed(built("llama_8b_64"))
 
 
 def test_shares_add_up_and_narrow_matmuls_leave_more_to_the_rest():
     for name in LARGE:
-        bf16, fp8 = values(built(name)), values(precision.apply(built(name), precision.Settings("fp8")))
+        bf16, fp8 = values(built(name)), values(precision(built(name), "fp8"))
         for one in (bf16, fp8):
             assert sum(value for key, value in one.items() if key.startswith("share/")) == pytest.approx(1.0)
         assert fp8["share/attention"] > bf16["share/attention"]
@@ -132,8 +125,8 @@ def test_shares_add_up_and_narrow_matmuls_leave_more_to_the_rest():
 def test_zero_3_needs_a_sequence_per_gpu():
     fewer = changed(built("llama_70b_1024"), global_batch_size=512)
     with pytest.raises(Unavailable, match="global_batch_size=512 is no multiple of dp"):
-        zero_3.apply(fewer)
-    layout = zero_3.apply(built("llama_70b_1024")).workload.layout
+        zero_3(fewer)
+    layout = zero_3(built("llama_70b_1024")).workload.layout
     assert (layout.get("tp", 1), layout.get("pp", 1)) == (1, 1)
 
 
@@ -142,8 +135,7 @@ def test_a_token_costs_the_hour_over_what_it_makes():
     tokens_per_hour = 3600 * own["tokens_per_s_per_device"]
     assert own["cost_per_token"] == pytest.approx(1.42 / tokens_per_hour)
     assert own["run_cost"] == pytest.approx(15e12 * 1.42 / tokens_per_hour)
-    settings = gpu.Settings("gb200", 4, 50e9, 2.36, 4)
-    other = values(gpu.apply(built("llama_405b_2048"), settings))
+    other = values(gpu(built("llama_405b_2048"), "gb200", 4, 50e9, 2.36, 4))
     speed = other["tokens_per_s_per_device"] / own["tokens_per_s_per_device"]
     assert other["cost_per_token"] / own["cost_per_token"] == pytest.approx(2.36 / 1.42 / speed)
 

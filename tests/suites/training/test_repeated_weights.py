@@ -10,7 +10,7 @@ from torch import nn
 
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.models import quantized_weights
-from suites.training.optimizers import blockwise
+from suites.training.optimizers import adamw_8bit
 from suites.training.techniques import build_step
 
 STEP = replace(LLAMA, num_hidden_layers=3)
@@ -49,11 +49,11 @@ def test_the_timeline_is_that_of_running_each_widening(base, recompute, steps, m
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
 def test_a_slice_of_each_size_stands_for_all(at_once, optimizer, monkeypatch):
     """512 divides every matrix of the model, 640 leaves a shorter slice; the slow way runs every slice."""
-    monkeypatch.setattr(blockwise.slices, "__defaults__", (at_once,))
+    monkeypatch.setattr(adamw_8bit.slices, "__defaults__", (at_once,))
     recipe = ["mixed_precision", *FULL, {"lora": {"rank": 4, "base": "nf4"}}]
     step = build_step(replace(STEP, optimizer=optimizer), recipe)
     short = dry_run(step, Device("cuda"), full=True)
-    monkeypatch.setattr(blockwise, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
+    monkeypatch.setattr(adamw_8bit, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
     slow = dry_run(step, Device("cuda"), full=True)
     assert len(slow.timeline.events) > 2 * len(short.timeline.events)
     assert (slow.peak_B, slow.reserved_B, slow.allocated_B) == (

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
-from suites.memory.measure import losses, measure_peak
+from suites.memory.live_bytes import losses, measure_peak
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
@@ -72,7 +72,7 @@ SMALL = replace(
 
 HOST = Device("host", measured=True)
 
-IMPORTED = ["deepspeed", "torch._dynamo", "torch.distributed.fsdp", "suites.memory.measure"]
+IMPORTED = ["deepspeed", "torch._dynamo", "torch.distributed.fsdp", "suites.memory.live_bytes"]
 """What all ranks import, once for all of them."""
 
 

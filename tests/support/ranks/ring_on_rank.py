@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
+from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.memory.allocator import watch
 from suites.training.dry_run.dry_run import gloo_workspace
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from small_steps import GPT, HOST
 
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.dry_run.dry_run import dry_run
 
 ALLOWED = 5e-4

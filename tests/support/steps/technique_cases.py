@@ -1,7 +1,5 @@
 """Every technique with the settings in which tests try it alone."""
 
-from harness.config.variants.techniques import built
-from harness.config.variants.techniques import names as names_read
 from suites.training import techniques
 
 SETTINGS = {
@@ -48,13 +46,5 @@ SETTINGS = {
 }
 """More than the defaults; a technique that is not listed is tried with its own."""
 
-NOT_BUILT = set(names_read()) - set(built())
-"""Techniques that exist to say why they cannot be had."""
-
-ALONE = [
-    (name, given)
-    for name in techniques.names()
-    for given in SETTINGS.get(name, [{}])
-    if name not in NOT_BUILT
-]
-"""Each technique that is built, with each of its settings."""
+ALONE = [(name, given) for name in techniques.names() for given in SETTINGS.get(name, [{}])]
+"""Each technique with each of its settings."""

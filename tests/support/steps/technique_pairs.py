@@ -18,7 +18,7 @@ from variants import applied, tiny_run
 from harness.config.code_fingerprint import ROOT
 from harness.config.protocols import close, prepared
 from harness.config.variants.optimizations import Variant, suites_with_techniques
-from harness.config.variants.techniques import built
+from harness.config.variants.techniques import names
 from harness.records import Unavailable
 from suites.training import techniques
 
@@ -55,7 +55,7 @@ class Tried(NamedTuple):
 
 def combined() -> list[tuple[str, ...]]:
     """Return each technique alone, then each pair."""
-    known = built()
+    known = names()
     return [*((one,) for one in known), *combinations(known, 2)]
 
 

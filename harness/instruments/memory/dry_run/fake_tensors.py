@@ -1,6 +1,8 @@
 """Follow every storage of a run on fake tensors and log each allocation and release, for dry runs.
 
 Nothing is allocated: the log has the allocations that a real run would request, operation by operation.
+
+What a stretch of code allocates and releases again, so that a dry run can log it without running it.
 """
 
 from __future__ import annotations
@@ -16,9 +18,34 @@ from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
 from harness.instruments.memory.dry_run.calling_line import CallingLine
-from harness.instruments.memory.dry_run.repeated import Temporaries, temporaries_of
-from harness.instruments.memory.memory_timeline import SET_UP, Ledger, OpSite
+from harness.instruments.memory.memory_timeline import SET_UP, Ledger, MemoryEvent, OpSite
 from harness.instruments.memory.workspaces import call_of, takes_more
+
+
+class Temporaries(NamedTuple):
+    """What a stretch of code allocates and releases."""
+
+    storages: int
+    events: list[tuple[int, int, OpSite, bool]]  # storage, bytes, site, whether its line is not the caller's
+
+
+def temporaries_of(events: Sequence[MemoryEvent], before: int, line: str) -> Temporaries | None:
+    """Return a stretch's events, its storages numbered from 0; None where it touches or keeps others."""
+    held: dict[int, int] = {}
+    for one in events:
+        held[one.storage] = held.get(one.storage, 0) + one.delta_B
+    if any(number < before for number in held) or any(held.values()):
+        return None
+    count = 1 + max(held, default=before - 1) - before
+    return Temporaries(
+        count,
+        [
+            (one.storage - before, one.delta_B, one.place, one.place.line != line)
+            for one in events
+            if one.delta_B
+        ],
+    )
+
 
 COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
 

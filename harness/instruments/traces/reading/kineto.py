@@ -19,9 +19,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.instruments.traces.reading.error import HOW_TO_RECORD, TraceError, shortened
-from harness.instruments.traces.reading.kinds import ON_DEVICE, is_unread, kind_of, kind_of_kernel
-from harness.instruments.traces.reading.trace import CollectiveCall, EventKind, Ints, RankTrace, Track
+from harness.instruments.traces.reading.trace import (
+    HOW_TO_RECORD,
+    ON_DEVICE,
+    CollectiveCall,
+    EventKind,
+    Ints,
+    RankTrace,
+    TraceError,
+    Track,
+    is_unread,
+    kind_of,
+    kind_of_kernel,
+    shortened,
+)
 
 SUFFIXES = (".json", ".json.gz")
 

@@ -1,4 +1,9 @@
-"""One rank's trace as columns: an event is one position in every array."""
+"""The one error of this package.
+
+One rank's trace as columns: an event is one position in every array.
+
+What the categories of Kineto are, of NVIDIA, AMD, Intel, MTIA and backends of others.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,33 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+HOW_TO_RECORD = "record it with torch.profiler.profile(...) and prof.export_chrome_trace(path)"
+"""What a user does to get a trace that can be read."""
+
+
+LONGEST = 280
+"""Characters of a message, so that it has at most 300 with the command's name in front."""
+
+
+class TraceError(ValueError):
+    """A trace cannot be used; the message says in one line what is missing and how to record it.
+
+    A longer message is cut in the middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        """Keep the message as one line."""
+        super().__init__(shortened(" ".join(message.split()), LONGEST))
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most so many characters, at least 3; a longer one is cut in the middle."""
+    if len(text) <= length:
+        return text
+    kept = max(length - 1, 2)
+    return f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -120,3 +152,67 @@ class RankTrace:
         same = known[at] == self.correlation[events]
         found[events[same]] = launches[at[same]]
         return found
+
+
+KINDS = {
+    "cpu_op": EventKind.OP,
+    "operator": EventKind.OP,  # PyTorch 1.8 to 1.11
+    "user_annotation": EventKind.ANNOTATION,
+    "runtime": EventKind.LAUNCH,  # PyTorch 1.8 to 1.11, and where accelerators share one name
+    "driver": EventKind.LAUNCH,
+    "kernel": EventKind.KERNEL,
+    "concurrent_kernel": EventKind.KERNEL,
+    "mtia_ccp_events": EventKind.KERNEL,
+    "hpu_op": EventKind.KERNEL,
+    "memcpy": EventKind.COPY,
+    "memset": EventKind.COPY,
+    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
+    "python_function": EventKind.PYTHON,
+}
+"""Category in lower case -> kind."""
+
+ENDINGS = {
+    "_runtime": EventKind.LAUNCH,  # of cuda, hip, xpu, mtia, privateuse1 and others
+    "_driver": EventKind.LAUNCH,
+    "_kernel": EventKind.KERNEL,
+    "_memcpy": EventKind.COPY,
+    "_memset": EventKind.COPY,
+    "_user_annotation": EventKind.DEVICE_ANNOTATION,
+}
+"""How categories of accelerators end, after the accelerator's name."""
+
+HOST_RUNTIMES = ("glow_runtime",)
+"""Categories with such an ending that launch nothing on a device."""
+
+NO_WORK = ("trace", "overhead", "sync", "event", "range", "insight", "counters", "runtime")
+"""How categories end that have a stream and do no work: waits (cuda_sync), and overhead of the profiler."""
+
+ON_DEVICE = (EventKind.KERNEL, EventKind.COPY)
+
+COPY_BY_NAME = re.compile(r"^(dma_|(hip)?mem(cpy|set)\b)", re.IGNORECASE)
+"""Kernels of accelerators without a category of their own for copies (MTIA)."""
+
+WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")
+"""Entries on a stream of MTIA in which the device waits for another stream, or marks a time."""
+
+
+def kind_of(category: str) -> EventKind:
+    """Return what events of a category are; `EventKind.OTHER` for those that are not read."""
+    category = category.lower()
+    if category in HOST_RUNTIMES:
+        return EventKind.OTHER
+    ending = next((kind for end, kind in ENDINGS.items() if category.endswith(end)), EventKind.OTHER)
+    return KINDS.get(category, ending)
+
+
+def is_unread(category: str) -> bool:
+    """Return whether events of a category with a stream are work of a device that is not read."""
+    category = category.lower()
+    return kind_of(category) == EventKind.OTHER and category != "" and not category.endswith(NO_WORK)
+
+
+def kind_of_kernel(name: str) -> EventKind:
+    """Return what an event in a category of kernels is by its name: a kernel, a copy or a wait."""
+    if COPY_BY_NAME.match(name):
+        return EventKind.COPY
+    return EventKind.OTHER if WAIT_BY_NAME.match(name) else EventKind.KERNEL

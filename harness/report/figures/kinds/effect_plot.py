@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from harness.claims.model import Claim
 from harness.report.data.result_index import ResultIndex
 from harness.report.data.speedup import Comparison, compared, noise_of
-from harness.report.figures.axes import log_ticks, set_ticks, x_title
+from harness.report.figures.axes import LIGHT, SERIES, Tip, log_ticks, set_ticks, x_title
 from harness.report.figures.figure import Drawing, Figure, alt_text, origins
-from harness.report.figures.svg import LIGHT, SERIES, Tip
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables.tables import percent
 from harness.units import times

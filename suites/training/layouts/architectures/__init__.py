@@ -1,5 +1,1 @@
-"""What the architectures of transformers have besides the sizes that all share, by model_type.
-
-Each function takes transformers' own config object. A test compares each architecture's parameters with those
-of transformers' own model.
-"""
+"""Hugging Face's architectures: what their config classes compute, and what of a shape each has."""

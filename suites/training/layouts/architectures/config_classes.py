@@ -7,27 +7,17 @@ its first line; `derived` has what the classes compute. A test compares both wit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.config.user_inputs.config_values import fault, shown
 from harness.records import Unavailable
-from suites.training.layouts.architectures.derived import BEFORE, FAULTS, PROPERTIES, Values
+from suites.training.layouts.architectures.derived import FAULTS, PROPERTIES, Values, derive
 from suites.training.models.config_fault import IGNORED, PYTHON_TYPES
 
 TABLE = Path(__file__).with_name("config_classes.jsonl")
-
-IS_OF_KIND: Mapping[str, Callable[[Any], bool]] = {
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, float),
-    "bool": lambda value: isinstance(value, bool),
-    "str": lambda value: isinstance(value, str),
-    "dict": lambda value: isinstance(value, dict),
-    "list": lambda value: isinstance(value, list),
-    "null": lambda value: value is None,
-}
 
 
 class ConfigValues:
@@ -76,8 +66,7 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
         _refuse_key(model_type, row, key, value)
     values: Values = {renames.get(name, name): given.get(name, default) for name, default in defaults.items()}
     others = {key: value for key, value in given.items() if key not in defaults}
-    for derive in BEFORE.get(model_type, ()):
-        derive(values, others)
+    derive(model_type, values, others)
     values.update({renames.get(key, key): value for key, value in others.items()})
     for name, compute in PROPERTIES.get(model_type, {}).items():
         values[name] = compute(values)
@@ -104,17 +93,18 @@ def _refuse_key(model_type: str, row: Mapping[str, Any], key: str, value: Any) -
 
 
 def _is_of(kind: str, value: Any) -> bool:
+    """Return whether a value of JSON is of a kind, as `int`, `null` or `list:int,str`."""
     if kind.startswith("list:"):
         items = kind.removeprefix("list:").split(",")
-        return isinstance(value, list) and all(any(IS_OF_KIND[one](item) for one in items) for item in value)
-    return IS_OF_KIND[kind](value)
+        return isinstance(value, list) and all(any(_is_of(one, item) for one in items) for item in value)
+    return kind == ("null" if value is None else type(value).__name__)
 
 
 def _expected(key: str, value: Any, kinds: str) -> str:
     """Return in words what a key must be."""
     if key in ("rope_scaling", "rope_parameters"):
         return "an object with rope_type and its parameters, or null"
-    if kinds == "float" and IS_OF_KIND["int"](value):
+    if kinds == "float" and _is_of("int", value):
         return f"a number with a decimal point, as {value}.0"
     named = [words for kind, words in PYTHON_TYPES.items() if kind in kinds.split("|")]
     named += ["a list"] if "list" in kinds else []

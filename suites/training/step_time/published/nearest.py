@@ -35,14 +35,7 @@ class KnownStep(NamedTuple):
 def known_steps() -> tuple[KnownStep, ...]:
     """Return the published steps that ran."""
     typed = ((row, typed_step(row)) for row in published() if ran(row))
-    return tuple(
-        KnownStep(
-            row,
-            step.questions[0],
-            published_steps(step.questions, step.run, recompute_known=step.recompute_known),
-        )
-        for row, step in typed
-    )
+    return tuple(KnownStep(row, step.questions[0], published_steps(step)) for row, step in typed)
 
 
 def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:

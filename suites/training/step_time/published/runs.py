@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from harness.question import FieldOrigin, KeyRead, Question, question_of
-from suites.training.layouts.shape_of_sizes import SIZES_NEEDED
+from suites.training.layouts.shape_of_config import SIZES_NEEDED
 from suites.training.step_time.published.typed import (
     Row,
     common_fields,

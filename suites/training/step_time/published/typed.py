@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from harness.question import FieldOrigin, Question, question_of
-from suites.training.layouts.shape_of_sizes import SIZES_NEEDED
+from suites.training.layouts.shape_of_config import SIZES_NEEDED
 from suites.training.step_time.rates.gpu import RatedGpu, gpu_of, nvlink_domain
 from suites.training.step_time.whole_step.setting import RunFacts
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 import harness
+from harness.records import Unavailable
 
 HARDWARE = Path(harness.__file__).parent / "conf" / "hardware"  # a link to conf/, a copy where installed
 
@@ -95,6 +96,14 @@ def gpu_of(device: str) -> RatedGpu | None:
     chip = name.split("_")[0]
     near = ALIKE.get(chip) or next((one for one in known if one.split("_")[0] == chip), None)
     return None if near is None else _variant(_read(near), name, chip)
+
+
+def known_gpu(device: str) -> RatedGpu:
+    """Return the GPU of a name; raises `Unavailable` where no chip is alike."""
+    gpu = gpu_of(device)
+    if gpu is None:
+        raise Unavailable(f"device={device}: conf/hardware has no GPU like it")
+    return gpu
 
 
 NVLINK_DOMAIN = 64

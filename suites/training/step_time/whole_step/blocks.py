@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.layout import ProgramName
+from harness.question import ProgramName
 from suites.training.step_time.collectives import Amount, Floats
 
 

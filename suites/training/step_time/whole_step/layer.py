@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import layer_parameters
 from suites.training.step_time.rates.kernels import attention_flop, matmul_s
-from suites.training.step_time.whole_step.scores import scores_s
-from suites.training.step_time.whole_step.setting import StepSetting
+from suites.training.step_time.whole_step.setting import StepSetting, scores_s
 
 BACKWARD_ATTENTION = 2.5
 """FLOP of attention's backward pass over those of its forward: arXiv 2307.08691, section 4."""

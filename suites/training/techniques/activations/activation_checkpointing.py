@@ -3,18 +3,15 @@
 `full` keeps each layer's input alone. `selective` (arXiv 2205.05198) also keeps the results of the linear
 layers, and recomputes what is large and cheap: attention scores, norms, activation functions. `per_op` keeps
 the results of attention and of every second linear layer, as torchtitan's selective checkpointing does.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,16 +22,12 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import ActivationCheckpointingSettings
 from suites.training.models.model import blocks_of
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-LEVEL = Level.ACTIVATIONS
-ROLE = Role.ACTIVATIONS
 
 aten = torch.ops.aten
 
@@ -59,32 +52,19 @@ and with the CPU's fused attention. Linear layers with a bias (`aten.addmm`) are
 NO_FORMULA = "the formula knows full and selective checkpointing of every layer; this step's is {recompute}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what is recomputed.
-
-    `mode`: "full" recomputes everything but each layer's input; "selective" also keeps the results of linear
-    layers; "per_op" keeps those of fused attention, of reduce-scatters and of every second linear layer.
-    `every`: checkpoint every so many-th layer alone, and keep everything in the others.
-    """
-
-    mode: Literal["full", "selective", "per_op"] = "full"
-    every: Annotated[int, Bounds(at_least=1)] = 1
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: ActivationCheckpointingSettings) -> Contract:
     """Return `EXACT`: the same operations, some of them twice."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: ActivationCheckpointingSettings) -> str | None:
     """Return why no layer would be checkpointed; None where some are."""
     if settings.every > workload.num_hidden_layers:
         return f"every={settings.every}: allowed are 1 to num_hidden_layers={workload.num_hidden_layers}"
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: ActivationCheckpointingSettings) -> TrainingStep:
     """Return the step with its layers checkpointed, or every so many-th."""
     recompute = settings.mode if settings.every == 1 else f"{settings.mode}, every {settings.every}"
     features = replace(step.features, recompute=recompute)
@@ -99,7 +79,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+def wrap(settings: ActivationCheckpointingSettings, model: nn.Module, resources: Resources) -> nn.Module:
     """Run layers under `checkpoint`, which keeps their input and the state of the random generator.
 
     As in torchtitan the last of each `every` layers is checkpointed.

@@ -8,9 +8,6 @@ tensors stay, because the backward pass starts with them. So the device has the 
 Weights and buffers are never copied; what several operations save is copied once. On CUDA, without
 `prefetch`, it is torch's `save_on_cpu`, which also copies weights, and copies a tensor as often as it is
 saved.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,36 +25,22 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import ActivationOffloadSettings
 from suites.training.dry_run.simulated_host import SimulatedHost
 from suites.training.models.model import blocks_of
 from suites.training.offload.activation_shelf import Shelf, Stored
 from suites.training.offload.host_memory import HostMemory
 from suites.training.offload.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 
-LEVEL = Level.ACTIVATIONS
-ROLE = Role.ACTIVATIONS
-EXCLUDES = {"compile": "hooks on saved tensors do not see what compiled code saves"}
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose when activations are copied.
-
-    `prefetch`: copy alongside the computation, one block behind it and one ahead; else computation waits.
-    """
-
-    prefetch: bool = False
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: ActivationOffloadSettings) -> Contract:
     """Return `EXACT`: the same bytes come back."""
     return EXACT
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: ActivationOffloadSettings) -> TrainingStep:
     """Return the step with its blocks' activations on the host."""
     place = "host_prefetched" if settings.prefetch else "host"
     return replace(
@@ -68,7 +51,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+def wrap(settings: ActivationOffloadSettings, model: nn.Module, resources: Resources) -> nn.Module:
     """Make the blocks of `model` put on the host what they save."""
     host = resources.host
     if settings.prefetch:

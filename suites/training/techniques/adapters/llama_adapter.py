@@ -3,43 +3,29 @@
 In each layer from `start_layer` on, all tokens also attend to prompts of that layer. The result is multiplied
 by one number per head, which is zero at first, and added. Version 2 also trains the norms, and a scale and a
 bias for the results of each linear layer, the output layer too. The frozen base may be stored in fewer bits,
-as in `lora`.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. A quantized base is not sharded.
+as in `lora`. A quantized base is not sharded.
 
 Shapes: those of `suites.training.models.model`, and L prompts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.declared import LlamaAdapterSettings
 from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.techniques.adapters.lora import freeze, with_frozen_base
 from suites.training.workload import Workload
-
-LEVEL = Level.MODEL
-EXCLUDES = {
-    "lora": "each of them trains its own adapters alone",
-    "tensor_parallel": "it shards plain linear layers by name, and prompts have all heads",
-    "host_update": "it copies the gradient of every parameter to the host, and frozen ones have none",
-    "fsdp1": "its flat parameters of frozen and trained parameters are not checked; use fsdp2",
-    "float8": "version 2's scales and biases next to float8 products are not checked",
-    "pipeline": "adapters over stages are not checked",
-}
 
 LEARNING_RATE = 9e-3
 """Learning rate, unless the workload sets one (arXiv 2303.16199, section 4.1): gates are zero at first."""
@@ -47,31 +33,12 @@ LEARNING_RATE = 9e-3
 NORMS = nn.RMSNorm, nn.LayerNorm, RMSNormBy
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose the adapters, and how the rest is stored.
-
-    `version`: 1: prompts alone; 2: also the norms, and scales and biases of linear layers.
-    `prompt_length`: prompts per layer.
-    `start_layer`: the first layer with prompts, from 0.
-    `base`: how frozen weights are stored: "bf16"; "nf4" or "int8": the linear layers of the model's layers in
-    4 or 8 bits and all else in bf16; None: in the step's type.
-    `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
-    """
-
-    version: Literal[1, 2] = 1
-    prompt_length: Annotated[int, Bounds(at_least=1)] = 10
-    start_layer: Annotated[int, Bounds(at_least=0)] = 2
-    base: Literal["bf16", "nf4", "int8"] | None = None
-    double_quantization: bool = True
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: LlamaAdapterSettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
     return CHANGES_THE_MATHEMATICS
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: LlamaAdapterSettings) -> str | None:
     """Return why no layer would have prompts; None where some have."""
     if settings.start_layer >= workload.num_hidden_layers:
         last = f"the last layer, {workload.num_hidden_layers - 1}"
@@ -79,7 +46,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: LlamaAdapterSettings) -> TrainingStep:
     """Return the step with a frozen model and adapters; raises `Unavailable` for another model."""
     if step.make_model is not None:
         raise Unavailable(
@@ -96,7 +63,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def insert(settings: Settings, kind: str, model: nn.Module, resources: Resources) -> nn.Module:
+def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resources: Resources) -> nn.Module:
     """Freeze the model, quantize its layers and add adapters.
 
     A dry run or a check may build fewer layers than the workload has. If none is from `start_layer` on, all

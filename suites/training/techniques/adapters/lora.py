@@ -3,40 +3,30 @@
 B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
 Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
 arXiv 2305.14314, see `quantized_weights.py`). With `dora` (DoRA, arXiv 2402.09353) the norm of each row of
-the sum of both weights is trained, too.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. A quantized base is not sharded.
+the sum of both weights is trained, too. A quantized base is not sharded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.declared import LoRASettings
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.models.quantized_weights import FrozenLinear, Int8Linear, Nf4Linear
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.trainer import build_model
 from suites.training.workload import Workload
-
-LEVEL = Level.MODEL
-EXCLUDES = {
-    "tensor_parallel": "it shards plain linear layers by name, and adapters are others",
-    "host_update": "it copies the gradient of every parameter to the host, and frozen ones have none",
-}
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -47,38 +37,12 @@ LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose the adapters, what they are added to, and how the rest is stored.
-
-    `rank`: the rows of A and the columns of B.
-    `alpha`: adapters' results are multiplied by alpha / rank.
-    `dropout`: the share of an adapter's inputs that are dropped in training.
-    `targets`: names of linear layers (query, value, ...; another model's own, such as q_proj), or "layers":
-    every linear layer of the model's layers.
-    `base`: how frozen weights are stored: "bf16"; "nf4" or "int8": the linear layers of the model's layers in
-    4 or 8 bits and all else in bf16; None: in the step's type.
-    `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
-    `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
-    `dora`: whether a magnitude per output is trained, too (DoRA).
-    """
-
-    rank: Annotated[int, Bounds(at_least=1)] = 8
-    alpha: Annotated[float, Bounds(above=0)] = 16.0
-    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
-    targets: Sequence[str] | str = LAYERS
-    base: Literal["bf16", "nf4", "int8"] | None = None
-    double_quantization: bool = True
-    adapter_dtype: Literal["fp32", "bf16"] | None = None
-    dora: bool = False
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: LoRASettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
     return CHANGES_THE_MATHEMATICS
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: LoRASettings) -> str | None:
     """Return why adapters cannot be so; None where they can."""
     if settings.rank > workload.hidden_size:
         return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
@@ -89,7 +53,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: LoRASettings) -> TrainingStep:
     """Return the step with a frozen model and adapters; raises `Unavailable` for unknown targets."""
     step = with_frozen_base("lora", step, settings.base)
     with torch.device("meta"):
@@ -117,7 +81,7 @@ def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> Trainin
     )
 
 
-def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resources) -> nn.Module:
+def insert(settings: LoRASettings, foreign: bool, model: nn.Module, resources: Resources) -> nn.Module:
     """Freeze the model, quantize its layers and add adapters.
 
     `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
@@ -181,7 +145,7 @@ def quantized(layer: nn.Linear, base: str | None, double: bool) -> nn.Module:
 class LoRALinear(nn.Module):
     """A frozen linear layer and its adapter."""
 
-    def __init__(self, base: nn.Module, shape: nn.Linear, settings: Settings) -> None:
+    def __init__(self, base: nn.Module, shape: nn.Linear, settings: LoRASettings) -> None:
         super().__init__()
         dtype = shape.weight.dtype if settings.adapter_dtype is None else DTYPES[settings.adapter_dtype]
         with torch.device(shape.weight.device):
@@ -209,7 +173,7 @@ class DoRALinear(LoRALinear):
     from the full sum in every forward pass, and autograd keeps the results of both layers.
     """
 
-    def __init__(self, base: Any, shape: nn.Linear, settings: Settings) -> None:
+    def __init__(self, base: Any, shape: nn.Linear, settings: LoRASettings) -> None:
         super().__init__(base, shape, settings)
         self.bias, base.bias = base.bias, None  # it is not scaled
         self.magnitude = nn.Parameter(self.norms())

@@ -3,42 +3,26 @@
 Explicit attention keeps scores, masked scores, weights and dropped weights, each of size (batch, heads,
 seq_len, seq_len), per layer. The fused kernel keeps its output and one number per row, and computes the
 scores again in the backward pass.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from suites.training.contract import EXACT, Contract
-from suites.training.roles import Level
+from suites.training.declared import AttentionSettings
 from suites.training.step import TrainingStep
-
-LEVEL = Level.MODEL
 
 KERNELS = {"flash": "sdpa", "explicit": "explicit"}
 """Each kernel, and the model's name for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose how attention is computed.
-
-    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", with scores as a tensor.
-    """
-
-    kernel: Literal["flash", "explicit"] = "flash"
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: AttentionSettings) -> Contract:
     """Return `EXACT`: the same sums, taken block by block."""
     return EXACT
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: AttentionSettings) -> TrainingStep:
     """Return the step with that kernel in every layer."""
     kind = KERNELS[settings.kernel]
     return replace(step, attention=kind, features=replace(step.features, attention=kind))

@@ -1,25 +1,20 @@
-"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. With `fsdp2` it needs `scope: blocks`.
+"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels. With `fsdp2` it
+needs `scope: blocks`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from torch import nn
 
 from suites.training.contract import Contract, Within
+from suites.training.declared import CompileSettings
 from suites.training.models.model import blocks_of
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-LEVEL = Level.COMPILER
 
 TOLERANCE = 1e-4
 """Share of the first loss: generated kernels sum in another order, thousands of roundings of 2^-24 each."""
@@ -34,31 +29,19 @@ NO_DRY_RUN = {
 """Why a step compiled in this mode has no dry run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what is compiled, and how.
-
-    `mode`: torch.compile's mode.
-    `scope`: "model" compiles all of it as one graph; "blocks" compiles each layer alone, as FSDP2 needs it.
-    """
-
-    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
-    scope: Literal["model", "blocks"] = "model"
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: CompileSettings) -> Contract:
     """Return the tolerance of fp32 sums in another order."""
     return Within(TOLERANCE)
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: CompileSettings) -> str | None:
     """Return why one graph cannot have all of the model; None where it can."""
     if workload.num_experts is not None:
         return "a mixture of experts (num_experts) reads how many tokens each expert has, which ends a graph"
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: CompileSettings) -> TrainingStep:
     """Return the step with its model compiled for its one shape, at its first call."""
     unlike = (*step.features.activations_unlike, PARTITIONED)
     return replace(
@@ -69,7 +52,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def compile_model(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+def compile_model(settings: CompileSettings, model: nn.Module, resources: Resources) -> nn.Module:
     """Compile the model or its layers in place: parameters keep their names."""
     parts = [model] if settings.scope == "model" else blocks_of(model)
     for part in parts:

@@ -9,10 +9,7 @@ backward pass. With `fsdp2` ranks are a mesh of `dp_size` rows of `cp_size` neig
 row shares each sequence, and all ranks shard the model.
 
 torch's own context parallelism replaces CUDA's attention operations alone. This one is written with
-collectives that run on CPUs, too.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.models.model` alone.
+collectives that run on CPUs, too. It works on `suites.training.models.model` alone.
 
 Shape suffixes, besides those of that module: G key-value heads, S tokens of a full sequence, T of this rank's
 part, C of one chunk, E from the first to the last of a chunk.
@@ -22,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,34 +29,18 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import ContextParallelSettings
 from suites.training.models.model import Transformer
-from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
+from suites.training.ranks.pipeline_stages import ContextGroup
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Workload
 
-LEVEL = Level.CONTEXT_PARALLELISM
-ROLE = Role.CONTEXT_PARALLELISM
-EXCLUDES = {
-    "ddp": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "fsdp1": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "zero": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "host_update": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "local_sgd": "ranks that share each sequence form a mesh with fsdp2 alone",
-    "compile": "attention has collectives that torch.compile would have to break its graph for",
-}
-
 NOTE = "each rank has 1/cp_size of each sequence; keys and values of all of it are gathered in every layer"
 REPLICATED = "context parallel, rank 0: all parameters, gradients and states"
 UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Set nothing: the workload's `cp_size` is the number of ranks that share each sequence."""
 
 
 def unavailable() -> str | None:
@@ -67,12 +48,12 @@ def unavailable() -> str | None:
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: ContextParallelSettings) -> Contract:
     """Return `EXACT`: the same attention, of some queries on each rank."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: ContextParallelSettings) -> str | None:
     """Return why ranks cannot share a sequence; None where they can."""
     if workload.other_code:
         return "it changes the attention of suites.training.models.model alone, not another model's"
@@ -89,7 +70,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: ContextParallelSettings) -> TrainingStep:
     """Return one of `cp_size` ranks' step; `fsdp2` is applied later."""
     cp_size, with_fsdp2 = step.workload.cp_size, step.settings_of("fsdp2") is not None
     refuse_without_fsdp2(step, "context_parallel")

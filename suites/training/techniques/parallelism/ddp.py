@@ -2,18 +2,15 @@
 
 The model's only buffers are constants, which need no broadcast. DDP's reducer is written in C++ and does not
 run on fake tensors: a dry run has the model without it, and the bytes of its buckets, which are allocated
-once. Where gradients are views of them, the gradients stay from step to step and stand for them.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. `powersgd` needs it, and changes what it sends.
+once. Where gradients are views of them, the gradients stay from step to step and stand for them. `powersgd`
+needs it, and changes what it sends.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
 
 import torch
 import torch.distributed as dist
@@ -21,15 +18,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract, Within
+from suites.training.declared import DDPSettings
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
-
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
 
 BF16_REDUCTION = 1e-3
 """Share of the first loss: bf16 rounds a gradient by 2^-9 of it, and AdamW divides by its size."""
@@ -42,26 +35,12 @@ FIRST_BUCKET_B = 1 << 20
 be full, and refuses buckets below this. DDP has made its own by then, of the size that was chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose how gradients are reduced.
-
-    `buckets`: the number of buckets of equal size; None: torch's, of 25 MiB each.
-    `reduce_dtype`: the type in which gradients are sent, "fp32", or "bf16" by torch's bf16_compress_hook.
-    `gradient_as_bucket_view`: gradients are views of the buckets; else each gradient is stored twice.
-    """
-
-    buckets: Annotated[int, Bounds(at_least=1)] | None = None
-    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
-    gradient_as_bucket_view: bool = False
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: DDPSettings) -> Contract:
     """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
     return EXACT if settings.reduce_dtype == "fp32" else Within(BF16_REDUCTION)
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: DDPSettings) -> TrainingStep:
     """Return the step as one of the workload's `dp_size` ranks takes it."""
     unlike = step.features.states_unlike
     if not settings.gradient_as_bucket_view:
@@ -80,7 +59,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def wrap(settings: Settings, hooked: bool, model: nn.Module, resources: Resources) -> nn.Module:
+def wrap(settings: DDPSettings, hooked: bool, model: nn.Module, resources: Resources) -> nn.Module:
     """Return the model in DDP; a fake one as it is, with its buckets.
 
     `hooked`: another technique registers a communication hook, of which DDP takes one.

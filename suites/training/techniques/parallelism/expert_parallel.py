@@ -10,17 +10,14 @@ shards its experts over the ranks that have the same ones, and the rest of the m
 
 With `tensor_parallel` the ranks that share a layer share each of its experts, too, by width. Or, as in
 torchtitan, each expert is on one rank and they are among the ranks over which experts are spread; each then
-sends its own tokens, so this needs sequence parallelism.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.models.model` alone.
+sends its own tokens, so this needs sequence parallelism. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -30,45 +27,20 @@ from torch.distributed.tensor import DTensor, Shard
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import ExpertParallelSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
-from suites.training.ranks.expert_group import ExpertGroup
+from suites.training.ranks.expert_group import WIDTH, ExpertGroup, experts_of, spread
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
-from suites.training.ranks.tensor_mixture import WIDTH, experts_of, spread
 from suites.training.ranks.width_group import WidthGroup
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Workload
 
-LEVEL = Level.EXPERT_PARALLELISM
-ROLE = Role.EXPERT_PARALLELISM
-EXCLUDES = {
-    "ddp": "ranks that share experts form a mesh with fsdp2 alone",
-    "fsdp1": "ranks that share experts form a mesh with fsdp2 alone",
-    "zero": "ranks that share experts form a mesh with fsdp2 alone",
-    "host_update": "ranks that share experts form a mesh with fsdp2 alone",
-    "local_sgd": "ranks that share experts form a mesh with fsdp2 alone",
-    "activation_offload": "saved distributed tensors have no storage of their own to copy",
-    "lora": "adapters next to experts of other ranks are not checked",
-    "llama_adapter": "adapters next to experts of other ranks are not checked",
-}
-
 NOTE = "expert parallel, rank 0: 1/ep_size of each layer's experts, their gradients and states"
 REPLICATED = "expert parallel, rank 0: all other parameters, gradients and states"
 EVEN = "the dry run sends every expert an equal share of the tokens; a real routing is uneven"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The workload's `ep_size` is the number of ranks that share each layer's experts.
-
-    `expert_tensor_parallel`: with `tensor_parallel`, its ranks share each expert: Megatron-LM's
-    `expert_tensor_parallel_size` is tp_size, its default; False: it is 1.
-    """
-
-    expert_tensor_parallel: bool = True
 
 
 def unavailable() -> str | None:
@@ -76,12 +48,12 @@ def unavailable() -> str | None:
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: ExpertParallelSettings) -> Contract:
     """Return `EXACT`: the same products of the same tokens, on other ranks."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: ExpertParallelSettings) -> str | None:
     """Return why ranks cannot share experts; None where they can."""
     if workload.other_code:
         return "it shares the experts of suites.training.models.model alone, not another model's"
@@ -94,7 +66,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return not_for_shards(workload)
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: ExpertParallelSettings) -> TrainingStep:
     """Return one of `ep_size` ranks' step; `fsdp2` is applied later."""
     ep_size, with_fsdp2 = step.workload.ep_size, step.settings_of("fsdp2") is not None
     refuse_without_fsdp2(step, "expert_parallel")
@@ -115,7 +87,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(changed, reducing=average_with_the_last, notes=(*changed.notes, REPLICATED))
 
 
-def refuse_without_sequences(step: TrainingStep, settings: Settings) -> bool:
+def refuse_without_sequences(step: TrainingStep, settings: ExpertParallelSettings) -> bool:
     """Return whether each expert is on one rank though ranks share each layer.
 
     Raises `Unavailable` where these ranks have the same tokens.

@@ -1,19 +1,17 @@
 """torch's first FSDP (arXiv 2304.11277), `FullyShardedDataParallel`: flat parameters, one per layer.
 
 Each layer is a unit that is gathered before it is used; the rest of the model is a unit, too. `fsdp2` shards
-each parameter by itself and is what torch recommends; many published runs are of this one.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. Its mixed precision takes the place of autocast: sharded parameters stay in fp32, and a
-bf16 copy of a rank's shard is made to gather from.
+each parameter by itself and is what torch recommends; many published runs are of this one. Its mixed
+precision takes the place of autocast: sharded parameters stay in fp32, and a bf16 copy of a rank's shard is
+made to gather from.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,19 +21,12 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
+from suites.training.declared import FSDP1Settings
 from suites.training.models.model import blocks_of
 from suites.training.optimizers.optimizers import TorchOptimizer, make_torch_optimizer
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
-
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
-EXCLUDES = {
-    "compile": "its flat parameters and hooks break a graph; use fsdp2 with compile: {scope: blocks}",
-    "lora": "a flat parameter has one type, and LoRA's base has another than its adapters; use fsdp2",
-}
 
 STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -54,40 +45,24 @@ INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what is resharded, and how gradients are reduced.
-
-    `strategy`: torch's ShardingStrategy: "full_shard" reshards each unit after its forward pass;
-    "shard_grad_op" keeps units gathered until the backward pass.
-    `reduce_dtype`: the type in which gradients are sent under mixed_precision.
-    `reduce_every_micro_batch`: torch's default; else unreduced gradients are accumulated and reduced with an
-    update's last micro-batch.
-    """
-
-    strategy: Literal["full_shard", "shard_grad_op"] = "full_shard"
-    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
-    reduce_every_micro_batch: bool = True
-
-
 def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: FSDP1Settings) -> Contract:
     """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
     return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: FSDP1Settings) -> str | None:
     """Return why an optimizer cannot update flat shards; None where it can."""
     if workload.optimizer in ("adafactor", "muon"):
         return f"{workload.optimizer} needs matrices, and a rank has flat parts of them"
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: FSDP1Settings) -> TrainingStep:
     """Return one of `dp_size` ranks' step; FSDP's own mixed precision takes the place of autocast."""
     if step.make_optimizer is not None:
         raise Unavailable("fsdp1 updates its shards with torch's own optimizer only")
@@ -112,7 +87,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def shard(settings: Settings, mixed: bool, model: nn.Module, resources: Resources) -> nn.Module:
+def shard(settings: FSDP1Settings, mixed: bool, model: nn.Module, resources: Resources) -> nn.Module:
     """Return the model with each layer as a unit, and the rest as another."""
     if not dist.is_initialized():
         raise RuntimeError("no process group: enter fake_process_group, or start real ranks, before sharding")

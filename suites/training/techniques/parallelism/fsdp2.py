@@ -3,23 +3,20 @@
 Each block is gathered before it is used and resharded after it; the rest of the model is gathered around the
 blocks, and stays gathered until its backward pass. With `cpu_offload` shards, gradients and states are on the
 host. Without a GPU, device and host are both `cpu` to FSDP2; then this module moves shards to the emulated
-host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast. With
-`tensor_parallel` ranks are a mesh: each shards its part of a layer over the ranks that have the same part.
-With `context_parallel` all ranks shard the model, those too that share a sequence. With `pipeline` each
-shards its stages over the ranks that have the same ones, and torch reduces gradients after the last
-micro-batch.
+host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it. `compile` needs
+`scope: blocks`. Its mixed precision takes the place of autocast. With `tensor_parallel` ranks are a mesh:
+each shards its part of a layer over the ranks that have the same part. With `context_parallel` all ranks
+shard the model, those too that share a sequence. With `pipeline` each shards its stages over the ranks that
+have the same ones, and torch reduces gradients after the last micro-batch.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import lcm
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,10 +25,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from torch.distributed.tensor import DTensor
 
-from harness.bounds import Bounds
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
+from suites.training.declared import FSDP2Settings
 from suites.training.offload.host_memory import on_host, states_on_host
 from suites.training.optimizers.optimizers import (
     RankOptimizer,
@@ -42,13 +39,9 @@ from suites.training.optimizers.optimizers import (
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.sharded_model import ShardGroups, shard_model
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep, no_context
 from suites.training.techniques.precision import mixed_precision
 from suites.training.workload import Workload
-
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
 
 DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -64,47 +57,17 @@ BF16_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose over which ranks, in which types and when tensors are sharded, gathered and reduced.
-
-    `reduce_dtype`: the type in which gradients are sent; None: fp32 under mixed_precision, else their own.
-    `shard_within`: shard within groups of so many neighbouring ranks and average gradients between groups
-    (hybrid sharding); None: over all ranks.
-    `forward_prefetch`: gather a block while the one before it computes; on CUDA torch always does.
-    `reduce_every_micro_batch`: torch's default; else, and in any pipeline, gradients are reduced with an
-    update's last micro-batch.
-    `cpu_offload`: keep shards, their gradients and states on the host.
-    `reshard_after_forward`: True reshards the rest of the model too; False keeps all gathered until the
-    backward pass; a number reshards blocks to groups of so many ranks; None: torch's default, blocks alone,
-    and False in a pipeline, as in torchtitan.
-    `keep_last_block`: the last block stays gathered, as in torchtitan until July 2025.
-    `head`: "together" gathers embedding, last norm and output layer as one group; "apart" gathers the
-    embedding alone, and last norm and output layer as a second group, which stays gathered, as torchtitan
-    since then.
-    """
-
-    reduce_dtype: Literal["fp32", "bf16"] | None = None
-    shard_within: Annotated[int, Bounds(at_least=1)] | None = None
-    forward_prefetch: bool = False
-    reduce_every_micro_batch: bool = True
-    cpu_offload: bool = False
-    reshard_after_forward: bool | int | None = None
-    keep_last_block: bool = False
-    head: Literal["together", "apart"] = "together"
-
-
 def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: FSDP2Settings) -> Contract:
     """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
     return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: FSDP2Settings) -> str | None:
     """Return why torch cannot shard such a step; None where it can."""
     if (reason := not_for_shards(workload)) is not None:
         return reason
@@ -115,7 +78,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def refuse_wrong_groups(settings: Settings, ranks: int) -> None:
+def refuse_wrong_groups(settings: FSDP2Settings, ranks: int) -> None:
     """Raise `Unavailable` for groups that do not divide the ranks over which the model is sharded."""
     within, reshard = settings.shard_within or ranks, settings.reshard_after_forward
     if ranks % within:
@@ -130,7 +93,7 @@ def refuse_wrong_groups(settings: Settings, ranks: int) -> None:
         )
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
     """Return one of `dp_size` ranks' step; FSDP2's own mixed precision takes the place of autocast."""
     compiled = step.settings_of("compile")
     if compiled is not None and compiled.get("scope") != "blocks":
@@ -185,7 +148,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return changed
 
 
-def refuse_on_a_mesh(settings: Settings, other: str) -> None:
+def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
     """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
     reshards_to = settings.reshard_after_forward
     reasons = {
@@ -202,7 +165,7 @@ def refuse_on_a_mesh(settings: Settings, other: str) -> None:
             raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
 
 
-def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
+def policy_of(settings: FSDP2Settings, mixed: bool) -> MixedPrecisionPolicy:
     """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
     if not mixed:
         return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
@@ -212,7 +175,7 @@ def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
 
 
 def shard(
-    settings: Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
+    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
 ) -> nn.Module:
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
@@ -227,7 +190,7 @@ def shard(
 
 
 def shard_stages(
-    settings: Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
+    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
 ) -> nn.Module:
     """Shard each of a pipeline's stages on this rank over the column of its mesh."""
     for stage in model.stages:
@@ -237,7 +200,7 @@ def shard_stages(
 
 def shard_over_mesh(
     model: nn.Module,
-    settings: Settings,
+    settings: FSDP2Settings,
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     resources: Resources,
@@ -253,7 +216,7 @@ def shard_over_mesh(
     return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
 
 
-def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:
+def mesh_of(settings: FSDP2Settings, resources: Resources) -> DeviceMesh:
     """Return the ranks to shard over: all, or those with the same layers and the same part of each.
 
     With `shard_within` its rows have that many neighbouring ranks.

@@ -1,50 +1,31 @@
 """Local steps with an outer one, as in DiLoCo (arXiv 2311.08105).
 
 Each rank trains alone. At intervals the ranks average their changes and use the average as the gradient of an
-outer step with Nesterov momentum.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It has the role of `ddp`. Every rank needs all parameters.
+outer step with Nesterov momentum. It has the role of `ddp`. Every rank needs all parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.roles import Level, Role
+from suites.training.declared import LocalSGDSettings
 from suites.training.step import TrainingStep
-
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
 
 MOMENTUM = 0.9  # arXiv 2311.08105, section 3
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose when an outer step is taken, and how far it goes.
-
-    `inner_steps`: the number of updates between two outer steps.
-    `outer_learning_rate`: the learning rate of the outer step.
-    """
-
-    inner_steps: Annotated[int, Bounds(at_least=1)] = 4
-    outer_learning_rate: Annotated[float, Bounds(above=0)] = 0.7
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: LocalSGDSettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: ranks differ between two outer steps."""
     return CHANGES_THE_MATHEMATICS
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: LocalSGDSettings) -> TrainingStep:
     """Return one of `dp_size` ranks' step, each with its own model."""
     return replace(
         step,
@@ -60,7 +41,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 class OuterStep:
     """Take the outer step over the parameters from which all ranks started."""
 
-    def __init__(self, settings: Settings, trainer: Any) -> None:
+    def __init__(self, settings: LocalSGDSettings, trainer: Any) -> None:
         self._inner_steps, self._updates = settings.inner_steps, 0
         self._local = list(trainer.plain.parameters())
         self._common = [one.detach().clone().requires_grad_() for one in self._local]

@@ -10,60 +10,31 @@ shards its stages.
 
 Ranks have different peaks. The first keeps the activations of the most micro-batches, the last has the
 logits, and those between receive activations and gradients, into buffers for every micro-batch. A dry run
-shows the rank that takes the most.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.models.model` alone.
+shows the rank that takes the most. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import PipelineSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import torch_optimizer
-from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined
-from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
+from suites.training.ranks.pipeline_stages import ContextGroup, Pipeline, StagesOptimizer, run_passes
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.techniques.parallelism.context_parallel import ContextParallelModel
 from suites.training.workload import Workload
 
-LEVEL = Level.PIPELINE_PARALLELISM
-ROLE = Role.PIPELINE_PARALLELISM
-EXCLUDES = {
-    "ddp": "ranks form a mesh with fsdp2 alone",
-    "fsdp1": "ranks form a mesh with fsdp2 alone",
-    "zero": "ranks form a mesh with fsdp2 alone",
-    "host_update": "ranks form a mesh with fsdp2 alone",
-    "local_sgd": "ranks form a mesh with fsdp2 alone",
-    "compile": "stages run parts of the model, which one graph of the model does not have",
-    "activation_offload": "it expects a micro-batch's backward pass before the next one's forward pass",
-    "lora": "adapters over stages are not checked",
-}
-
 NOTE = "pipeline: parameters, gradients and states of one rank's stages; activations of several micro-batches"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose the schedule; the workload's `pp_size` is the number of ranks that share the layers.
-
-    `stages_per_rank`: stages of each rank; 1 is 1F1B, more are interleaved 1F1B.
-    """
-
-    stages_per_rank: Annotated[int, Bounds(at_least=1)] = 1
 
 
 def unavailable() -> str | None:
@@ -75,12 +46,12 @@ def unavailable() -> str | None:
     return None
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: PipelineSettings) -> Contract:
     """Return `EXACT`: the same products; gradients are summed in the order of micro-batches."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: PipelineSettings) -> str | None:
     """Return why the model or its micro-batches cannot be shared so; None where they can."""
     ranks, count = workload.pp_size, workload.gradient_accumulation_steps
     stages = ranks * settings.stages_per_rank
@@ -99,7 +70,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: PipelineSettings) -> TrainingStep:
     """Return one of `pp_size` ranks' step; `fsdp2` is applied later."""
     pp_size, with_fsdp2 = step.workload.pp_size, step.settings_of("fsdp2") is not None
     in_bf16 = with_fsdp2 and step.features.precision == "autocast"
@@ -118,7 +89,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def split(
-    settings: Settings, dtype: torch.dtype, by_sequence: bool, model: nn.Module, resources: Resources
+    settings: PipelineSettings, dtype: torch.dtype, by_sequence: bool, model: nn.Module, resources: Resources
 ) -> nn.Module:
     """Return this rank's stages of its pipeline.
 

@@ -1,48 +1,30 @@
 """PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with error feedback.
 
-It is torch's communication hook for DDP, so it needs `ddp`, and with it one bucket: `ddp: {buckets: 1}`. What
-it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to` and
-`apply` refuse.
+It is torch's communication hook for DDP, so it needs `ddp`, and with it one bucket: `ddp: {buckets: 1}`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.declared import PowerSGDSettings
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 
-LEVEL = Level.COMMUNICATION
-NEEDS = ("ddp",)
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose the rank of the approximation, and its warm-up.
-
-    `rank`: the number of columns of the low-rank matrices.
-    `warmup_steps`: the number of updates with full gradients before it starts.
-    """
-
-    rank: Annotated[int, Bounds(at_least=1)] = 2
-    warmup_steps: Annotated[int, Bounds(at_least=2)] = 2
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: PowerSGDSettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: gradients are approximated."""
     return CHANGES_THE_MATHEMATICS
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: PowerSGDSettings) -> TrainingStep:
     """Return the step with the hook.
 
     All gradients must be in one bucket: the hook's second reduction begins on a thread of the process
@@ -61,7 +43,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def register(settings: Settings, model: Any, resources: Resources) -> nn.Module:
+def register(settings: PowerSGDSettings, model: Any, resources: Resources) -> nn.Module:
     """Register the hook with DDP."""
     state = powerSGD_hook.PowerSGDState(
         process_group=None,

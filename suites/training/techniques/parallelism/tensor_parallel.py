@@ -7,17 +7,14 @@ With `fsdp2` ranks are a mesh of `dp_size` rows of `tp_size` neighbours, as in t
 layer, and a column shards its part of all layers.
 
 With `sequence_parallel` (arXiv 2205.05198) norms and the residual stream are sharded by sequence: all-gathers
-and reduce-scatters take the place of all-reduces.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.models.model` alone.
+and reduce-scatters take the place of all-reduces. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,38 +35,16 @@ from torch.distributed.tensor.placement_types import Placement
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import TensorParallelSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
+from suites.training.ranks.expert_group import Whole, plan_of_mixture, share_width
 from suites.training.ranks.mesh import joined
-from suites.training.ranks.tensor_mixture import Whole, plan_of_mixture, share_width
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
-LEVEL = Level.TENSOR_PARALLELISM
-ROLE = Role.TENSOR_PARALLELISM
-EXCLUDES = {
-    "ddp": "ranks form a mesh with fsdp2 alone",
-    "fsdp1": "ranks form a mesh with fsdp2 alone",
-    "zero": "ranks form a mesh with fsdp2 alone",
-    "host_update": "ranks form a mesh with fsdp2 alone",
-    "local_sgd": "ranks form a mesh with fsdp2 alone",
-    "compile": "its loss is a DTensor sharded by vocabulary, which torch.compile does not trace",
-    "activation_offload": "saved DTensors have no storage of their own to copy",
-}
-
 NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its states; norms whole"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what is sharded; the workload's `tp_size` is the number of ranks that share each layer.
-
-    `sequence_parallel`: shard the activations between matrices, norms' and residuals, by sequence.
-    """
-
-    sequence_parallel: bool = False
 
 
 def unavailable() -> str | None:
@@ -77,12 +52,12 @@ def unavailable() -> str | None:
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: TensorParallelSettings) -> Contract:
     """Return `EXACT`: the same products in parts, summed over ranks."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: TensorParallelSettings) -> str | None:
     """Return why the model cannot be sharded so; None where it can."""
     if workload.other_code:
         return "it shards the layers of suites.training.models.model alone, not another model's"
@@ -97,7 +72,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return not_for_shards(workload)
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: TensorParallelSettings) -> TrainingStep:
     """Return one of `tp_size` ranks' step; `fsdp2` is applied later."""
     tp_size = step.workload.tp_size
     in_rows = step.settings_of("fsdp2") is not None
@@ -138,7 +113,7 @@ def refuse_indivisible_experts(step: TrainingStep) -> None:
 
 
 def parallelize(
-    settings: Settings, shares_experts: bool, model: nn.Module, resources: Resources
+    settings: TensorParallelSettings, shares_experts: bool, model: nn.Module, resources: Resources
 ) -> nn.Module:
     """Return the model sharded over the ranks that share each layer; it returns the full loss.
 
@@ -158,7 +133,7 @@ def parallelize(
     return model
 
 
-def plan_of_ends(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
+def plan_of_ends(model: Transformer, settings: TensorParallelSettings) -> dict[str, ParallelStyle]:
     """Return how modules outside of the blocks are split; foreach needs every parameter as a DTensor."""
     stream = residual_stream(settings)
     styles: dict[str, ParallelStyle] = {
@@ -171,7 +146,7 @@ def plan_of_ends(model: Transformer, settings: Settings) -> dict[str, ParallelSt
     return styles
 
 
-def plan_of_block(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
+def plan_of_block(model: Transformer, settings: TensorParallelSettings) -> dict[str, ParallelStyle]:
     """Return how each module of a block is split.
 
     With sequence parallelism, attention and MLP gather their input once for all matrices that take it.
@@ -199,12 +174,12 @@ def plan_of_block(model: Transformer, settings: Settings) -> dict[str, ParallelS
     return styles
 
 
-def residual_stream(settings: Settings) -> Placement:
+def residual_stream(settings: TensorParallelSettings) -> Placement:
     """Return which part of (B, T, D) a rank has between the matrices, as a plain tensor."""
     return Shard(1) if settings.sequence_parallel else Replicate()
 
 
-def norm_style(settings: Settings) -> ParallelStyle:
+def norm_style(settings: TensorParallelSettings) -> ParallelStyle:
     """Return how a norm is run: on part of each sequence, or whole."""
     return SequenceParallel(use_local_output=True) if settings.sequence_parallel else Whole(Replicate())
 

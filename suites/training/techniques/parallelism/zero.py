@@ -2,19 +2,16 @@
 
 States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
-`deepspeed_fake.py`.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
+`plain_numbers.py`. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,23 +19,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.dry_run.deepspeed_fake import values_not_read
+from suites.training.declared import ZeROSettings
+from suites.training.dry_run.plain_numbers import values_not_read
 from suites.training.models.model import blocks_of
 from suites.training.offload.deepspeed_offload import Offload, cpu_adam
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
-
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
-EXCLUDES = {"compile": "deepspeed's engine hooks into every module, which breaks the graph"}
 
 DEFAULT_BUCKET = 500_000_000
 """Elements of deepspeed's communication buckets by default; here at most as many as the model's parameters.
@@ -55,37 +47,17 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what is sharded over ranks, and where it is stored.
-
-    `stage`: 1 shards optimizer states; 2 gradients too; 3 parameters too.
-    `optimizer`: where fp32 states are stored and updated.
-    `parameters`: where parameters are stored; other than on the device with stage 3 alone.
-    `ratio`: the share of the states that is not on the device (stage 3's Twin-Flow).
-    `buckets`: the elements that are sent at once: "model", all up to deepspeed's default; "block", those of a
-    block or of the largest parameter, and a block is prefetched. deepspeed's defaults are made for a model of
-    billions of parameters, of which they are a small part.
-    """
-
-    stage: Literal[1, 2, 3] = 3
-    optimizer: Literal["device", "host", "disk"] = "device"
-    parameters: Literal["device", "host", "disk"] = "device"
-    ratio: Annotated[float, Bounds(at_least=0, at_most=1)] = 1.0
-    buckets: Literal["model", "block"] = "model"
-
-
 def unavailable() -> str | None:
     """Return why deepspeed cannot run here; None where it can."""
     return "deepspeed is not installed" if importlib.util.find_spec("deepspeed") is None else None
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: ZeROSettings) -> Contract:
     """Return `EXACT`: the mean over ranks, in another order; mixed precision has a contract of its own."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: ZeROSettings) -> str | None:
     """Return why deepspeed cannot train so; None where it can."""
     if settings.optimizer != "device" and workload.optimizer != "adamw":
         return f"deepspeed's update on the host supports Adam only, not {workload.optimizer}"
@@ -94,7 +66,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: ZeROSettings) -> TrainingStep:
     """Return one of `dp_size` ranks' step; deepspeed's mixed precision takes the place of autocast."""
     if settings.parameters != "device" and settings.stage != 3:
         raise ValueError("zero: parameters can be stored on the host or a disk with stage 3 alone")
@@ -141,7 +113,7 @@ class Sizes:
 
 
 def start_engine(
-    settings: Settings, precision: str, model: nn.Module, workload: Workload, resources: Resources
+    settings: ZeROSettings, precision: str, model: nn.Module, workload: Workload, resources: Resources
 ) -> EngineOptimizer:
     """Put the model into deepspeed's engine, which shards it over the present process group."""
     assert isinstance(model, EngineModel)
@@ -169,7 +141,7 @@ def start_engine(
     return EngineOptimizer(engine, optimizer, fake, plain, offload)
 
 
-def config(settings: Settings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
+def config(settings: ZeROSettings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
     """Return deepspeed's defaults, except for clipping, and for sizes that are made for large models."""
     block = max(sizes.block, sizes.largest)
     bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block

@@ -5,14 +5,13 @@ Each operand has one scale, found when it is cast. Inputs and weights are kept i
 again in the backward pass, so eager float8 saves no activations; compiled code fuses the casts and has fewer
 temporaries.
 
-It takes the linear layers of the model's layers. What it does not combine with follows from `ROLE` and
-`EXCLUDES` of either module, and from what `applies_to` and `apply` refuse. Under `fsdp2` parameters are
+It takes the linear layers of the model's layers. Under `fsdp2` parameters are
 gathered in the type of its mixed precision, not in float8.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,18 +20,11 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import Contract, Within
+from suites.training.declared import Float8Settings
 from suites.training.models.model import blocks_of
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-LEVEL = Level.MODEL
-EXCLUDES = {
-    "lora": "a frozen layer's product has an adapter next to it; use lora: {base: int8} for a smaller base",
-    "tensor_parallel": "its weights are distributed tensors, which the float8 product does not take",
-    "zero": "deepspeed's stage 3 hands out weights to torch's own linear function alone",
-}
 
 TOLERANCE = 2e-2
 """Allowed error as a share of the first loss: e4m3 has 4 bits of significand, e5m2 3."""
@@ -43,17 +35,12 @@ MULTIPLE = 16
 UNLIKE = "the formula has products in 16 bits; this step's are in float8, with temporary copies"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Set nothing: scaling is dynamic and by tensor."""
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: Float8Settings) -> Contract:
     """Return the tolerance of products of operands rounded to float8."""
     return Within(TOLERANCE)
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: Float8Settings) -> str | None:
     """Return why torch has no such product; None where it has."""
     tokens = workload.micro_batch_size * workload.seq_len
     sizes = {
@@ -67,7 +54,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: Float8Settings) -> TrainingStep:
     """Return the step with float8 products."""
     features = replace(step.features, activations_unlike=(*step.features.activations_unlike, UNLIKE))
     return replace(step, wraps=(*step.wraps, use_float8), features=features)

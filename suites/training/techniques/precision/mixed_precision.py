@@ -1,23 +1,22 @@
 """Mixed precision (arXiv 1710.03740): bf16 compute over fp32 master states, in its three conventions.
 
 They differ in the type in which each tensor is stored, and so in bytes per parameter before any activation.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. `fsdp1`, `fsdp2`, `zero` and `host_update` have mixed precision of their own, which takes
-the place of autocast; `zero` and `host_update` refuse what theirs does not have.
+`fsdp1`, `fsdp2`, `zero` and `host_update` have mixed precision of their own, which takes the place of
+autocast; `zero` and `host_update` refuse what theirs does not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from suites.training.contract import Contract, Within
+from suites.training.declared import MixedPrecisionSettings
 from suites.training.optimizers.optimizers import (
     RankOptimizer,
     TorchOptimizer,
@@ -26,26 +25,11 @@ from suites.training.optimizers.optimizers import (
     make_torch_optimizer,
 )
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
-LEVEL = Level.MODEL
-
 TOLERANCE = 5e-3
 """Share of the first loss: bf16 has 8 bits of significand; a loss is a mean over thousands of products."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose the type in which tensors are stored.
-
-    `gradients`: None stores all in fp32, and torch.autocast rounds what it multiplies; "bf16" stores
-    parameters and gradients in bf16, with fp32 master weights (16 bytes per parameter with AdamW); "fp32"
-    stores parameters in bf16 and sums gradients in fp32, with fp32 master weights (18 bytes per parameter).
-    """
-
-    gradients: Literal["bf16", "fp32"] | None = None
 
 
 PRECISIONS = {None: "autocast", "bf16": "bf16_grads", "fp32": "fp32_grads"}
@@ -68,19 +52,19 @@ NOTES = {
 """autocast: torch.amp. bf16_grads: ZeRO's count (arXiv 1910.02054, 3.1). fp32_grads: Megatron-LM's."""
 
 
-def contract(settings: Settings) -> Contract:
+def contract(settings: MixedPrecisionSettings) -> Contract:
     """Return the tolerance of products rounded to bf16."""
     return Within(TOLERANCE)
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: MixedPrecisionSettings) -> str | None:
     """Return why a workload's optimizer cannot update fp32 copies; None where it can."""
     if settings.gradients is not None and workload.optimizer == "muon":
         return "muon needs to know a layer's matrices, and fp32 copies of them have no names"
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: MixedPrecisionSettings) -> TrainingStep:
     """Return the step with bf16 compute."""
     precision = PRECISIONS[settings.gradients]
     changed = replace(

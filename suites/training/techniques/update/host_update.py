@@ -6,61 +6,36 @@ back. That moves two parameters' worth of bytes per step, the least with all sta
 2101.06840, section 4). Each parameter has one rank that updates it.
 
 With `delay` the update of one step runs alongside the computation of the next (delayed parameter update,
-section 5.2): parameters then miss the last step's gradients.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. `mixed_precision` without settings makes all of the device bf16. It neither accumulates
-nor clips gradients, and its states are Adam's.
+section 5.2): parameters then miss the last step's gradients. `mixed_precision` without settings makes all of
+the device bf16. It neither accumulates nor clips gradients, and its states are Adam's.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
+from suites.training.declared import HOST_UPDATE_HAS_NO_DRY_RUN, HostUpdateSettings
 from suites.training.offload.host_memory import HostMemory, states_on_host
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer
 from suites.training.resources import Resources
-from suites.training.roles import Level, Role
 from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
 
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
 
-NO_DRY_RUN = (
-    "a dry run counts all memory as the device's, and host_update keeps states on the host; "
-    "fsdp2: {cpu_offload: true} keeps them there, too, and can be dry-run"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose when updates reach the parameters.
-
-    `delay`: whether updates use gradients that are one step old.
-    `delay_after`: the number of ordinary steps before updates are delayed.
-    """
-
-    delay: bool = False
-    delay_after: Annotated[int, Bounds(at_least=0)] = 0
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: HostUpdateSettings) -> Contract:
     """Return `EXACT` for the same update on the host; a delayed one changes the mathematics."""
     return CHANGES_THE_MATHEMATICS if settings.delay else EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: HostUpdateSettings) -> str | None:
     """Return why such a step cannot be updated so; None where it can."""
     if workload.gradient_accumulation_steps > 1 or workload.max_grad_norm is not None:
         return "each gradient is copied to the host as it comes, so it is neither accumulated nor clipped"
@@ -69,7 +44,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: HostUpdateSettings) -> TrainingStep:
     """Return one of `dp_size` ranks' step; under mixed precision all tensors on the device are bf16."""
     if step.features.precision not in ("fp32", "autocast"):
         raise Unavailable("host_update has fp32 masters of its own; use mixed_precision without settings")
@@ -81,7 +56,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         model_dtype=torch.bfloat16 if narrow else step.model_dtype,
         around=no_context,
         make_optimizer=partial(HostOptimizer, settings),
-        no_dry_run=NO_DRY_RUN,
+        no_dry_run=HOST_UPDATE_HAS_NO_DRY_RUN,
     )
 
 
@@ -89,7 +64,7 @@ class HostOptimizer(RankOptimizer):
     """Update on the host."""
 
     def __init__(
-        self, settings: Settings, model: nn.Module, workload: Workload, resources: Resources
+        self, settings: HostUpdateSettings, model: nn.Module, workload: Workload, resources: Resources
     ) -> None:
         self.delay, self.ordinary = settings.delay, settings.delay_after
         self.owners = owners_of(list(model.parameters()), dist.get_world_size())

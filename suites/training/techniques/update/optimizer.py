@@ -3,24 +3,17 @@
 `foreach` is torch's default on CUDA: many tensors at once, and copies of all of them, which take about as
 much memory as the parameters (torch.optim's documentation). `fused` reads and writes each tensor once, in
 one kernel.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import replace
 
-from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
+from suites.training.declared import OptimizerSettings
 from suites.training.optimizers.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-LEVEL = Level.WORKLOAD
 
 PAGED = (
     "paged states are in unified memory, and the driver decides at run time which of them are on the device; "
@@ -28,30 +21,13 @@ PAGED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choose what updates the parameters.
-
-    `impl`: torch's implementation; None: the workload's.
-    `name`: the optimizer; None: the workload's. "adamw_8bit" has 8-bit moments (arXiv 2110.02861), "muon" is
-    torch's Muon for the layers' matrices and AdamW for all else.
-    `learning_rate`: its learning rate; None: with `name` that optimizer's default, else the workload's.
-    """
-
-    impl: Literal["default", "for_loop", "foreach", "fused"] | None = None
-    name: Literal["adamw", "sgd_momentum", "adafactor", "adamw_8bit", "muon", "paged_adamw_8bit"] | None = (
-        None
-    )
-    learning_rate: Annotated[float, Bounds(above=0)] | None = None
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: OptimizerSettings) -> Contract:
     """Return `EXACT` for another implementation; another optimizer changes the mathematics."""
     changed = settings.name is not None or settings.learning_rate is not None
     return CHANGES_THE_MATHEMATICS if changed else EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: OptimizerSettings) -> str | None:
     """Return why torch has no such optimizer; None where it has."""
     name = settings.name or workload.optimizer
     if name == "adafactor" and settings.impl == "fused":
@@ -61,7 +37,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return PAGED if name == "paged_adamw_8bit" else None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: OptimizerSettings) -> TrainingStep:
     """Return the step with that optimizer."""
     workload = step.workload
     rate = settings.learning_rate

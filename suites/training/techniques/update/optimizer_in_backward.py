@@ -1,44 +1,32 @@
 """The optimizer in the backward pass: each parameter is updated as soon as its gradient exists (torchtune).
 
 Its gradient is then released, so that few gradients exist at once (LOMO, arXiv 2306.09782). torch calls a
-parameter's hook after its gradient is complete; FSDP2 calls it after the reduction.
-
-What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. Gradients are neither accumulated nor clipped.
+parameter's hook after its gradient is complete; FSDP2 calls it after the reduction. Gradients are neither
+accumulated nor clipped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
+from suites.training.declared import OptimizerInBackwardSettings
 from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.resources import Resources
-from suites.training.roles import Level
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
-LEVEL = Level.UPDATE
-EXCLUDES = {
-    "ddp": "DDP reduces gradients in buckets after the hooks, which would update from one rank's gradients"
-}
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Set nothing: the optimizer is the workload's."""
-
-
-def contract(settings: Settings) -> Contract:
+def contract(settings: OptimizerInBackwardSettings) -> Contract:
     """Return `EXACT`: the same updates, earlier."""
     return EXACT
 
 
-def applies_to(workload: Workload, settings: Settings) -> str | None:
+def applies_to(workload: Workload, settings: OptimizerInBackwardSettings) -> str | None:
     """Return why such a step cannot be updated so; None where it can."""
     if workload.gradient_accumulation_steps > 1:
         return "each gradient is used and released at once, so gradients cannot be accumulated"
@@ -49,7 +37,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     return None
 
 
-def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+def apply(step: TrainingStep, settings: OptimizerInBackwardSettings) -> TrainingStep:
     """Return the step without an update of its own after the backward pass."""
     if step.make_optimizer is not None:
         raise Unavailable(

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from harness.instruments.memory.dry_run import second_process
-from harness.instruments.memory.dry_run.second_process import TwoProcesses
+from harness.instruments.memory.dry_run import calling_line
+from harness.instruments.memory.dry_run.calling_line import TwoProcesses
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 
 
@@ -69,7 +69,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
     other = threading.Thread(target=end.wait)
     other.start()
     try:
-        assert not second_process.is_possible()
+        assert not calling_line.is_possible()
     finally:
         end.set()
         other.join()

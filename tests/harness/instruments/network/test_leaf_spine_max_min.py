@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instruments.network.leaf_spine import max_min
+from harness.instruments.network.leaf_spine import flow_simulator
 from harness.instruments.network.leaf_spine.clos import IN_RACK
-from harness.instruments.network.leaf_spine.collectives import ALONE, Flows
-from harness.instruments.network.leaf_spine.max_min import (
+from harness.instruments.network.leaf_spine.flow_simulator import (
     Crossings,
     completions_s,
     crossings,
     entities,
     shares,
 )
+from harness.instruments.network.leaf_spine.routing import ALONE, Flows
 
 
 def crossed(*ways):
@@ -190,7 +190,7 @@ def test_of_equal_sizes_the_fullest_link_ends_last(network, tolerance):
 def test_many_completions_take_few_steps(monkeypatch):
     """20,000 flows, no two rates alike, from 1 to 10: ln(10) / tolerance steps, by and large."""
     counted = []
-    monkeypatch.setattr(max_min, "shares", lambda *said: counted.append(1) or shares(*said))
+    monkeypatch.setattr(flow_simulator, "shares", lambda *said: counted.append(1) or shares(*said))
     path_FJ = np.arange(20_000)[:, None]
     capacity = np.geomspace(1, 10, 20_000)
     over = completions_s(crossings(path_FJ), np.ones(20_000), capacity, 1e-2)

@@ -8,8 +8,7 @@ from moved import needs_namespaces, script
 from test_topology import FABRIC, LEAVES
 
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.routing_rules import Flow, RouteRule, validate_rules
-from harness.instruments.network.topology import TopologyError
+from harness.instruments.network.topology import Flow, RouteRule, TopologyError, validate_rules
 
 COUNT_B = 200_000
 UPLINKS = range(4, 8)  # leaf0's, by spine

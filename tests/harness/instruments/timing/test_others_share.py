@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness.instruments.timing.others_share import PROC_STAT, OthersShare, seconds_of
+from harness.instruments.timing.core_account import PROC_STAT, OthersShare, seconds_of
 
 STAT = """cpu  999 999 999 999 999 999 999 999 0 0
 cpu0 100 20 7000 9000 5 6 7 30 11 12

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.config.code_fingerprint import ROOT
-from harness.instruments.timing.on_cpu_clock import SCHEDSTAT, _waited_s, core_clock
+from harness.instruments.timing.core_account import SCHEDSTAT, _waited_s, core_clock
 
 
 def test_what_was_waited_is_taken_off() -> None:
@@ -42,7 +42,7 @@ def test_sleep_counts_as_time() -> None:
 
 CONTENDED = """
 import os, time
-from harness.instruments.timing.on_cpu_clock import core_clock
+from harness.instruments.timing.core_account import core_clock
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 other = os.fork()
 if not other:

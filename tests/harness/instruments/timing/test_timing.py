@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.instruments.timing import stopwatch as timing
-from harness.instruments.timing.clocks import CpuClocks, GpuClocks, telemetry_of
+from harness.instruments.timing.device_telemetry import CpuClocks, GpuClocks, telemetry_of
 from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch, stopwatch
 
 

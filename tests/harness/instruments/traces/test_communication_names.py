@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.instruments.traces.communication.names import KernelRole, recognized, taken_apart
+from harness.instruments.traces.communication import KernelRole, recognized, taken_apart
 
 COMMUNICATES = """
 ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)

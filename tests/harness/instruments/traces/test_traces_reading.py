@@ -8,10 +8,9 @@ import pytest
 from kineto_traces import EPOCH_NS, FORMATS, MAIN, Writer
 
 from harness.instruments.traces.activity import PHASES, Activity
-from harness.instruments.traces.reading.error import TraceError
 from harness.instruments.traces.reading.kineto import read_trace, read_traces
 from harness.instruments.traces.reading.steps import steps
-from harness.instruments.traces.reading.trace import EventKind
+from harness.instruments.traces.reading.trace import EventKind, TraceError
 
 US = 1000
 

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from harness.instruments.triton_kernels import code_objects
-from harness.instruments.triton_kernels.code_objects import KernelUsage, of_hsaco, of_ptx
+from harness.instruments.triton_kernels import targets
+from harness.instruments.triton_kernels.targets import KernelUsage, of_hsaco, of_ptx
 from harness.records import Unavailable
 
 triton = pytest.importorskip("triton")
@@ -75,7 +75,7 @@ def test_without_the_tool_the_reason_names_it(monkeypatch):
     def missing(*command):
         raise Unavailable("x")
 
-    monkeypatch.setattr(code_objects, "_tool", missing)
+    monkeypatch.setattr(targets, "_tool", missing)
     with pytest.raises(Unavailable):
         of_ptx(HEAD, "sm_80")
 

@@ -3,12 +3,12 @@
 import pytest
 from synthetic import made
 
-from harness.report.data.efficiency import application, architectural, performance_portability
 from harness.report.data.result_index import ResultIndex
+from harness.report.data.training_metrics import application, architectural, performance_portability
 from harness.report.figures.figure import drawing_style
-from harness.report.figures.kinds.cascade_plot import cascade
+from harness.report.figures.kinds.bars import cascade
 from harness.report.language.spec import ReportBlock, Spec, load_spec
-from harness.report.tables.performance_portability import portability_table
+from harness.report.tables.suite_tables import portability_table
 
 FIELDS = {
     "metric": "time", "method": "warm", "baseline": "baseline", "noise": "baseline_again", "where": {},

@@ -11,8 +11,7 @@ from timed import timed_findings
 from harness.records import Record
 from harness.report import gather
 from harness.report.data.result_index import ResultIndex
-from harness.report.data.sources import peaks
-from harness.report.data.training_metrics import Datasheet, PeakRates, add_training_metrics
+from harness.report.data.training_metrics import Datasheet, PeakRates, add_training_metrics, peaks
 from harness.sweep.environment import describe
 from harness.sweep.store import Store
 

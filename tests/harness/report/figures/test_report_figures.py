@@ -16,10 +16,9 @@ from timed import timed_findings
 
 from harness.records import Record
 from harness.report import write_report
-from harness.report.figures.axes import linear_ticks, log_ticks, tick_text
+from harness.report.figures.axes import PALETTE, linear_ticks, log_ticks, tick_text
 from harness.report.figures.figure import spaced
 from harness.report.figures.plots import FIGURES
-from harness.report.figures.svg import PALETTE
 
 IDS = ("by_kind", "effects", "tokens_by_size", "bytes_per_parameter", "accuracy_spread")
 

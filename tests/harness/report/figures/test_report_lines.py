@@ -14,8 +14,7 @@ from timed import timed_findings
 
 from harness.config.validation import ConfigError
 from harness.records import Record
-from harness.report.figures.axes import LETTER
-from harness.report.figures.svg import LIGHT, MOST_LINES, SERIES, SMALL
+from harness.report.figures.axes import LETTER, LIGHT, MOST_LINES, SERIES, SMALL
 from harness.report.language.spec import load_spec
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,7 +12,7 @@ from synthetic import made
 from timed import timed_findings
 
 from harness.records import Record
-from harness.report.figures.svg import SERIES
+from harness.report.figures.axes import SERIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = (4.0, 3.0, 2.5, 2.25, 2.125)

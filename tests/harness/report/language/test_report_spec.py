@@ -11,8 +11,7 @@ from harness.claims.load import load_claims
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import titles, workloads_of
-from harness.report.language.kinds import KIND_DOCS, KINDS
-from harness.report.language.reference import reference
+from harness.report.language.kinds import KIND_DOCS, KINDS, reference
 from harness.report.language.spec import REPORTS, load_spec
 
 
@@ -61,7 +60,7 @@ def test_every_report_in_conf_is_whole(suite: str) -> None:
 
 def test_the_reference_of_the_language_is_its_schema() -> None:
     page = (REPORTS.parent.parent / "docs/extend/report-language.md").read_text()
-    assert page == reference(), "python -m harness.report.language.reference > docs/extend/report-language.md"
+    assert page == reference(), "python -m harness.report.language.kinds > docs/extend/report-language.md"
     assert set(KINDS) == set(KIND_DOCS)
 
 

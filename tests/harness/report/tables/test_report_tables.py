@@ -15,7 +15,7 @@ from harness.report.data.result_index import ResultIndex
 from harness.report.data.speedup import compared
 from harness.report.output.benchmark_json import benchmark_json
 from harness.report.output.run_line import wrong_results
-from harness.report.tables.errors import error_rows
+from harness.report.tables.suite_tables import error_rows
 from harness.report.tables.tables import Table
 
 

@@ -10,8 +10,8 @@ import pytest
 from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
-from harness.commands.compare.condition_changes import HOST, condition_changes
-from harness.commands.compare.folder import read_folder
+from harness.commands.compare.comparison import read_folder
+from harness.commands.compare.data import HOST, condition_changes
 from harness.config.code_fingerprint import ROOT
 from harness.config.schema import SlurmSchema
 from harness.records import LOST, Status

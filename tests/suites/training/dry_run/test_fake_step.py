@@ -12,8 +12,8 @@ from small_steps import CUDA, GPT, HOST, LLAMA, make_step
 from torch import nn
 
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
+from harness.instruments.memory.workspaces import host_workspace
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.trainer import Trainer, build_model

@@ -16,8 +16,7 @@ from suites.training.dry_run.estimates import interleaving_penalty, korthikanti_
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.stages import all_layers_of, passes_in_flight, passes_of_stage
-from suites.training.layouts.states import parameters_of
+from suites.training.layouts.states import all_layers_of, parameters_of, passes_in_flight, passes_of_stage
 from suites.training.models.model import Transformer
 from suites.training.workload import Workload
 

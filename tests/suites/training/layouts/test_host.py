@@ -11,10 +11,10 @@ import torch
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Reading
 from suites.memory_published import suite as memory_published
-from suites.memory_published.host import ERROR, METRIC
-from suites.training.layouts.host import attention_matrices, deepspeed_host_B, host_B, power_of_two
+from suites.memory_published.subject import ERROR, METRIC
+from suites.training.layouts.host import deepspeed_host_B, host_B, power_of_two
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.stages import all_layers_of
+from suites.training.layouts.states import all_layers_of
 from suites.training.models.model import Transformer
 from suites.training.workload import Workload
 
@@ -42,12 +42,6 @@ def test_fsdp2_pins_a_block_per_tensor_and_torch_rounds_each_up(ranks: int, tied
     assert found.reserved[0] - found.pageable[0] == expected_B
     assert found.asked[0] == pytest.approx(16 * sum(sizes), rel=0.03)  # a padded vocabulary
     assert not host_B(shape, layouts, replace(OFFLOADED, offload="none"), layers, FIRST).asked.any()
-
-
-def test_attention_has_the_matrices_that_it_is_counted_with():
-    latent = replace(LLAMA, kv_lora_rank=16, qk_rope_head_dim=4, v_head_dim=8)
-    for shape in (LLAMA, latent, replace(latent, q_lora_rank=24)):
-        assert sum(attention_matrices(shape)) == shape.attention_matrix_parameters
 
 
 def test_stage_2_has_the_bytes_that_were_measured_per_parameter():

@@ -15,8 +15,7 @@ from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.stages import all_layers_of
-from suites.training.layouts.states import parameters_of, states_B
+from suites.training.layouts.states import all_layers_of, parameters_of, states_B
 from suites.training.models.model import Transformer
 from suites.training.step_time.published.steps import PublishedStep, published, ran
 from suites.training.step_time.questions import answers

@@ -17,7 +17,7 @@ from harness.config.user_inputs.hf_config import read_workload_file, workload_fr
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.memory.formulas import estimates
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.memory.subject import Subject
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import Device, among_ranks, dry_run

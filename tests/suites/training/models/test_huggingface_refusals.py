@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the extra `hf` brings it")
 from test_huggingface import DATA, HOST, a_workload
 
 from harness.records import Unavailable
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models import huggingface_config
 from suites.training.models.huggingface import build

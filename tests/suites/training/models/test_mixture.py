@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from small_steps import CUDA, HOST, LLAMA, TECHNIQUES
 
 from harness.records import Unavailable
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.mixture import GroupedProduct, MixtureMLP

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.techniques import build_step
 from suites.training.workload import Workload

@@ -12,12 +12,12 @@ from small_steps import LLAMA, make_step
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
-from harness.config.user_inputs.model_code import model_digest
+from harness.config.user_inputs.trace_file import model_digest
 from harness.config.validation import ConfigError
 from harness.records import Note, Reading, Unavailable
 from harness.sweep.plan import plan
 from suites.memory import suite as memory
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import CPU

@@ -2,7 +2,8 @@
 
 import pytest
 
-from suites.training.layouts.shape_of_sizes import shape_without_type
+from suites.training.layouts.shape_of_config import shape_without_type
+from suites.training.of_question import published_steps
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.runs import question_of_row
 from suites.training.step_time.published.typed import (
@@ -14,7 +15,7 @@ from suites.training.step_time.published.typed import (
     sharding_of,
     typed_step,
 )
-from suites.training.step_time.questions import answers, steps_of
+from suites.training.step_time.questions import answers
 
 LLAMA = {
     "hidden_size": 4096,
@@ -154,7 +155,7 @@ def test_mixtures_of_experts_have_the_parameters_that_their_authors_state():
 
 
 def test_what_was_not_published_is_inferred():
-    steps = steps_of(typed_step(question()))
+    steps = published_steps(typed_step(question()))
     assert steps.layouts.micro_batches[0] == 64 / 2  # the batch over dp and micro-batch
     assert steps.layouts.virtual_stages[0] == 4  # eight layers per rank, two per stage
     assert steps.layouts.zero[0] == 1
@@ -162,7 +163,7 @@ def test_what_was_not_published_is_inferred():
 
 
 def test_micro_batches_that_make_half_of_the_batch_are_two_steps():
-    assert steps_of(typed_step(question(layout={"gradient_accumulation_steps": 16}))).batches[0] == 2
+    assert published_steps(typed_step(question(layout={"gradient_accumulation_steps": 16}))).batches[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.training.step_time.operators import roofline_s, training_flop
-from suites.training.step_time.schedules import bubble_s, overlapped_s
+from suites.training.step_time.collectives import bubble_s, overlapped_s, roofline_s, training_flop
 
 SECONDS = st.floats(1e-6, 1e3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +12,11 @@ from small_steps import LLAMA
 from technique_cases import ALONE
 from torch._dynamo.backends.debugging import aot_eager
 
-from harness.config.validation import check_value
-from harness.config.variants.techniques import file_of as file_read
-from harness.config.variants.techniques import names as names_read
-from harness.config.variants.techniques import settings_of as settings_read
 from harness.records import Unavailable, WrongResult
 from suites.training import techniques
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.correctness import check, require_learning
 from suites.training.dry_run.dry_run import among_ranks
-from suites.training.roles import Level, Role
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
@@ -75,25 +71,19 @@ def test_a_compiled_step_keeps_its_contract(given, graphs):
 
 @pytest.mark.parametrize("name", techniques.names())
 def test_a_technique_says_what_it_is(name):
-    module = techniques.load(name)
-    assert module.__doc__.strip()
-    assert isinstance(module.LEVEL, Level)
-    for field in module.Settings.__dataclass_fields__:
-        assert f"`{field}`" in module.Settings.__doc__, f"{name}.{field} has no sentence"
-    assert module.Settings.__dataclass_params__.frozen
-    for other in (*getattr(module, "EXCLUDES", {}), *getattr(module, "NEEDS", ())):
-        assert other in techniques.names()
-    assert isinstance(getattr(module, "ROLE", None), Role | None)
+    one = techniques.declared(name)
+    assert techniques.load(name).__doc__.strip()
+    assert one.about
+    for field in one.settings.__dataclass_fields__:
+        assert f"`{field}`" in one.settings.__doc__, f"{name}.{field} has no sentence"
+    assert one.settings.__dataclass_params__.frozen
+    assert {*one.excludes, *one.needs} <= set(techniques.names())
 
 
-def test_the_parent_reads_the_same_techniques_and_settings():
-    assert names_read() == techniques.names()
-    for name in techniques.names():
-        fields = techniques.load(name).Settings.__dataclass_fields__
-        read = settings_read(file_read(name))
-        assert set(read) == set(fields), name
-        for field, allowed in read.items():
-            check_value(f"{name}.{field}", fields[field].default, allowed)
+def test_every_module_is_declared():
+    folder = Path(techniques.__file__).parent
+    modules = {file.stem for file in folder.glob("*/*.py")} - {"__init__"}
+    assert modules == set(techniques.names())
 
 
 COMBINED = {
@@ -177,12 +167,12 @@ def test_what_does_not_combine_is_refused_in_one_line(given, words):
     [
         (["fsdp3"], "did you mean 'fsdp2'"),
         ([{"fsdp2": {"reshard": True}}], "no setting 'reshard'; it has reduce_dtype"),
-        ([{"zero": {"stage": 4}}], "stage=4 is none of 1, 2, 3"),
+        ([{"zero": {"stage": 4}}], "technique zero: stage=4: expected one of 1, 2, 3"),
         ([{"zero": {"stage": 2, "parameters": "host"}}], "stage 3 alone"),
-        ([{"loss": {"chunked": "head"}}], "chunked='head' is none of loss, output, recompute"),
-        ([{"loss": {"chunks": 0}}], "technique loss: chunks=0: expected at least 1"),
-        ([{"fsdp2": {"shard_within": 0}}], "technique fsdp2: shard_within=0: expected at least 1"),
-        ([{"lora": {"dropout": 1.0}}], "technique lora: dropout=1.0: expected at least 0 and below 1"),
+        ([{"loss": {"chunked": "head"}}], "chunked='head': expected one of loss, output, recompute"),
+        ([{"loss": {"chunks": 0}}], "loss: chunks=0: expected a whole number of at least 1"),
+        ([{"fsdp2": {"shard_within": 0}}], "fsdp2: shard_within=0: expected a whole number of at least 1"),
+        ([{"lora": {"dropout": 1.0}}], "lora: dropout=1.0: expected a number of at least 0 and below 1"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(given, words):

@@ -3,13 +3,14 @@
 import pytest
 
 from suites.training.step_time.rates.constants import (
+    CONSTANT_NAMES,
+    FACTS,
     StepConstants,
     best_share,
     entries,
     fitted_to_whole_steps,
 )
 from suites.training.step_time.rates.gpu import device_names, gpu_of
-from suites.training.step_time.rates.programs import CONSTANT_NAMES, FACTS
 
 
 @pytest.mark.parametrize(("name", "entry"), entries().items())

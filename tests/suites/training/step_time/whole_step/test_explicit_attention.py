@@ -21,9 +21,8 @@ from suites.training.layouts.layout import Layouts, Training
 from suites.training.step_time.questions import answers
 from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.whole_step.scores import operators, scores_s
 from suites.training.step_time.whole_step.seconds import step_s
-from suites.training.step_time.whole_step.setting import StepSetting
+from suites.training.step_time.whole_step.setting import StepSetting, operators, scores_s
 
 SHAPE = TransformerShape(
     num_hidden_layers=4, hidden_size=1024, num_attention_heads=8, num_key_value_heads=8, head_dim=128,

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
 from suites.offload.transfer_counter import TransferCounter
+from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
 from suites.training.models.model import Transformer
 from suites.training.models.shape import ModelShape
 from suites.training.offload.host_memory import HostMemory as Host
@@ -61,10 +62,10 @@ products (5 D).
 def place(model, how, host):
     resources = Resources(host.device, host)
     if how == "recomputed":
-        settings = activation_checkpointing.Settings()
+        settings = ActivationCheckpointingSettings()
         activation_checkpointing.wrap(settings, model, resources)
     elif how != "kept":
-        activation_hooks.wrap(activation_hooks.Settings(how == "offloaded_ahead"), model, resources)
+        activation_hooks.wrap(ActivationOffloadSettings(how == "offloaded_ahead"), model, resources)
 
 
 class Run:

@@ -10,10 +10,11 @@ from torch import nn
 
 from harness.records import Unavailable
 from suites.training.correctness import check
+from suites.training.declared import LoRASettings
 from suites.training.dry_run.dry_run import among_ranks
 from suites.training.models.quantized_weights import BLOCK, NF4, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.adapters.lora import DoRALinear, LoRALinear, Settings
+from suites.training.techniques.adapters.lora import DoRALinear, LoRALinear
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -94,7 +95,7 @@ def test_adapters_alone_are_trained_and_have_states():
 @pytest.mark.parametrize("bias", [True, False])
 def test_an_adapted_layer_is_the_layer_with_merged_weights(bias):
     torch.manual_seed(1)
-    base, settings = nn.Linear(6, 5, bias=bias).requires_grad_(False), Settings(rank=2, alpha=3.0)
+    base, settings = nn.Linear(6, 5, bias=bias).requires_grad_(False), LoRASettings(rank=2, alpha=3.0)
     layer = LoRALinear(base, base, settings)
     nn.init.normal_(layer.up.weight)
     x = torch.randn(4, 3, 6, requires_grad=True)
@@ -113,7 +114,7 @@ def test_dora_is_its_formula(bias, stored):
     torch.manual_seed(1)
     given = nn.Linear(64, 5, bias=bias).double().requires_grad_(False)
     base = {"fp64": lambda: given, "nf4": lambda: Nf4Linear(given, True), "int8": lambda: Int8Linear(given)}
-    layer = DoRALinear(stored_as := base[stored](), given, Settings(rank=2, alpha=3.0, dora=True))
+    layer = DoRALinear(stored_as := base[stored](), given, LoRASettings(rank=2, alpha=3.0, dora=True))
     weight = (given.weight if stored == "fp64" else stored_as.weight()).double()
     assert torch.equal(layer.magnitude, weight.norm(dim=1))
     nn.init.normal_(layer.up.weight)

@@ -17,6 +17,7 @@ from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
 from suites.training.correctness import check, check_on_ranks, text_updates
+from suites.training.declared import ContextParallelSettings
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.models.model import Transformer
@@ -262,7 +263,7 @@ def test_what_it_cannot_do_is_refused_in_one_line(further, changes, words):
 
 def test_other_models_and_other_attentions_are_refused():
     other = replace(EVEN, model="my_models:make")
-    reason = context_parallel.applies_to(other, context_parallel.Settings())
+    reason = context_parallel.applies_to(other, ContextParallelSettings())
     assert "changes the attention of suites.training.models.model alone" in reason
     step = sharded("context_parallel", EVEN)
     model = Transformer(EVEN.shape, functions={"attention": torch.nn.functional.scaled_dot_product_attention})

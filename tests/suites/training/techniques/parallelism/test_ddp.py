@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from suites.memory.measure import measure_peak
+from suites.memory.live_bytes import measure_peak
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step

@@ -24,6 +24,7 @@ from suites.training.correctness import (
     plain_losses,
     text_updates,
 )
+from suites.training.declared import ExpertParallelSettings
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
 from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
 from suites.training.ranks import on_rank
@@ -294,5 +295,5 @@ def test_what_it_cannot_do_is_refused_in_one_line(further, changes, words):
 
 
 def test_another_models_experts_are_refused():
-    reason = expert_parallel.applies_to(replace(EXPERTS, model="my_models:make"), expert_parallel.Settings())
+    reason = expert_parallel.applies_to(replace(EXPERTS, model="my_models:make"), ExpertParallelSettings())
     assert "not another model's" in reason

@@ -25,10 +25,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.cpu_op_workspace import chunk_cat_bytes
+from harness.instruments.memory.workspaces import chunk_cat_bytes
 from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Unavailable
-from suites.memory.measure import losses
+from suites.memory.live_bytes import losses
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.model import blocks_of
 from suites.training.optimizers.optimizers import LEARNING_RATE

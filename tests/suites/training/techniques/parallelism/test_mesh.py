@@ -11,8 +11,7 @@ from real_ranks import CLIPPED, GPT, SMALL, TINY, dry_and_measured, sharded
 
 from harness.records import Unavailable, WrongResult
 from suites.memory import suite as memory
-from suites.memory.outside_allocator import outside_allocator_B
-from suites.memory.subject import Subject
+from suites.memory.subject import Subject, outside_allocator_B
 from suites.memory.thresholds import allowed_ranks
 from suites.training.correctness import (
     RANKS,

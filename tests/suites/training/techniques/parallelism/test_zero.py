@@ -163,7 +163,7 @@ def test_a_precision_that_deepspeed_is_not_run_in_is_refused():
 
 
 def test_without_ranks_it_is_refused():
-    from suites.memory.measure import losses
+    from suites.memory.live_bytes import losses
 
     with pytest.raises(RuntimeError, match="no process group"):
         losses(sharded(TECHNIQUE["zero1"], TINY), 1, torch.device("cpu"))

@@ -9,7 +9,7 @@ import torch
 from small_steps import LLAMA, make_step
 from torch import nn
 
-from suites.memory.measure import losses
+from suites.memory.live_bytes import losses
 from suites.training.offload.host_memory import HostMemory
 from suites.training.optimizers.optimizers import make_torch_optimizer
 from suites.training.resources import Resources

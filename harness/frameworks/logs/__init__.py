@@ -1,1 +1,0 @@
-"""Training logs: seconds per step, tokens/s, TFLOP/s, MFU, memory, and how each framework counts FLOPs."""

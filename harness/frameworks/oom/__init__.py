@@ -1,1 +1,0 @@
-"""Out-of-memory messages of torch: what they say, which tensor was asked for, and what would change it."""

@@ -1,1 +1,0 @@
-"""Which events of a trace move data between ranks."""
