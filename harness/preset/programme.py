@@ -127,7 +127,7 @@ def planned_programme(request: PresetRequest) -> Programme:
     fixed_s: dict[str, float] = {}
     for suite, claims in claims_of(preset).items():
         given = preset.suites[suite]
-        full = replace(load([f"suite={suite}", *given.overrides])[0], out=request.out / suite)
+        full = replace(load([f"suite={suite}", *given.overrides])[0], out=request.folder / suite)
         own, lacking = coverage(claims, full, preset, host)
         targets += own
         hindrances += lacking

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import yaml
 
@@ -26,22 +26,18 @@ ANY = "any"
 
 
 @dataclass(frozen=True)
-class _Words:
-    """What may be typed with `preset=`."""
+class PresetRequest:
+    """What a command with `preset=` asks for: the words that it may have."""
 
     preset: str
     budget_min: Annotated[float, Bounds(above=0)] = 60.0
     out: str = ""
     plan: bool = False
 
-
-class PresetRequest(NamedTuple):
-    """What a command with `preset=` asks for."""
-
-    preset: str
-    budget_min: float
-    out: Path
-    plan_only: bool
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the results."""
+        return Path(self.out or f"results/{self.preset}")
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Preset:
 
 def requested(words: Sequence[str]) -> PresetRequest:
     """Return what the words of a command ask for; raises ConfigError."""
-    allowed, given = fields_of(_Words), dict[str, Any]()
+    allowed, given = fields_of(PresetRequest), dict[str, Any]()
     for word in words:
         key, value = parts(word)
         if value is None or key not in allowed:
@@ -83,9 +79,7 @@ def requested(words: Sequence[str]) -> PresetRequest:
             given[key] = value
     if given["preset"] not in names("preset"):
         raise unknown(f"preset={given['preset']}", given["preset"], names("preset"))
-    asked = _Words(**{name: check_value(name, value, allowed[name]) for name, value in given.items()})
-    out = Path(asked.out or f"results/{asked.preset}")
-    return PresetRequest(asked.preset, asked.budget_min, out, asked.plan)
+    return PresetRequest(**{name: check_value(name, value, allowed[name]) for name, value in given.items()})
 
 
 def load_preset(name: str, conf: Path = CONF) -> Preset:

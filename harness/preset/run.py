@@ -159,7 +159,7 @@ def write_programme(programme: Programme, entries: Sequence[Mapping[str, object]
         "left_out": [one._asdict() for one in programme.hindrances if one.hardware],
         "unavailable_suites": programme.preset.unavailable_suites,
     }
-    out = programme.request.out
+    out = programme.request.folder
     out.mkdir(parents=True, exist_ok=True)
     (out / PROGRAMME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -31,7 +31,7 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     machine = f"{host.gpus} × {host.name}" if host.gpus else f"no GPU, {host.name}"
     yield (
         f"preset={request.preset}: {machine} ({host.memory_B / 2**30:.0f} GiB), "
-        f"budget {request.budget_min:.3g} min, into {request.out}"
+        f"budget {request.budget_min:.3g} min, into {request.folder}"
     )
     yield ""
     yield from _table(programme)

@@ -50,7 +50,7 @@ what to run
 how to run it
   out=FOLDER             of records and report (results/<suite>); finished cells
                          are not run again, but those killed from outside
-  retry=[crashed]        those that ended so, too: also timed_out, out_of_memory,
+  retry=[crashed]        those that ended so, too; or timed_out, out_of_memory,
                          unavailable, wrong_result
   limits.timeout_s=600   a cell that takes longer ends as timed_out
   limits.memory_B=null   a cell that takes more private memory ends as

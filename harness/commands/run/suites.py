@@ -185,16 +185,16 @@ def run_preset(words: Sequence[str]) -> int:
 
     request = requested(words)
     programme = planned_programme(request)
-    if request.plan_only:
+    if request.plan:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
         return DONE
     announce(programme_lines(programme))
-    with turn(request.out):
+    with turn(request.folder):
         folders = run_programme(programme)
         for folder in folders:
             report(folder, folder)
-        print_all(index(folders, request.out, without_answers=True))
-        print_all([every_sample(folders, request.out)])
+        print_all(index(folders, request.folder, without_answers=True))
+        print_all([every_sample(folders, request.folder)])
     return ended(folders)
 
 

@@ -41,7 +41,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("harness.preset.programme.claims_of", lambda preset: few)
 
     def planned(budget_min: float = 60.0) -> Programme:
-        return planned_programme(PresetRequest("host", budget_min, tmp_path / "host", False))
+        return planned_programme(PresetRequest("host", budget_min, str(tmp_path / "host")))
 
     return planned
 
@@ -122,7 +122,7 @@ def test_a_list_is_swept_once_and_stated(few: Any) -> None:
     published = [run for run in swept if run.suite == "stack_published"]
     assert len(published) == 1
     assert len(published[0].workloads) == 9
-    content = json.loads((programme.request.out / PROGRAMME).read_text())
+    content = json.loads((programme.request.folder / PROGRAMME).read_text())
     assert content["works"][0]["suite"] == "stack_published"
     assert content["works"][0]["ended"] == "done"
 

@@ -34,7 +34,7 @@ def on(monkeypatch, tmp_path):
         monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
         monkeypatch.setattr("harness.preset.programme.visible_gpus", lambda: gpus)
         monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
-        return planned_programme(PresetRequest("gpu", budget_min, tmp_path / "gpu", False))
+        return planned_programme(PresetRequest("gpu", budget_min, str(tmp_path / "gpu")))
 
     return planned
 
@@ -161,10 +161,10 @@ def test_words_that_will_not_do_are_one_line(words, said, capsys):
 
 
 def test_the_words_of_a_preset():
-    assert requested(["preset=gpu"])[1:] == (60.0, type(ROOT)("results/gpu"), False)
-    assert requested(["preset=gpu", "budget_min=90", "out=there", "plan=true"])[1:] == (
-        90.0, type(ROOT)("there"), True,
-    )  # fmt: skip
+    assert requested(["preset=gpu"]) == PresetRequest("gpu", 60.0)
+    assert str(requested(["preset=gpu"]).folder) == "results/gpu"
+    words = ["preset=gpu", "budget_min=90", "out=there", "plan=true"]
+    assert requested(words) == PresetRequest("gpu", 90.0, "there", True)
 
 
 def test_a_mistake_in_the_file_names_the_key(tmp_path):

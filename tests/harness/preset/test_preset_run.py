@@ -33,7 +33,7 @@ def programme_of(tmp_path, works, budget_min, run=None):
     runs = {"one": run or load(["suite=memory", f"out={tmp_path / 'one'}"])[0]}
     pairs = {work.workload: frozenset({"baseline"}) for work in works}
     runs = {"one": replace(runs["one"], variants_by_workload=pairs)}
-    request = PresetRequest("gpu", budget_min, tmp_path, False)
+    request = PresetRequest("gpu", budget_min, str(tmp_path))
     preset = Preset("cuda", 0.0, {"one": SuitePreset()})
     fit, late = ordered(works, [], {}, 60 * budget_min)
     host = PresetHost(H100, 1, SIZES_B[H100], 10**12)
