@@ -50,11 +50,9 @@ what to run
 how to run it
   out=FOLDER             of records and report (results/<suite>); finished cells
                          are not run again, but those killed from outside
-  retry=[crashed]        those that ended so, too; or timed_out, out_of_memory,
-                         unavailable, wrong_result
+  retry=[crashed]        those that ended so, too: [crashed,timed_out,...]
   limits.timeout_s=600   a cell that takes longer ends as timed_out
-  limits.memory_B=null   a cell that takes more private memory ends as
-                         out_of_memory
+  limits.memory_B=null   one that takes more private memory: out_of_memory
   executor=NAME          local, slurm or ray; torchrun by itself under torchrun
                          or srun
   executor.workers=N     processes at once, of suites whose cells are not timed
