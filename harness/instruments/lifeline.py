@@ -1,11 +1,20 @@
-"""A pipe whose end is a process's: how a child cannot outlive its parent, whatever either does."""
+"""How a child cannot outlive its parent, whatever either does: by a pipe, or by the thread that began it."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
 import signal
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets once the thread that started it is gone."""
+
+
+def die_with_starter() -> None:
+    """Make the kernel kill this process once the thread that started it is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def die_with_parent(lifeline: int) -> None:

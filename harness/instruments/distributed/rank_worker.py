@@ -7,7 +7,6 @@ the arguments. The rank ends with its input, even while it waits in a collective
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import json
@@ -22,10 +21,8 @@ from datetime import timedelta
 from typing import Any
 
 from harness.instruments import unary_functions
+from harness.instruments.lifeline import die_with_starter
 from harness.records import Unavailable, WrongResult
-
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets once the thread that started it is gone."""
 
 MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
 """Exceptions that keep their type on the way to the caller."""
@@ -60,11 +57,6 @@ def main() -> None:
     with open(descriptor, "w", buffering=1) as answers:
         while True:
             answers.write(answer(json.loads(calls.get()), state) + "\n")
-
-
-def die_with_starter() -> None:
-    """Make the kernel kill this process once the thread that started it is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _listen(calls: queue.SimpleQueue[bytes]) -> None:

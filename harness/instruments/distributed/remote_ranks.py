@@ -24,7 +24,8 @@ from typing import Any
 
 from harness.instruments.distributed import rank_pool
 from harness.instruments.distributed.launcher_env import PATIENCE_S, READY, RUN
-from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, STORE, die_with_starter
+from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, STORE
+from harness.instruments.lifeline import die_with_starter
 
 END = "end"
 GONE = "gone"

@@ -5,7 +5,6 @@ Trace one depth of a model in a second process while this one traces others: it 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from types import FrameType
 import torch
 
 from harness.instruments import torch_internals
+from harness.instruments.lifeline import die_with_starter
 from harness.instruments.memory.memory_timeline import Timeline, from_bytes, to_bytes
 
 LIBRARIES = (
@@ -83,9 +83,6 @@ def _is_library(file: str) -> bool:
     return file.startswith(LIBRARIES[2]) and not file.startswith(INSTALLED)
 
 
-PR_SET_PDEATHSIG = 1
-
-
 def is_possible() -> bool:
     """Return whether this process may be forked, and has a core for the second one."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
@@ -112,7 +109,7 @@ class TwoProcesses:
             return
         status = 1
         try:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_starter()
             if os.getppid() == parent:
                 content = to_bytes(self._trace(depth), compressed=False)
                 with os.fdopen(writing, "wb") as pipe:
