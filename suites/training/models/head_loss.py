@@ -207,7 +207,7 @@ def recomputed_chunks(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tens
 
 
 def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Compute the loss and its gradients in the forward pass, see `fused_loss.py`."""
+    """Compute the loss and its gradients in the forward pass."""
     if not isinstance(loss.head, nn.Linear) or loss.head.bias is not None:
         raise Unavailable("loss: fused needs an output layer that is a plain nn.Linear without bias")
     return fused_linear_cross_entropy(x_BTD.flatten(0, 1), loss.head.weight, targets_BT.flatten())
