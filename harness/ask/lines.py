@@ -91,8 +91,10 @@ def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -
     )
 
 
-def trainer(question: Question) -> str:
+def trainer(question: Question, answer: Answer) -> str:
     """Return whose code trains, in words."""
+    if answer.conditions.get("program") == "transformers":
+        return "as transformers' code trains"
     return f"as {PROGRAMS[question.program_of()]} trains"
 
 

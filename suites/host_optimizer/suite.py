@@ -18,7 +18,7 @@ import torch
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Origin, Reading
-from suites.host_optimizer import correctness
+from suites.host_optimizer import subject as correctness
 from suites.host_optimizer.subject import COPY_B, Session, Subject, optimizer_of, shared, torch_adamw
 from suites.host_optimizer.workload import Workload
 from suites.training.optimizers.optimizers import ADAMW_FLOPS

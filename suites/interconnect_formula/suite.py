@@ -15,15 +15,16 @@ from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.interconnect_formula.step_bounds import (
     BEST,
     BestAndWorstCase,
+    Subject,
     compute_left,
+    model_size,
     step_bounds,
     sufficient_rate,
+    validate_states,
 )
-from suites.interconnect_formula.subject import Subject, model_size, validate_states
 from suites.interconnect_formula.workload import Workload
 from suites.training.step_time import published_run
-from suites.training.step_time.collectives import training_flop
-from suites.training.step_time.node_traffic import Cluster, Exchange, crossing_share
+from suites.training.step_time.collectives import Cluster, Exchange, crossing_share, training_flop
 
 PUBLISHED_TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from harness.bounds import Bounds, PositiveInt
-from suites.training.step_time.node_traffic import Cluster
+from suites.training.step_time.collectives import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

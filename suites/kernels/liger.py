@@ -13,7 +13,7 @@ from suites.kernels.op_replacement import missing, replace_operation
 from suites.kernels.operations import layer_norm as layer_norm_op
 from suites.kernels.operations import rms_norm as rms_norm_op
 from suites.kernels.subject import Subject
-from suites.training.models.fused_loss import liger_linear_cross_entropy
+from suites.training.models.head_loss import liger_linear_cross_entropy
 
 
 def unavailable(host: HostInfo) -> str | None:

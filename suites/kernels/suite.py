@@ -17,10 +17,10 @@ from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import autocast_bf16
 from suites.kernels.bound_call import Session, seconds_of, shared
-from suites.kernels.checks import correctness, reference, step_correctness
+from suites.kernels.checks import correctness, step_correctness
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention, linear_gelu
-from suites.kernels.step import config_model, training_step
+from suites.kernels.step import training_step
 from suites.kernels.subject import Subject
 from suites.kernels.workload import Workload
 from suites.training.models import huggingface
@@ -33,7 +33,7 @@ TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for a workload that is too large for anything but a GPU."""
-    given = config_model.adopted(Workload(**workload))
+    given = training_step.adopted(Workload(**workload))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.device == "cuda" and device.type != "cuda":
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
@@ -136,12 +136,12 @@ def too_large(subject: Subject) -> str:
         return ""
     parameters = training_step.parameters(workload)
     activations_B = partial(training_step.activations_B, attention=subject.attention)
-    need_B = config_model.states_in_memory_B(parameters) + activations_B(workload)
+    need_B = training_step.states_in_memory_B(parameters) + activations_B(workload)
     lacking = shortage(need_B, subject.device)
     if lacking is None:
         return ""
     room_B = SAFE_SHARE * free_bytes(subject.device)
-    part = config_model.layers_that_fit(workload, room_B, activations_B)
+    part = training_step.layers_that_fit(workload, room_B, activations_B)
     return f"a step of {human_count(parameters)} parameters and {workload.rows:,} tokens {lacking}; {part}"
 
 
@@ -242,7 +242,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 def close(session: Session) -> None:
     """Release inputs, model and references."""
     session.release()
-    reference.reference_of.cache_clear()
+    correctness.reference_of.cache_clear()
     shared.cache_clear()
     step_correctness.baseline_steps.cache_clear()
     step_correctness.shared_states.cache_clear()

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from harness.records import Origin, Reading
-from suites.limits.formula import StepTime
-from suites.limits.published_step import model_of, published_time, tokens_of, utilization
-from suites.limits.runs import latency_flop, stacked
-from suites.limits.search import best_run
+from suites.limits.formula import StepTime, model_of, published_time, tokens_of, utilization
+from suites.limits.search import best_run, latency_flop, stacked
 from suites.limits.walls import (
     PER_DECADE,
     QUANTILES,

@@ -12,8 +12,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.records import Json, Reading, WrongResult
-from suites.limits.formula import step_time
-from suites.limits.published_step import layout_of, model_of, published_time, refuse_binary_units, tokens_of
+from suites.limits.formula import (
+    layout_of,
+    model_of,
+    published_time,
+    refuse_binary_units,
+    step_time,
+    tokens_of,
+)
 from suites.limits.readings import (
     Subject,
     curve_readings,
@@ -21,8 +27,7 @@ from suites.limits.readings import (
     run_readings,
     what_if_readings,
 )
-from suites.limits.runs import latency_flop
-from suites.limits.search import BestRun, best_run
+from suites.limits.search import BestRun, best_run, latency_flop
 from suites.limits.workload import Workload
 
 ROUNDING = 1e-9

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from suites.limits.runs import taken
-from suites.limits.search import GRID, LayoutGrid, best_layouts
+from suites.limits.search import GRID, LayoutGrid, best_layouts, taken
 from suites.limits.workload import Workload
 from suites.training.step_time.collectives import Floats
 

@@ -20,18 +20,16 @@ from suites.memory_published.litgpt import (
     litgpt_2023_phi_lora,
     litgpt_2023_phi_nf4,
     litgpt_2023_phi_nf4_double,
-    litgpt_llama,
-    litgpt_lora,
-    litgpt_phi,
-    rms_norm_in_fp32,
-)
-from suites.memory_published.litgpt_adapter import (
     litgpt_2024_adapter,
     litgpt_2024_adapter_nf4,
     litgpt_2024_adapter_nf4_double,
     litgpt_2024_adapter_v2,
     litgpt_2024_adapter_v2_nf4,
     litgpt_2024_adapter_v2_nf4_double,
+    litgpt_llama,
+    litgpt_lora,
+    litgpt_phi,
+    rms_norm_in_fp32,
 )
 from suites.training.models.model import EPSILON, Attention, Functions, PositionTensors, Transformer
 from suites.training.workload import Workload

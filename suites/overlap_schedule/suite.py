@@ -12,9 +12,16 @@ from itertools import permutations
 import numpy as np
 
 from harness.records import Json, Origin, Reading, WrongResult
-from suites.overlap_schedule.exchange import ScheduleResult, simulate
-from suites.overlap_schedule.links import Links, Transfer
-from suites.overlap_schedule.model import Subject, closed_form_s, model_of, refuse_indivisible
+from suites.overlap_schedule.links import (
+    Links,
+    ScheduleResult,
+    Subject,
+    Transfer,
+    closed_form_s,
+    model_of,
+    refuse_indivisible,
+    simulate,
+)
 from suites.overlap_schedule.workload import Workload
 
 TOLERANCE = 1e-8

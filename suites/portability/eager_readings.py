@@ -1,16 +1,27 @@
-"""What is read of the baseline alone: the captured graph, its graph breaks, and this CPU's own rate."""
+"""What is read of the baseline alone: the captured graph, its graph breaks, and this CPU's own rate.
+
+Lines of code that a variant needs of its own, and those that all share.
+
+A user's config.json: whether its step fits with its float64 reference.
+"""
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Iterator
 from functools import cache
 
 import torch
 
+from harness.instruments.memory.process.free_memory import shortage
 from harness.records import Note, Origin, Reading
+from suites.portability.capture import graph, problem
 from suites.portability.capture.graph import one_line
 from suites.portability.session import Session
+from suites.portability.subject import Subject
+from suites.portability.triton_kernels import modules_of
+from suites.training.models import huggingface, model
 
 SIDE = 1024
 """Rows and columns of the products that this CPU's rate is read from."""
@@ -64,3 +75,44 @@ def matmul_rate(dtype: torch.dtype) -> float:
         if now_s > end_s:
             break
     return 2.0 * SIDE**3 / fastest_s
+
+
+def source_lines(subject: Subject) -> Iterator[Reading]:
+    """Yield the lines of the step that all engines share, those of this one alone, and their divergence.
+
+    Our Triton kernels are lines of their own, the same for every target.
+
+    Code divergence of two platforms is the Jaccard distance of their lines, 1 - shared / all of both (Harrell
+    and Kitson, P3HPC 2018, doi 10.1109/P3HPC.2018.00006); here one of the two is eager PyTorch.
+    """
+    shared = sum(len(graph.code_lines(inspect.getsource(one))) for one in (model, problem, graph))
+    engine = subject.engine
+    names = engine.rewritten if engine is not None else ()
+    own = sum(graph.lines_of(graph.REWRITES[name][1]) for name in names)
+    if engine is not None and not engine.takes_graph:
+        kernels = modules_of(subject.workload)
+        own += sum(len(graph.code_lines(inspect.getsource(one))) for one in kernels)
+    yield Reading("source_lines", "1", shared, Origin.CALCULATED, "shared")
+    yield Reading("source_lines", "1", own, Origin.CALCULATED, "own")
+    yield Reading("code_divergence", "1", own / (shared + own), Origin.CALCULATED)
+
+
+STEP_B, REFERENCE_B, ENGINE_B = 16 + 12, 8 * 7, 2 * 12
+"""Bytes per parameter in fp32: of eager's weight, gradient, two moments and the graph's three inputs; of
+float64's three inputs, gradient and three results; of one engine's inputs and results."""
+
+
+def too_large(subject: Subject) -> str:
+    """Return why a step of the model does not fit into this machine's memory; "" where it does."""
+    workload = subject.workload
+    if workload.hf_config is None:
+        return ""
+    with torch.device("meta"):
+        model = huggingface.build(workload.hf_config)
+    parameters = sum(one.numel() for one in model.parameters())
+    lacking = shortage(parameters * (STEP_B + REFERENCE_B + ENGINE_B), torch.device("cpu"))
+    if lacking is None:
+        return ""
+    size = f"{parameters / 1e6:,.0f} M parameters"
+    fewer = "try a smaller suite.hf_defaults.num_hidden_layers"
+    return f"a captured step of {size} with its float64 reference {lacking}; {fewer}"

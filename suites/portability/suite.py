@@ -13,11 +13,8 @@ import torch
 from harness.records import Json, Note, Origin, Reading
 from suites.portability import session as sessions
 from suites.portability.capture import problem
-from suites.portability.coverage import coverage
-from suites.portability.divergence import source_lines
-from suites.portability.eager_readings import eager_readings
-from suites.portability.own_model import too_large
-from suites.portability.session import Session
+from suites.portability.eager_readings import eager_readings, source_lines, too_large
+from suites.portability.session import Session, coverage
 from suites.portability.subject import Subject
 from suites.portability.workload import Workload
 from suites.training.models import huggingface

@@ -1,27 +1,36 @@
 """One variant's trainer: its micro-batch is chosen, its losses are compared, its updates are timed.
 
 What a variant of the stack suite is: how one variant trains.
+
+The batches of an update, made in the step or ahead of it by another process.
+
+A batch is text of `suites.training.data`, made word by word in Python, as a tokenizer works through text.
+Ahead of a step means one batch ahead: while an update runs, the next one's batch is made.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Unavailable, WrongResult
-from suites.stack.loading import Batch, LoadedAhead, LoadedInStep, UpdateLoader
 from suites.stack.workload import Workload
+from suites.training import data
 from suites.training.contract import Contract, Within, loosest
 from suites.training.correctness import GRADIENT_FACTOR, compare, require_learning
 from suites.training.correctness import UPDATES as LEARNING_UPDATES
@@ -30,6 +39,91 @@ from suites.training.optimizers.shared_states import share_states
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step
 from suites.training.trainer import Trainer
+
+Batch = tuple[Tensor, Tensor]
+"""Tokens and their successors, int64, each (sequences, T)."""
+
+Arrays = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def make_batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -> Arrays:
+    """Return the batch of one update: tokens and their successors, each of `size`."""
+    tokens, targets = data.batch(vocab_size, size, seed, number)
+    return tokens.numpy(), targets.numpy()
+
+
+class UpdateLoader(Protocol):
+    """Gives the batches of one update after the other, and makes the next one in or during a step."""
+
+    def take(self) -> Batch:
+        """Return the batch of the next update, on the device."""
+
+    def finish(self) -> None:
+        """Wait until what was begun during the step is ready: a step ends with it."""
+
+
+class LoadedInStep:
+    """Makes each batch when the step asks for it, as a DataLoader without workers does."""
+
+    def __init__(self, workload: Workload, seed: int, device: torch.device) -> None:
+        self._arguments = workload.vocab_size, (workload.sequences, workload.seq_len), seed
+        self._device, self._taken = device, 0
+
+    def take(self) -> Batch:
+        """Make a batch, and return it."""
+        batch = on_device(make_batch(*self._arguments, self._taken), self._device)
+        self._taken += 1
+        return batch
+
+    def finish(self) -> None:
+        """Do nothing: nothing was begun."""
+
+
+class LoadedAhead:
+    """Lets another process make the next batch while the step runs.
+
+    A step begins with its batch ready and ends once the next one is, so each timed step has the work of one
+    batch in it, and none is done during another variant's turn.
+    """
+
+    def __init__(self, workload: Workload, seed: int, device: torch.device) -> None:
+        self._arguments = workload.vocab_size, (workload.sequences, workload.seq_len), seed
+        self._device, self._taken = device, 0
+        self._ready: Arrays = make_batch(*self._arguments, 0)
+        self._begun: Future[Arrays] | None = None
+
+    def take(self) -> Batch:
+        """Return the batch that is ready; let the next one be made."""
+        self._taken += 1
+        self._begun = worker().submit(make_batch, *self._arguments, self._taken)
+        return on_device(self._ready, self._device)
+
+    def finish(self) -> None:
+        """Wait for the next batch."""
+        if self._begun is not None:
+            self._ready, self._begun = self._begun.result(), None
+
+
+@lru_cache(maxsize=1)
+def worker() -> ProcessPoolExecutor:
+    """Return the process that makes batches for all variants that load ahead: one of them runs at a time.
+
+    It is forked, as a DataLoader's are, and computes on one thread.
+    """
+    return ProcessPoolExecutor(1, multiprocessing.get_context("fork"), torch.set_num_threads, (1,))
+
+
+def stop_worker() -> None:
+    """End that process, if it was started."""
+    if worker.cache_info().currsize:
+        worker().shutdown(wait=True, cancel_futures=True)
+        worker.cache_clear()
+
+
+def on_device(arrays: Arrays, device: torch.device) -> Batch:
+    """Return a batch as tensors on the device."""
+    tokens, targets = (torch.from_numpy(one).to(device) for one in arrays)
+    return tokens, targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,15 @@ import torch
 
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.stack.loading import make_batch, stop_worker
-from suites.stack.session import Session, Subject, baseline_updates, check_losses, shared_tensors
+from suites.stack.session import (
+    Session,
+    Subject,
+    baseline_updates,
+    check_losses,
+    make_batch,
+    shared_tensors,
+    stop_worker,
+)
 from suites.stack.workload import Workload
 from suites.training.techniques import Techniques, combined
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import Json, Note, Reading
-from suites.step_time import rules, scores
+from suites.step_time import scores
 from suites.step_time.scores import Predictions
 from suites.step_time.workload import Workload
 from suites.training.step_time.published.steps import PublishedStep, published, with_and_without_attention
@@ -79,8 +79,8 @@ def from_file(name: str) -> Predictor:
 PREDICTORS: Mapping[str, Predictor] = {
     "model": by_model,
     "left_out": from_file("left_out.jsonl"),
-    "forty_percent": rules.forty_percent,
-    "guides": rules.guides,
+    "forty_percent": scores.forty_percent,
+    "guides": scores.guides,
     "calculon": from_file("calculon.jsonl"),
     "llm_analysis": from_file("llm_analysis.jsonl"),
 }

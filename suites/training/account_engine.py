@@ -45,9 +45,11 @@ def answer(question: Question) -> Answer:
     """Return the memory of a question's layout, or all layouts that fit; raises `Unavailable` in one line.
 
     Intervals of bytes are points: `allocated_B` the peak of live tensors, `reserved_B` that with the
-    allocator's fragmentation, which decides whether a layout fits.
+    allocator's fragmentation, which decides whether a layout fits. Where one model runs whole on every rank
+    and no program is named, it is transformers' code that trains.
     """
-    return answer_of(subject_of(question))
+    whole = question.model_ranks == question.ep == 1 and not question.search
+    return answer_of(subject_of(question, transformers_code=whole and question.program is None))
 
 
 def answer_of(subject: LayoutSubject) -> Answer:
@@ -57,7 +59,7 @@ def answer_of(subject: LayoutSubject) -> Answer:
         engine="account",
         parameters=subject.shape.parameters,
         conditions=conditions(subject),
-        left_out=left_out(subject.question),
+        left_out=left_out(subject),
     )
     if subject.question.search:
         return searched(subject, answered)
@@ -76,7 +78,7 @@ def conditions(subject: LayoutSubject) -> dict[str, str]:
     """Return what the answer rests on."""
     training = subject.training
     return {
-        "program": training.program,
+        "program": "transformers" if training.model_code else training.program,
         "precision": training.precision,
         "optimizer": training.optimizer,
         "layout": "searched" if subject.question.search else described(subject),
@@ -235,11 +237,11 @@ def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
     for change, fields in possible(subject):
         try:
             other = changed(subject, **fields)
+            of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         except Unavailable:
             continue
         if other.question.tp > other.cluster.gpus_per_node:
             continue
-        of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         yield TriedChange(
             title=change,
             peak_B=float(of.needed[0]),

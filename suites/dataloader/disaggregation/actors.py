@@ -33,17 +33,17 @@ from suites.dataloader.batch import (
 )
 from suites.dataloader.disaggregation.autoscaler import Autoscaler
 from suites.dataloader.disaggregation.calls import ActorCalls, ended, started
-from suites.dataloader.disaggregation.mixture import Mixture
 from suites.dataloader.disaggregation.plan import (
     ActorSettings,
     Lengths,
+    Mixture,
     Pieces,
     Wanted,
     digest_of,
     plan_steps,
 )
 from suites.dataloader.disaggregation.source_reader import SourceReader
-from suites.dataloader.reading.readers import BadSample
+from suites.dataloader.reading.formats import BadSample
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt(3)`."""

@@ -10,8 +10,7 @@ from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RaySessi
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
 from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loaders
 from suites.dataloader.disaggregation.calls import ActorCalls, answer, ended, started
-from suites.dataloader.disaggregation.mixture import refuse_weights
-from suites.dataloader.disaggregation.plan import ActorSettings, digest_of
+from suites.dataloader.disaggregation.plan import ActorSettings, digest_of, refuse_weights
 
 MOST_STEPS = 8
 """Steps of one call at most; the first calls have 1, 2 and 4, so that the first batch is there soon."""

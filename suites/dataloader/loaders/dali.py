@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.records import HostInfo, Unavailable
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Subject, packed, tokenize
-from suites.dataloader.disaggregation.mixture import Mixture, refuse_weights
+from suites.dataloader.disaggregation.plan import Mixture, refuse_weights
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
 from suites.dataloader.ranks.worker_processes import refuse_formats
 from suites.dataloader.reading.storage import library

@@ -13,8 +13,14 @@ from harness.records import Origin, Reading
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Source
 from suites.dataloader.disaggregation.actors import Planner
 from suites.dataloader.disaggregation.calls import ended, started
-from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import ActorSettings, BalanceSettings, Lengths, Wanted, plan_steps
+from suites.dataloader.disaggregation.plan import (
+    ActorSettings,
+    BalanceSettings,
+    Lengths,
+    Mixture,
+    Wanted,
+    plan_steps,
+)
 
 GROUP = 8
 """Clients that share a data constructor: the tensor, pipeline and context parallel ranks of one group."""

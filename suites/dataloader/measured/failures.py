@@ -19,8 +19,7 @@ from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
 from suites.dataloader.disaggregation.calls import found
 from suites.dataloader.disaggregation.client import DisaggregatedLoader
-from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import ActorSettings, Pieces
+from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
 UNDISTURBED_S = 10.0

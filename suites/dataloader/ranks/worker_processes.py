@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, LoaderSpec, Source
-from suites.dataloader.disaggregation.mixture import refuse_weights
+from suites.dataloader.disaggregation.plan import refuse_weights
 
 ENDED_WITHIN_S = 5.0
 """Worker processes that live longer after they were asked to end are terminated."""

@@ -1,4 +1,4 @@
-"""Rotary position embedding (arXiv 2104.09864), in the halves form of suites/model.py."""
+"""Rotary position embedding (arXiv 2104.09864), in the halves form of suites/training/models/model.py."""
 
 from __future__ import annotations
 

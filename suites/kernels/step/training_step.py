@@ -3,29 +3,118 @@
 Techniques of `suites.training.techniques` change it, and functions of the kernels suite take an operation's
 place in it. `Workload.part` names the operation that a variant may replace, so that each kernel's gain is
 measured alone and in the step.
+
+The model of a user's config.json in the training step: transformers' own, with all that the config says.
+
+Only dropout is left out, because variants are compared loss by loss. Its parameters are counted without
+weights, on the meta device.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.kernels.step import config_model
 from suites.kernels.subject import Inputs, Operation, Subject
 from suites.kernels.workload import Workload
 from suites.training import trainer
 from suites.training.contract import Contract, Within, loosest
+from suites.training.models import huggingface, huggingface_config
+from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.models.shape import llama
 from suites.training.optimizers import adamw_settings
 from suites.training.optimizers.optimizers import RankOptimizer
 from suites.training.optimizers.shared_states import SharedTensors, share_states
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step, combined
+from suites.training.workload import Workload as TrainingWorkload
+
+STATES_B = 16
+"""Bytes per parameter of a step in fp32: weight, gradient and AdamW's two moments."""
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Attributes for the number of experts of a layer in transformers' config classes."""
+
+
+class Counts(NamedTuple):
+    """Parameters of a model: all, and those that multiply for each token."""
+
+    parameters: int
+    multiplied: float
+
+
+def adopted(workload: Workload) -> Workload:
+    """Return the workload with its config's sizes and without dropout; raises `Unavailable`."""
+    config = workload.hf_config
+    if config is None:
+        return workload
+    if workload.operation != "training_step" or workload.part != "all":
+        raise Unavailable("a config.json describes a model: operation=training_step part=all trains it")
+    refuse_quantized(config)
+    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
+    complete = huggingface.complete(TrainingWorkload.of(given))
+    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
+    return replace(workload, **{name: getattr(complete, name) for name in common})
+
+
+def counts(workload: Workload) -> Counts:
+    """Return the parameters of the workload's config; of experts those that a token reaches multiply."""
+    return _counts(json.dumps(workload.hf_config, sort_keys=True))
+
+
+@lru_cache(maxsize=8)
+def _counts(config: str) -> Counts:
+    with torch.device("meta"):
+        model = huggingface.build(json.loads(config))
+    tables = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    tables -= {id(parameter) for parameter in model.output_layer().parameters()}  # tied: it multiplies there
+    reached = share_of_experts(model.model.config)
+    multiplied = sum(
+        parameter.numel() * (reached if ".experts." in name else 1.0)
+        for name, parameter in model.named_parameters()
+        if parameter.dim() > 1 and id(parameter) not in tables
+    )
+    return Counts(sum(one.numel() for one in model.parameters()), multiplied)
+
+
+def share_of_experts(parsed: Any) -> float:
+    """Return the share of a layer's experts that one token reaches; 1 without experts."""
+    count = next((value for name in EXPERTS if (value := getattr(parsed, name, None))), None)
+    return float(getattr(parsed, "num_experts_per_tok", None) or count) / count if count else 1.0
+
+
+def has_experts(workload: Workload) -> bool:
+    """Return whether the config's layers choose among experts, which a rounding can change."""
+    config = workload.hf_config
+    return config is not None and share_of_experts(huggingface_config.parse(config)) < 1
+
+
+def layers_that_fit(workload: Workload, room_B: float, activations_B: Callable[[Workload], float]) -> str:
+    """Return in words which part of the config's model would fit into `room_B`; layers are taken as alike."""
+    config = workload.hf_config or {}
+    one, two = (
+        counts(replace(workload, hf_config=huggingface_config.with_layers(config, count))).parameters
+        for count in (1, min(2, workload.num_hidden_layers))
+    )
+    for count in range(workload.num_hidden_layers - 1, 0, -1):
+        states_B = states_in_memory_B(one + (count - 1) * (two - one))
+        if states_B + activations_B(replace(workload, num_hidden_layers=count)) <= room_B:
+            return f"suite.hf_defaults.num_hidden_layers={count} would fit"
+    return "one layer with the embeddings does not fit either; try a smaller suite.hf_defaults.seq_len"
+
+
+def states_in_memory_B(parameters: float) -> float:
+    """Return the bytes of states at most: of one step shared by all variants, of one being checked, and the
+    gradients that it is compared with."""
+    return (2 * STATES_B + 4) * parameters
+
 
 PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
 """Operations in the step that have a function of their own."""
@@ -186,7 +275,7 @@ def flops(workload: Workload) -> float:
     per_layer = 6.0 * workload.hidden_size * workload.seq_len**2 * workload.micro_batch_size
     scores = workload.num_hidden_layers * per_layer
     if workload.hf_config is not None:
-        return 6.0 * config_model.counts(workload).multiplied * workload.rows + scores
+        return 6.0 * counts(workload).multiplied * workload.rows + scores
     shape = llama(workload)
     norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size
     multiplied = shape.parameters - shape.vocab_size * shape.hidden_size - norms
@@ -196,7 +285,7 @@ def flops(workload: Workload) -> float:
 def parameters(workload: Workload) -> int:
     """Return the parameters of the step's model."""
     if workload.hf_config is not None:
-        return config_model.counts(workload).parameters
+        return counts(workload).parameters
     return llama(workload).parameters
 
 

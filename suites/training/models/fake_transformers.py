@@ -18,7 +18,7 @@ import torch
 
 from harness.instruments import torch_internals
 from harness.records import Unavailable
-from suites.training.models import fake_routing
+from suites.training.models import mixture
 
 LEAST = 5
 """The major version from which transformers makes masks and runs experts as expected here."""
@@ -47,16 +47,16 @@ def without_images(ask: Callable[..., Any], embedding: Any, tokens_BT: torch.Ten
 
 READ_VALUES: dict[str, dict[str, Callable[..., Any]]] = {
     "fsmt": {"make_padding_mask": lambda ask, *tokens: None},  # no token is padding
-    "jetmoe": {"JetMoeTopKGating": fake_routing.split},
+    "jetmoe": {"JetMoeTopKGating": mixture.split},
     "led": {"LEDEncoder": reads(False)},  # no token attends to all others
-    "longcat_flash": {"LongcatFlashExperts": fake_routing.looped},
+    "longcat_flash": {"LongcatFlashExperts": mixture.looped},
     "nllb-moe": {
-        "NllbMoeExperts": fake_routing.looped_over_a_mask,
-        "NllbMoeTop2Router": fake_routing.without_casts,
+        "NllbMoeExperts": mixture.looped_over_a_mask,
+        "NllbMoeTop2Router": mixture.without_casts,
     },
     "switch_transformers": {
-        "SwitchTransformersExperts": fake_routing.looped,
-        "SwitchTransformersTop1Router": fake_routing.without_casts,
+        "SwitchTransformersExperts": mixture.looped,
+        "SwitchTransformersTop1Router": mixture.without_casts,
     },
     "t5gemma2": {"T5Gemma2TextScaledWordEmbedding": without_images},
     "xlm": {"XLMModel": reads(0)},  # no sequence is longer than its batch's

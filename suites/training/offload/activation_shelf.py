@@ -16,8 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.torch_internals import over_storage, storage_key
-from suites.training.offload.host_memory import HostMemory
-from suites.training.offload.transfer import Carrier
+from suites.training.offload.host_memory import Carrier, HostMemory
 
 SMALL_B = 4096
 """Storages of fewer bytes stay on the device: a copy of less than a page costs more than it frees."""

@@ -28,7 +28,7 @@ from suites.dataloader.corpora.corpus import (
 from suites.dataloader.corpora.corpus_sources import FileDocuments
 from suites.dataloader.corpora.installed_files import LARGEST_DOCUMENT_B, Root, kind_of_text
 from suites.dataloader.reading import storage
-from suites.dataloader.reading.readers import (
+from suites.dataloader.reading.formats import (
     BadSample,
     read,
 )

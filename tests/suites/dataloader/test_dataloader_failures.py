@@ -10,8 +10,7 @@ from test_dataloader_loader import corpus, specification
 
 from harness.records import WrongResult
 from suites.dataloader.batch import LoaderSpec, pack
-from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import BalanceSettings, plan_steps
+from suites.dataloader.disaggregation.plan import BalanceSettings, Mixture, plan_steps
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.measured.failures import TakenBatch, checksum, recoveries_s, refuse_changed
 

@@ -42,10 +42,11 @@ from suites.dataloader.disaggregation import actors, source_reader
 from suites.dataloader.disaggregation.actors import Planner, SourceLoader, start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
 from suites.dataloader.disaggregation.calls import answer, ended, found
-from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import (
+    BLOCK,
     ActorSettings,
     BalanceSettings,
+    Mixture,
     Pieces,
     digest_of,
     plan_steps,

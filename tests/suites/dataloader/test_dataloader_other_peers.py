@@ -33,7 +33,7 @@ from suites.dataloader.loaders.ray_data import (
     SHUFFLED_BLOCKS,
     round_documents,
 )
-from suites.dataloader.reading.readers import BadSample, read
+from suites.dataloader.reading.formats import BadSample, read
 
 LIBRARY = {
     "webdataset": "webdataset",

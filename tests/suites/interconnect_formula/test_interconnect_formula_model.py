@@ -23,8 +23,7 @@ from suites.interconnect_formula.step_bounds import (
     step_seconds,
     sufficient_rate,
 )
-from suites.training.step_time.collectives import training_flop
-from suites.training.step_time.node_traffic import (
+from suites.training.step_time.collectives import (
     Cluster,
     Exchange,
     Strategy,
@@ -32,6 +31,7 @@ from suites.training.step_time.node_traffic import (
     communication_seconds,
     latency_seconds,
     link_bytes,
+    training_flop,
 )
 
 GB = 1e9

@@ -19,7 +19,7 @@ from suites.kernels import suite as kernels
 from suites.kernels.checks import step_correctness
 from suites.kernels.op_replacement import replace_operation
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.step import config_model, training_step
+from suites.kernels.step import training_step
 from suites.kernels.step.training_step import FixedBatchTrainer
 from suites.kernels.subject import Subject
 
@@ -105,7 +105,7 @@ def test_the_flops_are_those_that_torch_counts(name: str) -> None:
 
 def test_of_experts_those_that_a_token_reaches_are_counted() -> None:
     config = json.loads((DATA / "mixtral.json").read_text())
-    counts = config_model.counts(subject_of("mixtral").workload)
+    counts = training_step.counts(subject_of("mixtral").workload)
     layers, width = config["num_hidden_layers"], config["hidden_size"]
     unreached = layers * (config["num_local_experts"] - config["num_experts_per_tok"])
     table, norms = config["vocab_size"] * width, (2 * layers + 1) * width

@@ -14,8 +14,14 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.kernels.bound_call import bind, make_inputs, make_upstream
-from suites.kernels.checks.correctness import edge_cases, strided
-from suites.kernels.checks.reference import attention_reference, evaluate, in_float64, reference_of
+from suites.kernels.checks.correctness import (
+    attention_reference,
+    edge_cases,
+    evaluate,
+    in_float64,
+    reference_of,
+    strided,
+)
 from suites.kernels.operations import OPERATIONS, adamw, rms_norm
 from suites.kernels.workload import Workload
 
@@ -116,7 +122,7 @@ def test_adamw_is_torchs_own():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_reference_of_attention_in_blocks_is_autograds(causal, monkeypatch):
-    monkeypatch.setattr("suites.kernels.checks.reference.QUERIES_AT_ONCE", 4)
+    monkeypatch.setattr("suites.kernels.checks.correctness.QUERIES_AT_ONCE", 4)
     subject = subject_of("attention", causal=causal, seq_len=11)
     inputs = make_inputs(subject.operation, subject.workload, 5, subject.device)
     upstream = make_upstream(subject.operation, inputs, 5)
@@ -127,7 +133,7 @@ def test_the_reference_of_attention_in_blocks_is_autograds(causal, monkeypatch):
 
 
 def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
-    monkeypatch.setattr("suites.kernels.checks.reference.FEW_PAIRS", 1)
+    monkeypatch.setattr("suites.kernels.checks.correctness.FEW_PAIRS", 1)
     session = applied("baseline", subject_of("attention"))
     subject = session.subject
     assert "2 of its heads" in session.compared

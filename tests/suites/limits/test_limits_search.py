@@ -15,7 +15,6 @@ from suites.limits import search
 from suites.limits import walls as walls_module
 from suites.limits.formula import ParallelLayout, step_time
 from suites.limits.readings import searched
-from suites.limits.runs import latency_flop, shape_of, stacked, taken
 from suites.limits.search import (
     GRID,
     BestLayouts,
@@ -24,7 +23,11 @@ from suites.limits.search import (
     best_run,
     candidates,
     evaluated,
+    latency_flop,
     runs_of,
+    shape_of,
+    stacked,
+    taken,
 )
 from suites.limits.walls import (
     CHOICES,

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from suites.limits.formula import Model, ParallelLayout, StepTime, step_time
-from suites.limits.published_step import layout_of, model_of, published_time, tokens_of, utilization
+from suites.limits.formula import (
+    Model,
+    ParallelLayout,
+    StepTime,
+    layout_of,
+    model_of,
+    published_time,
+    step_time,
+    tokens_of,
+    utilization,
+)
 from suites.limits.workload import Workload
 
 RUN = load(["suite=limits"])[0]

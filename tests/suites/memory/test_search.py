@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.memory.search import PATIENCE, fewest_of, tokens_at
+from suites.memory.thresholds import PATIENCE, fewest_of, tokens_at
 
 
 class Counted:

@@ -11,7 +11,7 @@ from test_memory_published import subject_of
 from torch._subclasses import FakeTensorMode
 
 from suites.memory.live_bytes import measure_peak
-from suites.memory_published import litgpt, litgpt_adapter, models
+from suites.memory_published import litgpt, models
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.simulated_cuda import cuda_operations
 from suites.training.models.model import Attention, PositionTensors, rotary_tables
@@ -129,7 +129,7 @@ def test_prompts_are_stored_as_keys_and_values_and_get_no_gradient():
 
 def test_attention_to_stored_prompts_is_added_with_a_gate_per_head():
     shape = replace(TINY, num_key_value_heads=4).shape
-    attention = litgpt_adapter.PromptedAttention(shape).double()
+    attention = litgpt.PromptedAttention(shape).double()
     torch.nn.init.normal_(attention.gate_H11)
     q, k, v = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64)
     keys, values = attention.keys_values
@@ -142,7 +142,7 @@ def test_the_norm_and_the_layer_norm_are_torchs():
     x = torch.randn(6, 32, dtype=torch.float64)
     weight = torch.randn(32, dtype=torch.float64)
     wide = torch.nn.functional.rms_norm(x, (32,), weight, models.EPSILON)
-    assert torch.allclose(litgpt_adapter.rms_norm_of_2024(x, weight), wide, atol=1e-6)
+    assert torch.allclose(litgpt.rms_norm_of_2024(x, weight), wide, atol=1e-6)
     assert torch.allclose(litgpt.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
     norm = models.UnfusedLayerNorm(32).double()
     assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)

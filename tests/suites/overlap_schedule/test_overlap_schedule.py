@@ -14,9 +14,16 @@ from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
 from suites.overlap_schedule import suite as overlap_schedule
-from suites.overlap_schedule.exchange import simulate
-from suites.overlap_schedule.links import Links, Transfer, carry
-from suites.overlap_schedule.model import OverlapModel, Subject, closed_form_s, model_of
+from suites.overlap_schedule.links import (
+    Links,
+    OverlapModel,
+    Subject,
+    Transfer,
+    carry,
+    closed_form_s,
+    model_of,
+    simulate,
+)
 from suites.overlap_schedule.optimizations import same_order, swizzle_full_mesh, swizzle_ring
 from suites.overlap_schedule.workload import Workload
 

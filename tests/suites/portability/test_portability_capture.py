@@ -18,7 +18,7 @@ from suites.portability.capture.dynamic import evaluated
 from suites.portability.capture.graph import Forward, Problem, captured, flops_of
 from suites.portability.capture.problem import FORWARDS, problem_of, with_backward
 from suites.portability.compare import compare
-from suites.portability.divergence import source_lines
+from suites.portability.eager_readings import source_lines
 from suites.portability.engines import triton
 from suites.portability.session import Session, clear, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject

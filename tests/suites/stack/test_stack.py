@@ -13,8 +13,16 @@ from variants import applied, tiny_run
 from harness.config.run import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites.stack import suite as stack
-from suites.stack.loading import LoadedAhead, LoadedInStep, stop_worker
-from suites.stack.session import Session, Subject, baseline_of, baseline_updates, gradients_B
+from suites.stack.session import (
+    LoadedAhead,
+    LoadedInStep,
+    Session,
+    Subject,
+    baseline_of,
+    baseline_updates,
+    gradients_B,
+    stop_worker,
+)
 from suites.training.models import head_loss
 from suites.training.techniques import named
 

@@ -29,8 +29,14 @@ from suites.training.declared import ActivationOffloadSettings
 from suites.training.dry_run.simulated_host import SimulatedHost
 from suites.training.models.model import blocks_of
 from suites.training.offload.activation_shelf import Shelf, Stored
-from suites.training.offload.host_memory import HostMemory
-from suites.training.offload.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
+from suites.training.offload.host_memory import (
+    AtOnce,
+    Carrier,
+    CopyThread,
+    HostMemory,
+    SideStream,
+    WhenNeeded,
+)
 from suites.training.resources import Resources
 from suites.training.step import TrainingStep
 

@@ -30,9 +30,8 @@ from suites.training.contract import EXACT, Contract
 from suites.training.declared import ExpertParallelSettings
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import not_for_shards
-from suites.training.ranks.expert_group import WIDTH, ExpertGroup, experts_of, spread
+from suites.training.ranks.expert_group import WIDTH, ExpertGroup, WidthGroup, experts_of, spread
 from suites.training.ranks.mesh import joined, refuse_without_fsdp2
-from suites.training.ranks.width_group import WidthGroup
 from suites.training.resources import Resources
 from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients

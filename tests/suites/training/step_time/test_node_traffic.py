@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from suites.training.step_time.node_traffic import Cluster, Exchange, link_bytes
+from suites.training.step_time.collectives import Cluster, Exchange, link_bytes
 
 Crossings = tuple[Counter[int], Counter[int]]  # chunks that left a node, chunks that came into it
 

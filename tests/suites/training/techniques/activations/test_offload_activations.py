@@ -17,8 +17,8 @@ from suites.offload.transfer_counter import TransferCounter
 from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
 from suites.training.models.model import Transformer
 from suites.training.models.shape import ModelShape
+from suites.training.offload.host_memory import Copy, SideStream
 from suites.training.offload.host_memory import HostMemory as Host
-from suites.training.offload.transfer import Copy, SideStream
 from suites.training.resources import Resources
 from suites.training.techniques.activations import activation_checkpointing
 from suites.training.techniques.activations import activation_offload as activation_hooks

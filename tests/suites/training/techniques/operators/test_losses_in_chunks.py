@@ -11,8 +11,7 @@ from torch import nn
 
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.models.fused_loss import fused_linear_cross_entropy, rows_at_once
-from suites.training.models.head_loss import HeadLoss
+from suites.training.models.head_loss import HeadLoss, fused_linear_cross_entropy, rows_at_once
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
