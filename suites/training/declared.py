@@ -109,9 +109,7 @@ class OptimizerSettings:
     "optimizer_in_backward",
     "update",
     Level.UPDATE,
-    excludes={
-        "ddp": "DDP reduces gradients in buckets after the hooks, which would update from one rank's own"
-    },
+    excludes={"ddp": "DDP reduces buckets after the hooks, which would update from one rank's gradients"},
 )
 @dataclass(frozen=True, slots=True)
 class OptimizerInBackwardSettings:
@@ -228,7 +226,7 @@ class BF16StatesSettings:
     "precision",
     Level.MODEL,
     excludes={
-        "lora": "a frozen layer's product has an adapter next to it; lora: {base: int8} has a smaller base",
+        "lora": "a frozen layer's product has an adapter; use lora: {base: int8} for a smaller base",
         "tensor_parallel": "its weights are distributed tensors, which the float8 product does not take",
         "zero": "deepspeed's stage 3 hands out weights to torch's own linear function alone",
     },

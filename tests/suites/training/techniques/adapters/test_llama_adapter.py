@@ -165,8 +165,8 @@ def test_training_starts_from_the_base():
     ("given", "words"),
     [
         ([adapter(start_layer=4)], "start_layer=4: allowed are 0 to the last layer, 3"),
-        ([adapter(prompt_length=0)], "prompt_length=0: expected at least 1"),
-        ([adapter(version=3)], "version=3 is none of 1, 2"),
+        ([adapter(prompt_length=0)], "prompt_length=0: expected a whole number of at least 1"),
+        ([adapter(version=3)], "version=3: expected one of 1, 2"),
         ([adapter(base="nf4"), "zero"], "zero shards parameters, and a base in nf4 consists of buffers"),
         ([adapter(version=2), {"loss": {"fused": True}}], "fused needs an output layer that is a plain"),
         ([adapter(), "lora"], "each of them trains its own adapters alone"),
