@@ -10,7 +10,7 @@ export DS_BUILD_OPS := 0
 # Hundreds of tests start Python: none is to compile the same modules again, whatever the shell has set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: reproduce check test long setup system check-ruff check-types check-quick check-tests operators
+.PHONY: reproduce check test long lines setup system check-ruff check-types check-quick check-tests operators
 
 reproduce: setup
 	$(RUN) -m harness suite=memory selection=quick
@@ -42,6 +42,10 @@ check-tests:
 # What repeats at other settings, or at length, what make test has run.
 long: setup operators
 	$(PYTEST) -m long
+
+# Lines by folder, next to what each may have.
+lines:
+	@$(PYTHON) tests/support/lines.py
 
 setup: system $(VENV)/.done
 
