@@ -106,7 +106,7 @@ def what_was_asked(answer: Answer, question: Question) -> list[str]:
     if batch is None and not question.search and question.gradient_accumulation_steps:
         batch = question.sequences_per_step()
     tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
-    return asked(answer, question, tokens, question.precision, trainer(question, answer), link=True)
+    return asked(answer, question, tokens, question.precision, trainer(question), link=True)
 
 
 def switches(seconds: StepAnswer) -> Iterator[str]:

@@ -37,10 +37,6 @@ ENGINES: dict[EngineName, str] = {
 PROGRESS_AFTER_S = 2.0
 """Seconds without an answer after which a line of progress is printed."""
 
-WITHOUT_TORCH: tuple[EngineName, str] = ("account", "a dry run needs torch, which is not installed")
-
-INSTALL = "a dry run needs {}: pip install 'throughput-harness[{}]'"
-
 DIVIDED_BY = ("megatron", "nanotron")
 """What shares a model by layouts alone."""
 
@@ -59,8 +55,6 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
         return "account", f"{question.sharing} trains"
-    if find_spec("torch") is None:
-        return WITHOUT_TORCH
     return "dry run", "one program on every device, which runs on fake tensors"
 
 
@@ -90,8 +84,7 @@ def answers(
         try:
             found = iter([import_module(ENGINES[engine]).answer(question)])
         except Unavailable as error:
-            further = f"; {INSTALL.format('torch', 'train')}" if (engine, why) == WITHOUT_TORCH else ""
-            found = iter([refused(f"{error}{further}")])
+            found = iter([refused(str(error))])
     for answer in found:
         all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
@@ -178,7 +171,10 @@ class DryRunChild:
             return self._process
         for package, extra in (("torch", "train"), ("transformers", "hf")):
             if find_spec(package) is None:
-                raise ConfigError(f"{INSTALL.format(package, extra)}; layout= is answered without it")
+                raise ConfigError(
+                    f"a dry run needs {package}: pip install 'throughput-harness[{extra}]'; layout= is "
+                    "answered without it"
+                )
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         theirs, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._said = []

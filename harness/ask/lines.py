@@ -91,10 +91,8 @@ def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -
     )
 
 
-def trainer(question: Question, answer: Answer) -> str:
+def trainer(question: Question) -> str:
     """Return whose code trains, in words."""
-    if answer.conditions.get("program") == "transformers":
-        return "as transformers' code trains"
     return f"as {PROGRAMS[question.program_of()]} trains"
 
 

@@ -271,7 +271,7 @@ def of_layout(answer: Answer, memory: Memory, question: Question) -> Iterator[st
 
 def layout_asked(answer: Answer, question: Question) -> Iterator[str]:
     """Yield the model, the GPUs and the layout."""
-    yield from asked(answer, question, question.optimizer, question.precision, trainer(question, answer))
+    yield from asked(answer, question, question.optimizer, question.precision, trainer(question))
     yield from wrapped(f"Layout: {answer.conditions.get('layout', 'searched')}.")
 
 

@@ -45,11 +45,9 @@ def answer(question: Question) -> Answer:
     """Return the memory of a question's layout, or all layouts that fit; raises `Unavailable` in one line.
 
     Intervals of bytes are points: `allocated_B` the peak of live tensors, `reserved_B` that with the
-    allocator's fragmentation, which decides whether a layout fits. Where one model runs whole on every rank
-    and no program is named, it is transformers' code that trains.
+    allocator's fragmentation, which decides whether a layout fits.
     """
-    whole = question.model_ranks == question.ep == 1 and not question.search
-    return answer_of(subject_of(question, transformers_code=whole and question.program is None))
+    return answer_of(subject_of(question))
 
 
 def answer_of(subject: LayoutSubject) -> Answer:
@@ -59,7 +57,7 @@ def answer_of(subject: LayoutSubject) -> Answer:
         engine="account",
         parameters=subject.shape.parameters,
         conditions=conditions(subject),
-        left_out=left_out(subject),
+        left_out=left_out(subject.question),
     )
     if subject.question.search:
         return searched(subject, answered)
@@ -78,7 +76,7 @@ def conditions(subject: LayoutSubject) -> dict[str, str]:
     """Return what the answer rests on."""
     training = subject.training
     return {
-        "program": "transformers" if training.model_code else training.program,
+        "program": training.program,
         "precision": training.precision,
         "optimizer": training.optimizer,
         "layout": "searched" if subject.question.search else described(subject),
@@ -237,11 +235,11 @@ def changes(subject: LayoutSubject) -> Iterator[TriedChange]:
     for change, fields in possible(subject):
         try:
             other = changed(subject, **fields)
-            of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         except Unavailable:
             continue
         if other.question.tp > other.cluster.gpus_per_node:
             continue
+        of, largest = fits(other, other.layout), largest_micro_batch(other, other.layout)
         yield TriedChange(
             title=change,
             peak_B=float(of.needed[0]),

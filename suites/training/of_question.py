@@ -49,25 +49,18 @@ COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
 
 
 def subject_of(
-    question: Question,
-    architecture: Architecture | None = None,
-    whole_batch: bool = False,
-    transformers_code: bool = False,
+    question: Question, architecture: Architecture | None = None, whole_batch: bool = False
 ) -> LayoutSubject:
     """Return a question as the account of layouts takes it.
 
     `architecture`: of devices that differ from what conf/hardware has. `whole_batch`: a batch that follows
     from the steps of gradient accumulation stays as it is; else only a pipeline or a search needs it, and
-    larger micro-batches may make it larger. `transformers_code`: transformers' model trains, not the
-    program's own. Raises `Unavailable`, in one line, for a model without a shape, for what the account does
-    not have, and for what does not divide.
+    larger micro-batches may make it larger. Raises `Unavailable`, in one line, for a model without a shape,
+    for what the account does not have, and for what does not divide.
     """
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
     training, shape = training_of(question), shape_of(question.config or {})
-    if transformers_code:
-        code = transformers_code_of(question)
-        training = replace(training, model_code=code, optimizer_impl=question.optimizer_impl)
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)
@@ -85,8 +78,7 @@ def seconds_subject_of(question: Question) -> LayoutSubject:
 
 def changed(subject: LayoutSubject, **fields: Any) -> LayoutSubject:
     """Return a subject with other fields of its question; raises `Unavailable` as `subject_of` does."""
-    question, code = msgspec.structs.replace(subject.question, **fields), bool(subject.training.model_code)
-    return subject_of(question, subject.cluster.architecture, transformers_code=code)
+    return subject_of(msgspec.structs.replace(subject.question, **fields), subject.cluster.architecture)
 
 
 def shape_of(config: Mapping[str, Any]) -> TransformerShape:
@@ -152,23 +144,6 @@ def training_of(question: Question) -> Training:
         grouped_experts=question.grouped_experts,
         fused_loss=question.fused_loss or question.loss_chunks > 1,
     )
-
-
-def transformers_code_of(question: Question) -> str:
-    """Return whose code of transformers trains; raises `Unavailable` for a recipe that is not followed."""
-    others = {
-        "states in bf16": question.states == "bf16",
-        "selective recompute": question.recompute == "selective",
-        "recompute of some layers": question.recompute_every > 1,
-        "a loss in chunks": question.loss_chunks > 1,
-        "the optimizer in the backward pass": question.optimizer_in_backward,
-        "torch.compile": question.compile,
-        "activations on the host": "activations" in question.offload,
-        "hybrid sharding": question.replicas > 1,
-    }
-    if reasons := [words for words, true in others.items() if true]:
-        raise Unavailable(f"the account of transformers' code does not follow {reasons[0]}")
-    return str((question.config or {}).get("model_type"))
 
 
 def offload_of(question: Question) -> OffloadName:
@@ -287,13 +262,11 @@ def published_steps(step: TypedStep, constants: StepConstants | None = None) -> 
     return steps._replace(recompute_known=step.recompute_known)
 
 
-def left_out(subject: LayoutSubject) -> tuple[str, ...]:
+def left_out(question: Question) -> tuple[str, ...]:
     """Return what the account takes for something else, in words."""
-    question = subject.question
     program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
     places = [name.partition(":")[2] for name in question.offload if ":" in name]
-    own = question.program is None and not subject.training.model_code
-    of_file = question.format and own and question.format != program
+    of_file = question.format and question.program is None and question.format != program
     some = question.recompute == "full" and question.recompute_every > 1
     scheduled = question.pp > 1 and question.schedule not in ("1f1b", "interleaved1f1b")
     words = {

@@ -54,7 +54,7 @@ def answer(question: Question) -> Answer:
         engine="step time",
         parameters=subject.shape.parameters,
         conditions=conditions(subject),
-        left_out=(*left_out(subject), *seconds_left_out(subject.question)),
+        left_out=(*left_out(subject.question), *seconds_left_out(subject.question)),
     )
     if subject.question.search:
         layouts, tried = ranked(subject, setting)

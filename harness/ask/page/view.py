@@ -79,7 +79,7 @@ def headline(answer: Answer, question: Question) -> list[Component]:
     tokens = f", {batch * (question.seq_len or 0):,} tokens per step" if batch else ""
     about = (
         f"{parameters(answer.parameters or 0.0)}{tokens}, {devices_of(question)}, "
-        f"{link_title(question)}, {trainer(question, answer)}. Calculated. Interval: {one.basis}."
+        f"{link_title(question)}, {trainer(question)}. Calculated. Interval: {one.basis}."
     )
     return [
         html.P(one.title, className="layout"),
