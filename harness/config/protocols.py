@@ -225,7 +225,10 @@ def function_of(package: Path, name: str) -> FunctionOptimization | None:
     except Exception as error:
         raise ConfigError(f"{shown_path(file)}: {' '.join(str(error).split())}. {SEE}") from None
     function = vars(module).get(name)
-    return FunctionOptimization(function) if inspect.isfunction(function) else None
+    if not inspect.isfunction(function):
+        return None
+    own = function.__module__ == module.__name__ or name in getattr(module, "__all__", ())
+    return FunctionOptimization(function) if own else None
 
 
 def optimization_module(package: str, name: str) -> OptimizationModule | None:

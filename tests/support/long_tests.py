@@ -10,7 +10,6 @@ LONG = """
     test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most*
     test_compiled_memory.py::test_as_measured[[]autocast]
     test_compiled_memory.py::test_as_measured[[]full checkpointing]
-    test_config.py::test_every_name_that_a_former_name_is_answered_with_is_a_key_of_some_suite
     test_congestion.py::test_the_harness_runs_it
     test_congestion_dcqcn.py::test_long_flows_find_about_the_marking_of_the_fixed_point
     test_dataloader_loader.py::test_a_source_that_hangs_is_named

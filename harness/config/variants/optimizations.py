@@ -88,6 +88,9 @@ def variants(
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
         settings = partial(settings_of, suites / suite, name)
         variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
+        if (function := function_of(suites / suite, name)) is not None:
+            for one in variants_here:
+                check_fields(f"suite.optimizations.{name}", one.settings, parameters_of(function.function))
         if file is None and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "

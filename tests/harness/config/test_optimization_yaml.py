@@ -143,6 +143,14 @@ def test_a_variant_has_settings_and_a_title_of_its_own(tree):
     ]
 
 
+def test_a_function_without_a_setting_that_it_needs_is_refused(tree):
+    (tree / "toy/optimizations.py").write_text("def late(subject, by: int): ...\n")
+    with pytest.raises(ConfigError, match=r"optimizations\.late\.by: missing; expected a whole number"):
+        variants("toy", config(late={}), ["late"], tree)
+    (made,) = variants("toy", config(late={"settings": {"by": 2}}), ["late"], tree)[1:]
+    assert made.settings == {"by": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "entry", "applies_to"),
     [

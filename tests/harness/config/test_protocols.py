@@ -156,6 +156,14 @@ def test_an_optimization_may_be_a_function(toy, tmp_path, monkeypatch):
     assert record.reason.startswith("ValueError: late by 1.0")
 
 
+def test_what_optimizations_import_is_none(toy, tmp_path, monkeypatch):
+    source = "from dataclasses import replace\ndef late(subject): ...\n"
+    (toy.parent / "optimizations.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert optimization_file(toy.parent, "replace") is None
+    assert optimization_file(toy.parent, "late")
+
+
 def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
     folder = toy.parent / "folder"
     folder.mkdir()
