@@ -1,11 +1,8 @@
-"""How variants are compared in an order, and in all combinations of several factors.
+"""How more than two variants are compared: in an order, and in all combinations of several factors. Pure.
 
-A claim that orders variants, with its records -> the step from each variant to the next. Pure.
-
-What each of several factors is worth, from times of all their combinations; pure.
-
-A combination's gain is the baseline's time over its own, in the same round of the same process. Every value
-here is a product of powers of such gains, so its logarithm is a sum over combinations within a round, and
+A claim that orders variants has a step from each to the next. Of a full factorial, a combination's gain is
+the baseline's time over its own, in the same round of the same process. Every value of a factor is a product
+of powers of such gains, so its logarithm is a sum over combinations within a round, and
 `harness.statistics.ratio` gives its interval as it does for two variants.
 """
 

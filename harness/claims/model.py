@@ -112,7 +112,7 @@ class Verdict:
     cell: str = ""  # id of the cell whose record decided
     differs: tuple[Difference, ...] = ()
     reason: str = ""  # why there is no value
-    basis: str = ""  # samples | mean | min | max | bounds, or a ratio's: `paired_ratio.compare`
+    basis: str = ""  # samples | mean | min | max | bounds, or a ratio's: `values.compare`
     processes: int = 0
     samples: int = 0
     noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it

@@ -1,10 +1,8 @@
-"""An interpretation of a claim -> our value: which records it speaks of, and what they contain. Pure.
+"""From records to our value of a claim: which records it speaks of, and what they contain. Pure.
 
-Divide a run into two halves, as if it had been taken twice: what they do not share is no answer. Pure.
-
-Keep values of unlike machines apart before anything is pooled: records -> those of one machine. Pure.
-
-Compare one metric of two variants: the one way from records to a ratio, for the judge and every report.
+One metric of two variants is compared here alone, for the judge and every report. Values of unlike machines
+are kept apart before anything is pooled. A run is also divided into two halves, as if it had been taken
+twice: what they do not share is no answer.
 """
 
 from __future__ import annotations
@@ -236,7 +234,7 @@ class ClaimValue(NamedTuple):
     origin: str
     record: Record
     conditions: Mapping[str, str]
-    basis: str  # see `claim_model.Verdict`
+    basis: str  # see `model.Verdict`
     processes: int
     samples: int
     noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it

@@ -108,7 +108,7 @@ class HardwareSchema:
 
 @dataclass
 class ExecutorSchema:
-    """Where children run: conf/executor/<executor>.yaml names the module of harness/executors/."""
+    """Where children run: conf/executor/<executor>.yaml names the module of harness/sweep/executors/."""
 
     workers: int | None = None  # None: as many as this machine has cores and memory for
 

@@ -147,11 +147,6 @@ def fake_store() -> Any:
     return FakeStore()
 
 
-def root_mesh(mesh: Any) -> Any:
-    """Return the mesh of all dimensions that a `DeviceMesh` of fewer was taken from."""
-    return mesh._get_root_mesh()
-
-
 def distributed_like(tensor: Any, local: torch.Tensor) -> Any:
     """Return a DTensor with the mesh, placements and shape of `tensor`, and `local` as this rank's part.
 

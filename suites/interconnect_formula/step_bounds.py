@@ -1,11 +1,8 @@
-"""Step time over several nodes by closed formulas: bounds from a best case to a worst case.
+"""A training step on a cluster, and its time by closed formulas: bounds from a best case to a worst case.
 
 Two assumptions about traffic and two about overlap span the bounds. The best case moves `node_aware` traffic
-and hides as much of it as possible. The worst case moves `ring` traffic and hides nothing.
-
-The interconnect_formula suite's types: a training step on a cluster, and a variant's communication.
-
-Count the parameters of a Hugging Face config.json's model, and those that one token uses.
+and hides as much of it as possible. The worst case moves `ring` traffic and hides nothing. The parameters of
+a config.json's model are counted, and those that one token uses.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Messages over the links of a switch or a full mesh, simulated from event to event in continuous time.
+"""A GEMM whose shards are exchanged in a schedule's order, simulated from event to event in continuous time.
 
-Messages that are under way at once share links max-min fair. Bytes, seconds; L links, S streams.
+Messages over the links of a switch or a full mesh that are under way at once share them max-min fair. Bytes,
+seconds; L links, S streams. An all-gather is pulled: the GEMM begins with the own shard and takes each chunk
+when it has arrived. A reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and each
+leaves when it is ready. Additions of the reduce-scatter take no time.
 
-A GEMM whose shards are exchanged in a schedule's order: from messages to the end of each rank.
-
-An all-gather is pulled: the GEMM begins with the own shard and takes each chunk when it has arrived. A
-reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and each leaves when it is ready.
-Additions of the reduce-scatter take no time.
-
-The model of overlap, T = max(computation, communication) + first chunk, and closed forms of schedules.
-
-The overlap_schedule suite's types: a GEMM of tensor parallelism, a published result, and a schedule.
+The model of overlap is T = max(computation, communication) + first chunk, with closed forms of schedules.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Engine:
 
     - `compile(capture)`: takes a `capture.graph.Capture`. It raises `Unavailable` where the engine is missing
       or another version, and whatever the compiler raises where it has no code for the graph.
-    - `rewritten`: operators that are written differently for this engine, see `capture.rewrites`.
+    - `rewritten`: operators that are written differently for this engine, see `capture/graph.py`.
     - `version`: of its package, as installed.
     - `takes_graph`: False where it replaces operators of the eager step.
     - `timed`: False where what runs here says nothing about speed.

@@ -204,7 +204,7 @@ class StackTrainer:
 
 @dataclass(slots=True)
 class Session:
-    """The state of one variant; `prepare_trainer` fills it."""
+    """The state of one variant; `prepare` fills it."""
 
     subject: Subject
     times: int = 1  # by how much the micro-batch has grown

@@ -1,17 +1,12 @@
-"""Checks the techniques that an optimization's YAML or a command lists.
+"""Checks the techniques that an optimization's YAML or a command's `techniques=[...]` lists.
 
 They are declared in suites/training/declared.py; the code of one is its module in
 suites/training/techniques/<folder>, which needs torch. Any value is taken of a setting whose type cannot be
-checked.
+checked. A word that people use for a technique is answered with the entry that means it.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
-`name.value` is that of the only setting which lists it among its choices, or of the first setting.
-
-The list `techniques=[...]` of a command: one more variant, which combines them.
-
-Its grammar is that of an optimization's YAML, see `harness.config.variants.techniques`.
-
-Words that people use for techniques, and how a list of techniques has what they mean.
+`name.value` is that of the only setting which lists it among its choices, or of the first setting. A
+command's list is one more variant, which combines them.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Compilation(NamedTuple):
 class Usage(NamedTuple):
     """What one thread and one program of a kernel need on `target`.
 
-    `registers` and `spilled_registers`: see `code_objects.KernelUsage`. `shared_memory_B`: per program.
+    `registers` and `spilled_registers`: see `KernelUsage`. `shared_memory_B`: per program.
     """
 
     target: str

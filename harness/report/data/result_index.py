@@ -1,12 +1,7 @@
 """Index the records of a suite: a DataFrame of every metric, from which tables and figures look values up.
 
-Name a suite's workload by what a command changed in it: its title speaks of the unchanged one.
-
-Export every sample of a run as a row of a table: measurements.csv, and of several as measurements.parquet.
-
-Return every sample of a run as a row of a table: measurements.csv, for a notebook or a spreadsheet.
-
-Write the samples of several suites into one tidy table: measurements.parquet, a row per sample.
+The same samples leave as measurements.csv, a row per sample, and of several suites as measurements.parquet. A
+workload that a command changed is named with its changes.
 """
 
 from __future__ import annotations

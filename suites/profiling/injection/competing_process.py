@@ -1,4 +1,4 @@
-"""A process that keeps one core busy for a known share of the time, run by `ranks.competing`.
+"""A process that keeps one core busy for a known share of the time, started by `injector.py`.
 
 It works until it has had its share of a period in processor time, then sleeps for the rest of the period. The
 line that it prints once it runs says that it does. The kernel ends it with its parent, even while it is

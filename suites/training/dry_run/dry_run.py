@@ -1,7 +1,7 @@
 """A full training step on fake tensors: the peak of live bytes by kind, without allocating them.
 
 Uniform layers are not run one by one: a few are, and what each adds to the timeline is repeated
-(`memory.layer_repetition`).
+(harness/instruments/memory/dry_run/layer_repetition.py).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def dry_run(
     layers repeat; a later step that differs in its sizes alone is then built so without another check.
     `rank`: of a fake process group of as many ranks as a sharded step says; None: the one that takes the
     most, see `ranks_to_run`. `make_first_step`: make the first step from the second one where possible, in
-    half of the time that `reserved` takes; see `memory.first_step`. `in_two_processes`: see
+    half of the time that `reserved` takes; see `layer_repetition.py`. `in_two_processes`: see
     `timeline_of_step`. `traces`: has the timelines of earlier dry runs, and gets this one's. Raises
     `Unavailable` where fake tensors cannot show the step.
     """

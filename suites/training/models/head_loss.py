@@ -1,7 +1,7 @@
 """The output layer and its loss as one call, so that techniques decide how many logits exist, and how long.
 
 A `HeadLoss` takes the place of an output layer's forward pass, so that hooks of the layer, by which FSDP2 and
-deepspeed gather its weight, still run. `techniques/loss.py` has the settings.
+deepspeed gather its weight, still run. suites/training/declared.py has the settings.
 
 Shapes: B batch, T tokens, D hidden size, V vocabulary, N tokens of a batch.
 

@@ -1,6 +1,7 @@
 """Host memory for the tensors that autograd saves, each storage once, reused from step to step.
 
-`techniques/activation_offload.py` uses it for a model's blocks; names, parameters and results do not change.
+`techniques/activations/activation_offload.py` uses it for a model's blocks; names, parameters and results do
+not change.
 """
 
 from __future__ import annotations

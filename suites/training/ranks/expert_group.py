@@ -1,19 +1,17 @@
-"""The ranks that share each layer's experts, for the techniques `expert_parallel` and `tensor_parallel`.
+"""How ranks share a mixture of experts: each layer's experts, each expert by its width, or the layer.
 
 Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's experts take, from all ranks.
 
-How ranks that share each layer share a mixture of experts, and modules that each of them has in full.
+`ExpertGroup`, for the techniques `expert_parallel` and `tensor_parallel`: every rank has some of the experts.
 
-The router is on every rank. With sequence parallelism each routes its own tokens, as in Megatron-LM; without
-it all route the same ones. Matrices of experts are split by width: the first by columns, the second by rows.
+Ranks that share each layer have the router each. With sequence parallelism each routes its own tokens, as in
+Megatron-LM; without it all route the same ones. Matrices of experts are split by width: the first by columns,
+the second by rows.
 
-The ranks that share each expert, each with part of its width, for `expert_group.py`.
-
-As in Megatron-LM (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): what these ranks
-received for their experts is gathered, and the results are reduced to the rows of each. Rows differ in
-number, so each rank broadcasts its own and sums are reduced to it, as NCCL does with parts that differ.
-
-Shape suffixes as in `expert_group.py`.
+`WidthGroup`, as in Megatron-LM (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): what
+the ranks that share an expert received is gathered, and the results are reduced to the rows of each. Rows
+differ in number, so each rank broadcasts its own and sums are reduced to it, as NCCL does with parts that
+differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The stages of one rank and their schedule, by torch's pipelining, for `techniques/pipeline.py`.
+"""The stages of one rank and their schedule, by torch's pipelining, for the technique `pipeline`.
 
 Shapes as in `model.py`.
 
-The ranks that share each sequence, for `techniques/context_parallel.py`; shape suffixes as there.
+`ContextGroup`: the ranks that share each sequence; shape suffixes as in
+`techniques/parallelism/context_parallel.py`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Seconds of collectives as arrays: GPUs share a fast link within a node, and a slower one between nodes.
+"""Seconds of collectives, of what overlaps them and of operators by a roofline, as arrays.
 
-Formulas are those of reduce-scatter and all-gather by halves (Thakur et al., IJHPCA 2005): first within each
-node, then between nodes, where each GPU sends the part that it has. An all-reduce is both in turn.
+GPUs share a fast link within a node, and a slower one between nodes. Formulas are those of reduce-scatter and
+all-gather by halves (Thakur et al., IJHPCA 2005): first within each node, then between nodes, where each GPU
+sends the part that it has. An all-reduce is both in turn.
 
-How computation and communication share time: overlap, and the bubble of a pipeline.
-
-Seconds of single operators against a roofline, and the FLOP of a training step.
-
-What data-parallel training sends between nodes, in bytes and seconds, by strategy and traffic pattern.
-
-Each node has one full-duplex link. Its rate and its bytes are those of one direction, which are equal in
-both. Links inside a node are assumed to cost nothing.
+Traffic between nodes is also counted by strategy and pattern: each node has one full-duplex link, whose rate
+and bytes are those of one direction, which are equal in both. Links inside a node then cost nothing.
 """
 
 from __future__ import annotations

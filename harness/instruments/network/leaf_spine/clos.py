@@ -1,13 +1,8 @@
-"""A leaf-spine fabric as numbers: its links in one row, their rates, and which are down.
+"""A leaf-spine fabric as numbers: its links, their rates, which are down, and where a job's NICs are.
 
-The basis of the flow simulator: `routing` picks spines here, `max_min` shares the links.
-Shapes: F flows, L links, R racks, S spines.
-
-Which NICs the ranks of a job have: where the scheduler put its hosts, and the order of ranks over them.
-
-Input of `collectives`, which makes flows of them. A placement is the NIC of each GPU (H, G): H hosts in the
-order of ranks, each with its G GPUs. A host's NICs are neighbours in one rack. Random ones are the same for
-the same seed (numpy's PCG64).
+The basis of the flow simulator: `routing.py` makes flows and picks their spines, `flow_simulator.py` shares
+the links. A placement is the NIC of each GPU (H, G): H hosts in the order of ranks, G GPUs of a host. Shapes:
+F flows, L links, R racks, S spines.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
 def stepped_s(clos: Clos, flows: Flows, spine_F: IntArray, tolerance: float = TOLERANCE) -> FloatArray:
     """Return when each ring, or flow outside of rings, ends, by steps: for flows of any bytes.
 
-    Raises ValueError as `Clos.paths` and `max_min.completions_s`.
+    Raises ValueError as `Clos.paths` and `completions_s`.
     """
     entity_F = entities(flows)
     crossed = crossings(clos.paths(flows.source, flows.destination, spine_F), entity_F)

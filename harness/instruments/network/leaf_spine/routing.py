@@ -1,16 +1,10 @@
-"""The spine of each flow: by a hash, pinned by its destination, or placed by one controller for all.
+"""The flows of a collective, and the spine of each: hashed, pinned, or placed by one controller.
 
-Between `collectives` and `max_min`. Only the rack switch where a flow starts chooses, because a spine has one
-link to each rack. Shapes: F flows, P pairs of a source and a destination, R racks, S spines.
+Only the rack switch where a flow starts chooses, because a spine has one link to each rack. What is compared
+with ECMP are functions of a subject, which suites take as their optimizations.
 
-What is compared with ECMP on a leaf-spine fabric, as the `apply` of an optimization.
-
-A suite takes one by a module that imports it as `apply`, with its `Settings` if it has any.
-
-The flows that a collective puts on the network: who sends how many bytes to whom, over which queue pair.
-
-After `placements`, before `routing`. Shapes: F flows; H hosts with G GPUs, each with its own NIC; N =
-H G ranks. S, the size of a collective, is one rank's buffer in bytes.
+Shapes: F flows, P pairs of a source and a destination, R racks, S spines; H hosts with G GPUs, each with its
+own NIC; N = H G ranks. S, the size of a collective, is one rank's buffer in bytes.
 
 AllReduce is a ring on each NIC index ("rail"), as NCCL has it on nodes whose GPUs reach one another by
 NVLink: a channel enters a node at a NIC, passes all of its GPUs over NVLink, which the network does not
@@ -174,7 +168,7 @@ ECMP = RoutingPolicy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The part of a suite's subject that `routing_optimizations` change."""
+    """The part of a suite's subject that these functions change."""
 
     policy: RoutingPolicy = ECMP
 

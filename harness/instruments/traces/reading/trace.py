@@ -1,9 +1,4 @@
-"""The one error of this package.
-
-One rank's trace as columns: an event is one position in every array.
-
-What the categories of Kineto are, of NVIDIA, AMD, Intel, MTIA and backends of others.
-"""
+"""One rank's trace as columns, where an event is one position in every array; Kineto's categories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Seconds of single kernels as arrays: matmuls by shape, attention, and operations bound by memory.
 
 A matmul is cut into tiles, and each processor takes one tile at a time, so the last wave may leave processors
-idle. Of several tile sizes the fastest counts. Constants: calibration.yaml.
+idle. Of several tile sizes the fastest counts. Constants: constants.yaml.
 """
 
 from __future__ import annotations
@@ -61,8 +61,3 @@ def _tile_rate(size: int, rates: MatmulRates) -> float:
 def attention_flop(tokens: Amount, seen: Amount, query_size: Amount, value_size: Amount) -> Amount:
     """Return the FLOP of attention's two products forward, where a token sees `seen` others on average."""
     return 2.0 * tokens * seen * (query_size + value_size)
-
-
-def moved_s(moved_B: Amount, gpu: RatedGpu, share: float) -> Amount:
-    """Return the seconds of operations that are bound by memory."""
-    return moved_B / (gpu.memory_B_per_s * share)
