@@ -108,12 +108,15 @@ def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
     what_ifs = words.one_of("what_ifs", ("true", "all", "false"), "true")
     folder = folder_of(question, words.text("out", "results/fit"))
-    if choose(question)[0] == "dry run":
-        if "write" in words:
-            from harness.frameworks.read import write_own
+    engine, _ = choose(question)
+    if "write" in words and not question.search:
+        from harness.frameworks.read import write_own
 
-            with mistake(f"{words.typed['write']}: "):  # before it is run
-                write_own(question, words.values["write"])
+        with mistake(f"{words.typed['write']}: "):  # before it is run
+            write_own(question, words.values["write"])
+    if engine == "dry run":
+        if "recompute_modules" in words:
+            raise ConfigError("recompute_modules: Megatron-LM's, which a layout has; give layout=, too")
         last = print_dry_run(question, what_ifs)
     else:
         from harness.ask.memory_lines import account_lines

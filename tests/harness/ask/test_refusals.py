@@ -41,6 +41,8 @@ precision fp32 | MODEL GPUS TP precision=fp32
 show=some | MODEL GPUS TP show=some
 tp × pp × cp | FILE gpus=3
 # fit
+recompute_modules: Megatron-LM's | MODEL devices=2 recompute_modules=[mlp]
+write=torchtitan | MODEL GPUS TP write=torchtitan
 model | model
 model | gpus=2
 devices | FILE
