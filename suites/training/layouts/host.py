@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.layout import Floats, Ints, Layouts, Training
+from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, Ints, Layouts, Training
 from suites.training.layouts.states import RankLayers, RankParameters, parameters_of, sharded
 
 
@@ -31,7 +31,7 @@ def host_B(
     """Return what one rank has on its host.
 
     FSDP2 has fp32 weights and gradients (4 and 4 per parameter of a rank's part), page-locked, each tensor a
-    block, and Adam's moments (8): torch/distributed/fsdp/_fully_shard/_fsdp_param.py and
+    block, and the optimizer's states: torch/distributed/fsdp/_fully_shard/_fsdp_param.py and
     _fsdp_collectives.py, foreach_reduce.
     """
     part = sharded(layouts, parameters_of(shape, layouts, layers, rank), 1)
@@ -41,7 +41,8 @@ def host_B(
     if training.program != "deepspeed":
         tensors = list(shards(shape, layouts, layers, rank))
         reserved = sum((2 * count * power_of_two(4 * size) for size, count in tensors), nothing)
-        return HostBytes(8 * part, 8 * part, 8 * part + reserved)
+        states_B = OPTIMIZER_STATES_B[training.optimizer] * part
+        return HostBytes(states_B, 8 * part, states_B + reserved)
     return deepspeed_host_B(part, layouts.zero, training.offload == "parameters")
 
 

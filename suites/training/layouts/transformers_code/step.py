@@ -13,7 +13,7 @@ from typing import Literal
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
-from suites.training.layouts.layout import RECOMPUTES, Training
+from suites.training.layouts.layout import OPTIMIZER_STATES_B, RECOMPUTES, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.states import DEEPSPEED_BUCKET
 from suites.training.layouts.transformers_code.layer import (
@@ -37,9 +37,6 @@ CODES: Mapping[str, CodeName] = {
     "qwen3_moe": "qwen3_moe",
 }
 """Whose code a model_type has, of those that the account follows."""
-
-OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0}
-"""Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice (adamw_8bit.py)."""
 
 Sharing = Literal["none", "ddp", "fsdp2", "zero"]
 """What shares the model. fsdp2 of stage 2 does not reshard after the forward pass; zero is deepspeed's."""

@@ -41,6 +41,8 @@ def test_fsdp2_pins_a_block_per_tensor_and_torch_rounds_each_up(ranks: int, tied
     found = host_B(shape, layouts, OFFLOADED, layers, FIRST)
     assert found.reserved[0] - found.pageable[0] == expected_B
     assert found.asked[0] == pytest.approx(16 * sum(sizes), rel=0.03)  # a padded vocabulary
+    with_momentum = host_B(shape, layouts, replace(OFFLOADED, optimizer="sgd_momentum"), layers, FIRST)
+    assert with_momentum.asked[0] == pytest.approx(12 / 16 * found.asked[0])
     assert not host_B(shape, layouts, replace(OFFLOADED, offload="none"), layers, FIRST).asked.any()
 
 
