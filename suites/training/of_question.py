@@ -61,6 +61,8 @@ def subject_of(
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
     training, shape = training_of(question), shape_of(question.config or {})
+    if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
+        raise Unavailable(f"etp={question.etp}: the model has no experts")
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)

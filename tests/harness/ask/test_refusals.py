@@ -33,6 +33,7 @@ global_batch_size=3 | MODEL GPUS TP global_batch_size=3
 layout=qp:8 | MODEL GPUS layout=qp:8
 layout=dp:4 | MODEL GPUS layout=dp:4,tp:8
 layout=tp:0 | MODEL GPUS layout=tp:0
+etp=2 | MODEL GPUS layout=tp:2,etp:2
 layout=zero:4 | MODEL GPUS layout=zero:4
 tp × pp × cp | MODEL GPUS layout=tp:3
 program=jax | MODEL GPUS TP program=jax
