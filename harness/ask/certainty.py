@@ -81,6 +81,8 @@ def judged(
         if choice.fits != fits:
             name, _, value = choice.choice.partition("=")
             turns.append(Turn(kind="assumption", name=name, other=value))
+    if not fits and sharded_would_fit(memory, question):
+        turns.append(Turn(kind="assumption", name="sharing", other="fsdp2"))
     for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
         needed_B = None if size_B is None else memory.needed(size_B)
         if needed_B is not None and (needed_B <= memory.room_B) != fits:
@@ -96,6 +98,21 @@ def judged(
     if turned(by_error, fits) and not frees_its_cache:
         turns.append(of_error(answer, question))
     return ("depends" if turns else "fits" if fits else "does not fit"), tuple(turns)
+
+
+def sharded_would_fit(memory: Memory, question: Question) -> bool:
+    """Return whether a file that leaves sharding to its launcher is taken as DDP, and shards would fit.
+
+    Of what is reserved, each of n ranks then has 1/n of parameters, gradients, which DDP has in buckets, and
+    states; what is gathered for one layer at a time is left out.
+    """
+    peak, ranks = memory.peak_at(question.micro_batch_size), question.devices or 1
+    of_file = question.format and question.origin("sharing").kind == "assumption"
+    if peak is None or not of_file or question.sharing != "ddp" or ranks == 1:
+        return False
+    kinds = ("parameters", "gradients", "communication", "optimizer_states")
+    states_B = sum(peak.by_kind_B.get(kind, 0.0) for kind in kinds)
+    return memory.reserved_B.likely - states_B * (1 - 1 / ranks) <= memory.room_B
 
 
 def turned(memory: Memory, fits: bool) -> bool:

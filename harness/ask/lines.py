@@ -28,6 +28,7 @@ PROGRAMS = {
 CHOICES = {
     ("optimizer_impl", "default"): ("a fused optimizer", "torch's default on CUDA (foreach)"),
     ("optimizer_impl", "for_loop"): ("a fused optimizer", "a for-loop over parameters"),
+    ("sharing", "fsdp2"): ("a full copy on each rank (DDP)", "FSDP or ZeRO-3 by the launcher"),
     ("keep_logits", "model"): ("logits released after the loss", "logits kept in a variable"),
 }
 """By what a question leaves open: what is assumed, and the other choice, in words."""

@@ -44,6 +44,9 @@ def trainer_fields(parts: Parts) -> Fields:
         "fused_loss": parts["_liger"],
         **fsdp_section.section_fields(parts, 2),
     }
+    section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
+    if not section and not deepspeed.is_contained(parts):
+        parts.assume("sharing", "the launcher's file, which may shard the model, is not given")
     if deepspeed.is_contained(parts):
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
         if parts.get("_ds_bf16") or parts.get("_ds_fp16"):

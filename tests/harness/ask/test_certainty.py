@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -12,6 +13,7 @@ from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLa
 from harness.ask import fit, memory_lines
 from harness.ask.certainty import with_certainty
 from harness.config.code_fingerprint import ROOT
+from harness.frameworks.read import read_own_text
 from harness.question import KeyRead, Question
 
 ROOM_B = 80e9
@@ -206,3 +208,30 @@ def test_a_search_and_a_refusal_are_not_judged() -> None:
 
 def test_every_verdict_has_a_status_of_its_own() -> None:
     assert fit.STATUS == {"fits": 0, "does not fit": 3, "depends": 5, "refused": 2}
+
+
+LAUNCHED = (
+    "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 2048\nstage: sft\nfinetuning_type: full\nbf16: true\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "states_GB", "turns"),
+    [
+        (LAUNCHED, 130.0, ["assumption"]),  # on 16 ranks 51 GB + 8 GB are left of 181
+        (LAUNCHED, 60.0, []),  # and here more than there is room for
+        (LAUNCHED + "deepspeed: {zero_optimization: {stage: 0}}\n", 130.0, []),  # the file shards nothing
+    ],
+)
+def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(
+    file: str, states_GB: float, turns: list[str]
+) -> None:
+    question = msgspec.structs.replace(read_own_text(file, "llama_factory", ".yaml"), devices=16)
+    answer = dry_run(181, 181, False)
+    assert answer.memory
+    peak = msgspec.structs.replace(answer.memory.peaks[0], by_kind_B={"optimizer_states": states_GB * 1e9})
+    peak = msgspec.structs.replace(peak, micro_batch_size=question.micro_batch_size)
+    answer = answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=(peak,)))
+    judged = with_certainty(answer, question)
+    assert [turn.kind for turn in judged.turns] == turns
+    assert judged.verdict == ("depends" if turns else "does not fit")
