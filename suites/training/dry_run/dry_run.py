@@ -86,6 +86,9 @@ class Device(NamedTuple):
 
 HOST = Device()
 
+FIRST_OF_A_GRAPH = 4
+"""Layers from which on Inductor's code of one graph over all of them repeats; of fewer it does not."""
+
 
 class DryRun(NamedTuple):
     """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`.
@@ -190,6 +193,10 @@ def timeline_of_step(
             "torch's fused attention takes bf16 from Ampere on, and this device is older", "attention"
         )
     layers = step.workload.num_hidden_layers
+    compiled = step.settings_of("compile")
+    if compiled is not None:
+        inductor_code.load()
+    first = FIRST_OF_A_GRAPH if compiled is not None and compiled.get("scope", "model") == "model" else None
     with among_ranks(step, rank):
         if full or not step.layers_alike:
             return trace(step, device, layers, full_first_step)
@@ -200,11 +207,9 @@ def timeline_of_step(
 
         ranks = step.ranks // step.pipeline_ranks if is_sharded(step) else 1
         if not (in_two_processes and calling_line.is_possible()):
-            return timeline_of(few, layers // step.stages, ranks, found)
-        if step.settings_of("compile") is not None:
-            inductor_code.load()
+            return timeline_of(few, layers // step.stages, ranks, found, first=first)
         with closing(calling_line.TwoProcesses(few)) as processes:
-            return timeline_of(processes, layers // step.stages, ranks, found, processes.ahead)
+            return timeline_of(processes, layers // step.stages, ranks, found, processes.ahead, first)
 
 
 def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[None]:

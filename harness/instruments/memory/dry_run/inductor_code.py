@@ -85,8 +85,12 @@ def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], of
 
 
 def load() -> None:
-    """Import what compiles: processes that are forked later need not do it again."""
+    """Import what compiles: processes that are forked later need not do it again.
+
+    Dynamo looks up what it knows by name once, so it does before a dry run replaces functions of torch.
+    """
     load_compiler()
+    import_module("torch._dynamo.trace_rules").get_torch_obj_rule_map()
     import_module("torch._inductor.compile_fx")
 
 
@@ -104,5 +108,7 @@ def unbuilt_kernels(fused: bool = True) -> Iterator[None]:
         accumulated_recompile_limit=MOST_COMPILATIONS,
         fail_on_recompile_limit_hit=True,
     )
-    with unlimited, torch.compiler.set_stance(force_backend=_fused if fused else _unfused):
+    guards = import_module("torch._dynamo.guards")
+    untimed = patch.object(guards, "profile_guard_manager", lambda *_: 0.0)  # it empties caches
+    with unlimited, untimed, torch.compiler.set_stance(force_backend=_fused if fused else _unfused):
         yield

@@ -39,12 +39,13 @@ def timeline_of(
     ranks: int = 1,
     found: list[Pattern] | None = None,
     ahead: Callable[[int], None] = lambda depth: None,
+    first: int | None = None,
 ) -> Timeline:
     """Return the timeline of `layers` uniform layers, from `trace(layers)` of a few where they determine it.
 
     They do where the timelines of n and n + 1 layers give that of n + 2. Else all layers are traced.
     `found`: gets the pattern; a step that differs in its sizes alone is built by it from n and n + 1 layers.
-    `ahead`: is called with a depth that will be traced, before others are.
+    `ahead`: is called with a depth that will be traced, before others are. `first`: the fewest layers to try.
     """
     traced: dict[int, Timeline] = {}
     if found:
@@ -56,7 +57,8 @@ def timeline_of(
         with suppress(NotUniformError):
             repetition = Repetition(traced[fewest], traced[fewest + 1], by_distance)
             return repetition.build(layers - fewest)
-    first = FEWEST if ranks == 1 else FEWEST_WITH_RANKS
+    if first is None:
+        first = FEWEST if ranks == 1 else FEWEST_WITH_RANKS
     if first <= min(MOST, layers - 3) and first + 2 not in traced:
         ahead(first + 2)
     for fewest in range(first, min(MOST, layers - 3) + 1):
