@@ -13,6 +13,8 @@ from harness.config.user_inputs.hf_config import read_workload_file
 from harness.frameworks.table import models_of, yaml_tree
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
+SIZE = re.compile(r"-((?:\d+x)?\d+)-([bm])\b")  # "7 b", written apart
+T5_BASE = re.compile(r"\bt5-base\b")  # T5's base is a size; elsewhere it is a model before tuning
 
 
 class NamedModel(NamedTuple):
@@ -27,7 +29,8 @@ class NamedModel(NamedTuple):
 def canonical(name: str) -> str:
     """Return a model's name without its owner, case, punctuation and words that do not change the shape."""
     ignored = yaml_tree("models")["words_without_shape"].split()
-    word = re.sub(r"[_.\s]+", "-", name.lower())
+    word = re.sub(r"[_.\s()]+", "-", name.lower())
+    word = T5_BASE.sub("t5base", SIZE.sub(r"-\1\2", word))
     word = FAMILY.sub(r"\1\2", word)
     word = re.sub(r"-e(\d+b)\b", r"-\1", word)
     return "-".join(one for one in word.split("-") if one and one not in ignored)
@@ -62,7 +65,7 @@ def published_model(name: str) -> NamedModel | None:
     """Return the published shape of a well-known name; None where it has none.
 
     Names are compared whole, but for words such as "instruct": models whose names begin with a known one
-    often have another shape (gpt2-medium, Phi-4-mini, DeepSeek-R1-Distill-Qwen-1.5B).
+    often have another shape, as gpt2-medium has.
     """
     shapes = published()
     owner, _, last = name.rpartition("/")

@@ -6,19 +6,22 @@ import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.user_inputs.hf_config import read_workload_file
+from harness.config.variants.optimizations import read_yaml
 from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.models import (
     canonical,
     model_of,
     name_in,
     nearest_model,
-    published,
     published_model,
 )
 from harness.frameworks.table import Parts, models_of, yaml_tree
 from harness.frameworks.words import hub_name
 from harness.question import question_of
+from suites.training.layouts.shape_of_config import shape_of_config
 
+PUBLISHED = read_yaml(ROOT / "tests/data/published_parameters.yaml")["parameters"]
+MODELS = sorted(yaml_tree("models")["models"])
 FILES = sorted((ROOT / "tests/data/configs").glob("*.json"))
 KNOWN = [file for file in FILES if published_model(file.stem) is not None]
 
@@ -48,6 +51,29 @@ def test_most_config_files_have_a_published_shape():
         ("llama3_2_1b", "llama-3.2-1b"),
         ("google/gemma-2-9b-it", "gemma-2-9b"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("Llama 2 7 B", "llama-2-7b"),
+        ("Falcon 40 B", "falcon-40b"),
+        ("gemma 2 b", "gemma-2b"),
+        ("gemma 2 2 B", "gemma-2-2b"),
+        ("Mixtral 8x7 B", "mixtral-8x7b"),
+        ("phi-1.5 1.3 B", "phi-1.5"),
+        ("microsoft/phi-1_5", "phi-1.5"),
+        ("Qwen 1.8 B", "qwen-1.8b"),
+        ("tiny-llama", "tinyllama-1.1b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("TheBloke/Llama-2-13B-chat-GPTQ", "llama-2-13b"),
+        ("Llama-3.1-8B-Instruct (bnb-4bit)", "llama-3.1-8b"),
+        ("unsloth/mistral-7b-instruct-v0.3-bnb-4bit", "mistral-7b-v0.3"),
+        ("Qwen1.5-72B-Chat-GPTQ-Int4", "qwen1.5-72b"),
+        ("StableLM-base-alpha 3B", "stablelm-base-alpha-3b"),
+        ("bigcode/gpt_bigcode-santacoder", "santacoder"),
+        ("google-t5/t5-base", "t5-base"),
+        ("GPT-NeoX 20B", "gpt-neox-20b"),
+        ("openai-community/gpt2-medium", "gpt2-medium"),
+        ("microsoft/Phi-4-mini-instruct", "phi-4-mini"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "deepseek-r1-distill-qwen-1.5b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("allenai/OLMo-2-0425-1B-Instruct", "olmo-2-1b"),
     ],
 )
 def test_names_of_frameworks_and_of_tuned_models_are_known(name, known):
@@ -55,7 +81,16 @@ def test_names_of_frameworks_and_of_tuned_models_are_known(name, known):
     assert known in published_model(name).source
 
 
-@pytest.mark.parametrize("name", ["unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-VL-7B-Instruct", "x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-VL-7B-Instruct", "x", "gpt2+", "Qwen/Qwen-VL"),
+        *("t5", "google/flan-t5-base", "google/t5-efficient-base", "base", "phi-3", "FLAN-T5-XL"),
+        *("meta-llama/Llama-Guard-3-8B", "Qwen/Qwen3-Embedding-8B", "OpenRLHF/Llama-3-8b-rm-mixture"),
+        *("mistralai/Mistral-Small-Instruct-2409", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"),
+        *("google/gemma-3-4b-it", "Qwen/Qwen3.5-9B", "nvidia/Nemotron-3-Nano-30B-A3B", "LiquidAI/LFM2-350M"),
+    ],
+)
 def test_other_names_have_no_shape(name):
     assert published_model(name) is None
 
@@ -63,10 +98,10 @@ def test_other_names_have_no_shape(name):
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "deepseek"),
-        ("openai-community/gpt2-medium", "gpt2"),
-        ("gpt2-xl", "gpt2"),
-        ("microsoft/Phi-4-mini-instruct", "phi4"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "deepseek"),
+        ("gpt2-medium-tuned", "gpt2-medium"),
+        ("microsoft/Phi-4-multimodal-instruct", "phi4"),
+        ("01-ai/Yi-34B-200K", "yi-34b"),
         ("HuggingFaceH4/zephyr-7b-gemma-v0.1", "zephyr-7b"),
     ],
 )
@@ -85,17 +120,58 @@ def test_names_are_not_ambiguous():
         assert parts[0] in table["sources"]
 
 
-@pytest.mark.parametrize("name", sorted(published()))
+@pytest.mark.parametrize(
+    ("name", "begins_with"),
+    [
+        ("gpt2-medium", "gpt2"),
+        ("gpt2-xl", "gpt2"),
+        ("phi-4-mini", "phi-4"),
+        ("deepseek-r1-distill-qwen-1.5b", "deepseek-r1"),
+        ("deepseek-r1-distill-qwen-1.5b", "qwen2.5-1.5b"),
+        ("qwen1.5-moe-a2.7b", "qwen1.5-4b"),
+        ("qwen-14b", "qwen2.5-14b"),
+        ("olmo-2-1b", "olmo-1b"),
+        ("starcoderbase-1b", "starcoder"),
+    ],
+)
+def test_a_known_name_that_begins_with_another_has_its_own_shape(name, begins_with):
+    assert published_model(name).config != published_model(begins_with).config
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_shape_has_as_many_parameters_as_were_published(name):
+    parameters, stated = parameters_of(published_model(name).config), PUBLISHED[name]
+    if isinstance(stated, str):
+        digits = len(stated.partition(".")[2])
+        assert f"{parameters / 1e9:.{digits}f}" == stated
+    else:
+        assert parameters == stated
+
+
+def parameters_of(config):
+    """Return a shape's parameters; T5's, which is no decoder alone, by their formula."""
+    if config["model_type"] != "t5":
+        return shape_of_config(config).parameters
+    hidden, width, layers = config["d_model"], config["d_ff"], config["num_layers"]
+    attention, mlp = 4 * hidden * config["num_heads"] * config["d_kv"], 2 * hidden * width
+    encoder, decoder = attention + mlp + 2 * hidden, 2 * attention + mlp + 3 * hidden
+    relative_positions = 2 * 32 * config["num_heads"]
+    return config["vocab_size"] * hidden + layers * (encoder + decoder) + relative_positions + 2 * hidden
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_every_shape_has_the_parameters_of_transformers_own_model(name):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers", reason="the extra `hf` brings it")
-    from suites.training.layouts.shape_of_config import shape_of_parsed
+    transformers = pytest.importorskip("transformers", reason="the extra `hf` brings it")
     from suites.training.models.huggingface_config import causal_class, parse
 
-    parsed = parse(published()[name].config)
+    config = published_model(name).config
+    parsed = parse(config)
+    is_t5 = config["model_type"] == "t5"
+    kind = transformers.T5ForConditionalGeneration if is_t5 else causal_class(parsed)
     with torch.device("meta"):
-        model = causal_class(parsed)._from_config(parsed)
-    assert shape_of_parsed(parsed).parameters == sum(one.numel() for one in model.parameters()) > 1e7
+        model = kind._from_config(parsed)
+    assert parameters_of(config) == sum(one.numel() for one in model.parameters()) > 1e7
 
 
 def test_a_path_comes_before_a_name(tmp_path):
