@@ -22,9 +22,9 @@ from counted_trace import counted  # noqa: E402
 
 from harness.instruments.traces.activity import Activity  # noqa: E402
 from harness.instruments.traces.intervals import intersection  # noqa: E402
-from harness.instruments.traces.reading.kineto import read_trace  # noqa: E402
-from harness.instruments.traces.reading.trace import TraceError  # noqa: E402
+from harness.instruments.traces.kineto import read_trace  # noqa: E402
 from harness.instruments.traces.segments import State, segments  # noqa: E402
+from harness.instruments.traces.trace import TraceError  # noqa: E402
 
 KINDS = ("computing", "communication", "exposed", "copies", "idle")
 ON_DEVICE = (State.COMPUTING, State.COMMUNICATION, State.COPYING)

@@ -27,8 +27,8 @@ from harness.instruments.traces.factors import (
     work_shares,
 )
 from harness.instruments.traces.intervals import covered_by_both_ns
-from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace, TraceError
 from harness.instruments.traces.segments import Segments, State, Wait, segments
+from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, TraceError
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank completes before all have arrived."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.traces.reading.trace import Ints, Mask
+from harness.instruments.traces.trace import Ints, Mask
 
 
 class OwnedTimes(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.instruments.traces.reading.trace import (
+from harness.instruments.traces.trace import (
     HOW_TO_RECORD,
     ON_DEVICE,
     CollectiveCall,

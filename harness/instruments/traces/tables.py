@@ -1,22 +1,28 @@
-"""Tables as lines of a terminal: names are shortened in the middle, and heads take several lines.
-
-The tables of a breakdown as text, for a terminal and for the page.
-"""
+"""The tables of a breakdown as lines of text: names are shortened in the middle where they do not fit."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import Breakdown
 from harness.instruments.traces.communication import BY_NAME, HOW, recognized
-from harness.instruments.traces.output.page import PageTable
-from harness.instruments.traces.reading.trace import shortened
 from harness.instruments.traces.segments import STATE_NAMES, State
+from harness.instruments.traces.trace import shortened
+
+
+class TraceTable(NamedTuple):
+    """A table of the breakdown: its title, column heads and rows; the first column is text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
 
 LEAST_NAME = 24
 """Characters of the first column, at least."""
@@ -120,7 +126,7 @@ ROWS = 15
 """Rows of work that are shown."""
 
 
-def tables(of: Breakdown) -> list[PageTable]:
+def tables(of: Breakdown) -> list[TraceTable]:
     """Return the shares, the factors, the ranks where there are several, and the largest parts.
 
     Names are whole. Communication on a device has a table of its kernels.
@@ -132,30 +138,30 @@ def tables(of: Breakdown) -> list[PageTable]:
     return [*found, *([communication_table(of)] if _communicates(of) else [])]
 
 
-def share_table(of: Breakdown) -> PageTable:
+def share_table(of: Breakdown) -> TraceTable:
     """Return the shares of the step; they sum to it."""
     rows = [(share.name, _ms(share.mean_s), _percent(share.mean_s / of.step_s)) for share in of.shares]
-    return PageTable("Shares of the step", ("Share", "ms", "%"), [*rows, ("sum", _ms(of.step_s), "100.0")])
+    return TraceTable("Shares of the step", ("Share", "ms", "%"), [*rows, ("sum", _ms(of.step_s), "100.0")])
 
 
-def factor_table(of: Breakdown) -> PageTable:
+def factor_table(of: Breakdown) -> TraceTable:
     """Return the factors; each row has the time up to and with its factor."""
     rows = [(of.factors.base_name, "", _ms(of.factors.base_s))]
     rows += [(one.name, f"× {one.value:.3f}", _ms(one.time_s)) for one in of.factors.factors]
-    return PageTable("Factors to the observed time", ("Factor", "", "ms"), rows)
+    return TraceTable("Factors to the observed time", ("Factor", "", "ms"), rows)
 
 
-def rank_table(of: Breakdown) -> PageTable:
+def rank_table(of: Breakdown) -> TraceTable:
     """Return the states of each rank in percent of its step."""
     states = [state for state in State if of.share_of(state) > 0]
     rows = [
         (f"rank {one.rank}", _ms(one.step_s), *(_percent(one.share_of(state)) for state in states))
         for one in of.ranks
     ]
-    return PageTable("Ranks", ("Rank", "ms", *(f"{STATE_NAMES[state]}, %" for state in states)), rows)
+    return TraceTable("Ranks", ("Rank", "ms", *(f"{STATE_NAMES[state]}, %" for state in states)), rows)
 
 
-def work_table(of: Breakdown) -> PageTable:
+def work_table(of: Breakdown) -> TraceTable:
     """Return the largest parts by phase, layer and operation; idle time precedes its operation."""
     rows = [
         (
@@ -165,10 +171,10 @@ def work_table(of: Breakdown) -> PageTable:
         )
         for one in of.work[:ROWS]
     ]
-    return PageTable("Largest parts", ("Work", "State", "%"), rows)
+    return TraceTable("Largest parts", ("Work", "State", "%"), rows)
 
 
-def communication_table(of: Breakdown) -> PageTable:
+def communication_table(of: Breakdown) -> TraceTable:
     """Return the kernels of the first rank that communicate, and how each was recognized.
 
     Their times are sums of durations: kernels that run at the same time count each.
@@ -188,7 +194,7 @@ def communication_table(of: Breakdown) -> PageTable:
         for (name, known), one in sorted(times.items(), key=lambda item: -sum(item[1]))[:ROWS]
     ]
     of_rank = f", rank {rank.rank}" if len(of.ranks) > 1 else ""
-    return PageTable(f"Communication on the device{of_rank}", ("Kernel", "Known by", "per step", "ms"), rows)
+    return TraceTable(f"Communication on the device{of_rank}", ("Kernel", "Known by", "per step", "ms"), rows)
 
 
 def _known_by(activity: Activity, event: int) -> str:
