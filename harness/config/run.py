@@ -40,8 +40,8 @@ from harness.config.variants.optimizations import (
     variants,
 )
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
-from harness.instruments.distributed.launcher_env import LaunchError, launch
-from harness.instruments.machine import memory_bytes
+from harness.instruments.distributed.remote_ranks import LaunchError, launch
+from harness.instruments.process import memory_bytes
 from harness.records import Limits, Sampling, Status
 
 logger = logging.getLogger("harness.sweep.progress")

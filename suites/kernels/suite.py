@@ -11,8 +11,7 @@ from functools import partial
 
 import torch
 
-from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.process.free_memory import SAFE_SHARE, free_bytes, shortage
+from harness.instruments.memory.allocator import SAFE_SHARE, free_bytes, shortage, watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import autocast_bf16

@@ -16,7 +16,7 @@ import torch
 
 from harness.answer import Answer, HostStates, Interval, Memory, Peak, TriedChange
 from harness.config.user_inputs.hf_config import workload_of_config
-from harness.instruments.deferred_compiler import defer_compiler
+from harness.instruments.memory.dry_run.inductor_code import defer_compiler
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.question import AskedChange, DryRunRequest, Question
 from harness.records import Unavailable, UnavailableWith

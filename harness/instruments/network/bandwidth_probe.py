@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.instruments.lifeline import die_with_starter
+from harness.instruments.process import die_with_starter
 
 CHUNK = bytes(1 << 16)
 FILL_SHARE = 0.5

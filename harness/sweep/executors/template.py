@@ -176,7 +176,7 @@ def main() -> None:
 
     Any failure ends the process before it is ready.
     """
-    from harness.instruments.lifeline import die_with_parent
+    from harness.instruments.process import die_with_parent
     from harness.sweep.worker import worker
 
     connection, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])

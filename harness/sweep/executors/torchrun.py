@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.instruments.distributed.launcher_env import Launch, LaunchError, attended, launch, serve
+from harness.instruments.distributed.remote_ranks import Launch, LaunchError, attended, launch, serve
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.local import LocalExecutor
 

@@ -36,10 +36,8 @@ from harness.config.protocols import (
 )
 from harness.config.variants.optimizations import AGAIN, BASELINE
 from harness.config.variants.techniques import check_functions
-from harness.instruments import unary_functions
-from harness.instruments.lifeline import die_with_parent
-from harness.instruments.machine import memory_bytes
-from harness.instruments.memory.process.private_memory import private_bytes, private_limit
+from harness.instruments.memory.process_memory import private_bytes, private_limit
+from harness.instruments.process import call_unary_functions, die_with_parent, memory_bytes
 from harness.records import (
     UNITS,
     Cell,
@@ -234,7 +232,7 @@ def preload(suite: Any) -> None:
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
     """Return the cell's session: module and techniques applied, prepared, its result checked."""
     suite, module = _load(cell, package)
-    unary_functions.call_each()
+    call_unary_functions()
     if module is not None and (reason := unavailable(module, host(sys.modules.get("torch")))):
         raise Unavailable(reason)
     subject = suite.build(cell.config["workload"], cell.seed)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from harness.config.code_fingerprint import ROOT
-from harness.instruments.distributed.deepspeed_ops import missing
+from harness.instruments.distributed.deepspeed_engine import missing
 from harness.records import Unavailable
 from suites.offload import ranks
 from suites.training.offload.deepspeed_offload import Offload

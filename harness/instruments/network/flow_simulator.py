@@ -31,9 +31,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.instruments.network.leaf_spine import routing
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
-from harness.instruments.network.leaf_spine.routing import (
+from harness.instruments.network import routing
+from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
+from harness.instruments.network.routing import (
     ALONE,
     Flows,
     RoutingPolicy,

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.bounds import Bounds
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
+from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
 from harness.records import Unavailable
 
 CollectiveKind = Literal["allreduce", "alltoall"]

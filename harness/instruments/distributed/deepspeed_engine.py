@@ -1,6 +1,6 @@
-"""deepspeed's C++ operators, compiled once per machine at first use: what they need, and loading them.
+"""deepspeed's engine on any device and process group, and its C++ operators.
 
-They are kept in torch's folder for extensions.
+Operators are compiled once per machine, at first use, and kept in torch's folder for extensions.
 """
 
 from __future__ import annotations
@@ -8,16 +8,54 @@ from __future__ import annotations
 import ctypes.util
 import importlib
 import importlib.util
+import logging
 import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
-from torch.utils import cpp_extension
+import torch.distributed as dist
+from torch import nn
 
-from harness.instruments.distributed.deepspeed_init import choose_accelerator
+
+def choose_accelerator(device_type: str | None = None) -> None:
+    """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
+
+    By default deepspeed takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
+    """
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+    os.environ["DS_ACCELERATOR"] = device_type
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+
+    if get_accelerator().device_name() != device_type:
+        name = "CPU_Accelerator" if device_type == "cpu" else "CUDA_Accelerator"
+        module = importlib.import_module(f"deepspeed.accelerator.{device_type}_accelerator")
+        set_accelerator(getattr(module, name)())
+
+
+def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+    """Call `deepspeed.initialize` over the current process group, on the accelerator that was chosen.
+
+    Raises RuntimeError where there is none.
+    """
+    import deepspeed
+    from deepspeed.utils import groups
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    os.environ.setdefault("LOCAL_RANK", "0")
+    backend: Any = importlib.import_module("deepspeed.comm.torch")
+    backend.build_shm_op = lambda: None  # needs a compiler, is for inference
+    deepspeed.comm.comm.cdb = None
+    groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "no process group: enter fake_process_group, or start real ranks, before sharding a model"
+        )
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
+
 
 BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
 """The operators: Adam for the host, and asynchronous file access."""
@@ -39,6 +77,8 @@ def missing(operator: str) -> str | None:
         "ninja": shutil.which("ninja", path=programs()),
     }
     if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA too
+        from torch.utils import cpp_extension
+
         there["the CUDA toolkit (CUDA_HOME)"] = cpp_extension.CUDA_HOME
     if operator == "async_io":
         header = any(Path(one).exists() for one in HEADERS)
@@ -59,6 +99,8 @@ def load(operator: str) -> None:
     Every process loads it here before deepspeed does: it would compile it again with its own flags.
     """
     choose_accelerator()
+    from torch.utils import cpp_extension
+
     default = cpp_extension.get_default_build_root()
     for one in (*BESIDE.get(operator, ()), operator):
         clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
