@@ -68,7 +68,7 @@ def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence
         print_all([usage.rstrip()])
         return DONE if argv else MISTAKE
     if "--version" in argv:
-        from harness.commands.run.command_line import version_line
+        from harness.commands.command_line import version_line
 
         print_all([version_line()])
         return DONE

@@ -151,7 +151,7 @@ def device_of(text: str) -> tuple[str, float | None]:
 
 def datasheet(option: str) -> Mapping[str, Any]:
     """Return what conf/hardware has on a device, by its name there."""
-    from harness.config.variants.optimizations import CONF, read_yaml
+    from harness.config.optimizations import CONF, read_yaml
 
     return read_yaml(CONF / "hardware" / f"{option}.yaml")
 

@@ -177,3 +177,15 @@ def describe(field: Mapping[str, Any]) -> str:
     bounds = [f"{called} {field[rule]}" for rule, (_, called) in BOUNDS.items() if rule in field]
     text = " ".join([text, " and ".join(bounds).replace("and of", "and")]).rstrip()
     return text + (" or null" if field.get("optional") else "")
+
+
+def key_and_value(word: str) -> tuple[str, str | None]:
+    """Return the key of a word and its value, which is None where the word has no `=`."""
+    key, equals, value = word.partition("=")
+    return key, value if equals else None
+
+
+def by_key(words: Iterable[str]) -> Mapping[str, str]:
+    """Return the values of the words KEY=VALUE; of a key that is given twice the last."""
+    given = map(key_and_value, words)
+    return {key: value for key, value in given if value is not None}

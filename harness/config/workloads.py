@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.user_inputs.hf_config import (
+from harness.config.hf_config import (
     FileWorkload,
     has_size,
     unknown_model_type,
     workload_from_file,
 )
-from harness.config.user_inputs.trace_file import check_model, workload_from_trace
+from harness.config.optimizations import CONF, applies, checked_alternatives, read_yaml
+from harness.config.trace_file import check_model, workload_from_trace
 from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
-from harness.config.variants.applicability import applies, checked_alternatives
-from harness.config.variants.optimizations import CONF, read_yaml
 
 
 def workloads(

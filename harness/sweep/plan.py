@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.optimizations import BASELINE, BASELINES, Variant, applies, left_out
 from harness.config.run import Run
 from harness.config.validation import ConfigError
-from harness.config.variants.applicability import applies, left_out
-from harness.config.variants.optimizations import BASELINE, BASELINES, Variant
 from harness.records import Cell, Group, Sampling, digest
 
 PLAN = "plan.json"

@@ -1,7 +1,7 @@
 """The kernels suite: what fusion, compilation, flash attention and mixed precision gain, alone and in a step.
 
 The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
-harness/sweep/worker/interleaved_group.py for the order of the calls below.
+harness/sweep/interleaved.py for the order of the calls below.
 """
 
 from __future__ import annotations

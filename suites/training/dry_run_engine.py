@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from harness.answer import Answer, HostStates, Interval, Memory, Peak, TriedChange
-from harness.config.user_inputs.hf_config import workload_of_config
+from harness.config.hf_config import workload_of_config
 from harness.instruments.memory.dry_run.inductor_code import defer_compiler
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.question import AskedChange, DryRunRequest, Question

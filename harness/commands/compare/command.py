@@ -63,8 +63,7 @@ def asked(argv: Sequence[str]) -> CompareCommand:
 def compare(command: CompareCommand) -> int:
     """Compare, print and write what was asked for; return the exit status; raises ConfigError."""
     from harness.commands.compare.comparison import compare_folders, read_folder
-    from harness.commands.compare.data import as_data, condition_changes
-    from harness.commands.compare.lines import markdown
+    from harness.commands.compare.lines import as_data, condition_changes, markdown
 
     a, b = read_folder(command.a), read_folder(command.b)
     found = compare_folders(a, b, command.fail_above)

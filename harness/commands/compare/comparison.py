@@ -29,8 +29,8 @@ from harness.commands.compare.change import (
     welch,
 )
 from harness.commands.results import planned, results_folder
+from harness.config.optimizations import BASELINE
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import BASELINE
 from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import MOST_BAND, ratio
 from harness.sweep.store import RECORDS, StoreError, read_records

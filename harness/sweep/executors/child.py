@@ -240,7 +240,7 @@ def _start(
                     sys.executable,
                     "-u",
                     "-m",
-                    "harness.sweep.worker.worker",
+                    "harness.sweep.worker",
                     str(events_write),
                     str(lifeline_read),
                 ],

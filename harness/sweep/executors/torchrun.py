@@ -45,3 +45,16 @@ def create(folder: Path, workers: int = 1) -> LocalExecutor:
             "executor=torchrun: no launcher started this process; run `torchrun ... -m harness` or `srun ...`"
         )
     return LocalExecutor(folder, workers, ranks=f"{here.nodes} x {here.per_node}")
+
+
+@contextmanager
+def executor_context() -> Iterator[None]:
+    """Surround a command with what its executor needs of this process; raises ExecutorError."""
+    from harness.sweep.executors import torchrun
+
+    here = torchrun.launched()
+    if here is None:
+        yield
+        return
+    with torchrun.keep_ranks(here):
+        yield

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.user_inputs.hf_config import read_workload_file
+from harness.config.hf_config import read_workload_file
 from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.models import (
     canonical,

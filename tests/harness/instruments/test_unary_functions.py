@@ -12,7 +12,7 @@ import torch
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed import rank_worker
 from harness.instruments.process import UNARY_FUNCTIONS
-from harness.sweep.worker import worker
+from harness.sweep import worker
 
 FIRST_CALLS = """
 import torch

@@ -17,7 +17,7 @@ from harness.instruments.triton_kernels.compiled_on_cpu import (
 )
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 from suites.portability.capture import dynamic
 from suites.portability.capture.graph import Problem
 from suites.portability.capture.problem import problem_of

@@ -1,27 +1,29 @@
-"""Before a sweep: how fast this host multiplies matrices, and what slow bf16 products mean for its cells.
+"""Before a sweep, in child processes, for the parent never imports torch or a suite.
 
-Where they are slow, cells that have any run on smaller workloads, next to a baseline, so that every ratio is
-one of equal shapes; those that would still take too long are not tried. The measuring and the suite are in a
-child process, for the parent never imports torch.
+One measures how fast this host multiplies matrices, and what slow bf16 products mean for the cells. Where
+they are slow, cells that have any run on smaller workloads, next to a baseline, so that every ratio is one of
+equal shapes; those that would still take too long are not tried. Another builds each cell of a suite that
+computes nothing, and so refuses what no declaration can.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.optimizations import BASELINE, BASELINES, CONF, read_yaml
 from harness.config.protocols import apply, optimization_module
 from harness.config.run import Run
-from harness.config.variants.optimizations import BASELINE, BASELINES, CONF, read_yaml
-from harness.records import SET_UP_SAMPLES, Cell, Group, Limits
+from harness.config.validation import ConfigError
+from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Unavailable
 from harness.sweep.environment import Environment
 from harness.sweep.in_child import ChildError, in_child
-from harness.sweep.skip_rules import NOT_TRIED
+from harness.sweep.runner import NOT_TRIED
 from harness.units import counted
 
 logger = logging.getLogger(__name__)
@@ -218,3 +220,38 @@ def _file_of(folder: Path, environment: Environment) -> Path:
 def _alike(cell: Cell) -> tuple[str, str]:
     """Return what the repeats of a cell have in common."""
     return cell.workload, cell.optimization
+
+
+BUILD_TIMEOUT_S = 60.0
+
+
+def refuse_bad_inputs(groups: Sequence[Group]) -> None:
+    """Raise ConfigError where a cell cannot be built: one line that names workload and variant.
+
+    Also where building fails in another way, or takes longer than `BUILD_TIMEOUT_S`.
+    """
+    cells = [
+        (f"{group.package}.{cell.suite}", cell.workload, cell.optimization, cell.module, cell.config)
+        for group in groups
+        for cell in group.cells
+        if cell.repeat == 0
+    ]
+    try:
+        reason = in_child(__name__, first_fault.__name__, cells, BUILD_TIMEOUT_S)
+    except ChildError as error:
+        raise ConfigError(f"the suite cannot build its cells: {error}") from None
+    if reason:
+        raise ConfigError(reason)
+
+
+def first_fault(cells: Iterable[tuple[str, str, str, str, Any]]) -> str:
+    """Return the reason why the first cell that cannot be built cannot, "" where all can."""
+    for package, workload, variant, name, config in cells:
+        suite = import_module(f"{package}.suite")
+        try:
+            subject = suite.build(config["workload"], 0)
+            if (module := optimization_module(package, name)) is not None:
+                apply(module, subject, config["settings"])
+        except Unavailable as fault:
+            return f"{workload}, {variant}: {fault}"
+    return ""

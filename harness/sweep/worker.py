@@ -1,6 +1,6 @@
 """The child process: build, apply, check, sample, close; each reading is sent to the parent at once.
 
-`python -m harness.sweep.worker.worker EVENTS LIFELINE`, with one group of cells as JSON on standard input.
+`python -m harness.sweep.worker EVENTS LIFELINE`, with one group of cells as JSON on standard input.
 The only module of the harness that loads suites, and through them torch.
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from harness.config.optimizations import AGAIN, BASELINE
 from harness.config.protocols import (
     OptimizationModule,
     apply,
@@ -34,8 +35,7 @@ from harness.config.protocols import (
     prepared,
     unavailable,
 )
-from harness.config.variants.optimizations import AGAIN, BASELINE
-from harness.config.variants.techniques import check_functions
+from harness.config.techniques import check_functions
 from harness.instruments.memory.process_memory import private_bytes, private_limit
 from harness.instruments.process import call_unary_functions, die_with_parent, memory_bytes
 from harness.records import (
@@ -160,7 +160,7 @@ def run_group(
     Without their own limit they get the free memory: an allocation beyond it fails in its cell, where
     otherwise the kernel would choose a process to kill.
     """
-    from harness.sweep.worker.interleaved_group import WorkerHooks, run_together
+    from harness.sweep.interleaved import WorkerHooks, run_together
 
     def emit_output(cell: Cell, output: Any) -> None:
         emit(_event_of(cell.id, output))

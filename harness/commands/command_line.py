@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from harness.config.validation import ConfigError, nearest
-from harness.config.words import parts
+from harness.config.validation import ConfigError, key_and_value, nearest
 
 START = """\
 python -m harness suite=memory selection=quick
@@ -142,7 +141,7 @@ def read(argv: Sequence[str]) -> Command:
             words.append(word)
     if "--help" in flags:
         return Command((), "--help")
-    keys = [key for key, value in (parts(word.lstrip("+")) for word in words) if value is not None]
+    keys = [key for key, value in (key_and_value(word.lstrip("+")) for word in words) if value is not None]
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"{key}: given twice")
@@ -163,7 +162,7 @@ def read(argv: Sequence[str]) -> Command:
 
 def _flag(word: str, left: deque[str]) -> tuple[str, str]:
     """Return a flag's long name and its value, which may be the next of the words that are left."""
-    typed, given = parts(word)
+    typed, given = key_and_value(word)
     name, value = SHORT.get(typed, typed), given or ""
     if name in REFUSED:
         raise ConfigError(f"{word}: {REFUSED[name]}")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.code_fingerprint import source_digest
+from harness.config.optimizations import CONF, read_yaml
 from harness.config.validation import ConfigError, check_fields, check_relations, shown, unknown
-from harness.config.variants.optimizations import CONF, read_yaml
 
 
 def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

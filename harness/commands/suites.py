@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.commands.entry import BROKEN_CELL, DONE, print_all
 from harness.commands.results import planned, results_folders
-from harness.config.validation import ConfigError
-from harness.config.words import by_key
+from harness.config.validation import ConfigError, by_key
 
 if TYPE_CHECKING:
     from harness.records import Record
@@ -146,8 +145,8 @@ def run_command(words: Sequence[str]) -> int:
     if "budget_min" in given:
         raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu")
     from harness.sweep.progress import announce
+    from harness.sweep.store import turn
     from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
-    from harness.sweep.turn import turn
 
     runs = load(words)
     if runs[0].plan_only or len(runs) > 1:
@@ -176,12 +175,10 @@ def run_preset(words: Sequence[str]) -> int:
 
     Raises ConfigError.
     """
-    from harness.preset.programme import planned_programme
-    from harness.preset.request import requested
-    from harness.preset.run import run_programme
-    from harness.preset.view import programme_lines
+    from harness.preset.programme import planned_programme, requested
+    from harness.preset.run import programme_lines, run_programme
     from harness.sweep.progress import announce
-    from harness.sweep.turn import turn
+    from harness.sweep.store import turn
 
     request = requested(words)
     programme = planned_programme(request)
