@@ -37,8 +37,8 @@ where does the time of a training step go?
                     clocks=recorded: do not. Without it, they are aligned where
                     they contradict each other
   out=FOLDER        write breakdown.txt, with names in full, and
-                    perfetto.json.gz, a timeline with the states and the critical
-                    path for ui.perfetto.dev
+                    perfetto.json.gz, a timeline with the states and the
+                    critical path (ui.perfetto.dev)
 
 Exit status: 0, or 2 for a mistake in the command or in a trace.
 docs/commands/traces.md
