@@ -17,7 +17,7 @@ COMMANDS = {
     "fit": "harness.ask.fit",
     "cost": "harness.ask.cost",
     "profile": "harness.commands.profile",
-    "compare": "harness.commands.compare.command",
+    "compare": "harness.commands.compare",
 }
 """The module of each command that is not a sweep; `python -m harness.fit` starts the same one."""
 

@@ -123,7 +123,7 @@ def answer(command: ProfileCommand) -> list[str]:
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import advice, causes, communication_lines, sentence
     from harness.instruments.traces.kineto import read_traces, together
-    from harness.instruments.traces.tables import fitted, tables, terminal_width
+    from harness.instruments.traces.output import fitted, tables, terminal_width
 
     if len(command.traces) == 1:
         traces = read_traces(command.traces[0])
@@ -171,7 +171,7 @@ def answer(command: ProfileCommand) -> list[str]:
 
 def write(folder: Path, found: Breakdown, lines: Sequence[str]) -> list[str]:
     """Write the answer with whole names and the file for Perfetto; return where; raises ConfigError."""
-    from harness.instruments.traces.perfetto import write_perfetto
+    from harness.instruments.traces.output import write_perfetto
 
     files = [folder / "breakdown.txt", folder / "perfetto.json.gz"]
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.entry import BROKEN_CELL, DONE, print_all
-from harness.commands.results import planned, results_folders
+from harness.commands.grammar import planned, results_folders
 from harness.config.validation import ConfigError, by_key
 
 if TYPE_CHECKING:

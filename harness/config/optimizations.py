@@ -23,7 +23,6 @@ from typing import Any
 import yaml
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.declarations import declared_in, parameters_of
 from harness.config.protocols import function_of, optimization_file
 from harness.config.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
 from harness.config.techniques import title_of as title_of_list
@@ -34,6 +33,8 @@ from harness.config.validation import (
     check_fields,
     check_relations,
     check_value,
+    declared_in,
+    parameters_of,
     shown,
     unknown,
 )

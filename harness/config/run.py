@@ -20,7 +20,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.declarations import workload_fields
 from harness.config.optimizations import (
     CONF,
     Alternatives,
@@ -41,7 +40,15 @@ from harness.config.overrides import (
     unknown_key,
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
-from harness.config.validation import ConfigError, as_mapping, check_value, nearest, shown, unknown
+from harness.config.validation import (
+    ConfigError,
+    as_mapping,
+    check_value,
+    nearest,
+    shown,
+    unknown,
+    workload_fields,
+)
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 from harness.instruments.distributed.remote_ranks import LaunchError, launch
 from harness.instruments.process import memory_bytes

@@ -78,7 +78,7 @@ class SuiteSchema:
     workload_from_suite: str = ""  # another suite, which answers where a command has suite.workload_from
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
-    trace: str | None = None  # a trace of torch.profiler, or a folder of ranks: harness.config.trace_file
+    trace: str | None = None  # a trace of torch.profiler, or a folder of ranks: harness.config.workloads
     trace_defaults: dict[str, Any] = field(default_factory=dict)  # fields of its workload
     usual_seq_len: int = 2048  # of a config.json's workload, where the model has as many positions
     fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload

@@ -21,9 +21,17 @@ from typing import Any
 import yaml
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.declarations import DeclaredTechnique, fields_of
 from harness.config.protocols import Function, refuse_incomplete
-from harness.config.validation import ConfigError, Fields, check_relations, check_value, shown, unknown
+from harness.config.validation import (
+    ConfigError,
+    DeclaredTechnique,
+    Fields,
+    check_relations,
+    check_value,
+    fields_of,
+    shown,
+    unknown,
+)
 
 IN_LISTS: Mapping[str, str] = {
     "amp": "mixed_precision",

@@ -1,4 +1,4 @@
-"""This process and its host: how it ends with its parent, its threads, and the bytes that it has sent.
+"""This process and its host: its end with its parent, its threads, what it has sent, code that it keeps.
 
 The standard library alone, because the parent imports it, too.
 """
@@ -13,9 +13,11 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 
 def memory_bytes() -> int:
@@ -111,3 +113,30 @@ def _sent_B(connection: socket.socket) -> int:
         raise OSError("the kernel does not count bytes per connection: expected Linux 4.19 or later")
     sent, again = SENT.unpack_from(counted, SENT_AT)
     return int(sent - again)
+
+
+COMPILED_FOLDER = "HARNESS_COMPILED"
+"""Variable that names the folder. Without it nothing is kept."""
+
+
+class KeptCode(NamedTuple):
+    """`method`: "cached" where the code was found, "cold" where it was made and kept, else ""."""
+
+    code: bytes
+    method: str
+
+
+def kept_code(make: Callable[[], bytes], *key: str) -> KeptCode:
+    """Return what `make()` returns, or returned in an earlier process for the same key."""
+    folder = os.environ.get(COMPILED_FOLDER)
+    if not folder:
+        return KeptCode(make(), "")
+    path = Path(folder, "kept", sha256("\0".join(key).encode()).hexdigest())
+    if path.is_file():
+        return KeptCode(path.read_bytes(), "cached")
+    code = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_bytes(code)
+    new.replace(path)
+    return KeptCode(code, "cold")

@@ -28,7 +28,6 @@ from harness.claims.judge import is_met
 from harness.claims.load import load_claims
 from harness.claims.model import Claim, Interpretation
 from harness.claims.paper import load_answers
-from harness.config.declarations import fields_of
 from harness.config.optimizations import BASELINES, CONF, read_yaml
 from harness.config.run import Run, automatic, load, names
 from harness.config.validation import (
@@ -36,13 +35,13 @@ from harness.config.validation import (
     as_mapping,
     check_fields,
     check_value,
+    fields_of,
     key_and_value,
     unknown,
 )
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.estimate import Basis
 from harness.sweep.in_child import ChildError, in_child
-from harness.sweep.plan import is_planned
+from harness.sweep.plan import Basis, is_planned
 from harness.sweep.sweep import outlook, prepare, recorded
 from harness.units import counted, human
 

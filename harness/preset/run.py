@@ -21,8 +21,7 @@ from harness.claims.load import load_claims
 from harness.config.run import Run
 from harness.config.validation import ConfigError
 from harness.preset.programme import Programme, Task, claims_about, done_by, settled
-from harness.sweep.estimate import as_time
-from harness.sweep.plan import read_plan, write_cells
+from harness.sweep.plan import as_time, read_plan, write_cells
 from harness.sweep.progress import announce
 from harness.sweep.runner import TIME_IS_UP, Interrupted
 from harness.sweep.sweep import recorded, sweep

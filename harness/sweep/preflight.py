@@ -168,10 +168,10 @@ def survey(asked: Sequence[Any]) -> dict[str, Any]:
 
     It loads the suite and builds each cell's subject; it starts nothing.
     """
-    from harness.instruments.timing import matmul_probe
+    from harness.instruments.memory import bf16_products
 
     group = Group(*asked)
-    slow = matmul_probe.bf16_is_slow()
+    slow = bf16_products.bf16_is_slow()
     flop, too_large = dict[str, float](), ""
     for cell in (Cell(*fields) for fields in group.cells):
         name = f"{group.package}.{cell.suite}"
@@ -181,7 +181,7 @@ def survey(asked: Sequence[Any]) -> dict[str, Any]:
                 too_large = too_large or suite.too_large(suite.build(cell.config["workload"], cell.seed))
             if slow and (found := bf16_FLOP(cell, name, suite)):
                 flop[cell.id] = found
-    return HostProbe(matmul_probe.matmul_FLOP_per_s(), slow, flop, too_large)._asdict()
+    return HostProbe(bf16_products.matmul_FLOP_per_s(), slow, flop, too_large)._asdict()
 
 
 def bf16_FLOP(cell: Cell, name: str, suite: Any) -> float:

@@ -15,8 +15,8 @@ from typing import Any, Self, TextIO
 
 from harness.config.run import Run
 from harness.records import Cell, Group, Record, Status
-from harness.sweep.estimate import Basis, Countdown, SweepEstimate, as_time
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted
+from harness.sweep.plan import Basis, Countdown, SweepEstimate, as_time
 from harness.sweep.store import Store
 from harness.units import counted
 

@@ -12,14 +12,24 @@ from harness.config.optimizations import Variant
 from harness.config.protocols import optimization_file
 from harness.config.run import Run
 from harness.config.techniques import file_of
-from harness.config.trace_file import model_digest, trace_digest
 from harness.config.validation import ConfigError
+from harness.config.workloads import model_digest, trace_digest
 from harness.records import Group, Record
 from harness.sweep.environment import Environment
-from harness.sweep.estimate import Basis, SweepEstimate, as_time, earlier_seconds, estimate
 from harness.sweep.executors import Executor
 from harness.sweep.executors.job_folder import alike
-from harness.sweep.plan import PLAN, not_planned, plan, read_plan, write_plan
+from harness.sweep.plan import (
+    PLAN,
+    Basis,
+    SweepEstimate,
+    as_time,
+    earlier_seconds,
+    estimate,
+    not_planned,
+    plan,
+    read_plan,
+    write_plan,
+)
 from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, refuse_bad_inputs, too_slow
 from harness.sweep.progress import Progress, announce, announcement, plan_lines
 from harness.sweep.runner import pending, run

@@ -77,7 +77,6 @@ BELOW = {
     "harness.bounds",
     "harness.question",
     "harness.answer",
-    "harness.config.declarations",
     "harness.config.validation",
     "harness.config.hf_config",
     "harness.instruments",

@@ -15,8 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
-from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
-from harness.instruments.traces.trace import STEP, EventKind, Ints, Mask, RankTrace, TraceError
+from harness.instruments.traces.trace import (
+    STEP,
+    EventKind,
+    Ints,
+    Mask,
+    OwnedTimes,
+    RankTrace,
+    TraceError,
+    inside,
+    owners,
+    pieces,
+)
 
 LEAST_PERIOD, LEAST_NAMES = 8, 4
 """A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
-from harness.instruments.traces.intervals import innermost
 from harness.instruments.traces.segments import STATE_NAMES, State
-from harness.instruments.traces.trace import EventKind, Ints, shortened
+from harness.instruments.traces.trace import EventKind, Ints, innermost, shortened
 
 Floats = NDArray[np.float64]
 

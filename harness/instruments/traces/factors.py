@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.activity import BACKWARD, PHASES, Activity
-from harness.instruments.traces.intervals import covered_ns, innermost, owners
 from harness.instruments.traces.segments import STATE_NAMES, Segments, State
-from harness.instruments.traces.trace import EventKind, Ints
+from harness.instruments.traces.trace import EventKind, Ints, covered_ns, innermost, owners
 
 MODULE = "nn.Module: "
 """How Kineto calls modules, with with_stack=True and with_modules=True."""

@@ -10,13 +10,13 @@ from kineto_traces import Writer, write_large
 
 from harness.commands.profile import main
 from harness.config.code_fingerprint import ROOT
-from harness.config.trace_file import trace_digest, workload_from_trace
 from harness.config.validation import ConfigError
+from harness.config.workloads import trace_digest, workload_from_trace
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.factors import layer_names
 from harness.instruments.traces.kineto import read_trace, read_traces
-from harness.instruments.traces.perfetto import OWN_TRACKS, PER_RANK, critical_path
+from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 
@@ -246,8 +246,8 @@ def test_a_relative_path_of_a_trace_is_made_absolute(tmp_path, monkeypatch):
 def test_the_parent_checks_a_trace_without_torch(tmp_path):
     path = two_ranks(tmp_path) / "rank0.json"
     code = (
-        "import sys\nfrom pathlib import Path\nfrom harness.config import trace_file\n"
-        f"trace_file._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
+        "import sys\nfrom pathlib import Path\nfrom harness.config import workloads\n"
+        f"workloads._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

@@ -7,7 +7,7 @@ from kineto_traces import Writer
 
 from harness.commands.profile import main, patterns
 from harness.config.validation import ConfigError
-from harness.instruments.traces.tables import fitted, shortened_name
+from harness.instruments.traces.output import fitted, shortened_name
 
 LONG = (
     "void cutlass::device_kernel<" + ", ".join(f"cute::tuple<cute::C<{i}>>" for i in range(60)) + ">(Params)"

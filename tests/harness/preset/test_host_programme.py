@@ -42,7 +42,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("harness.preset.programme.describe", lambda: here)
     monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
     monkeypatch.setattr("harness.sweep.sweep.probe", lambda *_: None)
-    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
     few = {suite: [one for one in ASKED[suite] if one.id in own] for suite, own in CLAIMS.items()}
     monkeypatch.setattr("harness.preset.programme.claims_of", lambda preset: few)
 

@@ -40,7 +40,7 @@ def on(monkeypatch, tmp_path):
         monkeypatch.setattr("harness.preset.programme.describe", lambda: here)
         monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
         monkeypatch.setattr("harness.preset.programme.visible_gpus", lambda: gpus)
-        monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+        monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
         return planned_programme(PresetRequest("gpu", budget_min, str(tmp_path / "gpu")))
 
     return planned

@@ -51,9 +51,9 @@ def stub(monkeypatch, found):
 
 def flop_of(monkeypatch, cells):
     """Return the FLOP of bf16 products by cell, as the child finds them where they are slow."""
-    from harness.instruments.timing import matmul_probe
+    from harness.instruments.memory import bf16_products
 
-    monkeypatch.setattr(matmul_probe, "bf16_is_slow", lambda: True)
+    monkeypatch.setattr(bf16_products, "bf16_is_slow", lambda: True)
     return survey(Group(tuple(cells)))["bf16_FLOP"]
 
 
@@ -269,7 +269,7 @@ def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, c
     monkeypatch.setattr(
         "harness.config.run.load", lambda words: [replace(one, plan_only=True) for one in runs]
     )
-    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
     run_command(["suite=all", "plan=true"])
     printed = capsys.readouterr().out.splitlines()
     cells = 2 * len(groups_of(runs[0])) * len(groups_of(runs[0])[0].cells)

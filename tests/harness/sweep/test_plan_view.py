@@ -5,8 +5,7 @@ from dataclasses import replace
 from planned import RUN
 
 from harness.records import Limits, Record
-from harness.sweep.estimate import Basis, CellEstimate, estimate
-from harness.sweep.plan import plan
+from harness.sweep.plan import Basis, CellEstimate, estimate, plan
 from harness.sweep.progress import announcement, plan_lines
 from harness.sweep.sweep import total_line
 

@@ -10,7 +10,7 @@ from kineto_traces import Writer
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.causes import causes, parts, sentence
 from harness.instruments.traces.kineto import read_traces
-from harness.instruments.traces.perfetto import critical_path
+from harness.instruments.traces.output import critical_path
 from harness.instruments.traces.segments import State
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
