@@ -1,7 +1,4 @@
-"""Runs cells in children of rank 0 and lets them use every rank that torchrun or srun started.
-
-`keep_ranks` surrounds a whole command: there rank 0 keeps the other ranks, and these never leave it.
-"""
+"""Runs cells in children of rank 0 and lets them use every rank that torchrun or srun started."""
 
 from __future__ import annotations
 
@@ -22,21 +19,6 @@ def launched() -> Launch | None:
         raise ExecutorError(str(error)) from None
 
 
-@contextmanager
-def keep_ranks(here: Launch) -> Iterator[None]:
-    """Keep the other ranks for as long as this lasts; of these, each serves in here and does not return.
-
-    Raises ExecutorError where the ranks cannot meet.
-    """
-    if here.rank:
-        serve(here)
-    try:
-        with attended(here):
-            yield
-    except LaunchError as error:
-        raise ExecutorError(str(error)) from None
-
-
 def create(folder: Path, workers: int = 1) -> LocalExecutor:
     """Return the executor for a results folder; raises ExecutorError where no launcher started this."""
     here = launched()
@@ -49,12 +31,15 @@ def create(folder: Path, workers: int = 1) -> LocalExecutor:
 
 @contextmanager
 def executor_context() -> Iterator[None]:
-    """Surround a command with what its executor needs of this process; raises ExecutorError."""
-    from harness.sweep.executors import torchrun
+    """Surround a command: under a launcher, rank 0 keeps the other ranks, and these never leave it.
 
-    here = torchrun.launched()
-    if here is None:
-        yield
-        return
-    with torchrun.keep_ranks(here):
-        yield
+    Raises ExecutorError where the ranks cannot meet.
+    """
+    here = launched()
+    if here is not None and here.rank:
+        serve(here)
+    try:
+        with attended(here):
+            yield
+    except LaunchError as error:
+        raise ExecutorError(str(error)) from None
