@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import peak_FLOP_per_s, read
 from harness.config.validation import ConfigError
-from harness.instruments.traces.trace import shortened
+from harness.instruments.traces import shortened
 
 if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown

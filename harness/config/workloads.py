@@ -218,9 +218,9 @@ def _name(path: Path) -> str:
 
 
 def _check(path: Path) -> None:
+    from harness.instruments.traces import TraceError
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.kineto import read_traces
-    from harness.instruments.traces.trace import TraceError
 
     try:
         breakdown(read_traces(path))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.traces import TraceError
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
 from harness.instruments.traces.trace import (
     STEP,
@@ -22,7 +23,6 @@ from harness.instruments.traces.trace import (
     Mask,
     OwnedTimes,
     RankTrace,
-    TraceError,
     inside,
     owners,
     pieces,

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from harness.instruments.traces import shortened
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
 from harness.instruments.traces.segments import STATE_NAMES, State
-from harness.instruments.traces.trace import EventKind, Ints, innermost, shortened
+from harness.instruments.traces.trace import EventKind, Ints, innermost
 
 Floats = NDArray[np.float64]
 

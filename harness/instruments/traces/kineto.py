@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from harness.instruments.traces import TraceError, shortened
 from harness.instruments.traces.trace import (
     HOW_TO_RECORD,
     ON_DEVICE,
@@ -26,12 +27,10 @@ from harness.instruments.traces.trace import (
     EventKind,
     Ints,
     RankTrace,
-    TraceError,
     Track,
     is_unread,
     kind_of,
     kind_of_kernel,
-    shortened,
 )
 
 SUFFIXES = (".json", ".json.gz")

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from harness.instruments.traces import shortened
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
 from harness.instruments.traces.communication import BY_NAME, HOW, recognized
 from harness.instruments.traces.segments import STATE_NAMES, State
-from harness.instruments.traces.trace import EventKind, shortened
+from harness.instruments.traces.trace import EventKind
 
 
 class TraceTable(NamedTuple):
