@@ -34,7 +34,7 @@ check-quick:
 
 # Once a machine, some minutes: what deepspeed would compile while a test waits for it.
 operators: setup
-	$(RUN) -m harness.instruments.distributed.deepspeed_ops
+	$(RUN) -m harness.instruments.distributed.deepspeed_engine
 
 check-tests:
 	$(PYTEST) -m "not long"

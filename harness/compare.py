@@ -3,4 +3,4 @@
 from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    run_module("harness.compare", "harness.commands.compare.command")
+    run_module("harness.compare", "harness.commands.compare")

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -71,8 +71,8 @@ def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draw
     and finite.
     """
     logs = _log_ratios(ours, base)
-    locations = [_mean(one) if draws else _interquartile_mean(one) for one in logs]
-    centre = _mean(locations)
+    locations = [fmean(one) if draws else _interquartile_mean(one) for one in logs]
+    centre = fmean(locations)
     one_process = _half_width if draws else _half_width_of_rounds
     half = _half_width(locations) if len(logs) > 1 else one_process(logs[0])
     low, high = (0.0, math.inf) if math.isinf(half) else (math.exp(centre - half), math.exp(centre + half))
@@ -142,7 +142,7 @@ def _with_processes(ratio: Ratio, more: int) -> Ratio:
     """Return the ratio with the interval that more processes of the same spread would give."""
     centre, half = math.log(ratio.value), math.log(ratio.high / ratio.low) / 2
     count = ratio.processes + more
-    share = _student(count - 1) / _student(ratio.processes - 1) * math.sqrt(ratio.processes / count)
+    share = student(count - 1) / student(ratio.processes - 1) * math.sqrt(ratio.processes / count)
     low, high = math.exp(centre - half * share), math.exp(centre + half * share)
     return ratio._replace(low=low, high=high, processes=count)
 
@@ -199,7 +199,7 @@ def is_narrow(ours: Sequence[float], base: Sequence[float], target_ci_half_width
 
 def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean of at least two independent samples and its 95 % interval by Student's t."""
-    centre = _mean(samples)
+    centre = fmean(samples)
     half = _half_width(samples)
     return centre, centre - half, centre + half
 
@@ -234,20 +234,16 @@ def _trimmed(count: int) -> int:
 
 def _interquartile_mean(values: Sequence[float]) -> float:
     cut = _trimmed(len(values))
-    return _mean(sorted(values)[cut : len(values) - cut])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return fmean(sorted(values)[cut : len(values) - cut])
 
 
 def _half_width(values: Sequence[float]) -> float:
     """Return a mean's interval half-width: Student's t times the standard error; infinite for one value."""
     if len(values) < 2:
         return math.inf
-    centre = _mean(values)
+    centre = fmean(values)
     variance = math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1)
-    return _student(len(values) - 1) * math.sqrt(variance / len(values))
+    return student(len(values) - 1) * math.sqrt(variance / len(values))
 
 
 def _half_width_of_rounds(logs: Sequence[float]) -> float:
@@ -262,13 +258,13 @@ def _half_width_of_rounds(logs: Sequence[float]) -> float:
         return math.inf
     ordered = sorted(logs)
     winsorized = [min(max(x, ordered[cut]), ordered[count - cut - 1]) for x in ordered]
-    centre = math.fsum(winsorized) / count
+    centre = fmean(winsorized)
     variance = math.fsum((x - centre) ** 2 for x in winsorized) / (count - 1)
-    return _student(left - 1) * math.sqrt(variance * count) / left
+    return student(left - 1) * math.sqrt(variance * count) / left
 
 
-@lru_cache
-def _student(degrees: int) -> float:
+@lru_cache(maxsize=4096)
+def student(degrees: float) -> float:
     """Return the quantile of Student's t for a two-sided interval of `CONFIDENCE`."""
     from scipy.special import stdtrit
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.answer import Answer, EngineName, FitVerdict, Interval, Memory, Turn
-from harness.config.variants.optimizations import CONF, read_yaml
+from harness.config.optimizations import CONF, read_yaml
 from harness.question import KeyRead, Question
 
 

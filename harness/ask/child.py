@@ -17,7 +17,7 @@ gc.disable()  # while libraries are imported, in a fifth less time; the engine e
 import msgspec  # noqa: E402
 
 from harness.answer import Answer, refused  # noqa: E402
-from harness.instruments.lifeline import die_with_parent  # noqa: E402
+from harness.instruments.process import die_with_parent  # noqa: E402
 from harness.question import DryRunRequest  # noqa: E402
 from harness.records import Unavailable  # noqa: E402
 

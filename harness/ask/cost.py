@@ -16,8 +16,7 @@ from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
 from harness.ask.words import COST, step_question, with_one_name, words_of
 from harness.commands.entry import DONE, print_all, start
-from harness.commands.grammar import CommandWords, datasheet, read
-from harness.commands.results import planned, results_folder
+from harness.commands.grammar import CommandWords, datasheet, planned, read, results_folder
 from harness.config.validation import ConfigError
 from harness.instruments.prices import PriceList
 from harness.question import Question

@@ -15,13 +15,13 @@ from harness.ask.lines import wrapped
 from harness.ask.words import mistake
 from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError
-from harness.instruments.transformer.flop import CONVENTIONS, flop_per_token, reconciled
+from harness.instruments.transformer import CONVENTIONS, flop_per_token, reconciled
 from harness.question import Question
 from harness.records import Unavailable
 
 if TYPE_CHECKING:
     from harness.frameworks.logs import OwnLog, Steady
-    from harness.instruments.transformer.shape import TransformerShape
+    from harness.instruments.transformer import TransformerShape
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
 

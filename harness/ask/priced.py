@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from harness.ask.lines import table
 from harness.ask.prices import HOUR_S, KINDS
-from harness.config.variants.optimizations import BASELINE
+from harness.config.optimizations import BASELINE
 from harness.instruments.prices import PriceList
 from harness.records import Origin, Record, Status, measurement, without_wrong
 from harness.report.data.result_index import Value, summarize

@@ -10,8 +10,8 @@ from pathlib import Path
 from harness.ask.words import mistake
 from harness.claims.load import read_yaml
 from harness.commands.grammar import CommandWords
+from harness.config.optimizations import CONF
 from harness.config.validation import ConfigError, unknown
-from harness.config.variants.optimizations import CONF
 from harness.instruments.prices import PriceList, price_lists, refuse_confused
 
 KEYS = ("rate", "gpus_per_node", "prices")

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from harness.ask.words import mistake, positions_of
-from harness.config.declarations import Role
-from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import CONF, read_yaml
-from harness.config.variants.techniques import Named, checked_techniques, combination, declared, title_of
+from harness.config.optimizations import CONF, read_yaml
+from harness.config.techniques import Named, checked_techniques, combination, declared, title_of
+from harness.config.validation import ConfigError, Role
 from harness.question import AskedChange, Question
 
 LATER = "try it with what_ifs=all"

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from harness import question as typed
 from harness.commands.grammar import MOST, CommandWords, device_of, read
-from harness.config.user_inputs.hf_config import USUAL_SEQ_LEN, unknown_model_type, workload_from_file
+from harness.config.hf_config import USUAL_SEQ_LEN, unknown_model_type, workload_from_file
 from harness.config.validation import ConfigError, unknown
 from harness.question import FieldOrigin, NamedTechnique, Question
 from harness.records import Unavailable
@@ -203,7 +203,7 @@ def with_model(question: Question, name: str) -> Question:
 
 def positions_of(question: Question) -> int | None:
     """Return the positions of a question's model that tokens can have; None where its config has none."""
-    from harness.config.user_inputs.hf_config import POSITIONS, positions_unused
+    from harness.config.hf_config import POSITIONS, positions_unused
 
     config = question.config or {}
     count = next((config[name] for name in POSITIONS if config.get(name)), None)
@@ -304,7 +304,7 @@ def list_of(key: str, words: CommandWords) -> list[Any]:
 
 def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
     """Return the techniques of `techniques=` with their settings, checked; raises ConfigError."""
-    from harness.config.variants.techniques import combination
+    from harness.config.techniques import combination
 
     given = list_of("techniques", words)
     if words.text("optimizer", "adamw") != "adamw":

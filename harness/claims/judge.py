@@ -1,14 +1,309 @@
-"""(claims, records) -> verdicts: compare each interpretation of each claim with what was recorded. Pure."""
+"""(claims, records) -> verdicts: compare each interpretation of each claim with what was recorded. Pure.
+
+More than two variants are compared in an order, and in all combinations of several factors. A claim that
+orders variants has a step from each to the next. Of a full factorial, a combination's gain is the baseline's
+time over its own, in the same round of the same process. Every value of a factor is a product of powers of
+such gains, so its logarithm is a sum over combinations within a round, and `harness.statistics.ratio` gives
+its interval as it does for two variants.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.claims.comparisons import Order, order_of, order_outcome
-from harness.claims.model import Claim, Difference, Interpretation, Verdict
-from harness.claims.values import ClaimValue, NoValueError, RecordsByVariant, value_of
-from harness.records import Origin, Record, Status
+from harness.claims.model import AdjacentRatio, Claim, Difference, Interpretation, Verdict
+from harness.claims.values import (
+    AGAIN,
+    ClaimValue,
+    NoValueError,
+    RecordsByVariant,
+    compare,
+    missing_reason,
+    noise_around,
+    origin_of,
+    usable_of,
+    value_of,
+)
+from harness.records import Origin, Record, Status, measurement, wrong_variants
+
+if TYPE_CHECKING:
+    from harness.statistics import Ratio
+
+
+BASELINE = "baseline"
+
+
+class Order(NamedTuple):
+    """Variants in the order that a claim gives them."""
+
+    steps: tuple[AdjacentRatio, ...]
+    origin: str
+    records: Mapping[str, Sequence[Record]]  # of each variant, those that have the metric
+    noise: tuple[float, float] | None = None  # of a variant against itself, where the smallest step is in it
+
+    @property
+    def least(self) -> AdjacentRatio:
+        """Return the smallest step, which decides."""
+        return min(self.steps, key=lambda step: step.ratio)
+
+
+def order_of(interpretation: Interpretation, cells: RecordsByVariant) -> Order:
+    """Return the steps between the variants; raises `NoValueError`, which names the variant."""
+    order = interpretation.order
+    records = {variant: _of_variant(interpretation, variant, cells.get(variant, ())) for variant in order}
+    origins = {variant: origin_of(interpretation, records_of) for variant, records_of in records.items()}
+    _refuse_unlike("origins", origins)
+    _refuse_unlike(
+        "units", {variant: _unit(interpretation, records_of[0]) for variant, records_of in records.items()}
+    )
+    steps = tuple(_step(interpretation, pair, records) for pair in pairwise(order))
+    records_of = Order(steps, origins[order[0]], records)
+    return records_of._replace(noise=_noise(interpretation, records_of.least, cells))
+
+
+def increases(claim: Claim, ratio: float) -> bool:
+    """Return whether a step of this ratio counts: above 1, and as much as the claim asks for."""
+    return ratio > 1 and ratio >= claim.accepted[0]
+
+
+def order_outcome(claim: Claim, steps: Sequence[AdjacentRatio]) -> str:
+    """Return the outcome: holds where every step surely increases, falls short where one surely does not."""
+    if failing_steps(claim, steps):
+        return "falls short"
+    return "undecided" if undecided_steps(claim, steps) else "holds"
+
+
+def failing_steps(claim: Claim, steps: Sequence[AdjacentRatio]) -> list[AdjacentRatio]:
+    """Return the steps that surely do not increase."""
+    return [step for step in steps if not increases(claim, step.high)]
+
+
+def undecided_steps(claim: Claim, steps: Sequence[AdjacentRatio]) -> list[AdjacentRatio]:
+    """Return the steps whose ends lie on both sides of an increase."""
+    return [step for step in steps if increases(claim, step.high) and not increases(claim, step.low)]
+
+
+def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[Record]) -> list[Record]:
+    """Return the variant's records that have the metric, at least one of them ok; raises `NoValueError`."""
+    if not records:
+        raise NoValueError(f"no record of {variant} on {interpretation.workload}")
+    try:
+        usable = usable_of(interpretation._replace(variant=variant), records)
+        if not any(record.status == Status.OK for record in usable):
+            raise NoValueError(missing_reason(interpretation, usable[0]))
+        origin_of(interpretation, usable)
+        samples = _samples(interpretation, usable)
+        if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
+            raise NoValueError(f"not every {interpretation.metric} by {interpretation.method} is above 0")
+    except NoValueError as reason:
+        raise NoValueError(f"{variant}: {reason}", records[0].cell.id) from None
+    return usable
+
+
+def _samples(interpretation: Interpretation, records: Sequence[Record]) -> list[float]:
+    """Return the samples of the records that ended ok, all repeats together."""
+    well = (record for record in records if record.status == Status.OK)
+    measurements = (measurement(record, interpretation.metric, interpretation.method) for record in well)
+    return [value for one in measurements if one is not None for value in one.samples]
+
+
+def _unit(interpretation: Interpretation, record: Record) -> str:
+    measured = measurement(record, interpretation.metric, interpretation.method)
+    return measured.unit if measured is not None else ""
+
+
+def _refuse_unlike(what: str, of_variants: Mapping[str, str]) -> None:
+    if len(set(of_variants.values())) > 1:
+        each = ", ".join(f"{variant} {value}" for variant, value in of_variants.items())
+        raise NoValueError(f"its variants have different {what} ({each})")
+
+
+def _step(
+    interpretation: Interpretation,
+    variants: tuple[str, str],
+    records: Mapping[str, Sequence[Record]],
+) -> AdjacentRatio:
+    """Return the step, by pairs where several processes have both variants, else by the ranges of samples."""
+    before, after = (records[variant] for variant in variants)
+    ratio = compare(after, before, interpretation.metric, interpretation.method, least_processes=2)
+    return AdjacentRatio(
+        *variants, ratio.value, ratio.low, ratio.high, ratio.basis, ratio.processes, ratio.rounds
+    )
+
+
+def _noise(
+    interpretation: Interpretation, least: AdjacentRatio, cells: RecordsByVariant
+) -> tuple[float, float] | None:
+    """Return the noise band of the first variant, or of the baseline, if the smallest step lies in it."""
+    candidates = (interpretation.order[0], BASELINE)
+    variant = next((one for one in candidates if one + AGAIN in cells), "")
+    if not variant or least.basis != "pairs":
+        return None
+    return noise_around(interpretation, least.ratio, cells.get(variant, ()), cells[variant + AGAIN])
+
+
+Combination = frozenset[str]
+"""The factors that a variant has; none: the baseline."""
+
+NOTHING: Combination = frozenset()
+
+Powers = Mapping[Combination, float]
+"""The power of each combination's gain in a product; the baseline's gain is 1."""
+
+
+class GreedyStep(NamedTuple):
+    """The factor that gains most next: its gain there, and the gain of all so far over the baseline."""
+
+    factor: str
+    gain: Ratio
+    so_far: Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Factorial:
+    """The times of all combinations of `factors`; `log_s` has one mapping per round, in a list per process.
+
+    `left_out`: factors that are not in it, because some combination with them has no time.
+    """
+
+    factors: tuple[str, ...]
+    log_s: tuple[tuple[Mapping[Combination, float], ...], ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def every(self) -> Combination:
+        """Return the combination of all factors."""
+        return frozenset(self.factors)
+
+    def gain(self, powers: Powers) -> Ratio:
+        """Return the product of gains to these powers, with its 95 % interval over processes."""
+        from harness import statistics
+
+        products = [[_product(round_, powers) for round_ in process] for process in self.log_s]
+        return statistics.ratio(products, [[1.0] * len(one) for one in products])
+
+    def alone(self, factor: str) -> Ratio:
+        """Return what the factor gains over the baseline."""
+        return self.gain({frozenset({factor}): 1.0})
+
+    def added_last(self, factor: str) -> Ratio:
+        """Return what the factor gains when all others are there."""
+        return self.gain({self.every: 1.0, self.every - {factor}: -1.0})
+
+    def shapley(self, factor: str) -> Ratio:
+        """Return the geometric mean of the factor's gain over all orders; all factors' make `whole`."""
+        return self.gain(shapley_powers(factor, self.factors))
+
+    def pair(self, one: str, other: str) -> Ratio:
+        """Return what two factors gain together, over the product of what each gains alone."""
+        return self.gain({frozenset({one, other}): 1.0, frozenset({one}): -1.0, frozenset({other}): -1.0})
+
+    def whole(self) -> Ratio:
+        """Return what all factors gain together."""
+        return self.gain({self.every: 1.0})
+
+    def product_of_singles(self) -> Ratio:
+        """Return the product of what each factor gains alone."""
+        return self.gain({frozenset({one}): 1.0 for one in self.factors})
+
+    def whole_over_product(self) -> Ratio:
+        """Return what all gain together over that product: 1 where gains are independent."""
+        return self.gain({**{frozenset({one}): -1.0 for one in self.factors}, self.every: 1.0})
+
+    def greedy(self) -> list[GreedyStep]:
+        """Return the factors in the order in which each next one gains most, by the middle of its interval.
+
+        The largest of several noisy gains is too large on average; the interval does not count that.
+        """
+        steps: list[GreedyStep] = []
+        taken = NOTHING
+        while left := [one for one in self.factors if one not in taken]:
+            gains = {one: self.gain({taken | {one}: 1.0, taken: -1.0}) for one in left}
+            best = max(left, key=lambda one: gains[one].value)
+            taken |= {best}
+            steps.append(GreedyStep(best, gains[best], self.gain({taken: 1.0})))
+        return steps
+
+
+def shapley_powers(factor: str, factors: Sequence[str]) -> dict[Combination, float]:
+    """Return the powers of the Shapley value (Shapley 1953): of each order of `factors`, an equal share.
+
+    s factors come before this one, of n, in s! (n - s - 1)! of n! orders for each choice of them.
+    """
+    others, count = [one for one in factors if one != factor], len(factors)
+    powers: dict[Combination, float] = {}
+    for size in range(count):
+        share = math.factorial(size) * math.factorial(count - size - 1) / math.factorial(count)
+        for before in map(frozenset, combinations(others, size)):
+            powers[before | {factor}] = powers.get(before | {factor}, 0.0) + share
+            powers[before] = powers.get(before, 0.0) - share
+    return powers
+
+
+def variant_name(prefix: str, factors: Sequence[str], combination: Combination, baseline: str) -> str:
+    """Return the name of the variant with these factors, which it names in the order of `factors`."""
+    chosen = [one for one in factors if one in combination]
+    return f"{prefix}.{'_'.join(chosen)}" if chosen else baseline
+
+
+def subsets(factors: Sequence[str]) -> list[Combination]:
+    """Return every combination of the factors, the baseline among them."""
+    return [frozenset(one) for size in range(len(factors) + 1) for one in combinations(factors, size)]
+
+
+def factorial_of(
+    records: Iterable[Record], factors: Sequence[str], prefix: str, baseline: str, metric: str, method: str
+) -> Factorial | None:
+    """Return the largest factorial whose combinations all have times in the same repeats.
+
+    None with under two factors. The records are of one workload; what was wrong in one process counts in
+    none. Of several machines, that of the larger factorial counts.
+    """
+    names = {variant_name(prefix, factors, one, baseline): one for one in subsets(factors)}
+    machines: dict[str, dict[int, dict[Combination, tuple[float, ...]]]] = {}
+    records = list(records)
+    wrong = {variant for _, variant in wrong_variants(records)}
+    for record in records:
+        taken = measurement(record, metric, method)
+        combination = names.get(record.cell.optimization) if record.cell.optimization not in wrong else None
+        if combination is not None and record.status == Status.OK and taken is not None and taken.samples:
+            repeats = machines.setdefault(record.machine, {})
+            repeats.setdefault(record.cell.repeat, {})[combination] = taken.samples
+    found = [one for samples in machines.values() if (one := _largest(samples, factors)) is not None]
+    return max(found, key=lambda one: (len(one.factors), len(one.log_s)), default=None)
+
+
+def _largest(
+    repeats: Mapping[int, Mapping[Combination, tuple[float, ...]]], factors: Sequence[str]
+) -> Factorial | None:
+    for size in range(len(factors), 1, -1):
+        for chosen in combinations(factors, size):
+            needed = subsets(chosen)
+            whole = [
+                samples for _, samples in sorted(repeats.items()) if all(one in samples for one in needed)
+            ]
+            if whole:
+                left_out = tuple(one for one in factors if one not in chosen)
+                return Factorial(chosen, tuple(_rounds(one, needed) for one in whole), left_out)
+    return None
+
+
+def _rounds(
+    samples: Mapping[Combination, tuple[float, ...]], needed: Sequence[Combination]
+) -> tuple[dict[Combination, float], ...]:
+    """Return the rounds that all combinations have, each with the logarithm of every time."""
+    count = min(len(samples[one]) for one in needed)
+    return tuple({one: math.log(samples[one][index]) for one in needed} for index in range(count))
+
+
+def _product(log_s: Mapping[Combination, float], powers: Powers) -> float:
+    return math.exp(math.fsum(power * (log_s[NOTHING] - log_s[one]) for one, power in powers.items()))
+
 
 NOT_JUDGED = "not judged"
 """The difference of every value on a claim whose outcome the set-up fixes beforehand."""

@@ -25,8 +25,8 @@ from harness.claims.published import (
     same_words,
     source_of,
 )
+from harness.config.optimizations import CONF
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
-from harness.config.variants.optimizations import CONF
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.bounds import BOUNDS, RELATIONS
+from harness.config.optimizations import CONF
 from harness.config.validation import (
     ConfigError,
     Fields,
@@ -29,7 +30,6 @@ from harness.config.validation import (
     refuse_doubles,
     unknown,
 )
-from harness.config.variants.optimizations import CONF
 
 _TEXT = {"type": "str", "default": None}
 _COUNT = {"type": "int", "at_least": 1, "default": None}

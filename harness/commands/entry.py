@@ -68,7 +68,7 @@ def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence
         print_all([usage.rstrip()])
         return DONE if argv else MISTAKE
     if "--version" in argv:
-        from harness.commands.run.command_line import version_line
+        from harness.commands.command_line import version_line
 
         print_all([version_line()])
         return DONE
@@ -77,7 +77,7 @@ def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence
 
 def guarded(name: str, answer: Callable[[], int]) -> int:
     """Return the exit status of an answer; a mistake becomes one line with the command's name."""
-    from harness.instruments.traces.reading.trace import TraceError
+    from harness.instruments.traces import TraceError
     from harness.sweep.executors import ExecutorError
     from harness.sweep.store import OtherSchemaError, StoreError
 

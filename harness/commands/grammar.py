@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.config.validation import ConfigError, nearest, unknown
+
+if TYPE_CHECKING:
+    from harness.records import Record
+
 
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
@@ -151,7 +155,7 @@ def device_of(text: str) -> tuple[str, float | None]:
 
 def datasheet(option: str) -> Mapping[str, Any]:
     """Return what conf/hardware has on a device, by its name there."""
-    from harness.config.variants.optimizations import CONF, read_yaml
+    from harness.config.optimizations import CONF, read_yaml
 
     return read_yaml(CONF / "hardware" / f"{option}.yaml")
 
@@ -169,3 +173,42 @@ def peak_FLOP_per_s(words: CommandWords, key: str) -> float:
             f"{words.typed[key]}: its datasheet in conf/hardware has no bf16 peak; give a number"
         )
     return float(rates["bf16"])
+
+
+def results_folder(path: Path) -> Path:
+    """Return a folder that has records; raises ConfigError."""
+    from harness.sweep.store import RECORDS
+
+    if not path.is_dir():
+        raise ConfigError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}")
+    if not (path / RECORDS).is_file():
+        raise ConfigError(f"{path}: no results folder, for it has no {RECORDS}")
+    return path
+
+
+def results_folders(source: Path) -> list[Path]:
+    """Return the results folders in a folder that is none itself."""
+    if (source / "plan.json").exists() or not source.is_dir():
+        return []
+    return sorted(path.parent for path in source.glob("*/plan.json"))
+
+
+def planned(folder: Path, records: Iterable[Record]) -> list[Record]:
+    """Return the records of a folder's last plan, in its order; all where it has no plan.
+
+    Raises ConfigError where the plan cannot be read.
+    """
+    from harness.sweep.plan import PLAN, read_plan
+
+    by_cell = {record.cell.id: record for record in records}
+    if not (folder / PLAN).is_file():
+        return list(by_cell.values())
+    return [by_cell[cell] for cell in read_plan(folder).cells if cell in by_cell]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user asked for; raises ConfigError."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -1,21 +1,32 @@
-"""What there is to run, one line each: `python -m harness list [WHAT] [suite=NAME]`."""
+"""What a command prints that runs nothing: lists, the configuration, and the words that a shell completes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
+from typing import Any, cast
 
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.commands.command_line import SHOWN, VALUES
+from harness.config import techniques
 from harness.config.code_fingerprint import ROOT, parsed
+from harness.config.optimizations import CONF, SUITES, question_of, read_yaml, suites_with_techniques
+from harness.config.overrides import first_line, keys_of
 from harness.config.protocols import function_of, optimization_file
-from harness.config.run import Run, load_suite, names
-from harness.config.validation import ConfigError, describe, shown, unknown
-from harness.config.variants import techniques
-from harness.config.variants.optimizations import CONF, SUITES, question_of, read_yaml
-from harness.config.words import by_key
+from harness.config.run import GROUPS, Choice, Run, choose, compose_run, load_suite, names
+from harness.config.schema import RunSchema
+from harness.config.validation import ConfigError, by_key, describe, key_and_value, shown, unknown
 from harness.units import human
 
 WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
@@ -125,3 +136,194 @@ def _first_comment(file: Path) -> str:
 
 def _cut(line: str, columns: int) -> str:
     return line if len(line) <= columns else line[: columns - 1] + "…"
+
+
+def config_yaml(words: Sequence[str], package: str = "", resolve: bool = False) -> str:
+    """Return the configuration that the words mean as YAML, or the part of it at `package`.
+
+    It is checked as a run's is; raises ConfigError.
+    """
+    choice = _one_suite(words)
+    load_suite(*choice)
+    config: Any = compose_run(*choice)
+    for depth, part in enumerate(path := package.split(".") if package else []):
+        if not isinstance(config, DictConfig) or part not in config:
+            raise unknown(f"--package {'.'.join(path[: depth + 1])}", part, keys_of(config))
+        config = config[part]
+    header = f"# @package {package}\n" if package else ""
+    if not isinstance(config, DictConfig):
+        raise ConfigError(f"--package {package}: a value, not a part of the configuration")
+    try:
+        return header + OmegaConf.to_yaml(config, resolve=resolve)
+    except OmegaConfBaseException as error:
+        raise ConfigError(first_line(error)) from None
+
+
+def info_lines(words: Sequence[str], kind: str) -> Iterator[str]:
+    """Yield what Hydra's `--info` would: the files that the configuration is composed of, and from where."""
+    choice = _one_suite(words)
+    if kind in ("searchpath", "all"):
+        yield "# Config search path"
+        yield f"{CONF}"
+        yield "structured://harness.config_schema  (run_schema: names and types)"
+    if kind in ("defaults", "all"):
+        yield "# Defaults list: file, package"
+        yield from (f"conf/{path}.yaml  {package or '<root>'}" for path, package, _ in _defaults(choice))
+    if kind in ("defaults-tree", "all"):
+        yield "# Defaults tree"
+        yield from _tree(_defaults(choice))
+    if kind in ("plugins", "all"):
+        yield "# Plugins"
+        yield "none: Hydra composes the configuration, the harness runs the cells (executor=NAME)"
+    if kind in ("config", "all"):
+        yield "# Config"
+        yield config_yaml(words).rstrip()
+
+
+def _one_suite(words: Sequence[str]) -> Choice:
+    choice = choose(words)
+    if choice.suite == "all":
+        raise ConfigError("suite=all: a configuration is shown for one suite; name it")
+    return choice
+
+
+def _defaults(choice: Choice) -> list[tuple[str, str, str]]:
+    """Return each file of the defaults list, with its package and the file that names it."""
+    compose_run(choice.suite, choice.groups, ())  # registers the schema and the suite's optimizations
+    groups = [f"suite={choice.suite}", *(f"{group}={option}" for group, option in choice.groups.items())]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        defaults = loader.compute_defaults_list("config", groups, RunMode.RUN).defaults
+    paths = [(str(one.config_path), str(one.package or ""), str(one.parent or "")) for one in defaults]
+    return [one for one in paths if (CONF / f"{one[0]}.yaml").is_file()]
+
+
+def _tree(defaults: Sequence[tuple[str, str, str]], parent: str = "config", depth: int = 0) -> Iterator[str]:
+    """Yield the defaults as a tree; each suite's `every` includes the YAML files of its folder."""
+    if not depth:
+        yield "config"
+    for path, _, named_by in defaults:
+        if named_by.removesuffix("/every") == parent and path != parent:
+            yield f"{'  ' * (depth + 1)}{path}"
+            yield from _tree(defaults, path, depth + 1)
+
+
+OTHERS = {"suite": ["all"]}
+
+BASH = """\
+# eval "$(python -m harness --shell-completion install=bash)"; `python` keeps completing files elsewhere.
+_harness_completion() {{
+    local line="${{COMP_LINE:0:COMP_POINT}}" word
+    [[ "$line" =~ -m[[:space:]]+harness[[:space:]] ]] || return
+    word="${{line##*[[:space:]]}}"
+    local IFS=$'\\n' choices
+    choices=($(COMP_LINE="$line" "$1" -m harness --shell-completion query=bash 2>/dev/null))
+    COMPREPLY=("${{choices[@]#"${{word%"$2"}}"}}")
+}}
+complete -o nospace -o default -F _harness_completion {commands}"""
+
+REMOVAL = "complete -r python python3; unset -f _harness_completion"
+
+
+def completion_lines(value: str) -> list[str]:
+    """Return what `--shell-completion VALUE` prints."""
+    action, _, shell = value.partition("=")
+    if action == "query":
+        return choices(os.environ.get("COMP_LINE", ""))
+    return [script(shell) if action == "install" else REMOVAL]
+
+
+def script(shell: str) -> str:
+    """Return what a shell is to evaluate so that it completes the harness's words."""
+    commands = " ".join(dict.fromkeys(["python", "python3", Path(sys.executable).name, sys.executable]))
+    start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    return start + BASH.format(commands=commands)
+
+
+def choices(line: str) -> list[str]:
+    """Return the words that may stand where the last word of `line` has begun, each in full."""
+    before, _, word = line.rpartition(" ")
+    typed = before.split()
+    if typed and typed[-1] in VALUES:
+        return sorted(_beginning(word, VALUES[typed[-1]]))
+    if "list" in typed:
+        return sorted(_beginning(word, [*WHAT, *(f"suite={name}" for name in names("suite"))]))
+    if word.startswith("-"):
+        return sorted(_beginning(word, SHOWN))
+    return sorted(_beginning(word, _words(word, by_key(typed))))
+
+
+def _beginning(word: str, all_words: Any) -> list[str]:
+    return [one for one in all_words if one.startswith(word)]
+
+
+def _words(word: str, typed: Mapping[str, str]) -> list[str]:
+    key, value = key_and_value(word.lstrip("+~"))
+    sign = word[: len(word) - len(word.lstrip("+~"))]
+    suite = typed.get("suite", "")
+    config = _config(suite, typed.get("executor", ""))
+    if value is None:
+        matches = [f"{sign}{one}" for one in _keys(config, key)]
+        return matches if "." in key else [*matches, "list", "from_results=", "preset="]
+    if key == "preset":
+        return [f"preset={name}" for name in names("preset")]
+    if key in GROUPS:
+        return [f"{sign}{key}={name}" for name in [*names(key), *OTHERS.get(key, [])]]
+    if key in ("only", "techniques", "workloads") and suite in names("suite"):
+        head, _, last = value.rpartition(",") if "," in value else ("", "", value.removeprefix("["))
+        head = f"{head}," if head else "["
+        return [f"{key}={head}{one}" for one in _names(suite, key) if one.startswith(last)]
+    return [f"{sign}{key}={one}" for one in _values(config, key)]
+
+
+def _config(suite: str, executor: str) -> DictConfig:
+    """Return the configuration of a suite with the executor's keys, or that of none where none is named."""
+    if suite in names("suite"):
+        try:
+            return compose_run(suite, {"executor": executor} if executor in names("executor") else {}, ())
+        except ConfigError:
+            pass
+    return cast("DictConfig", OmegaConf.structured(RunSchema))
+
+
+def _names(suite: str, key: str) -> list[str]:
+    """Return the workloads, the techniques with their choices, or the optimizations with their variants."""
+    if key == "techniques":
+        return _techniques() if suite in suites_with_techniques() else []
+    run = load_suite(suite, {}, ())
+    if key == "workloads":
+        return list(run.workloads)
+    return list(dict.fromkeys(name for one in run.variants for name in (one.module, one.name)))
+
+
+def _techniques() -> list[str]:
+    """Return each technique, and with each value among whose choices it is."""
+    found = []
+    for name in techniques.names():
+        fields = techniques.settings_of(name).values()
+        values = [str(value) for field in fields for value in field.get("one_of", ())]
+        found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
+    return found
+
+
+def _values(config: DictConfig, key: str) -> list[str]:
+    """Return the values that a key may have, where they are few: of a switch, or of a workload's field."""
+    if isinstance(OmegaConf.select(config, key), bool):
+        return ["true", "false"]
+    field = config.suite.fields.get(key.rpartition(".")[2], {}) if key.startswith("suite.workloads.") else {}
+    return [str(one) for one in field.get("one_of", [])]
+
+
+def _keys(config: DictConfig, key: str) -> list[str]:
+    """Return the keys next to the last part of `key`: `NAME=` of a value or a group, `NAME.` of a part."""
+    path = key.split(".")[:-1]
+    node = OmegaConf.select(config, ".".join(path)) if path else config
+    if not isinstance(node, DictConfig):
+        return []
+    keys = []
+    for name in node:
+        key = ".".join([*path, str(name)])
+        part = not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig)
+        keys += [f"{key}="] if key in GROUPS or not part else []
+        keys += [f"{key}."] if part else []
+    return keys

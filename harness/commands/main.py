@@ -9,15 +9,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
+from harness.commands.command_line import START, USAGE, Command, read, version_line
 from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module
-from harness.commands.run.command_line import START, USAGE, Command, read, version_line
 
 COMMANDS = {
     "advise": "harness.ask.advise",
     "fit": "harness.ask.fit",
     "cost": "harness.ask.cost",
     "profile": "harness.commands.profile",
-    "compare": "harness.commands.compare.command",
+    "compare": "harness.commands.compare",
 }
 """The module of each command that is not a sweep; `python -m harness.fit` starts the same one."""
 
@@ -44,8 +44,8 @@ def answer(argv: Sequence[str]) -> int:
     if command.shown:
         print_all(shown(command))
         return DONE
-    from harness.commands.run.suites import run_command
-    from harness.sweep.executors.start import executor_context
+    from harness.commands.suites import run_command
+    from harness.sweep.executors.torchrun import executor_context
 
     with executor_context():
         return run_command(command.words)
@@ -64,17 +64,17 @@ def shown(command: Command) -> Iterator[str]:
         case "--version":
             yield version_line()
         case "--cfg":
-            from harness.commands.run.config_view import config_yaml
+            from harness.commands.listing import config_yaml
 
             yield config_yaml(command.words, command.package, command.resolve).rstrip()
         case "--info":
-            from harness.commands.run.config_view import info_lines
+            from harness.commands.listing import info_lines
 
             yield from info_lines(command.words, command.value)
         case "--shell-completion":
-            from harness.commands.run.completion import answer
+            from harness.commands.listing import completion_lines
 
-            yield from answer(command.value)
+            yield from completion_lines(command.value)
         case "list":
             from harness.commands.listing import list_lines
 

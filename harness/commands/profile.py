@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import peak_FLOP_per_s, read
 from harness.config.validation import ConfigError
-from harness.instruments.traces.reading.trace import shortened
+from harness.instruments.traces import shortened
 
 if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown
@@ -36,7 +36,9 @@ where does the time of a training step go?
   clocks=aligned    align the ranks' clocks by the ends of collectives;
                     clocks=recorded: do not. Without it, they are aligned where
                     they contradict each other
-  out=FOLDER        write timeline.html, and perfetto.json.gz (ui.perfetto.dev)
+  out=FOLDER        write breakdown.txt, with names in full, and
+                    perfetto.json.gz, a timeline with the states and the
+                    critical path (ui.perfetto.dev)
 
 Exit status: 0, or 2 for a mistake in the command or in a trace.
 docs/commands/traces.md
@@ -47,6 +49,9 @@ python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 KNOWN = ("instruction", "utilisation", "overlap", "frequency")
 NUMBERS = ("model_FLOP", *KNOWN)
 KEYS = (*NUMBERS, "peak", "against", "clocks", "out", "communication")
+WHOLE = 1_000_000
+"""Characters of a line in which no name is shortened."""
+
 CLOCKS = {"aligned": True, "recorded": False}
 
 
@@ -116,10 +121,9 @@ def patterns(text: str) -> tuple[str, ...]:
 def answer(command: ProfileCommand) -> list[str]:
     """Return the lines of the answer, and write what was asked for; raises ConfigError and TraceError."""
     from harness.instruments.traces.breakdown import breakdown
-    from harness.instruments.traces.causes import causes
-    from harness.instruments.traces.output.sentence import advice, communication_lines, sentence
-    from harness.instruments.traces.output.terminal import fitted, tables, terminal_width
-    from harness.instruments.traces.reading.kineto import read_traces, together
+    from harness.instruments.traces.causes import advice, causes, communication_lines, sentence
+    from harness.instruments.traces.kineto import read_traces, together
+    from harness.instruments.traces.output import fitted, tables, terminal_width
 
     if len(command.traces) == 1:
         traces = read_traces(command.traces[0])
@@ -153,31 +157,27 @@ def answer(command: ProfileCommand) -> list[str]:
         *filter(None, [found.matching.clocks]),
         *(f"Missing: {one}." for one in found.missing),
     ]
-    shown = tables(found)
-    lines = [lead, "", *notes]
     steps = f"{len(found.step_numbers)} step{'s' if len(found.step_numbers) > 1 else ''}"
-    for table in shown:
-        lines += ["", f"{table.title} ({steps})", *fitted(table.head, table.rows, terminal_width())]
-    if command.out is not None:
-        lines += ["", *write(command, command.out, found, lead, notes)]
-    return lines
+
+    def lines(width: int) -> list[str]:
+        shown = [lead, "", *notes]
+        for table in tables(found):
+            shown += ["", f"{table.title} ({steps})", *fitted(table.head, table.rows, width)]
+        return shown
+
+    written = [] if command.out is None else ["", *write(command.out, found, lines(WHOLE))]
+    return [*lines(terminal_width()), *written]
 
 
-def write(
-    command: ProfileCommand, folder: Path, found: Breakdown, lead: str, notes: Sequence[str]
-) -> list[str]:
-    """Write the page and the file for Perfetto; return where they are; raises ConfigError."""
-    from harness.instruments.traces.output.page import page
-    from harness.instruments.traces.output.perfetto import write_perfetto
-    from harness.instruments.traces.output.terminal import tables
+def write(folder: Path, found: Breakdown, lines: Sequence[str]) -> list[str]:
+    """Write the answer with whole names and the file for Perfetto; return where; raises ConfigError."""
+    from harness.instruments.traces.output import write_perfetto
 
-    files = [folder / "timeline.html", folder / "perfetto.json.gz"]
+    files = [folder / "breakdown.txt", folder / "perfetto.json.gz"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files[0].write_text(
-            page(found, f"Where the time goes: {command.traces[0].name}", lead, tables(found), notes)
-        )
+        files[0].write_text("\n".join(lines) + "\n")
         write_perfetto(found, files[1])
     except OSError as error:
         raise ConfigError(f"out={folder}: cannot write: {error.strerror}") from None
-    return [f"Timeline: {files[0]}", f"For ui.perfetto.dev: {files[1]}"]
+    return [f"With whole names: {files[0]}", f"For ui.perfetto.dev: {files[1]}"]

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from harness.config.code_fingerprint import module_of, shown_path
-from harness.config.validation import ConfigError
+from harness.config.validation import SEE, ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
 Subject = TypeVar("Subject")
@@ -161,8 +161,6 @@ OptimizationModule = ModuleType | FunctionOptimization
 
 FUNCTIONS = "optimizations.py"
 """The file of a suite's package with the optimizations that are functions; it imports without torch."""
-
-SEE = "docs/extend/adding-a-suite.md lists what a suite has"
 
 
 def check_suite(suite: ModuleType, techniques: bool = False) -> None:

@@ -21,10 +21,10 @@ class LimitsSchema:
 
 @dataclass
 class OptimizationSchema:
-    """One optimization's YAML; see `harness.config.variants.optimizations`.
+    """One optimization's YAML; see `harness.config.optimizations`.
 
     `settings` fill the class `Settings` of its module. `techniques`: see docs/extend/adding-a-technique.md.
-    `applies_to`: for which workloads it is planned, see `harness.config.variants.applicability`. `repeats`:
+    `applies_to`: for which workloads it is planned, see `harness.config.optimizations`. `repeats`:
     fresh processes at most, where more would find the same. A variant has settings of its own, and may have
     `title` and `techniques`.
     """
@@ -68,26 +68,24 @@ class SuiteSchema:
     )  # and which need it: harness.config.workloads
     applies_to: list[Any] = field(
         default_factory=list
-    )  # which workloads are planned: harness.config.variants.applicability
+    )  # which workloads are planned: harness.config.optimizations
     takes_techniques: bool = False  # its suite.py has apply_techniques
     bf16_products: bool = False  # its suite.py has bf16_FLOP
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
-    quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.selection
+    quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.run
     workload_from: str | None = None
     workload_from_suite: str = ""  # another suite, which answers where a command has suite.workload_from
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
-    trace: str | None = (
-        None  # a trace of torch.profiler, or a folder of ranks: harness.config.user_inputs.trace_file
-    )
+    trace: str | None = None  # a trace of torch.profiler, or a folder of ranks: harness.config.workloads
     trace_defaults: dict[str, Any] = field(default_factory=dict)  # fields of its workload
     usual_seq_len: int = 2048  # of a config.json's workload, where the model has as many positions
     fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload
     workloads: dict[str, Any] = field(default_factory=dict)
     workload_defaults: dict[str, Any] = field(default_factory=dict)  # fields of each, unless it states them
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
-    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.sweep.host_probe
+    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.sweep.preflight
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict, metadata=NOT_IN_YAML)
 
 
@@ -158,9 +156,7 @@ class RunSchema:
     executor: ExecutorSchema = field(default_factory=ExecutorSchema)
     hardware: HardwareSchema = field(default_factory=HardwareSchema)
     only: list[str] = field(default_factory=list)
-    techniques: list[Any] = field(
-        default_factory=list
-    )  # one more variant: harness.config.variants.techniques
+    techniques: list[Any] = field(default_factory=list)  # one more variant: harness.config.techniques
     workloads: list[str] = field(default_factory=list)
     selection: str = "full"
     retry: list[str] = field(default_factory=list)

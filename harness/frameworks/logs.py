@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from harness.frameworks.table import yaml_tree
-from harness.instruments.transformer.flop import FlopConvention, convention_of
+from harness.instruments.transformer import FlopConvention, convention_of
 from harness.question import Question
 
 FIRST = 10

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.user_inputs.hf_config import read_workload_file
+from harness.config.hf_config import read_workload_file
 from harness.frameworks.table import models_of, yaml_tree
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")

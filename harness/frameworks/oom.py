@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from harness.frameworks.step_tensors import OWN_PHASE, StepTensor, of_size, step_tensors
 from harness.frameworks.table import yaml_tree
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.question import Question
 
 KNOWN: Mapping[str, Any] = yaml_tree("oom")

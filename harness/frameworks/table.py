@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
-from harness.config.variants.optimizations import CONF
+from harness.config.optimizations import CONF
 from harness.question import Direction, KeyRead, ProgramName, Question
 
 Flat = Mapping[str, Any]

@@ -3,6 +3,12 @@
 What can be measured here follows from the claims: the workloads and variants that they compare, where every
 condition that they state is met. What is known before a run is looked up: the device's name, a workload's
 fields, GPUs and memory, and which methods measure.
+
+`preset=NAME` and its other words, and conf/preset/<name>.yaml: what a preset may run, as checked data.
+
+`preset=host`, or `suite=all` with a budget, asks for what answers most claims here, with or without a GPU.
+A preset is no group of Hydra's: it composes no configuration, but chooses suites, which Hydra composes. What
+they run follows from the claims.
 """
 
 from __future__ import annotations
@@ -10,24 +16,113 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
+import yaml
+
+from harness.bounds import Bounds
 from harness.claims.answers import FEWEST
 from harness.claims.judge import is_met
 from harness.claims.load import load_claims
 from harness.claims.model import Claim, Interpretation
 from harness.claims.paper import load_answers
-from harness.config.run import Run, automatic, load
-from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import BASELINES
-from harness.preset.request import ANY, Preset, PresetRequest, SuitePreset, load_preset
+from harness.config.optimizations import BASELINES, CONF, read_yaml
+from harness.config.run import Run, automatic, load, names
+from harness.config.validation import (
+    ConfigError,
+    as_mapping,
+    check_fields,
+    check_value,
+    fields_of,
+    key_and_value,
+    unknown,
+)
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.estimate import Basis
 from harness.sweep.in_child import ChildError, in_child
-from harness.sweep.plan import is_planned
+from harness.sweep.plan import Basis, is_planned
 from harness.sweep.sweep import outlook, prepare, recorded
 from harness.units import counted, human
+
+ANY = "any"
+"""The device of a preset whose values are worth having on any machine."""
+
+
+@dataclass(frozen=True)
+class PresetRequest:
+    """What a command with `preset=` asks for: the words that it may have."""
+
+    preset: str
+    budget_min: Annotated[float, Bounds(above=0)] = 60.0
+    out: str = ""
+    plan: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the results."""
+        return Path(self.out or f"results/{self.preset}")
+
+
+@dataclass(frozen=True)
+class SuitePreset:
+    """What the claims do not state of one suite on the preset's device."""
+
+    overrides: list[Any] = field(default_factory=list)  # KEY=VALUE, as on the command line
+    first: list[Any] = field(default_factory=list)  # workloads that come before all, with every variant
+    gpus_field: str = ""  # a workload's field with the GPUs that it needs; "": it needs one
+    condition_fields: dict[str, Any] = field(default_factory=dict)  # a claim's condition: a workload's field
+    read_when_run: list[Any] = field(default_factory=list)  # conditions that only a run finds out
+    measured_methods: list[Any] = field(default_factory=list)  # where others simulate; empty: all measure
+    least_device_memory_B: dict[str, Any] = field(default_factory=dict)  # by workload
+    least_host_memory_B: dict[str, Any] = field(default_factory=dict)
+    unavailable_variants: dict[str, Any] = field(default_factory=dict)  # and why
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One file of conf/preset/."""
+
+    device: str  # the condition `device` of its claims; `ANY`: the claims that conf/answers.yaml names
+    report_s: Annotated[float, Bounds(at_least=0)]  # per suite, kept for its report at the end
+    suites: dict[str, Any]  # a `SuitePreset` each
+    other_suites: dict[str, Any] = field(default_factory=dict)  # one for every suite that is not named
+    unavailable_suites: dict[str, Any] = field(default_factory=dict)  # and why
+
+
+def requested(words: Sequence[str]) -> PresetRequest:
+    """Return what the words of a command ask for; raises ConfigError."""
+    allowed, given = fields_of(PresetRequest), dict[str, Any]()
+    for word in words:
+        key, value = key_and_value(word)
+        if value is None or key not in allowed:
+            raise ConfigError(f"{word}: preset chooses what is run; allowed with it: {', '.join(allowed)}")
+        try:
+            given[key] = value if allowed[key]["type"] == "str" else yaml.safe_load(value)
+        except yaml.YAMLError:
+            given[key] = value
+    if given["preset"] not in names("preset"):
+        raise unknown(f"preset={given['preset']}", given["preset"], names("preset"))
+    return PresetRequest(**{name: check_value(name, value, allowed[name]) for name, value in given.items()})
+
+
+def load_preset(name: str, conf: Path = CONF) -> Preset:
+    """Return conf/preset/<name>.yaml; raises ConfigError naming the key."""
+    where = f"conf/preset/{name}.yaml"
+    data = check_fields(where, read_yaml(conf / "preset" / f"{name}.yaml"), fields_of(Preset))
+    every = names("suite")
+    for suite in (*data["suites"], *data["unavailable_suites"]):
+        if suite not in every:
+            raise unknown(f"{where}: {suite}", str(suite), every)
+    given: Mapping[str, Any] = data["suites"]
+    if data["other_suites"]:
+        given = {suite: given.get(suite, data["other_suites"]) for suite in every}
+    suites = {}
+    for suite, own in given.items():
+        place = f"{where}.suites.{suite}"
+        suites[suite] = SuitePreset(**check_fields(place, as_mapping(place, own), fields_of(SuitePreset)))
+    return Preset(**{**data, "suites": suites})
+
 
 GPUS_TIMEOUT_S = 120.0
 """Importing torch takes seconds, and starting CUDA some more."""

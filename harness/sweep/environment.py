@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.instruments.machine import memory_bytes
+from harness.instruments.process import memory_bytes
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")

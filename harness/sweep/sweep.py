@@ -8,22 +8,30 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from harness.config.code_fingerprint import ROOT, module_of, source_digest
+from harness.config.optimizations import Variant
 from harness.config.protocols import optimization_file
 from harness.config.run import Run
-from harness.config.user_inputs.trace_file import model_digest, trace_digest
+from harness.config.techniques import file_of
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import Variant
-from harness.config.variants.techniques import file_of
+from harness.config.workloads import model_digest, trace_digest
 from harness.records import Group, Record
 from harness.sweep.environment import Environment
-from harness.sweep.estimate import Basis, SweepEstimate, as_time, earlier_seconds, estimate
 from harness.sweep.executors import Executor
 from harness.sweep.executors.job_folder import alike
-from harness.sweep.host_probe import HostProbe, fit_to_host, keep, probe, too_slow
-from harness.sweep.input_check import refuse_bad_inputs
-from harness.sweep.plan import PLAN, not_planned, plan, read_plan, write_plan
-from harness.sweep.plan_view import announcement, plan_lines
-from harness.sweep.progress import Progress, announce
+from harness.sweep.plan import (
+    PLAN,
+    Basis,
+    SweepEstimate,
+    as_time,
+    earlier_seconds,
+    estimate,
+    not_planned,
+    plan,
+    read_plan,
+    write_plan,
+)
+from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, refuse_bad_inputs, too_slow
+from harness.sweep.progress import Progress, announce, announcement, plan_lines
 from harness.sweep.runner import pending, run
 from harness.sweep.store import RECORDS, Store, read_records
 from harness.units import counted
@@ -146,7 +154,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     def code(variant: Variant) -> str:
         own = optimization_file(ROOT / "suites" / suite_run.suite, variant.module)
         files = [*([own] if own else []), *(file_of(name) for name, _ in variant.techniques)]
-        return source_digest(("harness.sweep.worker.worker", f"{package}.suite", *map(module_of, files)))
+        return source_digest(("harness.sweep.worker", f"{package}.suite", *map(module_of, files)))
 
     def own_code(workload: Mapping[str, Any]) -> str:
         if workload.get("trace"):

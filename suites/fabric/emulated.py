@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.network import routing
+from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.leaf_spine import routing
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
-from harness.instruments.network.leaf_spine.routing import Flows, Routed, RoutingPolicy
+from harness.instruments.network.routing import Flows, Routed, RoutingPolicy
 from harness.instruments.network.topology import Flow, Link, RouteRule, Topology
 from harness.records import Unavailable
 from suites.fabric import on_rank

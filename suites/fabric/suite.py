@@ -3,7 +3,7 @@
 The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses. Packets travel
 between namespaces on this machine. A round is a random placement, the same for all variants of a workload.
 Each round is also simulated by flows on the routes that the packets took
-(`harness.instruments.network.leaf_spine`).
+(`harness.instruments.network`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from harness.instruments.network.leaf_spine import clos as placements
-from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
-from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate_routed
-from harness.instruments.network.leaf_spine.routing import flows_of
+from harness.instruments.network import clos as placements
+from harness.instruments.network.clos import FloatArray, IntArray
+from harness.instruments.network.flow_simulator import CollectiveResult, simulate_routed
+from harness.instruments.network.routing import flows_of
 from harness.instruments.network.topology import FRAME_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.fabric.emulated import CollectiveRun, EmulatedFabric, Subject

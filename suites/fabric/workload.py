@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from harness.bounds import Bounds, PositiveInt
-from harness.instruments.network.leaf_spine.clos import Clos
+from harness.instruments.network.clos import Clos
 
 
 @dataclass(frozen=True, slots=True)

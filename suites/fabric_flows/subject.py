@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.instruments.network.leaf_spine.routing import Routed
+from harness.instruments.network.routing import Routed
 from suites.fabric_flows.workload import Workload
 
 

@@ -1,6 +1,6 @@
 """The fabric_flows suite: how routing and queue pairs change a collective at the scale of a zone.
 
-Everything is simulated by flows (`harness.instruments.network.leaf_spine`); the fabric suite compares that
+Everything is simulated by flows (`harness.instruments.network`); the fabric suite compares that
 simulator with real packets. The baseline is one connection per pair of ranks, its spine chosen by a hash of
 addresses. A round is a random placement, the same for all variants of a workload.
 """
@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.instruments.network.leaf_spine import clos as placements
-from harness.instruments.network.leaf_spine.clos import Clos, IntArray
-from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate
-from harness.instruments.network.leaf_spine.routing import flows_of
+from harness.instruments.network import clos as placements
+from harness.instruments.network.clos import Clos, IntArray
+from harness.instruments.network.flow_simulator import CollectiveResult, simulate
+from harness.instruments.network.routing import flows_of
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.fabric_flows.subject import Subject
 from suites.fabric_flows.workload import Workload

@@ -9,20 +9,20 @@ from functools import partial
 
 import torch
 
-from harness.instruments.distributed import deepspeed_ops
+from harness.instruments.distributed import deepspeed_engine
 from harness.records import HostInfo
 from suites.host_optimizer.subject import ADAMW, Subject
 
 
 def unavailable(host: HostInfo) -> str | None:
     """Return what is missing to compile or load deepspeed's C++; None where it can run."""
-    return deepspeed_ops.missing("cpu_adam")
+    return deepspeed_engine.missing("cpu_adam")
 
 
 def apply(subject: Subject) -> Subject:
     """Return the subject updated by DeepSpeed, with as many threads as torch uses."""
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # DeepSpeed has its own OpenMP
-    deepspeed_ops.load("cpu_adam")
+    deepspeed_engine.load("cpu_adam")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

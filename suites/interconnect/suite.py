@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
-from harness.instruments.distributed.launcher_env import Launch, launch
+from harness.instruments.distributed.remote_ranks import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.interconnect import training_cluster
 from suites.interconnect.emulated_cluster import EmulatedCluster, trace_key

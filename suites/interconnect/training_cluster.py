@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from harness.instruments.distributed.launcher_env import Launch, places
 from harness.instruments.distributed.rank_pool import RankPool
+from harness.instruments.distributed.remote_ranks import Launch, places
 from harness.records import Unavailable
 from suites.interconnect import on_rank
 from suites.interconnect.workload import Workload

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.instruments.timing.threads import only_threads
+from harness.instruments.process import only_threads
 from harness.records import HostInfo, Unavailable
 from suites.kernels.op_replacement import STEP, missing
 from suites.kernels.subject import Inputs, Result, Subject

@@ -1,7 +1,7 @@
 """The kernels suite: what fusion, compilation, flash attention and mixed precision gain, alone and in a step.
 
 The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
-harness/sweep/worker/interleaved_group.py for the order of the calls below.
+harness/sweep/interleaved.py for the order of the calls below.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from functools import partial
 
 import torch
 
-from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.process.free_memory import SAFE_SHARE, free_bytes, shortage
+from harness.instruments.memory.allocator import SAFE_SHARE, free_bytes, shortage, watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import autocast_bf16

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.instruments.transformer.flop import CAUSAL_SCORES_FLOP, FORWARD_FLOP
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import CAUSAL_SCORES_FLOP, FORWARD_FLOP, TransformerShape
 from harness.records import Unavailable
 from suites.limits.workload import Workload
 from suites.training.step_time.collectives import (

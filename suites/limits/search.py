@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.instruments.transformer.flop import TRAINING_FLOP
+from harness.instruments.transformer import TRAINING_FLOP
 from suites.limits.formula import Model, ParallelLayout, StepTime, step_time, total_s
 from suites.limits.workload import Workload
 from suites.training.step_time.collectives import Amount, Floats

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from harness.instruments.memory.allocator import shortage
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
-from harness.instruments.memory.process.free_memory import shortage
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.memory import largest_batch
 from suites.memory import subject as assumptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.memory_published.workload import Workload
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak

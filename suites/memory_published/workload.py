@@ -55,7 +55,7 @@ class Workload(training.Workload):
     optimizer_instances: Annotated[PositiveInt, MEGATRONS] = 1  # copies of the sharded optimizer states
     precision: Annotated[Literal["bf16", "fp8"], MEGATRONS] = "bf16"
     fused_loss: Annotated[bool, MEGATRONS] = False
-    # Fields of harness/instruments/transformer/shape.py besides those above: experts, latent attention, ...
+    # Fields of harness/instruments/transformer.py besides those above: experts, latent attention, ...
     shape_fields: Annotated[dict[str, Any] | None, MEGATRONS] = field(default=None, hash=False)
     # By CUBLAS_WORKSPACE_CONFIG, per handle; None: torch's default for the architecture.
     cublas_workspace_B: Annotated[PositiveInt, MEGATRONS] | None = None

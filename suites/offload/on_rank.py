@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.instruments.distributed.deepspeed_ops import load, missing
+from harness.instruments.distributed.deepspeed_engine import load, missing
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.process.private_memory import STACK_KIB, private_bytes, private_limit
-from harness.instruments.network.sent_bytes import sent_B
+from harness.instruments.memory.process_memory import STACK_KIB, private_bytes, private_limit
+from harness.instruments.process import sent_B
 from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK

@@ -21,7 +21,7 @@ import torch
 
 from harness.instruments.control_group import started_ticks
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
-from harness.instruments.memory.process.private_memory import EXACT, SMALL_STACKS
+from harness.instruments.memory.process_memory import EXACT, SMALL_STACKS
 from harness.records import IN_OTHER_PROCESS, Unavailable
 from suites.offload import on_rank
 from suites.offload.subject import Subject

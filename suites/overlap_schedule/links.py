@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
-from harness.instruments.network.leaf_spine.flow_simulator import crossings, shares
+from harness.instruments.network.clos import FloatArray, IntArray
+from harness.instruments.network.flow_simulator import crossings, shares
 from harness.records import Unavailable
 from suites.overlap_schedule.workload import Workload
 from suites.training.step_time.collectives import overlapped_s

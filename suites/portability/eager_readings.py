@@ -14,7 +14,7 @@ from functools import cache
 
 import torch
 
-from harness.instruments.memory.process.free_memory import shortage
+from harness.instruments.memory.allocator import shortage
 from harness.records import Note, Origin, Reading
 from suites.portability.capture import graph, problem
 from suites.portability.capture.graph import one_line

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from harness.instruments.kept_code import kept_code
+from harness.instruments.process import kept_code
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.portability.capture.dynamic import captured_for_any_length, evaluated, other_length

@@ -19,9 +19,8 @@ import torch
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.breakdown import breakdown as broken_down
-from harness.instruments.traces.causes import Cause, causes
-from harness.instruments.traces.output.sentence import advice, sentence
-from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.causes import Cause, advice, causes, sentence
+from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
 from harness.records import Note, Origin, Reading
 from suites.profiling.diagnosis import ALL_RANKS, Recording, by_step_s, column, diagnose, middle, step_times_s

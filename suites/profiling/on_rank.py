@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.timing.matmul_probe import matmul_FLOP_per_s
+from harness.instruments.memory.bf16_products import matmul_FLOP_per_s
 from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder
 from suites.training.ranks.on_rank import device

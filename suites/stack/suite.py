@@ -2,7 +2,7 @@
 
 The baseline is eager PyTorch in fp32 with explicit attention, its batches made in the step. Variants are all
 combinations of six techniques. Each trains on the same sequences, so tokens/s are those of equal work. Cells
-of one workload are timed together; see harness/sweep/worker/interleaved_group.py for the order of the calls
+of one workload are timed together; see harness/sweep/interleaved.py for the order of the calls
 below.
 """
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Annotated, Literal, TypeVar
 
 from harness.bounds import Bounds
-from harness.config.declarations import DeclaredTechnique, Role
+from harness.config.validation import DeclaredTechnique, Role
 
 Configured = TypeVar("Configured")
 

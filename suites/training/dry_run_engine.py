@@ -15,9 +15,9 @@ import msgspec
 import torch
 
 from harness.answer import Answer, HostStates, Interval, Memory, Peak, TriedChange
-from harness.config.user_inputs.hf_config import workload_of_config
-from harness.instruments.deferred_compiler import defer_compiler
+from harness.config.hf_config import workload_of_config
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
+from harness.instruments.memory.dry_run.substitutes import defer_compiler
 from harness.question import AskedChange, DryRunRequest, Question
 from harness.records import Unavailable, UnavailableWith
 from suites.training.dry_run.dry_run import Device, DryRun, dry_run

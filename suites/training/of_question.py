@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.question import Question
 from harness.records import Unavailable
 from suites.training.layouts.divide import divisors, refusal, refusal_of_training

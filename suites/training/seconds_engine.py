@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from harness.answer import Answer, Interval, RankedLayout, StepAnswer
-from harness.instruments.transformer.flop import model_flop_per_token
+from harness.instruments.transformer import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
 from suites.training.layouts.layout import Layouts

@@ -1,4 +1,4 @@
-"""Is a process's first fp32 cosine on two threads as accurate as its second? See unary_functions.py.
+"""Is a process's first fp32 cosine on two threads as accurate as its second? See process.py.
 
 python tests/benchmarks/first_cosine.py 40
 
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BEFORE = {
     "not called before": "",
-    "called before": "from harness.instruments import unary_functions; unary_functions.call_each()",
+    "called before": "from harness.instruments.process import call_unary_functions; call_unary_functions()",
 }
 TABLES = """
 import torch

@@ -23,7 +23,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from harness.config.user_inputs.hf_config import workload_from_file
+from harness.config.hf_config import workload_from_file
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.layouts.shape_of_config import ARCHITECTURES

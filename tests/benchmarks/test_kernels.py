@@ -13,7 +13,7 @@ import variants
 
 from harness.config.run import load
 from harness.records import Unavailable
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 
 RUN = load(["suite=kernels"])[0]
 SUITE = import_module("suites.kernels.suite")

@@ -10,8 +10,8 @@ import pytest
 import variants
 
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import Variant
 from harness.config.run import load
-from harness.config.variants.optimizations import Variant
 from harness.records import Cell, Measurement, Record, record_to_json
 from harness.sweep.plan import plan
 from harness.sweep.store import read_records

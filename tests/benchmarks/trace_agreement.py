@@ -20,11 +20,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support" / "traces")]
 
 from counted_trace import counted  # noqa: E402
 
+from harness.instruments.traces import TraceError  # noqa: E402
 from harness.instruments.traces.activity import Activity  # noqa: E402
-from harness.instruments.traces.intervals import intersection  # noqa: E402
-from harness.instruments.traces.reading.kineto import read_trace  # noqa: E402
-from harness.instruments.traces.reading.trace import TraceError  # noqa: E402
+from harness.instruments.traces.kineto import read_trace  # noqa: E402
 from harness.instruments.traces.segments import State, segments  # noqa: E402
+from harness.instruments.traces.trace import intersection  # noqa: E402
 
 KINDS = ("computing", "communication", "exposed", "copies", "idle")
 ON_DEVICE = (State.COMPUTING, State.COMMUNICATION, State.COPYING)

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.kineto import read_traces
 from harness.sweep.environment import describe
 
 WRITER = Path(__file__).parents[1] / "support" / "traces" / "kineto_traces.py"

@@ -5,11 +5,11 @@ import shlex
 
 import pytest
 
+from harness.commands.command_line import read
 from harness.commands.main import shown
-from harness.commands.run.command_line import read
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
-from harness.preset.request import load_preset, requested
+from harness.preset.programme import load_preset, requested
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")

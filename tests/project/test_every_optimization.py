@@ -15,12 +15,12 @@ from cheap_sessions import cheap_sessions
 from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run, unavailable
 
+from harness.config.optimizations import AGAIN
 from harness.config.protocols import close, prepared
 from harness.config.run import names
-from harness.config.variants.optimizations import AGAIN
 from harness.records import UNITS, Origin, Reading, Unavailable
 from harness.sweep.plan import is_planned
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 
 pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()

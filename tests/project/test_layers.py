@@ -77,10 +77,8 @@ BELOW = {
     "harness.bounds",
     "harness.question",
     "harness.answer",
-    "harness.config.declarations",
     "harness.config.validation",
-    "harness.config.user_inputs.config_values",
-    "harness.config.user_inputs.hf_config",
+    "harness.config.hf_config",
     "harness.instruments",
     "suites",
 }

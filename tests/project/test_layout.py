@@ -8,9 +8,9 @@ import yaml
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import CONF, optimizations, settings_of, titles
 from harness.config.protocols import FunctionOptimization, optimization_module
 from harness.config.run import load, names
-from harness.config.variants.optimizations import CONF, optimizations, settings_of, titles
 from harness.report.language.spec import REPORTS, load_spec
 
 FILES = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]

@@ -7,7 +7,7 @@ which are refused with the record, and starts each technique once on one suite, 
 import pytest
 import technique_pairs as pairs
 
-from harness.config.variants.techniques import names
+from harness.config.techniques import names
 
 FOUND = pairs.recorded()
 LONGEST = 300

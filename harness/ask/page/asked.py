@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from harness.answer import Answer
 from harness.ask.words import ADVISE, PARTS, step_question, words_of
 from harness.ask.written import RECOMPUTES
+from harness.config.hf_config import SIZES
 from harness.config.run import load
-from harness.config.user_inputs.hf_config import SIZES
 from harness.config.validation import ConfigError
 from harness.question import Question
 from harness.records import digest

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from harness.records import Measurement, Origin
-from harness.statistics import CONFIDENCE
+from harness.statistics import student
 
 LEAST_PROCESSES = 3
 """With fewer processes in either run, a change that could be noise is undecided."""
@@ -61,7 +61,7 @@ class Change(NamedTuple):
         """Return the ends of the 95 % interval of the ratio; None where there is none to give."""
         if self.exact or self.degrees <= 0:
             return None
-        half = _quantile(self.degrees) * self.error
+        half = student(self.degrees) * self.error
         return _exp(self.log_ratio - half), _exp(self.log_ratio + half)
 
     @property
@@ -91,16 +91,16 @@ class Change(NamedTuple):
 
 def welch(a: Sequence[float], b: Sequence[float]) -> Change:
     """Return the change from the processes of A to those of B, each by the location of its logarithms."""
-    difference = math.fsum(b) / len(b) - math.fsum(a) / len(a)
+    difference = fmean(b) - fmean(a)
     counts = len(a), len(b)
     if min(counts) < 2:
         return Change(difference, processes=counts)
-    parts = [_variance(side) / len(side) for side in (a, b)]
-    variance = sum(parts)
-    if variance == 0:
+    parts = [variance(side) / len(side) for side in (a, b)]
+    total = sum(parts)
+    if total == 0:
         return Change(difference, 0.0, min(counts) - 1, counts)
-    below = sum((part / variance) ** 2 / (count - 1) for part, count in zip(parts, counts, strict=True))
-    return Change(difference, math.sqrt(variance), 1 / below, counts)
+    below = sum((part / total) ** 2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    return Change(difference, math.sqrt(total), 1 / below, counts)
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
@@ -129,20 +129,8 @@ def significant(p_values: Sequence[float], declared: Sequence[bool], level: floa
     return rejected
 
 
-def _variance(values: Sequence[float]) -> float:
-    centre = math.fsum(values) / len(values)
-    return math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1)
-
-
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-@lru_cache(maxsize=4096)
-def _quantile(degrees: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def _tail(t: float, degrees: float) -> float:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from harness.claims.values import AGAIN
@@ -28,9 +29,9 @@ from harness.commands.compare.change import (
     significant,
     welch,
 )
-from harness.commands.results import planned, results_folder
+from harness.commands.grammar import planned, results_folder
+from harness.config.optimizations import BASELINE
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import BASELINE
 from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import MOST_BAND, ratio
 from harness.sweep.store import RECORDS, StoreError, read_records
@@ -138,14 +139,14 @@ def _compared(
         return _without_ratio(made, samples)
     logs = [[_location(taken, draws) for taken in side.values()] for side in samples]
     change = _exact(samples, made.origin) or welch(*logs)
-    a, b = (math.exp(math.fsum(side) / len(side)) for side in logs)
+    a, b = (math.exp(fmean(side)) for side in logs)
     made = made._replace(a=a, b=b, change=change)
     if not base or change.exact:
         return made
     effects = [_effects(*sides, draws) for sides in zip(samples, base, strict=True)]
     if not all(effects):
         return made
-    effect_a, effect_b = (math.exp(math.fsum(side) / len(side)) for side in effects)
+    effect_a, effect_b = (math.exp(fmean(side)) for side in effects)
     return made._replace(effect_a=effect_a, effect_b=effect_b, effect_change=welch(*effects))
 
 

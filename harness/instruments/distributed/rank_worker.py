@@ -20,8 +20,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from harness.instruments import unary_functions
-from harness.instruments.lifeline import die_with_starter
+from harness.instruments.process import call_unary_functions, die_with_starter
 from harness.records import Unavailable, WrongResult
 
 MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
@@ -102,7 +101,7 @@ def join(state: RankState, backend: str, port: int, timeout_s: float) -> list[in
     begin_s = time.monotonic()
     import torch.distributed as dist
 
-    unary_functions.call_each()
+    call_unary_functions()
     rank = int(os.environ["RANK"])
     if POOL in os.environ:
         state["store"] = _common_store(timeout_s)

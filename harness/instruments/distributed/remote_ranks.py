@@ -1,11 +1,13 @@
-"""A rank on another machine, represented by a process here.
+"""The ranks that torchrun or srun started: their environment, and how rank 0 uses those on other machines.
 
-Runs as `python -m harness.instruments.distributed.remote_ranks ROLE`. torchrun or srun started a process for
-every rank. Rank 0's runs the harness; every other one is a server (`serve`), which runs a `rank_worker`
+The standard library alone at first, because the parent imports it. torchrun or srun started a process for
+every rank. Rank 0's runs the harness; every other one is a server (`serve_rank`), which runs a `rank_worker`
 whenever a pool asks for it. In the pool, the rank is represented by its relay (`relay`), a process that
 forwards calls and answers, prints the rank's last output, and ends as it ended. Both sides send heartbeats;
 if one goes silent, the other terminates the rank. The keeper (`keep`) notifies all servers once rank 0's
 harness is gone. All communication goes through one torch store.
+
+`python -m harness.instruments.distributed.remote_ranks ROLE` runs one of these.
 """
 
 from __future__ import annotations
@@ -18,14 +20,134 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 from harness.instruments.distributed import rank_pool
-from harness.instruments.distributed.launcher_env import PATIENCE_S, READY, RUN
+from harness.instruments.distributed.rank_pool import RankLocation
 from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, STORE
-from harness.instruments.lifeline import die_with_starter
+from harness.instruments.process import die_with_starter
+
+REMOTE = "harness.instruments.distributed.remote_ranks"
+RUN = "HARNESS_RUN"
+"""Distinguishes the keys of one start of a job from those of another in the same store."""
+
+READY = "ready"
+PATIENCE_S = 30.0
+
+
+class LaunchError(ValueError):
+    """A launcher's variables are unusable; the text names which, and what to do."""
+
+
+class Launch(NamedTuple):
+    """This process among all: `local` of `per_node` on its node. `hosts`: this process must open the store.
+
+    `run` names this start of the job.
+    """
+
+    rank: int
+    world: int
+    local: int
+    per_node: int
+    address: str
+    port: int
+    hosts: bool
+    run: str
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return self.world // self.per_node
+
+    @property
+    def store(self) -> str:
+        """Return the address of the common store."""
+        return f"{self.address}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process of `REMOTE`: where to meet."""
+        return {STORE: self.store, RUN: self.run}
+
+
+def launch(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """Return the launch that the environment describes; None for a process started alone. Raises
+    LaunchError.
+    """
+    environ = os.environ if environ is None else environ
+    if "TORCHELASTIC_RUN_ID" in environ:
+        numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        rank, world, local, per_node = (int(environ[name]) for name in numbers)
+        hosts = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        run = f"{environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        nodes = world // per_node
+    elif "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ:
+        numbers = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
+        rank, world, local, nodes = (int(environ[name]) for name in numbers)
+        per_node, hosts = -(-world // nodes), True
+        run = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    else:
+        return None
+    if world == 1:
+        return None
+    if world != nodes * per_node:
+        raise LaunchError(f"{world} processes are spread unevenly over the nodes: {per_node} are on one")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name not in environ:
+            raise LaunchError(
+                f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
+                "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
+            )
+    port = int(environ["MASTER_PORT"])
+    return Launch(rank, world, local, per_node, environ["MASTER_ADDR"], port, hosts, run)
+
+
+def places(launch: Launch, environment: Mapping[str, str]) -> list[RankLocation]:
+    """Return where the ranks of one pool run: rank 0 here, the others where they were started."""
+    relay = (sys.executable, "-u", "-m", REMOTE, "relay")
+    given = {**environment, **launch.environment, POOL: uuid4().hex}
+    here = RankLocation((), {**given, "LOCAL_RANK": str(launch.local)})
+    return [here, *(RankLocation(relay, given) for _ in range(1, launch.world))]
+
+
+def serve(launch: Launch) -> None:
+    """Run this rank whenever rank 0 asks for it; does not return."""
+    os.environ.update(launch.environment)
+    os.execv(
+        sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
+    )
+
+
+@contextmanager
+def attended(launch: Launch | None) -> Iterator[None]:
+    """Keep the other ranks alive inside the block and shut them down on exit, however it exits.
+
+    Raises LaunchError where they cannot meet.
+    """
+    if launch is None:
+        yield
+        return
+    role = "host" if launch.hosts else "visit"
+    words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
+    environment = {**os.environ, **launch.environment}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        reply = process.stdout.readline().decode().strip() if process.stdout else ""
+        if reply != READY:
+            raise LaunchError(f"ranks cannot meet at {launch.store}: {reply}")
+        try:
+            yield
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=2 * PATIENCE_S)
+            process.kill()
+            if process.wait() and not launch.hosts:  # it was killed without notice
+                subprocess.run(words, stdin=subprocess.DEVNULL, env=environment, check=False)
+
 
 END = "end"
 GONE = "gone"
@@ -129,7 +251,7 @@ def _taken(client: Any, key: str) -> bytes:
     return value
 
 
-def serve(rank: str, local: str) -> None:
+def serve_rank(rank: str, local: str) -> None:
     """Run the rank whenever it is asked for, until the end is announced."""
     client, last = store(), 0
     while not client.check([END]):
@@ -214,7 +336,7 @@ def main(words: list[str]) -> None:
         relay()
     else:
         try:
-            serve(rest[0], rest[1])
+            serve_rank(rest[0], rest[1])
         except RuntimeError as error:
             message = str(error).partition("\n")[0]
             sys.stderr.write(

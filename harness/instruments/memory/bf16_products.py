@@ -15,6 +15,7 @@ long, but no step reaches it, and each element of its matrix is used once only. 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,51 @@ from torch import Tensor
 
 from harness.instruments import torch_internals
 from harness.instruments.memory.allocator import memory_events, memory_profile
-from harness.instruments.timing.matmul_probe import bf16_is_slow
+
+SIZE = 128
+"""Rows and columns: 4.2 MFLOP per product, so that even 0.25 GFLOP/s takes only 17 ms."""
+
+ROUNDS, LEAST_S = 5, 0.1
+"""Products per dtype, interleaved: at least so many, and for so long. The fastest counts, so that other work
+on this machine does not."""
+
+SLOW = 5.0
+"""Times that bf16 must be slower than fp32 to be called slow. CPUs with AVX-512 stay below 2 at this size."""
+
+
+@cache
+def matmul_FLOP_per_s() -> dict[str, float]:
+    """Return the matmul rate of one thread per dtype ("fp32", "bf16"), measured once per process.
+
+    One thread, because two wait for each other on a busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {dtype: 2 * SIZE**3 / seconds for dtype, seconds in _shortest_s().items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _shortest_s() -> dict[str, float]:
+    matrices = {"fp32": torch.ones(SIZE, SIZE), "bf16": torch.ones(SIZE, SIZE, dtype=torch.bfloat16)}
+    best_s = dict.fromkeys(matrices, float("inf"))
+    rounds, started_s = 0, time.perf_counter()
+    with torch.no_grad():
+        while rounds < ROUNDS or time.perf_counter() - started_s < LEAST_S:
+            for dtype, matrix in matrices.items():
+                start_s = time.perf_counter()
+                torch.mm(matrix, matrix)
+                best_s[dtype] = min(best_s[dtype], time.perf_counter() - start_s)
+            rounds += 1
+    return best_s
+
+
+def bf16_is_slow() -> bool:
+    """Return whether bf16 products run several times slower than fp32 on this CPU."""
+    rates = matmul_FLOP_per_s()
+    return rates["fp32"] > SLOW * rates["bf16"]
+
 
 BLOCK = 1024
 """Rows, columns and inner size of an fp32 block: three blocks take 12 MB."""

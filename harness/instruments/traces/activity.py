@@ -1,17 +1,279 @@
-"""What each event of a trace does: computing, communication, copying, loading data; and in which phase."""
+"""What each event of a trace does, in which phase, and in which step.
+
+A step is a `ProfilerStep`. Without one, steps are what repeats: annotations of steps, steps of the optimizer,
+or the sequence of names of the kernels. Else the whole trace is one step. The shares of a breakdown sum to
+the steps.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.traces import TraceError
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
-from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
-from harness.instruments.traces.reading.steps import FoundSteps, Step, find_steps, whole_trace
-from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace
+from harness.instruments.traces.trace import (
+    STEP,
+    EventKind,
+    Ints,
+    Mask,
+    OwnedTimes,
+    RankTrace,
+    inside,
+    owners,
+    pieces,
+)
+
+LEAST_PERIOD, LEAST_NAMES = 8, 4
+"""A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""
+
+ALIKE = 0.98
+"""Share of the kernels that have the name of the kernel one period later."""
+
+
+SAMPLE = 512
+"""Kernels that are compared first."""
+
+
+class RepeatedKernels(NamedTuple):
+    """A number of kernels that repeats, when each repetition begins, and at last its end."""
+
+    period: int
+    edges_ns: Ints
+
+
+def repeated_kernels(trace: RankTrace) -> RepeatedKernels | None:
+    """Return the shortest repetition that covers all kernels, None where there is none.
+
+    Layers repeat within a step. They differ from steps by the kernels that are not part of them: each name
+    must be in every repetition.
+    """
+    kernels = np.flatnonzero(trace.of_kind(EventKind.KERNEL))
+    launch = trace.launch_of[kernels]
+    called = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], trace.start_ns[kernels])
+    kernels = kernels[np.argsort(called, kind="stable")]
+    names = trace.name_of[kernels]
+    period = _period(names)
+    if period is None:
+        return None
+    count = len(names) // period
+    first = np.minimum.accumulate(trace.start_ns[kernels][::-1])[::-1]  # of this and all later ones
+    edges = [int(first[i * period]) for i in range(count)]
+    last = kernels[: count * period]
+    edges.append(int(first[count * period]) if count * period < len(names) else int(trace.end_ns[last].max()))
+    edges_ns = np.asarray(edges, np.int64)
+    return RepeatedKernels(period, edges_ns) if np.all(np.diff(edges_ns) > 0) else None
+
+
+def _period(names: Ints) -> int | None:
+    """Return the shortest period of a sequence with at least two repetitions, None where there is none.
+
+    It is a distance between two kernels of the rarest name, which each repetition must have.
+    """
+    different, counts = np.unique(names, return_counts=True)
+    if len(names) < 2 * LEAST_PERIOD or len(different) < LEAST_NAMES:
+        return None
+    rarest = np.flatnonzero(names == different[counts.argmin()])
+    for period in (rarest[1:] - rarest[0]).tolist():
+        repetitions = len(names) // period
+        if period < LEAST_PERIOD or repetitions > len(rarest) or repetitions < 2:
+            continue
+        if _alike(names[period : period + SAMPLE], names[:SAMPLE]) and _alike(names[period:], names):
+            return int(period)
+    return None
+
+
+def _alike(later: Ints, earlier: Ints) -> bool:
+    return bool(np.mean(later == earlier[: len(later)]) >= ALIKE)
+
+
+TOLERANCE_ns = 1000
+"""How long before the end of a step the next may begin: the resolution of older traces."""
+
+ANNOTATED_STEP = r"(?i)^(## *)?(train(ing)?[ _]?)?(step|iter(ation)?)[ _#:.]*\d*( *##)?$"
+"""Annotations of whole steps: step 3, iteration_12, train_step."""
+
+OPTIMIZER_STEP = r"^Optimizer\.step#"
+
+LEAST_WORK = 0.5
+"""A step at the edge of the trace counts if it launches at least this share of what the others launch."""
+
+
+class Step(NamedTuple):
+    """One training step of one rank.
+
+    It ends where the next one begins. A step that no other follows ends with its annotation, or with the last
+    kernel that was launched in it where that is later.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    track: int  # the thread that trains
+
+
+class FoundSteps(NamedTuple):
+    """The steps of a trace, and how they were found, "" for those of the profiler."""
+
+    steps: tuple[Step, ...]
+    how: str
+
+
+def steps(trace: RankTrace) -> tuple[Step, ...]:
+    """Return the steps in order; raises TraceError where they overlap."""
+    return find_steps(trace).steps
+
+
+def find_steps(trace: RankTrace) -> FoundSteps:
+    """Return the steps in order, and how they were found; raises TraceError where they overlap."""
+    marks = _marks(trace)
+    if marks:
+        return FoundSteps(_following(trace, marks), "")
+    return _annotated(trace) or _between_optimizer_steps(trace) or _repeated(trace) or whole_trace(trace)
+
+
+def whole_trace(trace: RankTrace) -> FoundSteps:
+    """Return the time from the first to the last event as one step."""
+    read = np.flatnonzero(_read(trace))
+    start_ns, end_ns = int(trace.start_ns[read].min()), int(trace.end_ns[read].max())
+    how = "the whole trace, from its first to its last event, is taken as one step"
+    return FoundSteps((Step(0, start_ns, end_ns, _training_track(trace)),), how)
+
+
+def _read(trace: RankTrace) -> Mask:
+    return trace.of_kind(
+        EventKind.OP, EventKind.ANNOTATION, EventKind.LAUNCH, EventKind.KERNEL, EventKind.COPY
+    )
+
+
+def _training_track(trace: RankTrace) -> int:
+    """Return the thread that launches most; without launches, that with most events of the host."""
+    for kinds in ((EventKind.LAUNCH,), (EventKind.OP, EventKind.ANNOTATION), tuple(EventKind)):
+        tracks = trace.track_of[trace.of_kind(*kinds)]
+        if len(tracks):
+            return int(np.bincount(tracks).argmax())
+    return 0
+
+
+def _following(trace: RankTrace, marks: list[Step]) -> tuple[Step, ...]:
+    """Return the profiler's steps, each to the beginning of the next; raises TraceError."""
+    found = []
+    for i, mark in enumerate(marks):
+        following = marks[i + 1] if i + 1 < len(marks) else None
+        if following is not None and following.start_ns < mark.end_ns - TOLERANCE_ns:
+            raise TraceError(
+                f"{trace.path}: step {following.number} begins before step {mark.number} has ended: a clock "
+                "runs backwards; record the trace again"
+            )
+        if following is not None and following.number == mark.number + 1:
+            found.append(mark._replace(end_ns=following.start_ns))
+        else:
+            end_ns = _last_end_ns(trace, mark)
+            found.append(
+                mark._replace(end_ns=end_ns if following is None else min(end_ns, following.start_ns))
+            )
+    return tuple(found)
+
+
+def _marks(trace: RankTrace) -> list[Step]:
+    """Return each ProfilerStep by start; of several with one number the longest.
+
+    Those of the host are used; those of the device only where the host has none.
+    """
+    marked = np.flatnonzero(trace.named(STEP.pattern))
+    for kinds in ((EventKind.OP, EventKind.ANNOTATION, EventKind.OTHER), (EventKind.DEVICE_ANNOTATION,)):
+        by_number: dict[int, Step] = {}
+        for event in marked[np.isin(trace.kind[marked], kinds)]:
+            match = STEP.match(trace.name(int(event)))
+            number = int(match[1]) if match else 0
+            start_ns, end_ns = int(trace.start_ns[event]), int(trace.end_ns[event])
+            known = by_number.get(number)
+            if known is None or end_ns - start_ns > known.end_ns - known.start_ns:
+                by_number[number] = Step(number, start_ns, end_ns, int(trace.track_of[event]))
+        if by_number:
+            on_device = kinds == (EventKind.DEVICE_ANNOTATION,)
+            track = {"track": _training_track(trace)} if on_device else {}
+            return sorted((one._replace(**track) for one in by_number.values()), key=_start_ns)
+    return []
+
+
+def _start_ns(step: Step) -> int:
+    return step.start_ns
+
+
+def _last_end_ns(trace: RankTrace, mark: Step) -> int:
+    """Return when the annotation and the work that was launched in it have ended."""
+    launched = trace.launch_of
+    at = np.where(launched >= 0, trace.start_ns[np.maximum(launched, 0)], -1)
+    of_step = (at >= mark.start_ns) & (at < mark.end_ns)
+    return max(mark.end_ns, int(trace.end_ns[of_step].max())) if of_step.any() else mark.end_ns
+
+
+def _annotated(trace: RankTrace) -> FoundSteps | None:
+    """Return the steps that annotations of the host name, of the thread with most of them."""
+    chosen = trace.of_kind(EventKind.ANNOTATION) & trace.named(ANNOTATED_STEP)
+    if np.sum(chosen) < 2:
+        return None
+    track = int(np.bincount(trace.track_of[chosen]).argmax())
+    events = np.flatnonzero(chosen & (trace.track_of == track))
+    apart = trace.start_ns[events][1:] >= trace.end_ns[events][:-1] - TOLERANCE_ns
+    if len(events) < 2 or not apart.all():
+        return None
+    bounds = [*trace.start_ns[events].tolist(), int(trace.end_ns[events[-1]])]
+    name = re.sub(r"\d+", "N", trace.name(int(events[0])))
+    found = _bounded(trace, bounds, track)
+    those = "1 step is that" if len(found) == 1 else f"{len(found)} steps are those"
+    return FoundSteps(found, f"{those} of the annotation {name!r}") if found else None
+
+
+def _between_optimizer_steps(trace: RankTrace) -> FoundSteps | None:
+    """Return the steps that end with a step of the optimizer; of several, with that which is called least."""
+    chosen = trace.of_kind(EventKind.OP, EventKind.ANNOTATION) & trace.named(OPTIMIZER_STEP)
+    names, counts = np.unique(trace.name_of[chosen], return_counts=True)
+    if not len(names) or counts.max() < 2:
+        return None
+    name = names[np.argmin(np.where(counts < 2, len(trace) + 1, counts))]
+    events = np.flatnonzero(chosen & (trace.name_of == name))
+    read = np.flatnonzero(_read(trace))
+    bounds = [int(trace.start_ns[read].min()), *np.unique(trace.end_ns[events]).tolist()]
+    found = _bounded(trace, bounds, int(trace.track_of[events[0]]))
+    those = "1 step ends" if len(found) == 1 else f"{len(found)} steps each end"
+    return FoundSteps(found, f"{those} with {trace.names[name]}") if found else None
+
+
+def _bounded(trace: RankTrace, bounds: list[int], track: int) -> tuple[Step, ...]:
+    """Return the steps between bounds on the host, without one at the edge that has little work."""
+    edges = np.unique(np.asarray(bounds, np.int64))
+    called = trace.start_ns[trace.launch_of[trace.launch_of >= 0]]
+    if not len(called):
+        called = trace.start_ns[trace.of_kind(EventKind.OP)]
+    work = _count(np.sort(called), edges)
+    kept = [i for i in range(len(work)) if 0 < i < len(work) - 1 or work[i] >= LEAST_WORK * np.median(work)]
+    found = [Step(n, int(edges[i]), int(edges[i + 1]), track) for n, i in enumerate(kept)]
+    if found:
+        found[-1] = found[-1]._replace(end_ns=_last_end_ns(trace, found[-1]))
+    return tuple(found)
+
+
+def _count(at_ns: Ints, edges: Ints) -> Ints:
+    return np.diff(np.searchsorted(at_ns, edges))
+
+
+def _repeated(trace: RankTrace) -> FoundSteps | None:
+    """Return the steps in which the same kernels repeat."""
+    found = repeated_kernels(trace)
+    if found is None:
+        return None
+    track = _training_track(trace)
+    edges = found.edges_ns.tolist()
+    steps_found = tuple(Step(n, edges[n], edges[n + 1], track) for n in range(len(edges) - 1))
+    how = f"{len(steps_found)} steps are repetitions of the same {found.period} kernels"
+    return FoundSteps(steps_found, how)
+
 
 COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"
 """Collectives that threads of the host do, from their call to their end."""

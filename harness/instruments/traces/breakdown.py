@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.traces import TraceError
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.factors import (
     Factors,
@@ -26,9 +27,8 @@ from harness.instruments.traces.factors import (
     shares,
     work_shares,
 )
-from harness.instruments.traces.intervals import covered_by_both_ns
-from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace, TraceError
 from harness.instruments.traces.segments import Segments, State, Wait, segments
+from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, covered_by_both_ns
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank completes before all have arrived."""

@@ -1,23 +1,28 @@
-"""Name what is wrong with a step, only where the steps show it beyond their noise.
+"""Name what is wrong with a step where its steps show it beyond their noise, and say where its time goes.
 
 A cause is named where a difference is at least `least_share` of the step and its lower confidence bound over
 the steps is above zero; waiting for data, which nothing is compared with, where that bound is above
 `least_share`. The bound is Student's, one-sided, at `error_rate` divided by the number of candidates
 (Bonferroni), so at most that share of traces without a cause gets one named. Steps that resemble their
 predecessor count for less: n (1 - r) / (1 + r) of n steps, r being the correlation of neighbours.
+
+The sentence is followed by what a trace itself shows about its launch gaps and its loader, and what would
+remain without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from harness.instruments.traces import shortened
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
 from harness.instruments.traces.segments import STATE_NAMES, State
+from harness.instruments.traces.trace import EventKind, Ints, innermost
 
 Floats = NDArray[np.float64]
 
@@ -161,3 +166,256 @@ def _effective(samples: Floats) -> float:
     centred = samples - samples.mean()
     r = float(np.clip(np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2), 0, 0.9))
     return count * (1 - r) / (1 + r)
+
+
+class SentencePart(NamedTuple):
+    """One part of the sentence: a share of the step from 0 to 1, its state, and words for it."""
+
+    share: float
+    state: State
+    words: str
+
+
+def sentence(
+    of: Breakdown,
+    named: Sequence[Cause] = (),
+    least_share: float = LEAST_SHARE,
+) -> str:
+    """Return where the time goes, largest first, from a share of `least_share` on.
+
+    A rank is named as waited for only where `named` has it.
+    """
+    every = parts(of, named)
+    shown = [part for part in every if part.share >= least_share]
+    rest = 1 - sum(part.share for part in shown)
+    texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]
+    if rest >= 0.005:
+        texts.append(f"{100 * rest:.0f} % other")
+    slow = [cause for cause in named if cause.rank >= 0 and cause.state != State.WAITING_FOR_RANK]
+    why = [f"{cause.name} by {100 * cause.share:.0f} % of the step" for cause in slow]
+    return "; ".join(filter(None, [", ".join(texts), ", ".join(why)])) + "."
+
+
+def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[SentencePart]:
+    """Return the parts of a step, largest first; they sum to 1."""
+    waited = {f"rank {cause.rank}" for cause in named if cause.state == State.WAITING_FOR_RANK}
+    table: dict[tuple[State, str], float] = {}
+    for share in of.shares:
+        key = share.state, _words(of, share.state, share.detail, waited)
+        if share.state == State.CALLING:
+            key = State.PREPARING, "launch gaps"
+        table[key] = table.get(key, 0.0) + share.mean_s / of.step_s
+    found = [SentencePart(share, state, words) for (state, words), share in table.items()]
+    return sorted(found, key=lambda part: -part.share)
+
+
+def _words(of: Breakdown, state: State, detail: str, waited: set[str]) -> str:
+    if state == State.COMMUNICATION:
+        return f"exposed {_collective(of, detail)}"
+    if state == State.WAITING_FOR_RANK:
+        return f"waiting for {detail}" if detail in waited else "waiting of the ranks for one another"
+    return {
+        State.COMPUTING: "computing",
+        State.COPYING: "copies",
+        State.PREPARING: "launch gaps",
+        State.CALLING: "launch gaps",
+        State.WAITING_FOR_DATA: "waiting for data",
+        State.IDLE: "idle for an unknown reason",
+    }[state]
+
+
+def _collective(of: Breakdown, detail: str) -> str:
+    """Return a collective in words: what calls it, and whether it crosses nodes, where the trace shows it."""
+    operation, _, _ = detail.partition(" of ")
+    trace = of.ranks[0].activity.trace
+    caller = ""
+    if (
+        operation in ("all_gather", "reduce_scatter")
+        and trace.named(r"^FSDP::|FullyShardedDataParallel").any()
+    ):
+        caller = " of FSDP"
+    elif operation == "all_reduce" and trace.named("^DistributedDataParallel").any():
+        caller = " of DDP"
+    between = " between nodes" if len(_hosts(of)) > 1 else ""
+    return operation.replace("_", "-") + caller + between
+
+
+def _hosts(of: Breakdown) -> set[str]:
+    """Return the hosts that the traces name."""
+    return {one.activity.trace.host for one in of.ranks} - {""}
+
+
+PAUSE_ns = 100_000
+"""A longer launch gap is a pause of the host, which replaying launches does not shorten."""
+
+GRAPHS = {"CUDA": "^cu(da)?(Launch|Graph|Memcpy|Memset)", "HIP": "^hip"}
+"""Vendor of graphs -> how its calls begin."""
+
+GAPS = (State.PREPARING, State.CALLING)
+
+
+class Launches(NamedTuple):
+    """The launches of one rank per step, and its launch gaps. Times are in seconds."""
+
+    launched: float
+    by_graphs: float  # share of the kernels that graphs launch
+    graphs: float  # launches of graphs
+    interval_s: float  # median between the calls of neighbouring launches
+    kernel_s: float  # median
+    gap_s: float
+    pauses: float  # gaps longer than `PAUSE_ns`
+    pause_s: float
+    host: str  # what the host does in the middle of the longest pause, "" where that is not known
+
+
+def advice(of: Breakdown) -> list[str]:
+    """Return what follows from the trace, a line each; [] where nothing does."""
+    lines = [_of_launches(of), *_of_loader(of)]
+    return [line for line in lines if line]
+
+
+def launches(rank: RankBreakdown) -> Launches | None:
+    """Return a rank's launches and launch gaps, None without a device or without launches."""
+    activity, trace = rank.activity, rank.activity.trace
+    edges = np.array([activity.steps[i][1:3] for i in rank.chosen], np.int64)
+    events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
+    called_ns = trace.start_ns[trace.launch_of[events]]
+    events = events[_within(edges, called_ns)]
+    if not len(events):
+        return None
+    calls = np.unique(trace.launch_of[events])
+    graphs = trace.named(r"(?i)GraphLaunch")
+    kernels = events[trace.kind[events] == EventKind.KERNEL]
+    gaps_ns, middle_ns = _gaps(rank)
+    long = gaps_ns > PAUSE_ns
+    count = len(rank.chosen)
+    return Launches(
+        launched=len(calls) / count,
+        by_graphs=float(np.mean(graphs[trace.launch_of[kernels]])) if len(kernels) else 0.0,
+        graphs=float(np.sum(graphs[calls])) / count,
+        interval_s=float(np.median(np.diff(trace.start_ns[calls]))) / 1e9 if len(calls) > 1 else 0.0,
+        kernel_s=float(np.median((trace.end_ns - trace.start_ns)[events])) / 1e9,
+        gap_s=float(gaps_ns.sum()) / 1e9 / count,
+        pauses=float(long.sum()) / count,
+        pause_s=float(gaps_ns[long].sum()) / 1e9 / count,
+        host=_host_at(rank, int(middle_ns[gaps_ns.argmax()])) if long.any() else "",
+    )
+
+
+def _within(edges: Ints, at_ns: Ints) -> Ints:
+    step = np.searchsorted(edges[:, 0], at_ns, side="right") - 1
+    return np.flatnonzero((step >= 0) & (at_ns < edges[np.maximum(step, 0), 1]))
+
+
+def _gaps(rank: RankBreakdown) -> tuple[Ints, Ints]:
+    """Return the length and the middle of each launch gap in the chosen steps. [gap]"""
+    cut = rank.segments
+    gap = np.flatnonzero(np.isin(cut.state, GAPS) & np.isin(cut.step, rank.chosen))
+    if not len(gap):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start_ns, end_ns = cut.start_ns[gap], cut.end_ns[gap]
+    first = np.concatenate(([True], start_ns[1:] != end_ns[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return end_ns[last] - start_ns[first], (end_ns[last] + start_ns[first]) // 2
+
+
+def _host_at(rank: RankBreakdown, at_ns: int) -> str:
+    """Return the innermost operator, call or annotation of the training thread at an instant."""
+    trace = rank.activity.trace
+    hosts = trace.of_kind(EventKind.OP, EventKind.LAUNCH, EventKind.ANNOTATION)
+    hosts &= (trace.track_of == rank.activity.training_track) & ~trace.named("^ProfilerStep#")
+    events = np.flatnonzero(hosts)
+    if not len(events):
+        return ""
+    found = innermost(trace.start_ns[events], trace.end_ns[events], np.array([at_ns]))[0]
+    return trace.name(int(events[found])) if found >= 0 else ""
+
+
+def _of_launches(of: Breakdown) -> str:
+    gap = sum(of.share_of(state) for state in GAPS)
+    slowest = max(of.ranks, key=lambda one: sum(one.share_of(state) for state in GAPS))
+    found = launches(slowest) if gap >= LEAST_SHARE else None
+    if found is None:
+        return ""
+    rank = f" of rank {slowest.rank}" if len(of.ranks) > 1 else ""
+    return f"Launch gaps{rank}: {_facts(found)}{_pauses(found)}{_remaining(slowest, found)}"
+
+
+def _facts(found: Launches) -> str:
+    every = f", one every {_short(found.interval_s)} on the host" if found.launched > 1 else ""
+    work = f"each for {_short(found.kernel_s)} of work (medians)"
+    noun = "launch" if found.launched == 1 else "launches"
+    return f"{_counted(found.launched)} {noun} per step{every}, {work}."
+
+
+def _pauses(found: Launches) -> str:
+    if not found.pause_s:
+        return ""
+    host = f"; in the longest the host is in {shortened(found.host, 50)}" if found.host else ""
+    long = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(found.pauses)} per step"
+    return f"{long}, {_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
+
+
+def _remaining(rank: RankBreakdown, found: Launches) -> str:
+    """Return what graphs would leave of the step, on devices that have them."""
+    if found.by_graphs >= 0.5:
+        share = 100 * found.by_graphs
+        return f" Graphs launch {share:.0f} % of the kernels ({_counted(found.graphs)} per step)."
+    short_s = found.gap_s - found.pause_s
+    trace = rank.activity.trace
+    vendor = next((name for name, calls in GRAPHS.items() if trace.named(calls).any()), "")
+    if not vendor or found.launched < 2:
+        return ""
+    if short_s < LEAST_SHARE * rank.step_s:
+        return f" Other gaps take less than 3 % of the step, so {vendor} graphs would gain little."
+    return (
+        f" If {vendor} graphs (torch.compile, mode=reduce-overhead) replayed all launches, at least "
+        f"{_ms(rank.step_s - short_s)} of {_ms(rank.step_s)} would remain."
+    )
+
+
+def _of_loader(of: Breakdown) -> Iterator[str]:
+    if of.share_of(State.WAITING_FOR_DATA) < LEAST_SHARE:
+        return
+    traces = [one.activity.trace for one in of.ranks]
+    if any(trace.named("_SingleProcessDataLoaderIter").any() for trace in traces):
+        yield "Data: the loader has no worker processes (num_workers=0): the device waits for each batch."
+    elif any(trace.named("_MultiProcessingDataLoaderIter").any() for trace in traces):
+        yield "Data: the loader has worker processes, and the training thread still waits for them."
+
+
+def communication_lines(of: Breakdown) -> Sequence[str]:
+    """Return how long communication is under way, what hides it, and which kernels compute, too."""
+    busy_s = of.overlapped_s + of.exposed_s
+    if not busy_s:
+        return []
+    lines = [
+        f"Communication: {_ms(busy_s)} per step, {_ms(of.overlapped_s)} hidden behind computing and "
+        f"{_ms(of.exposed_s)} exposed."
+    ]
+    if of.fused_s:
+        rank = max(of.ranks, key=lambda one: one.fused_s)
+        events = np.flatnonzero(rank.activity.fused)
+        names = list(dict.fromkeys(rank.activity.kernel(int(event)) for event in events))
+        shown = ", ".join(shortened(name, 50) for name in names[:2]) + (", …" if len(names) > 2 else "")
+        lines.append(
+            f"Both: {_ms(of.fused_s)} per step are in kernels that compute and communicate ({shown}). They "
+            "count as computing, and as communication hidden behind it."
+        )
+    return lines
+
+
+def _ms(time_s: float) -> str:
+    return f"{1e3 * time_s:.3f} ms"
+
+
+def _short(time_s: float) -> str:
+    """Return a short time in the unit that suits it."""
+    if time_s < 1e-3:
+        return f"{1e6 * time_s:.3g} µs"
+    return f"{1e3 * time_s:.3g} ms" if time_s < 1 else f"{time_s:,.3g} s"
+
+
+def _counted(count: float) -> str:
+    """Return a number per step."""
+    return f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"

@@ -21,8 +21,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.traces.intervals import OwnedTimes, innermost, inside, owners, pieces
-from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace
+from harness.instruments.traces.trace import (
+    EventKind,
+    Ints,
+    Mask,
+    OwnedTimes,
+    RankTrace,
+    innermost,
+    inside,
+    owners,
+    pieces,
+)
 
 
 class KernelRole(IntEnum):

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.activity import Activity
-from harness.instruments.traces.intervals import inside, owners
-from harness.instruments.traces.reading.trace import Ints, Mask
+from harness.instruments.traces.trace import Ints, Mask, inside, owners
 
 
 class State(IntEnum):

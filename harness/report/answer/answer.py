@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from harness.config.variants.optimizations import AGAIN
+from harness.config.optimizations import AGAIN
 from harness.records import Status
 from harness.report.answer.values import VariantEffect, changed, gain, over_fairer, set_up, stated, values_of
 from harness.report.data.result_index import ResultIndex

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims.load import read_yaml
-from harness.config.variants.optimizations import CONF
+from harness.config.optimizations import CONF
 from harness.records import Record
 from harness.report.data.result_index import ResultIndex, Value
 from harness.report.language.spec import ReportBlock

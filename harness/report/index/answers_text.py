@@ -17,8 +17,8 @@ from harness.claims.answers import FEWEST, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, UNDECIDED, Evidence
 from harness.claims.paper import UNIT_OF, PaperClaim, PublicRecord
 from harness.claims.published import summary
+from harness.config.optimizations import question_of, titles
 from harness.config.run import names
-from harness.config.variants.optimizations import question_of, titles
 from harness.records import Origin
 from harness.report.language.spec import Spec, load_spec
 from harness.report.tables.tables import percent

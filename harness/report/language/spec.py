@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.claims.load import read_yaml
+from harness.config.optimizations import CONF
 from harness.config.validation import ConfigError, as_mapping, check_fields
-from harness.config.variants.optimizations import CONF
 from harness.report.language.kinds import KINDS
 from harness.report.language.schema import (
     ALSO,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from harness.config.variants.optimizations import BASELINE
+from harness.config.optimizations import BASELINE
 from harness.report.answer.answer import what_pays
 from harness.report.answer.summary import PAYS, cells_line, claims_line, summary
 from harness.report.figures.figure import Figure

@@ -22,7 +22,7 @@ from harness.report.data.speedup import (
 from harness.report.data.training_metrics import DERIVED, SHOWN_IN, TITLES, TOKENS, title
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables.tables import Footnotes, Table, TableCell, missing, percent, reasoned, show
-from harness.sweep.host_probe import SLOW_BF16
+from harness.sweep.preflight import SLOW_BF16
 from harness.units import human, marked
 
 BREAK_EVEN = "break_even"

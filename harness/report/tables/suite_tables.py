@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.claims.comparisons import Factorial, factorial_of, variant_name
+from harness.claims.judge import Factorial, factorial_of, variant_name
 from harness.claims.values import NoPairsError, compare
 from harness.report.data.result_index import ResultIndex, Value
 from harness.report.data.speedup import SIGNS_LEGEND

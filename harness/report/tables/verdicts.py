@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.claims.comparisons import failing_steps, undecided_steps
-from harness.claims.judge import NOT_JUDGED
+from harness.claims.judge import NOT_JUDGED, failing_steps, undecided_steps
 from harness.claims.model import AdjacentRatio, Claim, Difference, Interpretation, Verdict
 from harness.report.language.spec import ReportBlock, Spec
 from harness.report.tables.tables import Table, TableCell

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from harness.instruments.kept_code import FOLDER
+from harness.instruments.process import COMPILED_FOLDER
 from harness.records import STATUS_UNKNOWN, Group, Limits, Status
 from harness.sweep import failure_classification
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted, CellTurn, event_from_json, now
@@ -240,7 +240,7 @@ def _start(
                     sys.executable,
                     "-u",
                     "-m",
-                    "harness.sweep.worker.worker",
+                    "harness.sweep.worker",
                     str(events_write),
                     str(lifeline_read),
                 ],
@@ -276,7 +276,7 @@ def child_environ(temporary: Path, threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
         "TRITON_CACHE_DIR": f"{compiled}/triton",
-        FOLDER: compiled,
+        COMPILED_FOLDER: compiled,
     }
     return {**ours, **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
 

@@ -34,7 +34,7 @@ from harness.sweep.executors.job_folder import (
     write_once,
 )
 from harness.sweep.executors.local import LocalExecutor
-from harness.sweep.executors.start import executor_context
+from harness.sweep.executors.torchrun import executor_context
 
 DECISIVE = ("cpu", "cores", "gpus", "driver", "python", "versions")
 """Fields of an environment, besides its memory, by which the values of two nodes may differ."""

@@ -16,9 +16,8 @@ from harness.config.schema import RaySchema
 from harness.instruments.distributed.ray_session import NAMESPACE, RayError, RaySession
 from harness.records import Status
 from harness.sweep.executors import ExecutorError
-from harness.sweep.executors.job_folder import JobFolder
+from harness.sweep.executors.job_folder import JobEnd, JobFolder
 from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
-from harness.sweep.executors.submitted_job import JobEnd
 
 ROOT = Path(__file__).parents[3]
 OUT_OF_MEMORY = "running low on memory"

@@ -176,8 +176,8 @@ def main() -> None:
 
     Any failure ends the process before it is ready.
     """
-    from harness.instruments.lifeline import die_with_parent
-    from harness.sweep.worker import worker
+    from harness.instruments.process import die_with_parent
+    from harness.sweep import worker
 
     connection, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     connection.set_inheritable(False)

@@ -1,7 +1,4 @@
-"""Runs cells in children of rank 0 and lets them use every rank that torchrun or srun started.
-
-`keep_ranks` surrounds a whole command: there rank 0 keeps the other ranks, and these never leave it.
-"""
+"""Runs cells in children of rank 0 and lets them use every rank that torchrun or srun started."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.instruments.distributed.launcher_env import Launch, LaunchError, attended, launch, serve
+from harness.instruments.distributed.remote_ranks import Launch, LaunchError, attended, launch, serve
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.local import LocalExecutor
 
@@ -22,21 +19,6 @@ def launched() -> Launch | None:
         raise ExecutorError(str(error)) from None
 
 
-@contextmanager
-def keep_ranks(here: Launch) -> Iterator[None]:
-    """Keep the other ranks for as long as this lasts; of these, each serves in here and does not return.
-
-    Raises ExecutorError where the ranks cannot meet.
-    """
-    if here.rank:
-        serve(here)
-    try:
-        with attended(here):
-            yield
-    except LaunchError as error:
-        raise ExecutorError(str(error)) from None
-
-
 def create(folder: Path, workers: int = 1) -> LocalExecutor:
     """Return the executor for a results folder; raises ExecutorError where no launcher started this."""
     here = launched()
@@ -45,3 +27,19 @@ def create(folder: Path, workers: int = 1) -> LocalExecutor:
             "executor=torchrun: no launcher started this process; run `torchrun ... -m harness` or `srun ...`"
         )
     return LocalExecutor(folder, workers, ranks=f"{here.nodes} x {here.per_node}")
+
+
+@contextmanager
+def executor_context() -> Iterator[None]:
+    """Surround a command: under a launcher, rank 0 keeps the other ranks, and these never leave it.
+
+    Raises ExecutorError where the ranks cannot meet.
+    """
+    here = launched()
+    if here is not None and here.rank:
+        serve(here)
+    try:
+        with attended(here):
+            yield
+    except LaunchError as error:
+        raise ExecutorError(str(error)) from None

@@ -22,7 +22,7 @@ import psutil
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool, RankTimeout
 from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED, RaySession
-from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
+from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Source
 from suites.dataloader.reading.storage import library

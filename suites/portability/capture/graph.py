@@ -34,7 +34,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils.flop_counter import flop_registry
 
-from harness.instruments.kept_code import kept_code
+from harness.instruments.process import kept_code
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
 from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY

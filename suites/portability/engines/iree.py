@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.instruments.kept_code import kept_code
+from harness.instruments.process import kept_code
 from harness.records import HostInfo
 from suites.portability import stablehlo
 from suites.portability.arrays import array_of, tensors_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from harness.instruments.kept_code import kept_code
+from harness.instruments.process import kept_code
 from harness.records import HostInfo
 from suites.portability.arrays import array_of, tensor_of
 from suites.portability.capture.graph import Capture

@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from harness.instruments.triton_kernels import targets
-from harness.instruments.triton_kernels.compiled_on_cpu import compiled_on_cpu
+from harness.instruments.triton_kernels.launch import compiled_on_cpu
 from harness.records import HostInfo, Unavailable
 from suites.portability import stablehlo
 from suites.portability.capture.graph import Capture

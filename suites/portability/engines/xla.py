@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from harness.instruments.timing.threads import only_threads
+from harness.instruments.process import only_threads
 from harness.records import HostInfo
 from suites.portability import stablehlo
 from suites.portability.arrays import array_of, tensors_of

@@ -17,12 +17,11 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
-from harness.instruments.memory.dry_run import calling_line, inductor_code
+from harness.instruments.memory.dry_run import calling_line, substitutes
 from harness.instruments.memory.dry_run.calling_line import CallingLine
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
-from harness.instruments.memory.dry_run.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
-from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
 from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of, with_first_step
+from harness.instruments.memory.dry_run.substitutes import fsdp2_copies_up, fsdp2_streams, unbuilt_kernels
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.memory.workspaces import host_workspace
 from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
@@ -72,7 +71,7 @@ class Device(NamedTuple):
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
     ranks are real ones over gloo, which makes copies that count, and keeps what it sends; they reduce to
     shares in a ring. `architecture`: of CUDA's device. `allocator`: the options of CUDA's caching allocator.
-    `fsdp2_copies_on_own_stream`: see `fsdp2_on_cuda.fsdp2_streams`.
+    `fsdp2_copies_on_own_stream`: see `substitutes.fsdp2_streams`.
     """
 
     name: str = "host"
@@ -195,7 +194,7 @@ def timeline_of_step(
     layers = step.workload.num_hidden_layers
     compiled = step.settings_of("compile")
     if compiled is not None:
-        inductor_code.load()
+        substitutes.load()
     first = FIRST_OF_A_GRAPH if compiled is not None and compiled.get("scope", "model") == "model" else None
     with among_ranks(step, rank):
         if full or not step.layers_alike:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from harness.instruments.distributed.deepspeed_init import choose_accelerator
+from harness.instruments.distributed.deepspeed_engine import choose_accelerator
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 

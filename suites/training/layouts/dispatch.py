@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training, parts_of_sequence, tokens_of_rank
 
 MiB = 2**20

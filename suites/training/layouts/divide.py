@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import DEEP_EP
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTE_MODULES, Ints, Layouts, Training
 

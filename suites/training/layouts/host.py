@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, Ints, Layouts, Training
 from suites.training.layouts.states import RankLayers, RankParameters, parameters_of, sharded
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import routing_kept, summed_kept
 from suites.training.layouts.layout import (
     RECOMPUTES,

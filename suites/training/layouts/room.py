@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training
 from suites.training.workload import Architecture
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from harness.config.user_inputs.hf_config import unknown_model_type
-from harness.instruments.transformer.shape import TransformerShape
+from harness.config.hf_config import unknown_model_type
+from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.architectures.config_classes import config_values
 from suites.training.layouts.architectures.families import (

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from harness.config.user_inputs.config_values import fault, shown
+from harness.config.hf_config import fault, shown
 
 Try = Callable[[Mapping[str, Any]], Any]
 """Builds the model of a config, or runs it; raises where it cannot."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.config.user_inputs.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
+from harness.config.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
 from harness.instruments import torch_internals
 from harness.records import Unavailable, UnavailableWith
 from suites.training.models import fake_transformers

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from harness.config.user_inputs.config_values import shown
+from harness.config.hf_config import shown
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.models import fake_transformers

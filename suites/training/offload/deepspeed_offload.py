@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.instruments.distributed.deepspeed_ops import load
+from harness.instruments.distributed.deepspeed_engine import load
 from harness.records import Unavailable
 from suites.training.optimizers.optimizers import LEARNING_RATE
 from suites.training.resources import Resources

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.instruments.transformer.flop import TRAINING_FLOP
+from harness.instruments.transformer import TRAINING_FLOP
 
 Floats = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
-from harness.config.declarations import DeclaredTechnique, Role, fields_of
-from harness.config.validation import ConfigError, check_value
+from harness.config.validation import ConfigError, DeclaredTechnique, Role, check_value, fields_of
 from harness.records import Unavailable
 from suites.training.contract import Contract, loosest
 from suites.training.declared import TECHNIQUES

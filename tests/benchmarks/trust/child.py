@@ -18,7 +18,7 @@ import torch
 
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Sampling
-from harness.sweep.worker.interleaved_sampler import Rounds
+from harness.sweep.interleaved import Rounds
 from tests.benchmarks.trust.ops import Op
 from tests.benchmarks.trust.units import KINDS, repeated, work
 

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.trust.watching [--out results/trust]
 
-Eight variants of identical work go through `harness.sweep.worker.interleaved_group.run_together` as in a
+Eight variants of identical work go through `harness.sweep.interleaved.run_together` as in a
 worker, for `--budget-s` each: their windows, the clock and what it asks the kernel, clocks and throttling
 where the host shows them, the events that each turn and reading sends (as JSON, written to /dev/null),
 whether rounds are steady and ratios narrow. The processor time of the thread over all rounds that count, less
@@ -28,7 +28,7 @@ from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Cell, Reading, Sampling, Status
 from harness.statistics import is_narrow
 from harness.sweep.executors import CellEvent, CellReading, event_to_json
-from harness.sweep.worker.interleaved_group import WorkerHooks, run_together
+from harness.sweep.interleaved import WorkerHooks, run_together
 from tests.benchmarks.trust.ops import OPS, Op
 from tests.benchmarks.trust.units import work
 

@@ -223,7 +223,7 @@ def test_published_numbers_come_from_committed_rows() -> None:
 
 
 def test_results_of_two_folders_or_machines_are_refused() -> None:
-    from harness.commands.run.suites import judged
+    from harness.commands.suites import judged
 
     data = judged(ROOT / "results/reference/host_optimizer")
     with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):

@@ -12,7 +12,7 @@ from harness.claims.answers import FEWEST, MISQUOTED, answer_claims
 from harness.claims.evidence import Findings
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import PaperClaim, load_answers
-from harness.commands.run.suites import judged
+from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.report.index.suite_index import findings, halves
 

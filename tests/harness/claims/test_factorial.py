@@ -10,7 +10,7 @@ from factorial_records import FACTORS, Gain, factorial_records, independent, ove
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.claims.comparisons import Factorial, factorial_of, shapley_powers
+from harness.claims.judge import Factorial, factorial_of, shapley_powers
 from harness.claims.values import compare
 from harness.records import Record
 

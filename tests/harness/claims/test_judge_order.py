@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from judged import one
 from synthetic import claim, made
 
-from harness.claims.comparisons import failing_steps, order_outcome, undecided_steps
-from harness.claims.judge import judge
+from harness.claims.judge import failing_steps, judge, order_outcome, undecided_steps
 from harness.claims.model import AdjacentRatio, Claim, Difference, Verdict
 from harness.records import Record
 from harness.report.language.spec import ReportBlock, Spec

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from own_texts import MEGATRON, TITAN
 
+from harness.commands.command_line import INFO, SHORT, SHOWN, USAGE
 from harness.commands.entry import DEPENDS, DONE, FAILED, MISTAKE, NO
 from harness.commands.main import COMMANDS, main
-from harness.commands.run.command_line import INFO, SHORT, SHOWN, USAGE
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError

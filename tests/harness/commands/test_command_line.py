@@ -7,13 +7,12 @@ import sys
 import pytest
 import yaml
 
-from harness.commands.listing import WIDTH, list_lines
-from harness.commands.run.command_line import SHOWN, USAGE, Command, read
-from harness.commands.run.config_view import config_yaml, info_lines
+from harness.commands.command_line import SHOWN, USAGE, Command, read
+from harness.commands.listing import WIDTH, config_yaml, info_lines, list_lines
+from harness.config import optimizations, techniques
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError
-from harness.config.variants import optimizations, techniques
 
 REFUSED = [
     (["-m", "suite=memory"], "use workloads=[a,b] only=[x,y] repeats=N"),

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from harness.commands.compare import main
 from harness.commands.compare.change import FALSE_FAILURES, Change, holm, significant, welch
-from harness.commands.compare.command import main
 from harness.commands.compare.comparison import FolderComparison, ResultsFolder, compare_folders, read_folder
 from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
@@ -372,7 +372,7 @@ def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_r
 
 def test_the_command_imports_no_torch_and_help_no_library():
     code = (
-        "import sys; from harness.commands.compare.command import main; "
+        "import sys; from harness.commands.compare import main; "
         "status = main(sys.argv[1:]); "
         "print(status, sorted({'torch', 'pandas', 'scipy', 'yaml', 'hydra'} & set(sys.modules)))"
     )

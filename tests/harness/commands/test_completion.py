@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.commands.run.completion import answer, choices
+from harness.commands.listing import choices, completion_lines
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 
@@ -83,7 +83,7 @@ def test_bash_completes_files_where_python_runs_something_else():
 
 
 def test_zsh_is_given_bashs_completion_and_it_can_be_removed():
-    (zsh,), (bash,) = answer("install=zsh"), answer("install=bash")
+    (zsh,), (bash,) = completion_lines("install=zsh"), completion_lines("install=bash")
     assert zsh.endswith(bash)
     assert "bashcompinit" in zsh
-    assert "unset -f _harness_completion" in answer("uninstall=bash")[0]
+    assert "unset -f _harness_completion" in completion_lines("uninstall=bash")[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands import main as every_command
+from harness.commands.command_line import START, USAGE
 from harness.commands.entry import (
     DONE,
     INTERRUPTED,
@@ -19,7 +20,6 @@ from harness.commands.entry import (
     shortened,
 )
 from harness.commands.main import main
-from harness.commands.run.command_line import START, USAGE
 from harness.config.code_fingerprint import ROOT
 
 LONG = "x" * 5000

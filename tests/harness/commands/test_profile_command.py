@@ -4,20 +4,19 @@ import gzip
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
 from kineto_traces import Writer, write_large
 
 from harness.commands.profile import main
 from harness.config.code_fingerprint import ROOT
-from harness.config.user_inputs.trace_file import trace_digest, workload_from_trace
 from harness.config.validation import ConfigError
+from harness.config.workloads import trace_digest, workload_from_trace
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.output.perfetto import OWN_TRACKS, PER_RANK
-from harness.instruments.traces.reading.kineto import read_trace, read_traces
-from harness.instruments.traces.reading.layers import layer_names
+from harness.instruments.traces.factors import layer_names
+from harness.instruments.traces.kineto import read_trace, read_traces
+from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 
@@ -93,36 +92,6 @@ def test_a_device_of_conf_hardware_gives_the_peak(tmp_path, capsys):
     assert float(theoretical.split()[-1]) == pytest.approx(1.0, rel=0.01)  # ms
 
 
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.rects, self.open, self.links = 0, [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.rects += tag == "rect"
-        self.links += [value for name, value in attrs if name in ("src", "href")]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def test_the_page_needs_no_other_file_and_is_well_formed(tmp_path, capsys):
-    folder = two_ranks(tmp_path)
-    out = tmp_path / "out"
-    assert main([str(folder), f"out={out}"]) == 0
-    page = (out / "timeline.html").read_text()
-    tags = Tags()
-    tags.feed(page)
-    assert not tags.open
-    assert not tags.links
-    assert tags.rects >= 6
-    assert "gemm &lt;&amp;&gt;" in page
-    assert "critical path" in page
-    assert "url(" not in page
-
-
 def test_perfetto_has_the_events_and_our_tracks_with_the_shares(tmp_path):
     folder = two_ranks(tmp_path)
     out = tmp_path / "out"
@@ -144,9 +113,28 @@ def test_perfetto_has_the_events_and_our_tracks_with_the_shares(tmp_path):
             )
             shares = sum(sum(s.by_step_ns) for s in rank.shares if OWN_TRACKS[s.state] == track)
             assert drawn * 1000 == pytest.approx(shares, abs=1e-3)
-    complete = [event for event in events if event["ph"] == "X" and event.get("cat") != "breakdown"]
+    complete = [
+        event
+        for event in events
+        if event["ph"] == "X" and event.get("cat") not in ("breakdown", "critical path")
+    ]
     assert len(complete) == sum(len(rank.activity.trace) for rank in found.ranks)
     assert min(event["ts"] for event in complete) == 0
+
+
+def test_perfetto_has_the_critical_path_of_every_step(tmp_path):
+    folder = two_ranks(tmp_path)
+    out = tmp_path / "out"
+    assert main([str(folder), f"out={out}"]) == 0
+    events = json.loads(gzip.decompress((out / "perfetto.json.gz").read_bytes()))["traceEvents"]
+    found = breakdown(read_traces(folder))
+    path = [event for event in events if event.get("cat") == "critical path"]
+    expected = [part for step in range(len(found.step_numbers)) for part in critical_path(found, step)]
+    assert [event["name"] for event in path] == [f"rank {found.ranks[part.rank].rank}" for part in expected]
+    assert sum(event["dur"] for event in path) * 1000 == sum(p.end_ns - p.start_ns for p in expected)
+    assert {event["pid"] for event in path}.isdisjoint(
+        event["pid"] for event in events if event.get("cat") not in (None, "critical path")
+    )
 
 
 def test_layers_are_modules_and_backward_has_those_of_forward(tmp_path):
@@ -258,8 +246,8 @@ def test_a_relative_path_of_a_trace_is_made_absolute(tmp_path, monkeypatch):
 def test_the_parent_checks_a_trace_without_torch(tmp_path):
     path = two_ranks(tmp_path) / "rank0.json"
     code = (
-        "import sys\nfrom pathlib import Path\nfrom harness.config.user_inputs import trace_file\n"
-        f"trace_file._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
+        "import sys\nfrom pathlib import Path\nfrom harness.config import workloads\n"
+        f"workloads._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

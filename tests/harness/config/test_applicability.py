@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from planned import RUN
 
+from harness.config.optimizations import SUITES, Variant, applies, checked_alternatives, left_out
 from harness.config.protocols import optimization_file
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.config.variants.applicability import applies, checked_alternatives, left_out
-from harness.config.variants.optimizations import SUITES, Variant
 from harness.records import Sampling
 from harness.sweep.plan import is_planned, not_planned, plan
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from harness.commands.run.completion import choices
+from harness.commands.listing import choices
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
+from harness.config.techniques import checked_techniques, names, settings_of
 from harness.config.validation import NUMBERS, ConfigError
-from harness.config.variants.techniques import checked_techniques, names, settings_of
 from harness.sweep.plan import plan
 from suites.training.declared import TECHNIQUES
 

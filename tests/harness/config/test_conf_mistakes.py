@@ -7,9 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 
+from harness.config import optimizations
 from harness.config import run as config
 from harness.config.validation import ConfigError, check_declarations, check_relations, check_value
-from harness.config.variants import optimizations
 
 
 @pytest.fixture

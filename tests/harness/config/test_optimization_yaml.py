@@ -8,10 +8,9 @@ import pytest
 import yaml
 from planned import RUN
 
-from harness.config.declarations import DeclaredTechnique
-from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import Variant, optimizations, titles, variants
-from harness.config.variants.techniques import checked_techniques
+from harness.config.optimizations import Variant, optimizations, titles, variants
+from harness.config.techniques import checked_techniques
+from harness.config.validation import ConfigError, DeclaredTechnique
 from harness.sweep.plan import plan, read_plan, write_plan
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from harness.commands.grammar import device_of
 from harness.config.run import names
+from harness.config.techniques import IN_LISTS, combination, declared
 from harness.config.validation import ConfigError
-from harness.config.variants.techniques import IN_LISTS, combination, declared
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from places import SUPPORT
 from toy.sweep import cell, environ, group, sweep
 
 from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.optimizations import optimizations, read_yaml, settings_of
 from harness.config.protocols import (
     FUNCTIONS,
     OPTIMIZATION,
@@ -24,7 +25,6 @@ from harness.config.protocols import (
 )
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import optimizations, read_yaml, settings_of
 from harness.records import Status
 
 TOY = SUPPORT / "toy" / "toy_suites"

@@ -8,8 +8,7 @@ from omegaconf import OmegaConf
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
-from harness.config.run import checked, compose_run, load, names, workers_of
-from harness.config.selection import left_out, select
+from harness.config.run import checked, compose_run, left_out, load, names, select, workers_of
 from harness.config.validation import ConfigError
 from harness.report.output.markdown import counted
 from harness.report.output.terminal import show

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from harness.config.declarations import Role
 from harness.config.run import load
+from harness.config.validation import Role
 from harness.records import Unavailable
 from suites.kernels.step.training_step import step_of
 from suites.training.techniques import build_step, combined, named, role_of, strategy_of

@@ -3,9 +3,8 @@
 import pytest
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.declarations import DeclaredTechnique
-from harness.config.validation import ConfigError
-from harness.config.variants.techniques import TECHNIQUE, check_functions, names, settings_of
+from harness.config.techniques import TECHNIQUE, check_functions, names, settings_of
+from harness.config.validation import ConfigError, DeclaredTechnique
 from suites.training.declared import Level, technique
 
 GUIDE = (ROOT / "docs/extend/adding-a-technique.md").read_text()

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.config.run import load
-from harness.config.user_inputs import hf_config
-from harness.config.user_inputs.hf_config import (
+from harness.config import hf_config
+from harness.config.hf_config import (
     has_size,
     model_types,
     read_workload_file,
     unknown_model_type,
     workload_from_file,
 )
+from harness.config.run import load
 from harness.config.validation import ConfigError
 
 LLAMA = {
@@ -161,7 +161,7 @@ def test_any_json_is_read_or_refused_in_one_line(
 
 def test_nothing_heavy_is_imported() -> None:
     """The parent answers in under a second; neither torch nor transformers may come in through this."""
-    module = "harness.config.user_inputs.hf_config"
+    module = "harness.config.hf_config"
     code = f"import sys, {module}; print({{'torch', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

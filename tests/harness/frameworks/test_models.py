@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.user_inputs.hf_config import read_workload_file
-from harness.config.variants.optimizations import read_yaml
+from harness.config.hf_config import read_workload_file
+from harness.config.optimizations import read_yaml
 from harness.frameworks.megatron_model import model_config, model_parts
 from harness.frameworks.models import (
     canonical,

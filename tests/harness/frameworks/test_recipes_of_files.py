@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from harness.config.variants.techniques import combination
+from harness.config.techniques import combination
 from harness.frameworks.techniques import STEADY, techniques_of
 from harness.question import Adapters, question_of
 

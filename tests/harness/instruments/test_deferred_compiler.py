@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from places import ROOT
 
-from harness.instruments.deferred_compiler import defer_compiler, is_deferred
+from harness.instruments.memory.dry_run.substitutes import defer_compiler, is_deferred
 
 
 def in_a_process(lines: str) -> None:
@@ -17,7 +17,8 @@ def in_a_process(lines: str) -> None:
     start = """
         import sys
         import torch
-        from harness.instruments.deferred_compiler import defer_compiler, is_deferred, load_compiler
+        from harness.instruments.memory.dry_run.substitutes import defer_compiler, is_deferred
+        from harness.instruments.memory.dry_run.substitutes import load_compiler
         defer_compiler()
         assert is_deferred()
     """

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.instruments.kept_code import FOLDER, kept_code
+from harness.instruments.process import COMPILED_FOLDER, kept_code
 from harness.sweep.executors.child import child_environ
 
 PROGRAM = """
 import os, sys
-from harness.instruments.kept_code import kept_code
+from harness.instruments.process import kept_code
 made = []
 found = kept_code(lambda: made.append(1) or b"code of " + sys.argv[1].encode(), "engine", sys.argv[1])
 print(found.method, found.code.decode(), len(made))
@@ -25,7 +25,7 @@ def in_a_child(environ, name):
 
 
 def test_a_later_child_of_the_sweep_finds_what_an_earlier_one_made(tmp_path, monkeypatch):
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(COMPILED_FOLDER, raising=False)
     first, second = (child_environ(tmp_path / "sweep" / name, 1) for name in ("a", "b"))
     assert in_a_child(first, "graph") == "cold code of graph 1"
     assert in_a_child(second, "graph") == "cached code of graph 0"
@@ -36,12 +36,12 @@ def test_a_later_child_of_the_sweep_finds_what_an_earlier_one_made(tmp_path, mon
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch):
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(COMPILED_FOLDER, raising=False)
     assert [kept_code(lambda: b"x", "a") for _ in range(2)] == [(b"x", ""), (b"x", "")]
 
 
 def test_parts_of_a_key_are_apart_and_nothing_half_written_stays(monkeypatch, tmp_path):
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(COMPILED_FOLDER, str(tmp_path))
     assert kept_code(lambda: b"1", "a", "b").method == "cold"
     assert kept_code(lambda: b"2", "ab").code == b"2"
     assert kept_code(lambda: b"3", "a", "b") == (b"1", "cached")

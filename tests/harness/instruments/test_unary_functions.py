@@ -10,25 +10,25 @@ import pytest
 import torch
 
 from harness.config.code_fingerprint import ROOT
-from harness.instruments import unary_functions
 from harness.instruments.distributed import rank_worker
-from harness.sweep.worker import worker
+from harness.instruments.process import UNARY_FUNCTIONS
+from harness.sweep import worker
 
 FIRST_CALLS = """
 import torch
-from harness.instruments import unary_functions
+from harness.instruments.process import UNARY_FUNCTIONS, call_unary_functions
 torch.set_num_threads(2)
-unary_functions.call_each()
+call_unary_functions()
 x = torch.linspace(0.01, 0.99, 1 << 17)
-for name in set(unary_functions.FUNCTIONS) - {"trunc"}:
+for name in set(UNARY_FUNCTIONS) - {"trunc"}:
     function = getattr(torch, name)
     error = (function(x) - function(x.double())).abs().max() / function(x.double()).abs().max()
     assert error < 1e-6, f"{name}: {error:.1e}"
 """
 WITHOUT_TORCH = """
 import sys
-from harness.instruments import unary_functions
-unary_functions.call_each()
+from harness.instruments.process import call_unary_functions
+call_unary_functions()
 assert "torch" not in sys.modules
 """
 
@@ -37,7 +37,8 @@ assert "torch" not in sys.modules
 def called(monkeypatch):
     """Return the names of what is called, in order."""
     names = []
-    monkeypatch.setattr(unary_functions, "call_each", lambda: names.append("call_each"))
+    for module in (worker, rank_worker):
+        monkeypatch.setattr(module, "call_unary_functions", lambda: names.append("call_each"))
     return names
 
 
@@ -50,7 +51,7 @@ def test_of_a_new_process(code):
 def test_they_are_those_that_torch_leaves_to_mkl():
     header = Path(torch.__file__).parent / "include/ATen/cpu/vml.h"
     left = re.findall(r"^IMPLEMENT_VML_MKL\((\w+), \w+\)", header.read_text(), re.MULTILINE)
-    assert sorted(left) == sorted(unary_functions.FUNCTIONS)
+    assert sorted(left) == sorted(UNARY_FUNCTIONS)
 
 
 def test_a_cell_calls_each_before_its_suite_computes(called, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
 from harness.sweep.store import read_records
 

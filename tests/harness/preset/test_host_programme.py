@@ -15,10 +15,16 @@ from harness.claims.paper import load_answers
 from harness.commands.main import main
 from harness.config.run import Run, load
 from harness.config.validation import ConfigError
-from harness.preset.programme import PresetHost, Programme, claims_of, coverage, planned_programme
-from harness.preset.request import PresetRequest, load_preset
-from harness.preset.run import PROGRAMME, run_programme
-from harness.preset.view import programme_lines
+from harness.preset.programme import (
+    PresetHost,
+    PresetRequest,
+    Programme,
+    claims_of,
+    coverage,
+    load_preset,
+    planned_programme,
+)
+from harness.preset.run import PROGRAMME, programme_lines, run_programme
 from harness.records import Cell, Limits, Record
 from harness.sweep.environment import describe
 from harness.sweep.plan import write_plan
@@ -36,7 +42,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("harness.preset.programme.describe", lambda: here)
     monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
     monkeypatch.setattr("harness.sweep.sweep.probe", lambda *_: None)
-    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
     few = {suite: [one for one in ASKED[suite] if one.id in own] for suite, own in CLAIMS.items()}
     monkeypatch.setattr("harness.preset.programme.claims_of", lambda preset: few)
 

@@ -1,7 +1,7 @@
 """In which order a preset's tasks are run, and which of them a budget has time for."""
 
 from harness.preset.programme import ClaimTarget, Task, done_by, ordered, settled
-from harness.preset.view import sweeps
+from harness.preset.run import sweeps
 
 
 def task(workload, seconds=60.0, suite="one"):

@@ -11,12 +11,19 @@ from harness.claims.load import load_claims
 from harness.claims.values import REFERENCE
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import CONF
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import CONF
-from harness.preset.programme import claims_about, done_by, planned_programme, settled
-from harness.preset.request import PresetRequest, load_preset, requested
-from harness.preset.view import programme_lines
+from harness.preset.programme import (
+    PresetRequest,
+    claims_about,
+    done_by,
+    load_preset,
+    planned_programme,
+    requested,
+    settled,
+)
+from harness.preset.run import programme_lines
 from harness.sweep.environment import Gpu, describe
 
 H100, A100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"
@@ -33,7 +40,7 @@ def on(monkeypatch, tmp_path):
         monkeypatch.setattr("harness.preset.programme.describe", lambda: here)
         monkeypatch.setattr("harness.sweep.executors.local.describe", lambda ranks="": here)
         monkeypatch.setattr("harness.preset.programme.visible_gpus", lambda: gpus)
-        monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+        monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
         return planned_programme(PresetRequest("gpu", budget_min, str(tmp_path / "gpu")))
 
     return planned

@@ -11,8 +11,7 @@ from test_preset import H100, SIZES_B
 from harness.commands.main import main
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.preset.programme import PresetHost, Programme, ordered
-from harness.preset.request import Preset, PresetRequest, SuitePreset
+from harness.preset.programme import Preset, PresetHost, PresetRequest, Programme, SuitePreset, ordered
 from harness.preset.run import PROGRAMME, ended_within, run_programme
 from harness.sweep.runner import Interrupted
 

@@ -9,7 +9,7 @@ from test_answer import only
 from test_report_timed import EFFECTS
 from timed import timed_findings
 
-from harness.commands.run.suites import judged
+from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.report.answer.answer import answer_block, finding, what_pays

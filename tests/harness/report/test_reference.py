@@ -16,7 +16,7 @@ from browser import complaints, needs_a_browser, opened
 from harness.claims.answers import AnsweredClaim, answer_claims
 from harness.claims.evidence import Findings
 from harness.claims.paper import load_answers
-from harness.commands.run.suites import judged
+from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.report import write_index, write_report
 from harness.report.answer.answer import finding

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import workloads_of
 from harness.config.run import names
-from harness.config.variants.optimizations import workloads_of
 from harness.report import gather
 from harness.sweep.store import read_records
 

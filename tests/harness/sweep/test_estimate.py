@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from planned import RUN, cells
 
 from harness.records import Group, Limits, Record, Sampling
-from harness.sweep import estimate as module
+from harness.sweep import plan as module
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.estimate import (
+from harness.sweep.plan import (
     PACE_AFTER_S,
     START_UP_S,
     Basis,
@@ -21,8 +21,9 @@ from harness.sweep.estimate import (
     as_time,
     earlier_seconds,
     estimate,
+    plan,
+    write_plan,
 )
-from harness.sweep.plan import plan, write_plan
 from harness.sweep.store import RECORDS, Store
 
 LIMITS = Limits(100.0)

@@ -8,19 +8,18 @@ import pytest
 from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
-from harness.commands.run.suites import run_command
+from harness.commands.suites import run_command
+from harness.config.optimizations import AGAIN, BASELINE, Variant
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import AGAIN, BASELINE, Variant
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling, Status
-from harness.sweep import host_probe, sweep
+from harness.sweep import preflight, sweep
 from harness.sweep.environment import Gpu, describe
 from harness.sweep.executors.local import create
-from harness.sweep.host_probe import HostProbe, fit_to_host, keep, probe, survey, too_slow
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
-from harness.sweep.runner import pending, run
-from harness.sweep.skip_rules import NOT_TRIED
+from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, survey, too_slow
+from harness.sweep.runner import NOT_TRIED, pending, run
 from harness.sweep.store import Store, read_records
 
 SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
@@ -46,15 +45,15 @@ def stub(monkeypatch, found):
         asked.append(group)
         return found._asdict()
 
-    monkeypatch.setattr(host_probe, "in_child", in_child)
+    monkeypatch.setattr(preflight, "in_child", in_child)
     return asked
 
 
 def flop_of(monkeypatch, cells):
     """Return the FLOP of bf16 products by cell, as the child finds them where they are slow."""
-    from harness.instruments.timing import matmul_probe
+    from harness.instruments.memory import bf16_products
 
-    monkeypatch.setattr(matmul_probe, "bf16_is_slow", lambda: True)
+    monkeypatch.setattr(bf16_products, "bf16_is_slow", lambda: True)
     return survey(Group(tuple(cells)))["bf16_FLOP"]
 
 
@@ -113,7 +112,7 @@ def test_a_child_that_fails_is_a_warning_and_no_end(monkeypatch, tmp_path, kerne
 
 
 def test_the_child_measures():
-    found = HostProbe(**in_child("harness.sweep.host_probe", "survey", [[], "suites", None], 120.0))
+    found = HostProbe(**in_child("harness.sweep.preflight", "survey", [[], "suites", None], 120.0))
     assert found.bf16_FLOP == {}
     assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
 
@@ -270,7 +269,7 @@ def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, c
     monkeypatch.setattr(
         "harness.config.run.load", lambda words: [replace(one, plan_only=True) for one in runs]
     )
-    monkeypatch.setattr("harness.sweep.estimate.RESULTS", ())
+    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
     run_command(["suite=all", "plan=true"])
     printed = capsys.readouterr().out.splitlines()
     cells = 2 * len(groups_of(runs[0])) * len(groups_of(runs[0])[0].cells)

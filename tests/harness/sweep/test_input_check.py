@@ -4,8 +4,8 @@ import pytest
 from toy.sweep import cell, group
 
 from harness.config.validation import ConfigError
-from harness.sweep import input_check
-from harness.sweep.input_check import refuse_bad_inputs
+from harness.sweep import preflight
+from harness.sweep.preflight import refuse_bad_inputs
 
 
 def no_such_suite():
@@ -20,6 +20,6 @@ def test_a_suite_that_fails_to_build_is_one_line():
 
 
 def test_a_suite_that_builds_for_too_long_is_one_line(monkeypatch):
-    monkeypatch.setattr(input_check, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(preflight, "BUILD_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigError, match=r"it took longer than 0\.01 s"):
         refuse_bad_inputs(no_such_suite())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import RUN, cells
 
-from harness.config.variants.optimizations import Variant
+from harness.config.optimizations import Variant
 from harness.records import Limits, Sampling
 from harness.sweep.plan import not_planned, plan
 

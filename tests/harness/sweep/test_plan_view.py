@@ -5,9 +5,8 @@ from dataclasses import replace
 from planned import RUN
 
 from harness.records import Limits, Record
-from harness.sweep.estimate import Basis, CellEstimate, estimate
-from harness.sweep.plan import plan
-from harness.sweep.plan_view import announcement, plan_lines
+from harness.sweep.plan import Basis, CellEstimate, estimate, plan
+from harness.sweep.progress import announcement, plan_lines
 from harness.sweep.sweep import total_line
 
 RUN_1 = replace(RUN, repeats=1, limits=Limits(100.0))

@@ -11,8 +11,8 @@ from places import SUPPORT
 from toy.sweep import cell, environ, group
 
 from harness.records import Record
-from harness.sweep.estimate import Basis, CellEstimate, SweepEstimate
 from harness.sweep.executors import CellFinished, CellStarted
+from harness.sweep.plan import Basis, CellEstimate, SweepEstimate
 from harness.sweep.progress import Progress
 from harness.sweep.store import Store
 

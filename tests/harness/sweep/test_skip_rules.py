@@ -1,7 +1,7 @@
 """Skip rules: what the end of one cell implies for larger shapes and further repeats."""
 
 from harness.records import Cell, Record, Status
-from harness.sweep.skip_rules import SkipRules
+from harness.sweep.runner import SkipRules
 
 
 def record(status, variant="a", reason="", repeat=0, **workload):

@@ -12,7 +12,7 @@ from harness.config.code_fingerprint import ROOT
 HAVING_A_TURN = """
 import sys
 from pathlib import Path
-from harness.sweep.turn import turn
+from harness.sweep.store import turn
 
 with turn(Path(sys.argv[1])):
     print("here", flush=True)

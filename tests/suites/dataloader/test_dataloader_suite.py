@@ -24,7 +24,7 @@ from places import PYTHONPATH
 
 import suites.dataloader.suite as suite
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
+from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Origin, Reading, Unavailable, WrongResult
 from suites.dataloader.batch import (
     END,

@@ -17,7 +17,7 @@ from variants import applied, tiny_run
 
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.instruments.network import emulated_network
-from harness.instruments.network.leaf_spine.routing import RoutingPolicy, flows_of
+from harness.instruments.network.routing import RoutingPolicy, flows_of
 from harness.records import Unavailable, WrongResult
 from suites.fabric import emulated, on_rank
 from suites.fabric import suite as fabric

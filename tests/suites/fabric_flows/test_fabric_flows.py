@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from harness.instruments.network.routing import RoutingPolicy
 from harness.records import Origin, Unavailable, WrongResult
 from suites.fabric_flows import optimizations
 from suites.fabric_flows import suite as fabric_flows

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.instruments.distributed.launcher_env import Launch
+from harness.instruments.distributed.remote_ranks import Launch
 from harness.records import Unavailable
 from suites.interconnect.training_cluster import backend_of, network_of
 

@@ -10,10 +10,10 @@ import torch
 import variants
 from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 
+from harness.config.optimizations import applies
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.config.variants.applicability import applies
-from harness.instruments.memory.process.free_memory import free_bytes
+from harness.instruments.memory.allocator import free_bytes
 from harness.instruments.triton_kernels.targets import TARGETS, Usage, usage
 from harness.records import HostInfo, Reading, Unavailable
 from suites.kernels import suite as kernels

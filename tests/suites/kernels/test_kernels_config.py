@@ -144,7 +144,7 @@ def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free_B = [30e6]
-    for module in ("harness.instruments.memory.process.free_memory", "suites.kernels.suite"):
+    for module in ("harness.instruments.memory.allocator", "suites.kernels.suite"):
         monkeypatch.setattr(f"{module}.free_bytes", lambda device: free_B[0])
     config = {**json.loads((DATA / "llama.json").read_text()), "num_hidden_layers": 64}
 

@@ -13,9 +13,9 @@ import variants
 from technique_cases import ALONE
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.config.declarations import DeclaredTechnique, Role
+from harness.config.optimizations import applies
 from harness.config.run import load
-from harness.config.variants.applicability import applies
+from harness.config.validation import DeclaredTechnique, Role
 from harness.records import Reading, Unavailable, WrongResult
 from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS, adamw

@@ -13,7 +13,7 @@ from offload_ranks import COUNT, SEED, WORKLOAD, placed, pools, subject_of
 
 import suites.offload.suite as offload
 from harness.config.code_fingerprint import ROOT
-from harness.instruments.distributed.deepspeed_ops import missing
+from harness.instruments.distributed.deepspeed_engine import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
 from suites.offload.ranks import Ranks, backend_of

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 from offload_ranks import BF16, BLOCKS, COUNT, REST, WORKLOAD, pools, subject_of
 
-from harness.instruments.distributed.deepspeed_ops import missing
+from harness.instruments.distributed.deepspeed_engine import missing
 
 __all__ = ["pools"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.instruments.kept_code import FOLDER
+from harness.instruments.process import COMPILED_FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.portability import stablehlo
 from suites.portability.capture import graph as rewrites
@@ -294,7 +294,7 @@ def test_what_engines_share_is_made_once_and_counts_for_each(monkeypatch):
 
 
 def test_stablehlo_of_an_earlier_process_counts_with_its_own_seconds(monkeypatch, tmp_path):
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(COMPILED_FOLDER, str(tmp_path))
 
     def slowly(exported):
         time.sleep(0.2)

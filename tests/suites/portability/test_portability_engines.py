@@ -6,10 +6,11 @@ from importlib import import_module
 import pytest
 import torch
 
-from harness.instruments.kept_code import FOLDER
+from harness.instruments.process import COMPILED_FOLDER
 from harness.instruments.triton_kernels import targets
-from harness.instruments.triton_kernels.compiled_on_cpu import (
+from harness.instruments.triton_kernels.launch import (
     compiled_on_cpu,
+    is_compiling_on_cpu,
     kind_of,
     over_a_range,
     upgraded,
@@ -17,7 +18,7 @@ from harness.instruments.triton_kernels.compiled_on_cpu import (
 )
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 from suites.portability.capture import dynamic
 from suites.portability.capture.graph import Problem
 from suites.portability.capture.problem import problem_of
@@ -52,7 +53,7 @@ def test_an_engine_computes_a_training_step_as_float64_does(name):
 @pytest.mark.parametrize("name", ["iree", "openvino", "onnx_runtime", "tvm"])
 def test_code_that_a_process_kept_serves_a_later_one_with_other_values(name, monkeypatch, tmp_path):
     module = available(name)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(COMPILED_FOLDER, str(tmp_path))
     for seed, method in ((4, "cold"), (5, "cached")):
         session = prepare(module.apply(build(TINY, seed)))
         check(session)
@@ -234,11 +235,9 @@ def test_arguments_have_tritons_types():
 
 
 def test_compiled_kernels_are_active_inside_the_block_alone():
-    from harness.instruments.triton_kernels import compiled_on_cpu as module
-
     with compiled_on_cpu():
-        assert module.active()
-    assert not module.active()
+        assert is_compiling_on_cpu()
+    assert not is_compiling_on_cpu()
 
 
 def test_constants_of_torch_mlir_are_stablehlos():

@@ -7,7 +7,7 @@ import pytest
 import triton
 
 from harness.records import Note, Reading
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 from suites.portability.engines import iree, iree_targets
 from suites.portability.suite import build, check, prepare, read_once
 

@@ -35,7 +35,7 @@ STEPS: dict[str, tuple[str, int, list[Any]]] = {
 def main(how: str) -> None:
     """Print the dry runs, and what was loaded for them."""
     if how == "lightly":
-        from harness.instruments.deferred_compiler import defer_compiler
+        from harness.instruments.memory.dry_run.substitutes import defer_compiler
         from suites.training.models.light_transformers import import_lightly
 
         defer_compiler()
@@ -43,7 +43,7 @@ def main(how: str) -> None:
     else:
         __import__("torch._dynamo")
         __import__("transformers")
-    from harness.instruments.deferred_compiler import is_deferred
+    from harness.instruments.memory.dry_run.substitutes import is_deferred
     from suites.training.dry_run.dry_run import Device, dry_run
     from suites.training.dry_run.live_tensors import live_tensors
     from suites.training.techniques import build_step

@@ -12,7 +12,7 @@ from places import PYTHONPATH
 from variants import applied
 
 from harness.config.run import load
-from harness.instruments.distributed.deepspeed_ops import missing
+from harness.instruments.distributed.deepspeed_engine import missing
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, baseline

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from harness.config.optimizations import Variant
 from harness.config.run import Run
-from harness.config.variants.optimizations import Variant
 from harness.records import Limits
 from harness.sweep.plan import plan
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from harness.config.optimizations import applies
 from harness.config.run import load
-from harness.config.variants.applicability import applies
 from harness.instruments.memory.allocator import memory_events, memory_profile
 from harness.instruments.memory.bf16_products import (
     fast_bf16_products,

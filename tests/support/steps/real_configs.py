@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.config.user_inputs.hf_config import LAYERS, read_workload_file
+from harness.config.hf_config import LAYERS, read_workload_file
 
 FOLDER = Path(__file__).parents[2] / "data" / "configs"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))

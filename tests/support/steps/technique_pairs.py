@@ -16,9 +16,9 @@ from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run
 
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import Variant, suites_with_techniques
 from harness.config.protocols import close, prepared
-from harness.config.variants.optimizations import Variant, suites_with_techniques
-from harness.config.variants.techniques import names
+from harness.config.techniques import names
 from harness.records import Unavailable
 from suites.training import techniques
 

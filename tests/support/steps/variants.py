@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from harness.config import protocols
+from harness.config.optimizations import Variant
 from harness.config.run import Run, compose_suite, load
 from harness.config.validation import check_fields, check_relations
-from harness.config.variants.optimizations import Variant
 from harness.records import HostInfo
 from suites.training import techniques
 

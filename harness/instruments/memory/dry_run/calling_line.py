@@ -19,8 +19,8 @@ from types import FrameType
 import torch
 
 from harness.instruments import torch_internals
-from harness.instruments.lifeline import die_with_starter
 from harness.instruments.memory.memory_timeline import Timeline, from_bytes, to_bytes
+from harness.instruments.process import die_with_starter
 
 LIBRARIES = (
     str(Path(torch.__file__).parent),

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.claims.comparisons import Factorial
+from harness.claims.judge import Factorial
 from harness.report.data.result_index import ResultIndex, Value
 from harness.report.data.training_metrics import application, performance_portability, time_of
 from harness.report.figures.axes import (

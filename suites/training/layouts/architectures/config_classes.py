@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.config.user_inputs.config_values import fault, shown
+from harness.config.hf_config import fault, shown
 from harness.records import Unavailable
 from suites.training.layouts.architectures.derived import FAULTS, PROPERTIES, Values, derive
 from suites.training.models.config_fault import IGNORED, PYTHON_TYPES

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 
 FLASH_ROWS, FLASH_COLUMNS = 128, 32
 """Multiples to which flash attention's backward kernel rounds sequences and heads: flash_api.cpp, mha_bwd."""

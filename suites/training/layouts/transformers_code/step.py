@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.layout import OPTIMIZER_STATES_B, RECOMPUTES, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from harness.answer import NearestStep
-from harness.instruments.transformer.flop import model_flop_per_token
+from harness.instruments.transformer import model_flop_per_token
 from harness.question import Question
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import published_steps

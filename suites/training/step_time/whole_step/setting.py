@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training
 from suites.training.step_time.collectives import NodeLinks
 from suites.training.step_time.rates.constants import (

@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
-from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
+from harness.instruments.distributed.deepspeed_engine import choose_accelerator, initialize
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.declared import ZeROSettings

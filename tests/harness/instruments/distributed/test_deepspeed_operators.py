@@ -13,9 +13,14 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from harness.instruments.distributed import deepspeed_ops
-from harness.instruments.distributed.deepspeed_init import choose_accelerator
-from harness.instruments.distributed.deepspeed_ops import BUILDERS, main, missing, programs
+from harness.instruments.distributed import deepspeed_engine
+from harness.instruments.distributed.deepspeed_engine import (
+    BUILDERS,
+    choose_accelerator,
+    main,
+    missing,
+    programs,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +29,7 @@ def _all_is_there(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so")
-    monkeypatch.setattr(deepspeed_ops, "HEADERS", (__file__,))
+    monkeypatch.setattr(deepspeed_engine, "HEADERS", (__file__,))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
@@ -59,7 +64,7 @@ def test_what_every_operator_needs_is_named(monkeypatch, operator, place, name, 
     ("place", "name", "value"),
     [
         (ctypes.util, "find_library", lambda name: None),
-        (deepspeed_ops, "HEADERS", ("/nowhere/libaio.h",)),
+        (deepspeed_engine, "HEADERS", ("/nowhere/libaio.h",)),
     ],
 )
 def test_files_need_libaio_and_the_host_optimizer_does_not(monkeypatch, place, name, value):
@@ -82,8 +87,8 @@ def test_with_a_gpu_it_is_compiled_for_cuda(monkeypatch, operator, home, said):
 
 def test_ahead_of_time_what_can_be_had_is_compiled_and_the_rest_named(monkeypatch, capsys):
     compiled = []
-    monkeypatch.setattr(deepspeed_ops, "load", compiled.append)
-    monkeypatch.setattr(deepspeed_ops, "HEADERS", ())
+    monkeypatch.setattr(deepspeed_engine, "load", compiled.append)
+    monkeypatch.setattr(deepspeed_engine, "HEADERS", ())
     main()
     assert compiled == ["cpu_adam"]
     assert capsys.readouterr().out.startswith("async_io: needs libaio")
@@ -104,7 +109,7 @@ def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_p
         lock.parent.mkdir(parents=True)
         lock.touch()
     with held.open():
-        deepspeed_ops.clear_lock("cpu_adam", tmp_path)
+        deepspeed_engine.clear_lock("cpu_adam", tmp_path)
         assert (dead.exists(), held.exists()) == (False, True)
 
 
@@ -121,10 +126,10 @@ def test_before_loading_dead_locks_go_and_no_debug_information_is_made(monkeypat
     )
     builders = SimpleNamespace(AsyncIOBuilder=lambda: builder)
     monkeypatch.setitem(sys.modules, "deepspeed.ops.op_builder", builders)
-    monkeypatch.setattr(deepspeed_ops, "choose_accelerator", lambda: None)
+    monkeypatch.setattr(deepspeed_engine, "choose_accelerator", lambda: None)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", os.environ["PATH"])  # load() adds to it
-    deepspeed_ops.load("async_io")
+    deepspeed_engine.load("async_io")
     assert left == [[False, False]]
     assert flags == [["-O3", "-g", "-g0"]]
 

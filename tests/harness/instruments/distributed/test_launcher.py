@@ -13,7 +13,9 @@ from launched import SMALL, SRUN, TORCHRUN
 from marked import MARK, marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
-from harness.instruments.distributed.launcher_env import (
+from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
+from harness.instruments.distributed.rank_worker import LEASE_S, STORE
+from harness.instruments.distributed.remote_ranks import (
     REMOTE,
     RUN,
     Launch,
@@ -22,8 +24,6 @@ from harness.instruments.distributed.launcher_env import (
     launch,
     places,
 )
-from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
-from harness.instruments.distributed.rank_worker import LEASE_S, STORE
 from harness.records import Origin, Status, Unavailable, measurement
 from harness.sweep.store import read_records
 
@@ -166,7 +166,7 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
     assert MARK in os.environ
     code = (
         "import os, signal\n"
-        "from harness.instruments.distributed.launcher_env import attended, launch\n"
+        "from harness.instruments.distributed.remote_ranks import attended, launch\n"
         "with attended(launch()):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

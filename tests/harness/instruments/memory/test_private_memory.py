@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.instruments.memory.process import private_memory
-from harness.instruments.memory.process.private_memory import (
+from harness.instruments.memory import process_memory
+from harness.instruments.memory.process_memory import (
     EXACT,
     SMALL_STACKS,
     STACK_KIB,
@@ -26,7 +26,7 @@ def child(code, *command, **environment):
     """Return what the code printed in a process of its own."""
     before = (
         "import mmap, resource, threading\n"
-        "from harness.instruments.memory.process.private_memory import private_bytes, private_limit\n"
+        "from harness.instruments.memory.process_memory import private_bytes, private_limit\n"
         "MIB = 2**20\n"
     )
     done = subprocess.run(
@@ -161,6 +161,6 @@ def test_small_stacks_are_as_small_as_stated():
 
 
 def test_a_kernel_that_does_not_tell_is_unavailable(monkeypatch):
-    monkeypatch.setattr(private_memory.Path, "read_text", lambda path: "VmRSS:\t 100 kB\n")
+    monkeypatch.setattr(process_memory.Path, "read_text", lambda path: "VmRSS:\t 100 kB\n")
     with pytest.raises(Unavailable, match="VmData"):
         private_bytes()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meta_zone import meta_zone
 
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, live_spines
+from harness.instruments.network.clos import IN_RACK, Clos, live_spines
 
 
 def small(**changed):

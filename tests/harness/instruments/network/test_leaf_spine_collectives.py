@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instruments.network.leaf_spine import clos as placements
-from harness.instruments.network.leaf_spine.clos import Clos
-from harness.instruments.network.leaf_spine.routing import (
+from harness.instruments.network import clos as placements
+from harness.instruments.network.clos import Clos
+from harness.instruments.network.routing import (
     ALONE,
     bus_bandwidth,
     flows_of,

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instruments.network.leaf_spine import flow_simulator
-from harness.instruments.network.leaf_spine.clos import IN_RACK
-from harness.instruments.network.leaf_spine.flow_simulator import (
+from harness.instruments.network import flow_simulator
+from harness.instruments.network.clos import IN_RACK
+from harness.instruments.network.flow_simulator import (
     Crossings,
     completions_s,
     crossings,
     entities,
     shares,
 )
-from harness.instruments.network.leaf_spine.routing import ALONE, Flows
+from harness.instruments.network.routing import ALONE, Flows
 
 
 def crossed(*ways):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from meta_zone import meta_zone
 from scipy.stats import chisquare
 
-from harness.instruments.network.leaf_spine import clos as placements
-from harness.instruments.network.leaf_spine import routing
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos
-from harness.instruments.network.leaf_spine.routing import ALONE, Flows, RoutingPolicy, flows_of
+from harness.instruments.network import clos as placements
+from harness.instruments.network import routing
+from harness.instruments.network.clos import IN_RACK, Clos
+from harness.instruments.network.routing import ALONE, Flows, RoutingPolicy, flows_of
 
 ADDRESSES, PORTS, PINNED, CENTRAL = (
     RoutingPolicy(),

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meta_zone import meta_zone
 
-from harness.instruments.network.leaf_spine import clos as placements
-from harness.instruments.network.leaf_spine import flow_simulator, routing
-from harness.instruments.network.leaf_spine.clos import Clos
-from harness.instruments.network.leaf_spine.flow_simulator import simulate
-from harness.instruments.network.leaf_spine.routing import ALONE, ECMP, Flows, RoutingPolicy, flows_of
+from harness.instruments.network import clos as placements
+from harness.instruments.network import flow_simulator, routing
+from harness.instruments.network.clos import Clos
+from harness.instruments.network.flow_simulator import simulate
+from harness.instruments.network.routing import ALONE, ECMP, Flows, RoutingPolicy, flows_of
 
 PINNED, CENTRAL = RoutingPolicy("pinned"), RoutingPolicy("central")
 POLICIES = [

@@ -152,7 +152,7 @@ def test_the_end_of_the_owner_is_the_end_of_the_network(mark, number):
         [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
     ) as owner:
         assert owner.stdout.readline() == b"made\n"
-        wait_for(lambda: running(mark, "harness.instruments.network.bandwidth_probe"))
+        wait_for(lambda: running(mark, "receive"))
         assert not named(owner.pid)
         owner.send_signal(number)
         assert owner.wait(60) != 0

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from harness.instruments.network.sent_bytes import sent_B
+from harness.instruments.process import sent_B
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from kineto_traces import Writer
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.communication import HOW
-from harness.instruments.traces.reading.kineto import read_trace
+from harness.instruments.traces.kineto import read_trace
 from harness.instruments.traces.segments import State
 
 

@@ -11,7 +11,7 @@ from kineto_traces import EPOCH_NS, FORMATS, Writer
 
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.reading.kineto import read_trace
+from harness.instruments.traces.kineto import read_trace
 from harness.instruments.traces.segments import State
 
 CASES = ROOT / "tests/data/traces"

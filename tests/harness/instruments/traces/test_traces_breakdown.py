@@ -9,7 +9,7 @@ from kineto_traces import EPOCH_NS, Writer
 
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.factors import OF_KERNELS, factors
-from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
 
 STEP_NS, STEPS = 120, 3

@@ -8,10 +8,9 @@ import pytest
 from kineto_traces import Writer
 
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.causes import causes
-from harness.instruments.traces.critical_path import critical_path
-from harness.instruments.traces.output.sentence import parts, sentence
-from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.causes import causes, parts, sentence
+from harness.instruments.traces.kineto import read_traces
+from harness.instruments.traces.output import critical_path
 from harness.instruments.traces.segments import State
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"

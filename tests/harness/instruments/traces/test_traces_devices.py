@@ -5,7 +5,7 @@ from counted_trace import counted
 from kineto_traces import Writer
 
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.reading.kineto import read_trace
+from harness.instruments.traces.kineto import read_trace
 from harness.instruments.traces.segments import State
 
 DEVICES = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from kineto_traces import EPOCH_NS, FORMATS, MAIN, Writer
 
-from harness.instruments.traces.activity import PHASES, Activity
-from harness.instruments.traces.reading.kineto import read_trace, read_traces
-from harness.instruments.traces.reading.steps import steps
-from harness.instruments.traces.reading.trace import EventKind, TraceError
+from harness.instruments.traces import TraceError
+from harness.instruments.traces.activity import PHASES, Activity, steps
+from harness.instruments.traces.kineto import read_trace, read_traces
+from harness.instruments.traces.trace import EventKind
 
 US = 1000
 

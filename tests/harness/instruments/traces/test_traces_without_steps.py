@@ -3,9 +3,9 @@
 import pytest
 from kineto_traces import EPOCH_NS, Writer
 
+from harness.instruments.traces.activity import find_steps
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.reading.kineto import read_trace, read_traces
-from harness.instruments.traces.reading.steps import find_steps
+from harness.instruments.traces.kineto import read_trace, read_traces
 
 STEP = 1_000
 FORWARD = ["embed", *["qkv", "attn", "proj", "mlp"] * 6, "head", "loss"]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.instruments.transformer.flop import (
+from harness.instruments.transformer import (
     CONVENTIONS,
+    TransformerShape,
     flop_per_token,
     model_flop_per_token,
     reconciled,
 )
-from harness.instruments.transformer.shape import TransformerShape
 
 LLAMA = TransformerShape(
     num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, head_dim=128,

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import workloads_of
 from harness.config.run import load, names
-from harness.config.variants.optimizations import workloads_of
 from harness.records import Cell, Record
 from harness.report import gather
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.claims.load import load_claims
+from harness.config.optimizations import titles, workloads_of
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
-from harness.config.variants.optimizations import titles, workloads_of
 from harness.report.language.kinds import KIND_DOCS, KINDS, reference
 from harness.report.language.spec import REPORTS, load_spec
 

@@ -21,7 +21,7 @@ from harness.sweep.executors import (
     local,
     torchrun,
 )
-from harness.sweep.executors.start import executor_context
+from harness.sweep.executors.torchrun import executor_context
 from harness.sweep.runner import run
 from harness.sweep.store import Store, read_records
 

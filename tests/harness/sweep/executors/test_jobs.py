@@ -11,16 +11,15 @@ from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.commands.compare.comparison import read_folder
-from harness.commands.compare.data import HOST, condition_changes
+from harness.commands.compare.lines import HOST, condition_changes
 from harness.config.code_fingerprint import ROOT
 from harness.config.schema import SlurmSchema
 from harness.records import LOST, Status
 from harness.sweep.environment import describe, from_dict
 from harness.sweep.executors import ExecutorError, jobs, slurm
-from harness.sweep.executors.job_folder import JOBS, JobFolder, JobSpec, alike
+from harness.sweep.executors.job_folder import JOBS, JobEnd, JobFolder, JobSpec, alike
 from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.sweep.executors.slurm import SlurmQueue
-from harness.sweep.executors.submitted_job import JobEnd
 from harness.sweep.runner import run
 from harness.sweep.store import OtherSchemaError, Store
 

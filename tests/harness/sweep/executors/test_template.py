@@ -138,7 +138,7 @@ def test_private_memory_is_counted_and_limited_from_what_a_fork_inherits():
     """In a process of its own, whose memory no other test changes."""
     code = """
 import os, sys
-from harness.instruments.memory.process.private_memory import private_bytes, private_limit
+from harness.instruments.memory.process_memory import private_bytes, private_limit
 inherited = bytearray(300_000_000)
 before_B = private_bytes()
 if (pid := os.fork()) == 0:

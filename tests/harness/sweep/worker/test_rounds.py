@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from harness.records import Sampling
-from harness.sweep.worker.interleaved_sampler import Rounds
+from harness.sweep.interleaved import Rounds
 
 
 class Machine:

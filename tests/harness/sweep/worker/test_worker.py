@@ -20,7 +20,7 @@ from harness.records import HostInfo, Reading, Status, Unavailable, WrongResult
 from harness.sweep import failure_classification
 from harness.sweep.environment import describe
 from harness.sweep.executors import CellFinished, CellReading, CellStarted, event_from_json, event_to_json
-from harness.sweep.worker.worker import host
+from harness.sweep.worker import host
 
 
 class OutOfMemoryError(RuntimeError):
@@ -163,7 +163,7 @@ def test_the_limit_on_memory_counts_from_here_and_is_lifted_again():
     """In a process of its own: what other tests left here may be given back under way, and make room."""
     code = """
 import resource
-from harness.sweep.worker.worker import memory_limit
+from harness.sweep.worker import memory_limit
 before = resource.getrlimit(resource.RLIMIT_DATA)
 held = bytearray(50_000_000)
 with memory_limit(100_000_000):
@@ -186,7 +186,7 @@ def test_private_memory_is_counted_to_the_page():
     """In a process of its own, for the same reason."""
     code = """
 import mmap
-from harness.sweep.worker.worker import private_bytes
+from harness.sweep.worker import private_bytes
 before = private_bytes()
 with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     assert private_bytes() - before == 64 << 20
@@ -228,7 +228,7 @@ def worker(lifeline):
     }
     events, events_write = os.pipe()
     child = subprocess.Popen(
-        [sys.executable, "-m", "harness.sweep.worker.worker", str(events_write), str(lifeline)],
+        [sys.executable, "-m", "harness.sweep.worker", str(events_write), str(lifeline)],
         stdin=subprocess.PIPE,
         pass_fds=(events_write, lifeline),
         start_new_session=True,
@@ -282,7 +282,7 @@ def test_it_dies_where_its_parent_died_first():
 
 def test_a_cell_that_does_nothing_loads_nothing_heavy():
     """So that it costs little: what it needs is its subject's to import."""
-    code = "import sys, harness.sweep.worker.worker; print(*sys.modules)"
+    code = "import sys, harness.sweep.worker; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
     )

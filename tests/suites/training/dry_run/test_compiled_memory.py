@@ -11,7 +11,7 @@ from random_steps import ALLOWED, assert_as_measured
 from small_steps import CUDA, HOST, LLAMA
 
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
-from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
+from harness.instruments.memory.dry_run.substitutes import unbuilt_kernels
 from harness.records import Note, Reading, Unavailable
 from suites.memory import suite as memory
 from suites.memory.subject import Subject

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.records import Reading
 from suites.memory_published import suite as memory_published
 from suites.memory_published.subject import ERROR, METRIC

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from harness.question import Question
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.layout import Layouts, Training

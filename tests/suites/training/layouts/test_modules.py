@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import deep_ep_B, gathered_tokens_B
 from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.kept import kept_of_layer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training import techniques
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.layouts.account import peak_of_rank, worst_peak

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.config.user_inputs.hf_config import workload_from_file
+from harness.config.hf_config import workload_from_file
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.techniques import build_step

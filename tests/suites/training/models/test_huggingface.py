@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.config.user_inputs.hf_config import read_workload_file, workload_from_file
+from harness.config.hf_config import read_workload_file, workload_from_file
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.memory.formulas import estimates

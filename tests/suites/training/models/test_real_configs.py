@@ -11,7 +11,7 @@ from real_configs import NAMES, cut, file_of, published, shrunken
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
 import suites.memory.suite as memory
-from harness.config.user_inputs.hf_config import workload_from_file
+from harness.config.hf_config import workload_from_file
 from harness.records import Reading
 from suites.memory.subject import Subject
 from suites.training.models.huggingface import build

@@ -12,8 +12,8 @@ from small_steps import LLAMA, make_step
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
-from harness.config.user_inputs.trace_file import model_digest
 from harness.config.validation import ConfigError
+from harness.config.workloads import model_digest
 from harness.records import Note, Reading, Unavailable
 from harness.sweep.plan import plan
 from suites.memory import suite as memory

@@ -15,7 +15,7 @@ import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.config.code_fingerprint import ROOT
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.step_time.questions import answers

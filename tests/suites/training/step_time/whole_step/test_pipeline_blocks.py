@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instruments.transformer.shape import TransformerShape
+from harness.instruments.transformer import TransformerShape
 from suites.training.step_time.whole_step.blocks import blocks_of_ranks, pipeline_s
 from suites.training.step_time.whole_step.timeline import passes_of_rank, stepped
 

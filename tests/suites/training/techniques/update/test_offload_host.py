@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
-from harness.instruments.memory.process.private_memory import private_bytes
+from harness.instruments.memory.process_memory import private_bytes
 from harness.records import Unavailable
 from suites.offload.transfer_counter import TransferCounter
 from suites.training.offload.host_memory import HostMemory as Host

@@ -34,7 +34,7 @@ def look():
         "folder shown": os.fsencode(f"TMPDIR={tmpdir}") in initial,
         "folder used": tempfile.gettempdir() == tmpdir and os.path.isdir(tmpdir),
         "environment": len(os.environ),
-        "started as the worker": sys.modules["__main__"].__spec__.name == "harness.sweep.worker.worker",
+        "started as the worker": sys.modules["__main__"].__spec__.name == "harness.sweep.worker",
         "arguments": len(sys.argv),
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),

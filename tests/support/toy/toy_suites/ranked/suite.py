@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from harness.instruments.distributed.launcher_env import launch, places
 from harness.instruments.distributed.rank_pool import RankPool
+from harness.instruments.distributed.remote_ranks import launch, places
 from harness.records import Reading
 from toy_suites.gated.suite import build, check, close, log
 

@@ -1,1 +1,0 @@
-"""`python -m harness`: words, configuration views, completion."""

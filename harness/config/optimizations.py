@@ -1,0 +1,327 @@
+"""Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
+
+An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or has a function of its name in
+`suites/<suite>/optimizations.py` or the module `<name>.py` there or in a folder, or both. `baseline` and
+`baseline_again` are the harness's own.
+
+Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
+
+A suite's YAML and an optimization's may have `applies_to`: alternatives, each a mapping from fields of a
+workload to the values that they may have: one, a list, or of a number `{at_least: n, at_most: n}`, either or
+both. `gpu: true` in one makes it an alternative for hosts with a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.config.code_fingerprint import ROOT, module_of
+from harness.config.protocols import function_of, optimization_file
+from harness.config.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
+from harness.config.techniques import title_of as title_of_list
+from harness.config.validation import (
+    NUMBERS,
+    ConfigError,
+    Fields,
+    check_fields,
+    check_relations,
+    check_value,
+    declared_in,
+    parameters_of,
+    shown,
+    unknown,
+)
+
+GPU = "gpu"
+"""Not a field of a workload: the host must have a GPU."""
+
+Alternatives = tuple[Mapping[str, Container[Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """All numbers from `at_least` to `at_most`."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+
+    def __contains__(self, value: object) -> bool:
+        """Return whether `value` is one of them; an optional field's null is not."""
+        return isinstance(value, int | float) and self.at_least <= value <= self.at_most
+
+
+def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
+    """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
+    alternatives = []
+    for index, one in enumerate(given):
+        place = f"{where}[{index}]"
+        if not isinstance(one, Mapping) or not one:
+            raise ConfigError(f"{place}={one!r}: expected fields of a workload with their values")
+        alternatives.append(
+            {name: _values(f"{place}.{name}", name, value, fields) for name, value in one.items()}
+        )
+    return tuple(alternatives)
+
+
+def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if name == GPU:
+        if GPU in fields:
+            raise ConfigError(
+                f"{where}: here it is the host's GPU, so no field may be named {GPU}; rename it"
+            )
+        if values != (True,):
+            raise ConfigError(f"{where}={value!r}: expected true")
+        return values
+    if name not in fields:
+        raise unknown(where, name, [*fields, GPU])
+    if isinstance(value, Mapping):
+        ends = {"at_least", "at_most"}
+        if not value or not ends.issuperset(value) or fields[name].get("type") not in NUMBERS:
+            raise ConfigError(
+                f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
+            )
+        return NumberRange(
+            **{end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
+        )
+    return tuple(check_value(where, one, fields[name]) for one in values)
+
+
+def applies(alternatives: Alternatives, workload: Mapping[str, Any], gpu: bool) -> bool:
+    """Return whether a workload meets one of the alternatives; every workload does where there is none."""
+    known = {**workload, GPU: gpu}
+    return not alternatives or any(
+        all(known[name] in values for name, values in one.items()) for one in alternatives
+    )
+
+
+def left_out(cells: Sequence[tuple[bool, bool]]) -> list[str]:
+    """Return what is not planned, in sentences.
+
+    `cells`: of each, whether its variant applies to its workload here, and whether it would with a GPU.
+    """
+    need_gpu = sum(with_gpu and not here for here, with_gpu in cells)
+    never = sum(not with_gpu for _, with_gpu in cells)
+    lines = []
+    if need_gpu:
+        lines.append(f"not planned: {_cells(need_gpu)} that need a GPU")
+    if never:
+        lines.append(f"not planned: {_cells(never)} to which the variant does not apply")
+    return lines
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell" + ("" if count == 1 else "s")
+
+
+SUITES = ROOT / "suites"
+CONF = (Path(__file__).parents[2] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
+
+BASELINE = "baseline"
+AGAIN = "baseline_again"
+"""The baseline once more, where variants are interleaved or a suite asks for it: the noise of the run."""
+
+BASELINES = (BASELINE, AGAIN)
+
+AGAIN_TITLE = "Baseline again (noise)"
+
+OWN_KEYS = ("title", "techniques")
+"""Keys of a variant that are no settings."""
+
+EXPECTED = "expected the keys of a variant, such as {title: TEXT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One column of the matrix: an optimization with its settings and techniques."""
+
+    name: str
+    module: str  # the optimization, whose module has this name, where it has one
+    settings: Mapping[str, Any]
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    title: str = ""
+    applies_to: Alternatives = ()
+    repeats: int | None = None  # fresh processes at most; None: as many as the run has
+
+
+def optimizations(suite: str, conf: Path = CONF) -> list[str]:
+    """Return the names of a suite's optimizations, sorted: those of its YAMLs."""
+    return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
+
+
+def variants(
+    suite: str,
+    config: Mapping[str, Any],
+    only: Sequence[str],
+    suites: Path = SUITES,
+    techniques: Sequence[Any] = (),
+) -> tuple[Variant, ...]:
+    """Return the requested variants, each setting checked, after the baseline, with which they are compared.
+
+    `techniques`: a command's own list, which is one more variant; without `only` it runs with the baseline.
+    Raises ConfigError.
+    """
+    every = [Variant(BASELINE, BASELINE, {}, (), config["baseline_title"])]
+    if config["interleave"] or config["baseline_again"]:
+        every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
+    for name in sorted(config["optimizations"]):
+        entry = config["optimizations"][name]
+        file = optimization_file(suites / suite, name)
+        if file is None and not entry["applies_to"]:
+            entry = {**entry, "applies_to": config["techniques_apply_to"]}
+        settings = partial(settings_of, suites / suite, name)
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
+        if (function := function_of(suites / suite, name)) is not None:
+            for one in variants_here:
+                check_fields(f"suite.optimizations.{name}", one.settings, parameters_of(function.function))
+        if file is None and not all(one.techniques for one in variants_here):
+            raise ConfigError(
+                f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
+                "apply(subject) is missing; expected either"
+            )
+        every += variants_here
+    if techniques:
+        every.append(variant_of_list(techniques, config))
+        only = (*only, every[-1].name)
+    for name in only:
+        if not any(name in (variant.name, variant.module) for variant in every):
+            raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
+    if not only:
+        return tuple(every)
+    requested = {*only, BASELINE} | ({AGAIN} if config["interleave"] else set())
+    return tuple(one for one in every if one.name in requested or one.module in requested)
+
+
+def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
+    """Return the variant of a command's `techniques=[...]`; raises ConfigError."""
+    listed = combination(list(techniques))
+    applies_to = checked_alternatives(
+        "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
+    )
+    return Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to)
+
+
+def variants_of(
+    where: str,
+    name: str,
+    entry: Mapping[str, Any],
+    workload_fields: Fields,
+    setting_fields: Callable[[], Fields],
+) -> list[Variant]:
+    """Return the variants that one optimization's YAML describes; raises ConfigError.
+
+    `setting_fields`: returns what its settings may be, where the YAML gives any.
+    """
+    applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
+    repeats = check_value(
+        f"{where}.repeats", entry["repeats"], {"type": "int", "optional": True, "at_least": 1}
+    )
+    variants = []
+    for label, changed in (entry["variants"] or {"": {}}).items():
+        variant = f"{name}.{label}" if label else name
+        place = f"{where}.variants.{label}" if label else f"{where}.settings"
+        if not isinstance(changed, Mapping):
+            raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
+        own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
+        settings = _checked_settings(place, {**entry["settings"], **own}, setting_fields)
+        listed = changed.get("techniques", entry["techniques"])
+        at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
+        title = title_of(name, str(label), entry["title"], changed)
+        check_value(f"{place}.title", title, {"type": "str"})
+        techniques = checked_techniques(at, listed)
+        refuse_conflicts(at, techniques)
+        variants.append(Variant(variant, name, settings, techniques, title, applies_to, repeats))
+    return variants
+
+
+def settings_of(package: Path, name: str) -> Fields:
+    """Return what the settings of an optimization may be; raises ConfigError."""
+    if (function := function_of(package, name)) is not None:
+        return parameters_of(function.function)
+    file = optimization_file(package, name)
+    if file is None:
+        return {}
+    return declared_in(f"{package.parent.name}.{module_of(file, package.parent)}", "Settings")
+
+
+def _checked_settings(
+    where: str, settings: Mapping[str, Any], setting_fields: Callable[[], Fields]
+) -> Mapping[str, Any]:
+    """Return settings as an optimization takes them; raises ConfigError."""
+    if not settings:
+        return {}
+    fields = setting_fields()
+    if not fields:
+        raise unknown(f"{where}.{next(iter(settings))}", next(iter(settings)), OWN_KEYS)
+    checked = check_fields(where, settings, fields)
+    check_relations(where, checked, fields)
+    return checked
+
+
+def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
+    """Return the title of a variant: its own, its optimization's with the label, or its name."""
+    if "title" in changed:
+        return changed["title"]
+    if not label:
+        return title or name
+    return f"{title} ({label})" if title else f"{name}.{label}"
+
+
+def titles(suite: str, conf: Path = CONF) -> dict[str, str]:
+    """Return the title of each variant as the YAMLs have it, without composing a config."""
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
+    titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
+    for name in optimizations(suite, conf):
+        entry = entry_of(suite, name, conf)
+        for label, changed in (entry.get("variants") or {"": {}}).items():
+            variant = f"{name}.{label}" if label else name
+            titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+    return titles
+
+
+def question_of(suite: str, conf: Path = CONF) -> str:
+    """Return the question of a suite's YAML in one line, "" where it has none, without composing a config."""
+    return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
+
+
+def suites_with_techniques(conf: Path = CONF) -> list[str]:
+    """Return the suites that train, and so take techniques."""
+    files = sorted((conf / "suite").glob("*.yaml"))
+    return [file.stem for file in files if read_yaml(file).get("takes_techniques")]
+
+
+def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
+    """Return a suite's own workloads with the fields that its YAML gives, without composing a config."""
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
+    return {
+        name: {**own.get("workload_defaults", {}), **one} for name, one in own.get("workloads", {}).items()
+    }
+
+
+def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
+    """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
+    file = Path("suite", suite, f"{name}.yaml")
+    entry = read_yaml(conf / file)
+    for label, changed in (entry.get("variants") or {}).items():
+        if not isinstance(changed, Mapping):
+            node: Any = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
+            for key in ("variants", label):
+                node = next((value for named, value in node.value if named.value == str(key)), node)
+            where = f"conf/{file}:{node.start_mark.line + 1}: variants.{label}"
+            raise ConfigError(f"{where}={shown(changed)}: {EXPECTED}")
+    return entry
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return what a YAML holds; nothing where there is none."""
+    if not path.is_file():
+        return {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load(path.read_text(), loader) or {})

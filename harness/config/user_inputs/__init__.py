@@ -1,1 +1,0 @@
-"""What users bring along, read without importing it: a config.json, model code, a trace."""

@@ -1,1 +1,0 @@
-"""What a suite can run: its optimizations, their techniques, and the workloads to which each applies."""

@@ -1,0 +1,138 @@
+"""deepspeed's engine on any device and process group, and its C++ operators.
+
+Operators are compiled once per machine, at first use, and kept in torch's folder for extensions.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def choose_accelerator(device_type: str | None = None) -> None:
+    """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
+
+    By default deepspeed takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
+    """
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+    os.environ["DS_ACCELERATOR"] = device_type
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+
+    if get_accelerator().device_name() != device_type:
+        name = "CPU_Accelerator" if device_type == "cpu" else "CUDA_Accelerator"
+        module = importlib.import_module(f"deepspeed.accelerator.{device_type}_accelerator")
+        set_accelerator(getattr(module, name)())
+
+
+def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+    """Call `deepspeed.initialize` over the current process group, on the accelerator that was chosen.
+
+    Raises RuntimeError where there is none.
+    """
+    import deepspeed
+    from deepspeed.utils import groups
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    os.environ.setdefault("LOCAL_RANK", "0")
+    backend: Any = importlib.import_module("deepspeed.comm.torch")
+    backend.build_shm_op = lambda: None  # needs a compiler, is for inference
+    deepspeed.comm.comm.cdb = None
+    groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "no process group: enter fake_process_group, or start real ranks, before sharding a model"
+        )
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
+
+
+BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
+"""The operators: Adam for the host, and asynchronous file access."""
+
+BESIDE = {"async_io": ("pin_memory",)}
+"""What deepspeed compiles before each (op_builder/async_io.py)."""
+
+NO_DEBUG_INFORMATION = "-g0"
+"""Undoes deepspeed's -g, which doubles the time of a compilation and does not change the code."""
+
+HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
+
+
+def missing(operator: str) -> str | None:
+    """Return what `operator` needs and this machine lacks, in one line; None where it can be loaded."""
+    there: dict[str, object] = {
+        "deepspeed": importlib.util.find_spec("deepspeed"),
+        "a C++ compiler (g++)": shutil.which(os.environ.get("CXX", "c++")),
+        "ninja": shutil.which("ninja", path=programs()),
+    }
+    if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA too
+        from torch.utils import cpp_extension
+
+        there["the CUDA toolkit (CUDA_HOME)"] = cpp_extension.CUDA_HOME
+    if operator == "async_io":
+        header = any(Path(one).exists() for one in HEADERS)
+        there["libaio with its header (libaio-dev)"] = header and ctypes.util.find_library("aio")
+    lacking = [name for name, present in there.items() if not present]
+    return f"needs {', '.join(lacking)}: DeepSpeed compiles its {operator} at first use" if lacking else None
+
+
+def programs() -> str:
+    """Return the path on which torch finds ninja, with python's folder for an environment not activated."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([*folders, str(Path(sys.executable).parent)]))
+
+
+def load(operator: str) -> None:
+    """Load `operator`, compiling it first if needed, which takes a minute or two.
+
+    Every process loads it here before deepspeed does: it would compile it again with its own flags.
+    """
+    choose_accelerator()
+    from torch.utils import cpp_extension
+
+    default = cpp_extension.get_default_build_root()
+    for one in (*BESIDE.get(operator, ()), operator):
+        clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+    os.environ["PATH"] = programs()
+    builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), BUILDERS[operator])()
+    flags = builder.cxx_args
+    builder.cxx_args = lambda: [*flags(), NO_DEBUG_INFORMATION]
+    builder.load(verbose=False)
+
+
+def main() -> None:
+    """Compile every operator that this machine can, before it is waited for; print what the others lack."""
+    for operator in BUILDERS:
+        reason = missing(operator)
+        if reason:
+            sys.stdout.write(f"{operator}: {reason}\n")
+        else:
+            load(operator)
+
+
+def clear_lock(operator: str, folder: Path) -> None:
+    """Remove the lock of a killed compilation, for which torch would wait forever.
+
+    A running compilation keeps it open (torch/utils/file_baton.py).
+    """
+    for lock in folder.rglob(f"{operator}/lock"):
+        every = psutil.process_iter(["open_files"])
+        if not any(
+            file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
+        ):
+            lock.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

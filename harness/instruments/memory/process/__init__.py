@@ -1,1 +1,0 @@
-"""Memory of processes as the kernel counts it."""

@@ -1,1 +1,0 @@
-"""A trace's breakdown as tables, sentences, a page, and a file for Perfetto."""

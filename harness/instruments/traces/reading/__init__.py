@@ -1,1 +1,0 @@
-"""A trace's file as one table of events, whatever wrote it."""

@@ -1,0 +1,320 @@
+"""The sizes of a transformer that decide the bytes and the seconds of its training step.
+
+Dense models and mixtures of experts, with grouped-query or multi-head latent attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape:
+    """Sizes of a transformer. Fields with a name of Hugging Face's mean what they mean there."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int  # of a dense layer's MLP
+    vocab_size: int
+    gated: bool = True  # three matrices in an MLP (SwiGLU), else two
+    layer_norm: bool = False  # norms have a shift, too
+    norm_weights: bool = True  # norms have parameters at all
+    qkv_bias: bool = False  # of queries, keys and values
+    attention_output_bias: bool = False
+    mlp_bias: bool = False  # of every linear layer of MLPs, the shared ones included
+    expert_bias: bool = False
+    head_bias: bool = False  # of the output layer
+    router_bias: bool = False
+    norms_per_layer: int = 2
+    outer_norms: int = 1  # before the first layer and after the last
+    qk_norm_size: int = 0  # parameters of the norms of queries and keys in a layer
+    attention_sinks: bool = False  # a parameter per head
+    tie_word_embeddings: bool = False
+    learned_positions: int = 0  # rows of a learned position embedding
+    dropout: float = 0.0
+    # Mixture of experts
+    num_experts: int = 0
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0  # of one expert's MLP
+    shared_intermediate_size: int = 0  # of the MLP that every token passes next to the experts
+    shared_gate: bool = False  # the shared MLP's result is weighted by a gate per token
+    moe_layers: tuple[bool, ...] = ()  # per layer; (): all, if there are experts
+    num_nextn_predict_layers: int = 0  # layers of multi-token prediction, after the last
+    # Multi-head latent attention; kv_lora_rank 0: none
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0  # 0: head_dim
+    # Attention that sees a window alone
+    sliding_window: int = 0
+    windowed_layers: tuple[bool, ...] = ()  # per layer; (): all, if there is a window
+
+    @cached_property
+    def layers_are_moe(self) -> tuple[bool, ...]:
+        """Return for each layer whether its MLP is a mixture of experts."""
+        return self.moe_layers or (self.num_experts > 0,) * self.num_hidden_layers
+
+    @cached_property
+    def layers_are_windowed(self) -> tuple[bool, ...]:
+        """Return for each layer whether its attention sees a window alone."""
+        return self.windowed_layers or (self.sliding_window > 0,) * self.num_hidden_layers
+
+    @property
+    def value_dim(self) -> int:
+        """Return the size of one head's values."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def attention_size(self) -> int:
+        """Return the elements per token of attention's result, which its output layer takes."""
+        return self.num_attention_heads * self.value_dim
+
+    @property
+    def key_value_size(self) -> int:
+        """Return the elements per token of the keys and the values together, as attention reads them."""
+        heads = self.num_attention_heads if self.kv_lora_rank else self.num_key_value_heads
+        return heads * (self.head_dim + self.value_dim)
+
+    @property
+    def query_size(self) -> int:
+        """Return the elements per token of the queries."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def matrices_of_mlp(self) -> int:
+        """Return how many matrices an MLP has."""
+        return 3 if self.gated else 2
+
+    @property
+    def attention_matrices(self) -> tuple[int, ...]:
+        """Return the parameters of each matrix of a layer's attention."""
+        hidden, queries, latent = self.hidden_size, self.query_size, self.kv_lora_rank
+        output = self.attention_size * hidden
+        if not latent:
+            keys, values = (self.num_key_value_heads * one for one in (self.head_dim, self.value_dim))
+            return hidden * queries, hidden * keys, hidden * values, output
+        unrotated = self.head_dim - self.qk_rope_head_dim  # the rotated part is shared
+        keys_values = latent * self.num_attention_heads * (unrotated + self.value_dim)
+        down = (hidden * (latent + self.qk_rope_head_dim), keys_values, output)
+        if not self.q_lora_rank:
+            return hidden * queries, *down
+        return hidden * self.q_lora_rank, self.q_lora_rank * queries, *down
+
+    @cached_property
+    def attention_matrix_parameters(self) -> int:
+        """Return the parameters of a layer's attention that are in matrices."""
+        return sum(self.attention_matrices)
+
+    @cached_property
+    def attention_vector_parameters(self) -> int:
+        """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
+        count = self.qkv_bias_parameters
+        if self.attention_output_bias:
+            count += self.hidden_size
+        if self.attention_sinks:
+            count += self.num_attention_heads
+        return count + self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
+
+    @property
+    def qkv_bias_parameters(self) -> int:
+        """Return the parameters of a layer's biases of queries, keys and values.
+
+        Of latent attention the down projections alone have biases (transformers, modeling_deepseek_v3.py).
+        """
+        if not self.qkv_bias:
+            return 0
+        if self.kv_lora_rank:
+            return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
+        return self.query_size + self.key_value_size
+
+    @property
+    def norm_parameters(self) -> int:
+        """Return the parameters of one norm over the hidden size."""
+        return self.hidden_size * (self.norm_weights + self.layer_norm)
+
+    def mlp_parameters(self, width: int, bias: bool | None = None) -> int:
+        """Return the parameters of one MLP of a width; `bias`: None: as MLPs have it."""
+        if not width:
+            return 0
+        biased = self.mlp_bias if bias is None else bias
+        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if biased else 0
+        return self.matrices_of_mlp * self.hidden_size * width + biases
+
+    @cached_property
+    def expert_parameters(self) -> int:
+        """Return the parameters of one expert."""
+        return self.mlp_parameters(self.moe_intermediate_size, self.expert_bias)
+
+    def layer_parameters(self, moe: bool, active: bool = False) -> int:
+        """Return the parameters of one layer. `active`: of experts, only those that one token passes."""
+        count = self.attention_matrix_parameters + self.attention_vector_parameters
+        count += self.norms_per_layer * self.norm_parameters
+        if not moe:
+            return count + self.mlp_parameters(self.intermediate_size)
+        experts = self.experts_per_token if active else self.num_experts
+        return count + self.router_parameters + experts * self.expert_parameters + self.shared_parameters
+
+    def active_matrix_parameters(self, moe: bool) -> int:
+        """Return the parameters of one layer's matrices that a token is multiplied by, but the router's."""
+        width = self.intermediate_size
+        if moe:
+            width = self.experts_per_token * self.moe_intermediate_size + self.shared_intermediate_size
+        return self.attention_matrix_parameters + self.matrices_of_mlp * self.hidden_size * width
+
+    @property
+    def router_parameters(self) -> int:
+        """Return the parameters of a layer's router."""
+        return (self.hidden_size + self.router_bias) * self.num_experts
+
+    @property
+    def shared_parameters(self) -> int:
+        """Return the parameters of the MLP that every token passes next to the experts."""
+        gate = self.hidden_size if self.shared_gate else 0
+        return gate + self.mlp_parameters(self.shared_intermediate_size)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Return the parameters of the embedding of tokens."""
+        return self.vocab_size * self.hidden_size
+
+    def _all(self, active: bool) -> int:
+        vocabulary = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
+        vocabulary += self.vocab_size if self.head_bias else 0
+        positions = self.learned_positions * self.hidden_size
+        layers = sum(self.layer_parameters(moe, active) for moe in self.layers_are_moe)
+        return vocabulary + positions + layers + self.outer_norms * self.norm_parameters
+
+    @cached_property
+    def parameters(self) -> int:
+        """Return the model's parameters, without layers of multi-token prediction."""
+        return self._all(active=False)
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Return the parameters that one token passes, embeddings included."""
+        return self._all(active=True)
+
+
+FORWARD_FLOP = 2
+"""Per parameter and token: one multiplication, one addition (Kaplan et al., arXiv 2001.08361)."""
+
+BACKWARD_FLOP = 4
+"""Per parameter and token: twice the forward pass (the same paper, section 2.1)."""
+
+TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP
+"""Per parameter and token of a step."""
+
+SCORES_FLOP = 2 * TRAINING_FLOP
+"""Per token, layer, position and element of the heads: queries by keys, and scores by values, without a
+mask (arXiv 2204.02311, appendix B)."""
+
+CAUSAL_SCORES_FLOP = SCORES_FLOP // 2
+"""The same where a causal mask saves half."""
+
+
+def scores_flop_per_token(shape: TransformerShape, seen: float) -> float:
+    """Return the FLOP of attention's scores per token, where layers see `seen` positions in sum."""
+    return TRAINING_FLOP * seen * (shape.query_size + shape.attention_size)
+
+
+def model_flop_per_token(shape: TransformerShape, seq_len: int) -> float:
+    """Return the FLOP per token of this project's MFU: 6 per matmul parameter, and 12 Lsh of attention.
+
+    A causal mask saves nothing, as in nanotron, torchtitan and, before core 0.12, Megatron-LM; of a layer
+    that sees a window, s is that window.
+    """
+    lookup = 0 if shape.tie_word_embeddings else shape.embedding_parameters
+    window = min(seq_len, shape.sliding_window or seq_len)
+    seen = sum(window if windowed else seq_len for windowed in shape.layers_are_windowed)
+    return TRAINING_FLOP * (shape.active_parameters - lookup) + scores_flop_per_token(shape, seen)
+
+
+class FlopConvention(NamedTuple):
+    """A framework's formula of FLOP per token, with its source."""
+
+    framework: str
+    formula: str
+    source: str
+    causal_halved: bool  # whether attention counts half of its scores
+    embedding_counted: bool  # whether the embedding's parameters count as a product
+    peak: str  # what MFU is a share of
+
+
+CONVENTIONS: Mapping[str, FlopConvention] = {
+    "torchtitan": FlopConvention(
+        "torchtitan",
+        "6 × (parameters − embedding) + 12 × layers × heads × head size × sequence; active experts alone",
+        "torchtitan v0.2.2, torchtitan/models/utils.py, get_dense_model_nparams_and_flops",
+        causal_halved=False,
+        embedding_counted=False,
+        peak="the datasheet's dense bf16 rate, also for float8 (torchtitan/tools/utils.py, get_peak_flops)",
+    ),
+    "megatron": FlopConvention(
+        "megatron",
+        "6 × (matrices + output layer) + 6 × layers × heads × head size × sequence (half of the scores)",
+        "Megatron-LM d98e8a6, megatron/training/training.py, num_floating_point_operations; before core "
+        "0.12.0 all scores were counted",
+        causal_halved=True,
+        embedding_counted=False,
+        peak="no MFU is printed",
+    ),
+    "nanotron": FlopConvention(
+        "nanotron",
+        "6 × (matrices + output layer) + 12 × layers × hidden size × sequence",
+        "nanotron 2411b02, src/nanotron/models/qwen.py, get_flops",
+        causal_halved=False,
+        embedding_counted=False,
+        peak="no MFU is printed",
+    ),
+    "llm_foundry": FlopConvention(
+        "llm_foundry",
+        "6 × all parameters + 12 × layers × hidden size × sequence",
+        "llm-foundry 8c8dd48, llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch",
+        causal_halved=False,
+        embedding_counted=True,
+        peak="the datasheet's dense rate of the precision (Composer 003ec03, callbacks/speed_monitor.py)",
+    ),
+}
+
+
+def convention_of(framework: str) -> FlopConvention | None:
+    """Return how a framework's log counts FLOP; None where its log has none."""
+    return CONVENTIONS.get(framework)
+
+
+def flop_per_token(
+    framework: str, shape: TransformerShape, seq_len: int, older_megatron: bool = False
+) -> float:
+    """Return the FLOP of one token in training by a framework's own formula.
+
+    `older_megatron`: Megatron-Core before 0.12.0. Raises ValueError for a framework whose log counts none.
+    """
+    convention = CONVENTIONS.get(framework)
+    if convention is None:
+        raise ValueError(f"{framework}'s log counts no FLOP; those that do: {', '.join(CONVENTIONS)}")
+    scores = scores_flop_per_token(shape, shape.num_hidden_layers * seq_len)
+    halved = convention.causal_halved and not older_megatron
+    return TRAINING_FLOP * _counted_parameters(framework, shape) + (scores / 2 if halved else scores)
+
+
+def _counted_parameters(framework: str, shape: TransformerShape) -> int:
+    """Return the parameters that a formula counts; norms are in torchtitan's and LLM Foundry's sums."""
+    if framework in ("megatron", "nanotron"):
+        matrices = sum(shape.active_matrix_parameters(moe) for moe in shape.layers_are_moe)
+        return matrices + shape.embedding_parameters
+    if framework == "llm_foundry":
+        return shape.active_parameters
+    # Tied embeddings are one parameter, which torchtitan takes off as the embedding's.
+    return shape.active_parameters - shape.embedding_parameters
+
+
+def reconciled(flop_per_s: float, framework: str, shape: TransformerShape, seq_len: int) -> float:
+    """Return a rate or MFU that a framework's formula gave as this project's would give it."""
+    theirs = flop_per_token(framework, shape, seq_len)
+    return flop_per_s * model_flop_per_token(shape, seq_len) / theirs
