@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.records import Unavailable, WrongResult
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance.balance import DocumentCost
+from suites.training.balance import DocumentCost
 
 FILE = Path(__file__).parent / "document_seconds.jsonl"
 

@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw as torch_adamw
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.step.training_step import with_techniques
 from suites.kernels.subject import Subject
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 
 @torch.no_grad()

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from suites.kernels.subject import Operation
 from suites.kernels.workload import Workload
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
-from suites.training.optimizers.optimizers import ADAMW_FLOPS
+from suites.training.optimizers import ADAMW_FLOPS, BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 STEP = 10.0
 """Number of the update that `inputs` describes: states are neither zero nor settled."""

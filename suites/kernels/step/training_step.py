@@ -24,15 +24,12 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.kernels.subject import Inputs, Operation, Subject
 from suites.kernels.workload import Workload
-from suites.training import trainer
-from suites.training.contract import Contract, Within, loosest
+from suites.training import optimizers, trainer
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.models.shape import llama
-from suites.training.optimizers import adamw_settings
-from suites.training.optimizers.optimizers import RankOptimizer
-from suites.training.optimizers.shared_states import SharedTensors, share_states
-from suites.training.step import TrainingStep
+from suites.training.optimizers import RankOptimizer, SharedTensors, share_states
+from suites.training.step import Contract, TrainingStep, Within, loosest
 from suites.training.techniques import build_step, combined
 from suites.training.workload import Workload as TrainingWorkload
 
@@ -188,9 +185,9 @@ class FixedBatchTrainer:
 def step_of(subject: Subject) -> TrainingStep:
     """Return the subject's step: its techniques, and its functions in the place of the model's own."""
     own = {
-        "learning_rate": adamw_settings.LEARNING_RATE,
-        "weight_decay": adamw_settings.WEIGHT_DECAY,
-        "adam_epsilon": adamw_settings.EPSILON,
+        "learning_rate": optimizers.LEARNING_RATE,
+        "weight_decay": optimizers.WEIGHT_DECAY,
+        "adam_epsilon": optimizers.EPSILON,
     }
     step = build_step({**asdict(subject.workload), **own}, subject.techniques, subject.seed)
     functions = {name: one for name, one in subject.replace.items() if name != "adamw"}

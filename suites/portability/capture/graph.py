@@ -37,7 +37,7 @@ from torch.utils.flop_counter import flop_registry
 from harness.instruments.kept_code import kept_code
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 PureFunction = Callable[..., tuple[Tensor, ...]]
 

@@ -1,4 +1,4 @@
-"""Techniques, each a module that changes a training step, by kind; `build_step` combines them.
+"""Techniques, each a module that changes a training step; `build_step` combines them.
 
 docs/extend/adding-a-technique.md lists what a module has, and mypy compares its types with `Technique`;
 suites/training/declared.py has the settings. Techniques are applied in the order of their level, and within a
@@ -19,10 +19,9 @@ from typing import Any, Protocol, TypeVar
 from harness.config.declarations import DeclaredTechnique, Role, fields_of
 from harness.config.validation import ConfigError, check_value
 from harness.records import Unavailable
-from suites.training.contract import Contract, loosest
 from suites.training.declared import TECHNIQUES
 from suites.training.models import huggingface, user_model
-from suites.training.step import TrainingStep
+from suites.training.step import Contract, TrainingStep, loosest
 from suites.training.workload import Workload
 
 Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
@@ -55,7 +54,8 @@ def names() -> list[str]:
 @cache
 def load(name: str) -> Any:
     """Return a technique's module; raises ValueError where there is none."""
-    return import_module(f"{__name__}.{declared(name).folder}.{name}")
+    declared(name)
+    return import_module(f"{__name__}.{name}")
 
 
 def declared(name: str) -> DeclaredTechnique:

@@ -19,10 +19,10 @@ def test_every_technique_of_the_project_is_complete(name):
 
 
 def test_a_missing_function_is_refused_in_one_line_that_names_the_file(monkeypatch):
-    monkeypatch.delattr("suites.training.techniques.parallelism.fsdp2.contract")
+    monkeypatch.delattr("suites.training.techniques.fsdp2.contract")
     with pytest.raises(ConfigError) as error:
         check_functions("fsdp2")
-    message = "suites/training/techniques/parallelism/fsdp2.py: contract(settings) is missing"
+    message = "suites/training/techniques/fsdp2.py: contract(settings) is missing"
     assert str(error.value) == f"{message}. docs/extend/adding-a-technique.md lists what a technique has"
 
 

@@ -24,7 +24,7 @@ from suites.portability.session import Session, clear, message_of, parameters_be
 from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.suite import build, check, conditions, prepare, read_once, timed
 from suites.portability.workload import Workload
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 SIZES = {
     "softmax": {"seq_len": 5, "hidden_size": 8},

@@ -10,7 +10,7 @@ from torch import nn
 
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import among_ranks
-from suites.training.optimizers.adamw_8bit import BLOCK, SLICE, AdamW8bit, Moment, dynamic_codes
+from suites.training.quantization import BLOCK, SLICE, AdamW8bit, Moment, dynamic_codes
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from harness.instruments.memory.allocator import watch
-from suites.training.ranks.drain_gloo import DrainGloo
+from suites.training.on_rank import DrainGloo
 
 SIZE = 100_000
 TIMES = 100

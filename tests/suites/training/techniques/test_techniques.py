@@ -14,9 +14,9 @@ from torch._dynamo.backends.debugging import aot_eager
 
 from harness.records import Unavailable, WrongResult
 from suites.training import techniques
-from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.correctness import check, require_learning
 from suites.training.dry_run.dry_run import among_ranks
+from suites.training.step import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 

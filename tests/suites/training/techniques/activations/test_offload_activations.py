@@ -15,13 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from harness.instruments.memory.allocator import watch
 from suites.offload.transfer_counter import TransferCounter
 from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
+from suites.training.host_memory import Copy, Resources, SideStream
+from suites.training.host_memory import HostMemory as Host
 from suites.training.models.model import Transformer
 from suites.training.models.shape import ModelShape
-from suites.training.offload.host_memory import Copy, SideStream
-from suites.training.offload.host_memory import HostMemory as Host
-from suites.training.resources import Resources
-from suites.training.techniques.activations import activation_checkpointing
-from suites.training.techniques.activations import activation_offload as activation_hooks
+from suites.training.techniques import activation_checkpointing
+from suites.training.techniques import activation_offload as activation_hooks
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")

@@ -12,9 +12,9 @@ from harness.records import Unavailable
 from suites.training.correctness import check
 from suites.training.declared import LoRASettings
 from suites.training.dry_run.dry_run import among_ranks
-from suites.training.models.quantized_weights import BLOCK, NF4, Int8Linear, Nf4Linear
+from suites.training.quantization import NF4, NF4_BLOCK, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.adapters.lora import DoRALinear, LoRALinear
+from suites.training.techniques.lora import DoRALinear, LoRALinear
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -152,11 +152,11 @@ def test_nf4_takes_the_nearest_of_its_values_in_blocks_of_64():
     layer = linear()
     found = Nf4Linear(layer, double=False).weight().double().flatten()
     values = torch.tensor(NF4, dtype=torch.float64)
-    for start in range(0, len(found), BLOCK):
-        block = layer.weight.detach().double().flatten()[start : start + BLOCK]
+    for start in range(0, len(found), NF4_BLOCK):
+        block = layer.weight.detach().double().flatten()[start : start + NF4_BLOCK]
         allowed = values * block.abs().max()
         nearest = allowed[(block.unsqueeze(1) - allowed).abs().argmin(1)]
-        torch.testing.assert_close(found[start : start + BLOCK], nearest, rtol=2**-8, atol=1e-6)
+        torch.testing.assert_close(found[start : start + NF4_BLOCK], nearest, rtol=2**-8, atol=1e-6)
 
 
 def test_values_of_nf4_are_quantiles_of_a_normal_distribution():

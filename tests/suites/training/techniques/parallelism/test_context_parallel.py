@@ -16,14 +16,13 @@ from suites.memory import suite as memory
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
+from suites.training import on_rank
 from suites.training.correctness import check, check_on_ranks, text_updates
 from suites.training.declared import ContextParallelSettings
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.outside_allocator import outside_allocator_B
 from suites.training.models.model import Transformer
-from suites.training.ranks import on_rank
-from suites.training.techniques import build_step
-from suites.training.techniques.parallelism import context_parallel
+from suites.training.techniques import build_step, context_parallel
 
 MESH = ["fsdp2", "context_parallel"]
 FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]

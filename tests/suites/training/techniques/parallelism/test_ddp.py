@@ -63,7 +63,7 @@ def pool() -> Iterator[RankPool]:
 @pytest.mark.parametrize("name", ["ddp", "views"])
 def test_real_ranks_take_as_much(name: str, pool: RankPool) -> None:
     step = build_step(WIDE, SET_UPS[name])
-    each_B = pool.call("suites.training.ranks.on_rank:peak_memory", step=step.described)
+    each_B = pool.call("suites.training.on_rank:peak_memory", step=step.described)
     assert each_B == pytest.approx([dry_run(step, HOST).peak_B] * 2, rel=0.0025)
 
 

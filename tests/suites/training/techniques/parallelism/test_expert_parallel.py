@@ -15,6 +15,7 @@ from suites.memory import suite as memory
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
+from suites.training import on_rank
 from suites.training.correctness import (
     UPDATES_ON_RANKS,
     check,
@@ -27,10 +28,8 @@ from suites.training.correctness import (
 from suites.training.declared import ExpertParallelSettings
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
 from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
-from suites.training.ranks import on_rank
-from suites.training.ranks.expert_group import reordered
-from suites.training.techniques import build_step
-from suites.training.techniques.parallelism import expert_parallel
+from suites.training.techniques import build_step, expert_parallel
+from suites.training.techniques.expert_parallel import reordered
 
 MESH = ["fsdp2", "expert_parallel"]
 FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]

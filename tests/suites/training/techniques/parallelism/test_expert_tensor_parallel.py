@@ -12,6 +12,7 @@ from real_ranks import SMALL, TINY, dry_and_measured, sharded
 from harness.records import Unavailable
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
+from suites.training import on_rank
 from suites.training.correctness import (
     UPDATES_ON_RANKS,
     check,
@@ -23,7 +24,6 @@ from suites.training.correctness import (
 )
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
 from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
-from suites.training.ranks import on_rank
 from suites.training.techniques import build_step
 
 BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}

@@ -31,7 +31,7 @@ from harness.records import Unavailable
 from suites.memory.live_bytes import losses
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.model import blocks_of
-from suites.training.optimizers.optimizers import LEARNING_RATE
+from suites.training.optimizers import LEARNING_RATES
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 
@@ -200,7 +200,7 @@ def test_real_ranks_see_the_losses_of_one_device(workload, on_ranks):
 
 def test_these_losses_would_show_gradients_of_another_scale(monkeypatch):
     expected = baseline_losses(TINY)
-    monkeypatch.setitem(LEARNING_RATE, "sgd_momentum", 0.5 * LEARNING_RATE["sgd_momentum"])
+    monkeypatch.setitem(LEARNING_RATES, "sgd_momentum", 0.5 * LEARNING_RATES["sgd_momentum"])
     off = [abs(ours / theirs - 1) for ours, theirs in zip(baseline_losses(TINY), expected, strict=True)]
     assert max(off) > 2e-5
 

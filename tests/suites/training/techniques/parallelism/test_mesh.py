@@ -13,6 +13,7 @@ from harness.records import Unavailable, WrongResult
 from suites.memory import suite as memory
 from suites.memory.subject import Subject, outside_allocator_B
 from suites.memory.thresholds import allowed_ranks
+from suites.training import on_rank
 from suites.training.correctness import (
     RANKS,
     UPDATES_ON_RANKS,
@@ -24,7 +25,6 @@ from suites.training.correctness import (
     text_updates,
 )
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.ranks import on_rank
 from suites.training.techniques import build_step
 
 MESH = ["fsdp2", "tensor_parallel"]

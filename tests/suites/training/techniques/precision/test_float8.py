@@ -11,7 +11,7 @@ from harness.records import Unavailable, WrongResult
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
-from suites.training.techniques.precision.float8 import Product, Scaled
+from suites.training.techniques.float8 import Product, Scaled
 
 BLOCKS = replace(
     LLAMA,

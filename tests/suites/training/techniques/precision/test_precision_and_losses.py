@@ -10,11 +10,9 @@ from small_steps import LLAMA, make_step
 from torch import nn
 
 from suites.memory.live_bytes import losses
-from suites.training.offload.host_memory import HostMemory
-from suites.training.optimizers.optimizers import make_torch_optimizer
-from suites.training.resources import Resources
-from suites.training.techniques import build_step
-from suites.training.techniques.precision import mixed_precision
+from suites.training.host_memory import HostMemory, Resources
+from suites.training.optimizers import make_torch_optimizer
+from suites.training.techniques import build_step, mixed_precision
 from suites.training.trainer import CPU
 
 

@@ -17,7 +17,7 @@ from harness.instruments.distributed.fake_process_group import fake_process_grou
 from harness.instruments.memory.process.private_memory import private_bytes
 from harness.records import Unavailable
 from suites.offload.transfer_counter import TransferCounter
-from suites.training.offload.host_memory import HostMemory as Host
+from suites.training.host_memory import HostMemory as Host
 
 CPU = torch.device("cpu")
 MIB = 2**20
