@@ -110,7 +110,7 @@ def timed_steps(
     import torch  # slow to import, and only timed workloads need it
 
     from suites.training.models.model import Transformer
-    from suites.training.models.shape import ModelShape
+    from suites.training.workload import ModelShape
 
     shape = ModelShape(
         **model,

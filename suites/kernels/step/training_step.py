@@ -27,11 +27,11 @@ from suites.kernels.workload import Workload
 from suites.training import optimizers, trainer
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.huggingface_config import refuse_quantized
-from suites.training.models.shape import llama
 from suites.training.optimizers import RankOptimizer, SharedTensors, share_states
 from suites.training.step import Contract, TrainingStep, Within, loosest
 from suites.training.techniques import build_step, combined
 from suites.training.workload import Workload as TrainingWorkload
+from suites.training.workload import llama
 
 STATES_B = 16
 """Bytes per parameter of a step in fp32: weight, gradient and AdamW's two moments."""

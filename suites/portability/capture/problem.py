@@ -35,7 +35,7 @@ from suites.training.models.model import (
     linear_cross_entropy,
     rotary_tables,
 )
-from suites.training.models.shape import ModelShape, llama
+from suites.training.workload import ModelShape, llama
 from suites.training.workload import Workload as TrainingWorkload
 
 __all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]

@@ -43,6 +43,130 @@ from suites.training.host_memory import (
 from suites.training.models.model import blocks_of
 from suites.training.step import EXACT, Contract, TrainingStep
 
+
+def contract(settings: ActivationOffloadSettings) -> Contract:
+    """Return `EXACT`: the same bytes come back."""
+    return EXACT
+
+
+def apply(step: TrainingStep, settings: ActivationOffloadSettings) -> TrainingStep:
+    """Return the step with its blocks' activations on the host."""
+    place = "host_prefetched" if settings.prefetch else "host"
+    return replace(
+        step,
+        features=replace(step.features, activations_on=place),
+        wraps=(*step.wraps, partial(wrap, settings)),
+        layers_alike=step.layers_alike and not settings.prefetch,  # whose last layer keeps its tensors
+    )
+
+
+def wrap(settings: ActivationOffloadSettings, model: nn.Module, resources: Resources) -> nn.Module:
+    """Make the blocks of `model` put on the host what they save."""
+    host = resources.host
+    if settings.prefetch:
+        Ahead(model, Shelf(model, host, carrier_of(host)))
+        return model
+    make = Shelf(model, host, AtOnce()).hooks
+    if isinstance(host, SimulatedHost) and host.cuda:
+        make = partial(saved_tensors_hooks, host.keep, copied_up)
+    elif host.device.type == "cuda":
+        make = partial(on_cpu, host)
+    for block in blocks_of(model):
+        block.forward = partial(within, make, block.forward)
+    return model
+
+
+def carrier_of(host: HostMemory) -> Carrier:
+    """Return what copies alongside the computation; a simulated copy takes as long as it may."""
+    if isinstance(host, SimulatedHost):
+        return WhenNeeded()
+    return SideStream(host) if host.device.type == "cuda" else CopyThread(host)
+
+
+def copied_up(saved: Tensor) -> Tensor:
+    """Return a copy on the device."""
+    return torch.empty(saved.shape, dtype=saved.dtype).copy_(saved)
+
+
+def within(
+    make: Callable[[], AbstractContextManager[Any]],
+    forward: Callable[..., Tensor],
+    *arguments: Any,
+    **named: Any,
+) -> Tensor:
+    """Return a block's forward pass whose saved tensors go through its hooks."""
+    with make():
+        return forward(*arguments, **named)
+
+
+def on_cpu(host: HostMemory) -> saved_tensors_hooks:
+    """Return torch's own hooks into page-locked memory, which `host` counts."""
+    hooks = save_on_cpu(pin_memory=True)
+    pack: Callable[[Tensor], tuple[torch.device, Tensor]] = hooks.pack_hook
+
+    def counted(tensor: Tensor) -> tuple[torch.device, Tensor]:
+        device, saved = pack(tensor)
+        host.note(saved)
+        return device, saved
+
+    hooks.pack_hook = counted
+    return hooks
+
+
+Stores = list["weakref.ref[Stored]"]
+"""What one block saved, in order; each entry lives as long as the graph needs it."""
+
+
+class Ahead:
+    """Offload what all blocks but the last save: a block behind the forward pass, one ahead of the backward.
+
+    It replaces the forward pass of each block.
+    """
+
+    def __init__(self, model: nn.Module, shelf: Shelf) -> None:
+        blocks = blocks_of(model)
+        self.shelf, self.blocks = shelf, len(blocks)
+        self._before: Stores = []  # what the block before saved
+        self._going: deque[tuple[int, Stored]] = deque()  # down, by number of block
+        for number, block in enumerate(blocks):
+            block.forward = partial(self.run, number, block.forward)
+
+    def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
+        """Run the forward pass of a block."""
+        if number == 0:
+            self._release_below(self.blocks)  # of an interrupted pass
+            self._before = []
+        mine: Stores = []
+        if number < self.blocks - 1:
+            storing = partial(self.shelf.storing, partial(self._down, number, mine))
+            output = within(storing, forward, *arguments, **named)
+        else:
+            output = forward(*arguments, **named)
+        self._release_below(number)
+        if output.requires_grad:
+            output.register_hook(partial(fetch, self._before))  # type: ignore[no-untyped-call]
+        self._before = mine
+        return output
+
+    def _down(self, number: int, mine: Stores, stored: Stored) -> None:
+        mine.append(weakref.ref(stored))
+        self._going.append((number, stored))
+        self._release_below(0)
+
+    def _release_below(self, below: int) -> None:
+        """Release the device's copies of what is on the host, for blocks below that number."""
+        while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
+            self._going.popleft()[1].release()
+
+
+def fetch(stores: Iterable[weakref.ref[Stored]], gradient: Tensor) -> None:
+    """Start copying up what a block saved, the last first, as its backward pass needs it."""
+    for reference in reversed(list(stores)):
+        stored = reference()
+        if stored is not None:
+            stored.fetch()
+
+
 SMALL_B = 4096
 """Storages of fewer bytes stay on the device: a copy of less than a page costs more than it frees."""
 
@@ -166,126 +290,3 @@ def of_a_weight(tensor: Tensor) -> bool:
     while type(node).__name__ in OF_A_WEIGHT:
         node = node.next_functions[0][0]
     return type(node).__name__ == "AccumulateGrad"
-
-
-def contract(settings: ActivationOffloadSettings) -> Contract:
-    """Return `EXACT`: the same bytes come back."""
-    return EXACT
-
-
-def apply(step: TrainingStep, settings: ActivationOffloadSettings) -> TrainingStep:
-    """Return the step with its blocks' activations on the host."""
-    place = "host_prefetched" if settings.prefetch else "host"
-    return replace(
-        step,
-        features=replace(step.features, activations_on=place),
-        wraps=(*step.wraps, partial(wrap, settings)),
-        layers_alike=step.layers_alike and not settings.prefetch,  # whose last layer keeps its tensors
-    )
-
-
-def wrap(settings: ActivationOffloadSettings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Make the blocks of `model` put on the host what they save."""
-    host = resources.host
-    if settings.prefetch:
-        Ahead(model, Shelf(model, host, carrier_of(host)))
-        return model
-    make = Shelf(model, host, AtOnce()).hooks
-    if isinstance(host, SimulatedHost) and host.cuda:
-        make = partial(saved_tensors_hooks, host.keep, copied_up)
-    elif host.device.type == "cuda":
-        make = partial(on_cpu, host)
-    for block in blocks_of(model):
-        block.forward = partial(within, make, block.forward)
-    return model
-
-
-def carrier_of(host: HostMemory) -> Carrier:
-    """Return what copies alongside the computation; a simulated copy takes as long as it may."""
-    if isinstance(host, SimulatedHost):
-        return WhenNeeded()
-    return SideStream(host) if host.device.type == "cuda" else CopyThread(host)
-
-
-def copied_up(saved: Tensor) -> Tensor:
-    """Return a copy on the device."""
-    return torch.empty(saved.shape, dtype=saved.dtype).copy_(saved)
-
-
-def within(
-    make: Callable[[], AbstractContextManager[Any]],
-    forward: Callable[..., Tensor],
-    *arguments: Any,
-    **named: Any,
-) -> Tensor:
-    """Return a block's forward pass whose saved tensors go through its hooks."""
-    with make():
-        return forward(*arguments, **named)
-
-
-def on_cpu(host: HostMemory) -> saved_tensors_hooks:
-    """Return torch's own hooks into page-locked memory, which `host` counts."""
-    hooks = save_on_cpu(pin_memory=True)
-    pack: Callable[[Tensor], tuple[torch.device, Tensor]] = hooks.pack_hook
-
-    def counted(tensor: Tensor) -> tuple[torch.device, Tensor]:
-        device, saved = pack(tensor)
-        host.note(saved)
-        return device, saved
-
-    hooks.pack_hook = counted
-    return hooks
-
-
-Stores = list["weakref.ref[Stored]"]
-"""What one block saved, in order; each entry lives as long as the graph needs it."""
-
-
-class Ahead:
-    """Offload what all blocks but the last save: a block behind the forward pass, one ahead of the backward.
-
-    It replaces the forward pass of each block.
-    """
-
-    def __init__(self, model: nn.Module, shelf: Shelf) -> None:
-        blocks = blocks_of(model)
-        self.shelf, self.blocks = shelf, len(blocks)
-        self._before: Stores = []  # what the block before saved
-        self._going: deque[tuple[int, Stored]] = deque()  # down, by number of block
-        for number, block in enumerate(blocks):
-            block.forward = partial(self.run, number, block.forward)
-
-    def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
-        """Run the forward pass of a block."""
-        if number == 0:
-            self._release_below(self.blocks)  # of an interrupted pass
-            self._before = []
-        mine: Stores = []
-        if number < self.blocks - 1:
-            storing = partial(self.shelf.storing, partial(self._down, number, mine))
-            output = within(storing, forward, *arguments, **named)
-        else:
-            output = forward(*arguments, **named)
-        self._release_below(number)
-        if output.requires_grad:
-            output.register_hook(partial(fetch, self._before))  # type: ignore[no-untyped-call]
-        self._before = mine
-        return output
-
-    def _down(self, number: int, mine: Stores, stored: Stored) -> None:
-        mine.append(weakref.ref(stored))
-        self._going.append((number, stored))
-        self._release_below(0)
-
-    def _release_below(self, below: int) -> None:
-        """Release the device's copies of what is on the host, for blocks below that number."""
-        while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
-            self._going.popleft()[1].release()
-
-
-def fetch(stores: Iterable[weakref.ref[Stored]], gradient: Tensor) -> None:
-    """Start copying up what a block saved, the last first, as its backward pass needs it."""
-    for reference in reversed(list(stores)):
-        stored = reference()
-        if stored is not None:
-            stored.fetch()

@@ -24,8 +24,8 @@ from suites.training import techniques
 from suites.training.correctness import GRADIENT_FACTOR
 from suites.training.declared import TECHNIQUES, Level
 from suites.training.models.model import Transformer
-from suites.training.models.shape import llama
 from suites.training.step import EXACT, Within
+from suites.training.workload import llama
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}

@@ -17,8 +17,8 @@ import yaml
 
 from harness.question import FieldOrigin, Question, question_of
 from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of, nvlink_domain
-from suites.training.step_time.whole_step.setting import RunFacts
+from suites.training.step_time.gpu import RatedGpu, gpu_of, nvlink_domain
+from suites.training.step_time.setting import RunFacts
 
 Row = Mapping[str, Any]
 

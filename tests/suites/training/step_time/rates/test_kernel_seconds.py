@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.training.step_time.rates.constants import StepConstants
-from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.rates.kernels import MatmulRates, attention_flop, matmul_s
+from suites.training.step_time.constants import StepConstants
+from suites.training.step_time.gpu import MatmulRates, attention_flop, gpu_of, matmul_s
 
 H100 = gpu_of("h100_80gb")
 SIZES = st.integers(16, 32768)

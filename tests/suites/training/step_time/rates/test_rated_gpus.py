@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from suites.training.step_time.rates.gpu import HARDWARE, device_names, gpu_of
+from suites.training.step_time.gpu import HARDWARE, device_names, gpu_of
 
 
 @pytest.mark.parametrize("name", device_names())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from suites.training.step_time.rates.constants import (
+from suites.training.step_time.constants import (
     CONSTANT_NAMES,
     FACTS,
     StepConstants,
@@ -10,7 +10,7 @@ from suites.training.step_time.rates.constants import (
     entries,
     fitted_to_whole_steps,
 )
-from suites.training.step_time.rates.gpu import device_names, gpu_of
+from suites.training.step_time.gpu import device_names, gpu_of
 
 
 @pytest.mark.parametrize(("name", "entry"), entries().items())

@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import Layouts, Training
+from suites.training.layouts.search import refusal
+from suites.training.step_time.constants import GpuCluster, StepConstants
+from suites.training.step_time.gpu import gpu_of
 from suites.training.step_time.questions import answers
-from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.whole_step.seconds import step_s
-from suites.training.step_time.whole_step.setting import StepSetting, operators, scores_s
+from suites.training.step_time.seconds import step_s
+from suites.training.step_time.setting import StepSetting, operators, scores_s
 
 SHAPE = TransformerShape(
     num_hidden_layers=4, hidden_size=1024, num_attention_heads=8, num_key_value_heads=8, head_dim=128,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.instruments.transformer.shape import TransformerShape
-from suites.training.step_time.whole_step.blocks import blocks_of_ranks, pipeline_s
-from suites.training.step_time.whole_step.timeline import passes_of_rank, stepped
+from suites.training.step_time.seconds import blocks_of_ranks, pipeline_s
+from suites.training.step_time.timeline import passes_of_rank, stepped
 
 EIGHT_B = TransformerShape(
     num_hidden_layers=32,

@@ -8,11 +8,11 @@ import pytest
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.whole_step.layer import experts_s
-from suites.training.step_time.whole_step.seconds import step_s
-from suites.training.step_time.whole_step.setting import RunFacts, StepSetting
+from suites.training.step_time.constants import GpuCluster, StepConstants
+from suites.training.step_time.gpu import gpu_of
+from suites.training.step_time.layer import experts_s
+from suites.training.step_time.seconds import step_s
+from suites.training.step_time.setting import RunFacts, StepSetting
 
 SEVENTY_B = TransformerShape(
     num_hidden_layers=80,

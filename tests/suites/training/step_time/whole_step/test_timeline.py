@@ -10,13 +10,12 @@ import pytest
 
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.whole_step.layer import head_s
-from suites.training.step_time.whole_step.passes import mean_layer_passes, rank_passes
-from suites.training.step_time.whole_step.seconds import mean_layer, rank_s, step_s
-from suites.training.step_time.whole_step.setting import StepSetting
-from suites.training.step_time.whole_step.timeline import MOST_SPANS, timeline
+from suites.training.step_time.constants import GpuCluster, StepConstants
+from suites.training.step_time.gpu import gpu_of
+from suites.training.step_time.layer import head_s
+from suites.training.step_time.seconds import mean_layer, rank_s, step_s
+from suites.training.step_time.setting import StepSetting
+from suites.training.step_time.timeline import MOST_SPANS, mean_layer_passes, rank_passes, timeline
 
 DENSE = TransformerShape(
     num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, head_dim=128,

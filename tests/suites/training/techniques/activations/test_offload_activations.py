@@ -18,9 +18,9 @@ from suites.training.declared import ActivationCheckpointingSettings, Activation
 from suites.training.host_memory import Copy, Resources, SideStream
 from suites.training.host_memory import HostMemory as Host
 from suites.training.models.model import Transformer
-from suites.training.models.shape import ModelShape
 from suites.training.techniques import activation_checkpointing
 from suites.training.techniques import activation_offload as activation_hooks
+from suites.training.workload import ModelShape
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")

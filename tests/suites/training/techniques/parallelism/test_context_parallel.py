@@ -20,7 +20,7 @@ from suites.training import on_rank
 from suites.training.correctness import check, check_on_ranks, text_updates
 from suites.training.declared import ContextParallelSettings
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.dry_run.outside_allocator import outside_allocator_B
+from suites.training.dry_run.largest_batch import outside_allocator_B
 from suites.training.models.model import Transformer
 from suites.training.techniques import build_step, context_parallel
 

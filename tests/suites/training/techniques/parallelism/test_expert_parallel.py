@@ -27,7 +27,7 @@ from suites.training.correctness import (
 )
 from suites.training.declared import ExpertParallelSettings
 from suites.training.dry_run.dry_run import Device, dry_run, ranks_to_run
-from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
+from suites.training.dry_run.largest_batch import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
 from suites.training.techniques import build_step, expert_parallel
 from suites.training.techniques.expert_parallel import reordered
 

@@ -20,7 +20,7 @@ from suites.training import on_rank
 from suites.training.correctness import check, check_on_ranks, text_updates
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.dry_run.dry_run import DryRun, dry_run, ranks_to_run
-from suites.training.dry_run.outside_allocator import NCCL_OF_MORE_B, outside_allocator_B
+from suites.training.dry_run.largest_batch import NCCL_OF_MORE_B, outside_allocator_B
 
 FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]
 INTERLEAVED = {"pipeline": {"stages_per_rank": 2}}

@@ -17,8 +17,7 @@ import yaml
 
 from harness.question import ProgramName
 from suites.training.step_time.collectives import NodeLinks
-from suites.training.step_time.rates.gpu import RatedGpu
-from suites.training.step_time.rates.kernels import MatmulRates
+from suites.training.step_time.gpu import MatmulRates, RatedGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

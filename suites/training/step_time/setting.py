@@ -14,15 +14,14 @@ import numpy as np
 from harness.instruments.transformer.shape import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts, Training
 from suites.training.step_time.collectives import NodeLinks
-from suites.training.step_time.rates.constants import (
+from suites.training.step_time.constants import (
     FACTS,
     GpuCluster,
     ProgramConstants,
     ProgramFacts,
     StepConstants,
 )
-from suites.training.step_time.rates.gpu import RatedGpu
-from suites.training.step_time.rates.kernels import MatmulRates
+from suites.training.step_time.gpu import MatmulRates, RatedGpu
 
 
 class RunFacts(NamedTuple):

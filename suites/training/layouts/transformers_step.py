@@ -16,7 +16,7 @@ from harness.records import Unavailable
 from suites.training.layouts.layout import OPTIMIZER_STATES_B, RECOMPUTES, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.states import DEEPSPEED_BUCKET
-from suites.training.layouts.transformers_code.layer import (
+from suites.training.layouts.transformers_layer import (
     AUTOCAST,
     NARROW,
     WIDE,
