@@ -19,7 +19,7 @@ from harness.config.variants.applicability import applies
 from harness.records import Reading, Unavailable, WrongResult
 from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS, adamw
-from suites.kernels.step.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
+from suites.kernels.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
 from suites.training import techniques
 from suites.training.correctness import GRADIENT_FACTOR
 from suites.training.declared import TECHNIQUES, Level

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from harness.records import Unavailable
 from suites.kernels.bound_call import Session, seconds_of
-from suites.kernels.step.training_step import FixedBatchTrainer, contract_of, has_experts, step_of
 from suites.kernels.subject import Operation, Subject
+from suites.kernels.training_step import FixedBatchTrainer, contract_of, has_experts, step_of
 from suites.kernels.workload import Workload
 from suites.training import correctness
 from suites.training.correctness import (

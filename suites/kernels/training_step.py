@@ -1,17 +1,17 @@
 """The operation `training_step`: a full step of the training layer's model under AdamW.
 
 Techniques of `suites.training.techniques` change it, and functions of the kernels suite take an operation's
-place in it. `Workload.part` names the operation that a variant may replace, so that each kernel's gain is
-measured alone and in the step.
+place, alone or in it. `Workload.part` names the operation that a variant may replace, so that each kernel's
+gain is measured alone and in the step.
 
-The model of a user's config.json in the training step: transformers' own, with all that the config says.
-
+The model of a user's config.json in the training step is transformers' own, with all that the config says.
 Only dropout is left out, because variants are compared loss by loss. Its parameters are counted without
 weights, on the meta device.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -304,3 +304,48 @@ def activations_B(workload: Workload, attention: str = "explicit") -> float:
 
 
 OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops, eager_B)
+
+
+STEP = OPERATION.name
+
+PRODUCTS = ("attention", "linear_cross_entropy", STEP)
+"""Operations with products of matrices: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP."""
+
+BF16_TOLERANCE = 2e-2
+"""Tolerance relative to the largest value: a bf16 rounding is 2^-9, and a result passes several."""
+
+
+def replace_operation(
+    subject: Subject, functions: Mapping[str, Callable[..., Any]], variant: str, **changes: Any
+) -> Subject:
+    """Return the subject with `functions`, by operation, in place of eager ones; in a step those of its part.
+
+    Raises `Unavailable` where none of them applies.
+    """
+    name, part = subject.workload.operation, subject.workload.part
+    if name != STEP:
+        if name not in functions:
+            raise Unavailable(f"{variant} has no {name}; it has {', '.join(functions)}")
+        return replace(subject, function=functions[name], **changes)
+    if subject.workload.hf_config is not None:
+        raise Unavailable(f"{variant} replaces operations of this project's model, and this is transformers'")
+    operations = PARTS if part == "all" else (part,)
+    chosen = {one: functions[one] for one in operations if one in functions}
+    if not chosen:
+        raise Unavailable(f"{variant} has no {part} to replace in the step; it has {', '.join(functions)}")
+    return replace(subject, replace={**subject.replace, **chosen}, **changes)
+
+
+def require_full_step(subject: Subject, variant: str) -> None:
+    """Raise `Unavailable` for a step of which only one part is replaced."""
+    if subject.workload.operation == STEP and subject.workload.part != "all":
+        raise Unavailable(
+            f"{variant} changes the full step, and here {subject.workload.part} alone is to change"
+        )
+
+
+def missing(module: str, extra: str) -> str | None:
+    """Return why a variant that needs a package of an extra cannot run; None where it is installed."""
+    if importlib.util.find_spec(module) is not None:
+        return None
+    return f"needs the extra {extra}: pip install 'throughput-harness[{extra}]'"
