@@ -179,7 +179,7 @@ class Capture:
         return torch.export.export(module, self.inputs, dynamic_shapes=shapes)
 
     def _stablehlo(self) -> str:
-        from suites.portability.stablehlo import text_of
+        from suites.portability.packages import text_of
 
         begin_s, lent_s = time.perf_counter(), self.lent_s
 

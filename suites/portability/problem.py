@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.portability.capture import graph
-from suites.portability.capture.graph import Forward, Problem
+from suites.portability import graph
+from suites.portability.graph import Forward, Problem
 from suites.portability.workload import Workload
 from suites.training.models import huggingface, huggingface_config
 from suites.training.models.fake_transformers import READ_VALUES

@@ -1,4 +1,7 @@
-"""The extra `portability`: whether an engine's packages are here, in a version whose interface is known."""
+"""The extra `portability`: whether an engine's packages are here, in a version whose interface is known.
+
+And StableHLO of a captured graph, by torch-mlir: what IREE and XLA compile.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from harness.records import Unavailable
+
+if TYPE_CHECKING:
+    import torch
 
 INSTALL = "pip install 'throughput-harness[portability]'"
 
@@ -22,6 +29,12 @@ def missing(*modules: str) -> str | None:
         if not found:
             return f"{module} is not installed; the extra `portability` brings it: {INSTALL}"
     return None
+
+
+def require(*modules: str) -> None:
+    """Raise `Unavailable`, with the extra that brings it, where a module is not installed."""
+    if reason := missing(*modules):
+        raise Unavailable(reason)
 
 
 def installed(package: str) -> str:
@@ -45,3 +58,18 @@ def as_tried(package: str, tried: str) -> Iterator[None]:
         raise Unavailable(
             f"{package} {installed(package)}: its interface is not that of {tried}, the one tried: {message}"
         ) from error
+
+
+TORCH_MLIR_TRIED = "20261001"
+
+
+def text_of(exported: torch.export.ExportedProgram) -> str:
+    """Return the module as text, its function named `main`; raises what torch-mlir raises."""
+    with as_tried("torch-mlir", TORCH_MLIR_TRIED):
+        from torch_mlir import fx
+    return str(fx.export_and_import(exported, output_type="stablehlo", func_name="main"))
+
+
+def without_other_dialects(text: str) -> str:
+    """Return the module with torch-mlir's `arith.constant` as StableHLO's, which XLA's plugins take alone."""
+    return text.replace("arith.constant dense", "stablehlo.constant dense")

@@ -27,8 +27,8 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
-from suites.portability.capture.graph import DEPENDS, Capture, Problem, one_line
-from suites.portability.capture.problem import problem_of
+from suites.portability.graph import DEPENDS, Capture, Problem, one_line
+from suites.portability.problem import problem_of
 from suites.portability.workload import Workload
 
 
