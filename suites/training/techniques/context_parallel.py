@@ -24,13 +24,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.declared import ContextParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, refuse_without_fsdp2
+from suites.training.mesh import joined, refuse_without_fsdp2, without_distributed
 from suites.training.models.model import Transformer
 from suites.training.pipeline_stages import ContextGroup
 from suites.training.step import EXACT, Contract, TrainingStep
@@ -42,9 +41,7 @@ REPLICATED = "context parallel, rank 0: all parameters, gradients and states"
 UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
 
 
-def unavailable() -> str | None:
-    """Return why it cannot run here; None where it can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
+unavailable = without_distributed
 
 
 def contract(settings: ContextParallelSettings) -> Contract:

@@ -50,7 +50,7 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.records import Unavailable
 from suites.training.declared import ExpertParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, refuse_without_fsdp2
+from suites.training.mesh import joined, refuse_without_fsdp2, without_distributed
 from suites.training.models.mixture import Compute, Experts, shares, values_are_known
 from suites.training.models.model import Transformer
 from suites.training.optimizers import not_for_shards
@@ -63,9 +63,7 @@ REPLICATED = "expert parallel, rank 0: all other parameters, gradients and state
 EVEN = "the dry run sends every expert an equal share of the tokens; a real routing is uneven"
 
 
-def unavailable() -> str | None:
-    """Return why it cannot run here; None where it can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
+unavailable = without_distributed
 
 
 def contract(settings: ExpertParallelSettings) -> Contract:

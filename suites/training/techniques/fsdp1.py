@@ -22,6 +22,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from harness.records import Unavailable
 from suites.training.declared import FSDP1Settings
 from suites.training.host_memory import Resources
+from suites.training.mesh import without_distributed
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
 from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
@@ -44,9 +45,7 @@ INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
 
 
-def unavailable() -> str | None:
-    """Return why it cannot run here; None where it can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
+unavailable = without_distributed
 
 
 def contract(settings: FSDP1Settings) -> Contract:

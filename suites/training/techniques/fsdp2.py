@@ -33,7 +33,7 @@ from harness.instruments.distributed.fake_process_group import mesh_of_rows, ran
 from harness.records import Unavailable
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
-from suites.training.mesh import joined
+from suites.training.mesh import joined, without_distributed
 from suites.training.models.mixture import Experts, own
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import (
@@ -60,9 +60,7 @@ BF16_NOTE = (
 )
 
 
-def unavailable() -> str | None:
-    """Return why it cannot run here; None where it can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
+unavailable = without_distributed
 
 
 def contract(settings: FSDP2Settings) -> Contract:

@@ -19,13 +19,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from harness.instruments import torch_internals
 from suites.training.declared import PipelineSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined
+from suites.training.mesh import joined, without_distributed
 from suites.training.models.model import Transformer
 from suites.training.optimizers import torch_optimizer
 from suites.training.pipeline_stages import ContextGroup, Pipeline, StagesOptimizer, run_passes
@@ -38,11 +37,10 @@ NOTE = "pipeline: parameters, gradients and states of one rank's stages; activat
 
 def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
-    if not dist.is_available():
-        return "this build of torch has no torch.distributed"
-    if not torch_internals.has_pipelining():
-        return f"torch {torch.__version__} has another torch.distributed.pipelining; it was tried with 2.13"
-    return None
+    reason = without_distributed()
+    if reason is None and not torch_internals.has_pipelining():
+        reason = f"torch {torch.__version__} has another torch.distributed.pipelining; it was tried with 2.13"
+    return reason
 
 
 def contract(settings: PipelineSettings) -> Contract:

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -36,7 +35,7 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.records import Unavailable
 from suites.training.declared import TensorParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined
+from suites.training.mesh import joined, without_distributed
 from suites.training.models.model import Transformer
 from suites.training.optimizers import not_for_shards
 from suites.training.step import EXACT, Contract, TrainingStep
@@ -46,9 +45,7 @@ from suites.training.workload import Workload
 NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its states; norms whole"
 
 
-def unavailable() -> str | None:
-    """Return why it cannot run here; None where it can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
+unavailable = without_distributed
 
 
 def contract(settings: TensorParallelSettings) -> Contract:
