@@ -2,7 +2,7 @@
 
 `words.yaml` says what the words mean. What a row does not say is inferred here, or left to the defaults of
 `Question`, whose origins then call it an assumption. A step has its `layout`, or several `among` which to
-choose; `runs.py` reads rows whose fields lie side by side.
+choose; `questions.py` reads rows whose fields lie side by side.
 """
 
 from __future__ import annotations

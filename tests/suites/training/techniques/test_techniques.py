@@ -82,7 +82,7 @@ def test_a_technique_says_what_it_is(name):
 
 def test_every_module_is_declared():
     folder = Path(techniques.__file__).parent
-    modules = {file.stem for file in folder.glob("*/*.py")} - {"__init__"}
+    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
     assert modules == set(techniques.names())
 
 
