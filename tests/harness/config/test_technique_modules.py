@@ -28,7 +28,7 @@ def test_a_missing_function_is_refused_in_one_line_that_names_the_file(monkeypat
 
 def test_two_techniques_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two techniques are called fsdp2"):
-        technique("fsdp2", "parallelism", Level.PARALLELISM)(object)
+        technique("fsdp2", Level.PARALLELISM)(object)
 
 
 def test_the_guide_names_everything_that_a_technique_has():
