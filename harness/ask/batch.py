@@ -20,7 +20,6 @@ from harness.commands.grammar import read
 from harness.config.validation import ConfigError
 
 STEPS = "suites.training.step_time.questions"
-ROWS = "suites.training.step_time.published.runs"
 
 
 def answer_file(argv: Sequence[str], seconds: bool) -> int:
@@ -69,7 +68,7 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
     def config_of(name: str) -> Mapping[str, Any] | None:
         return getattr(published_model(name), "config", None)
 
-    question_of_row = import_module(ROWS).question_of_row
+    question_of_row = import_module(STEPS).question_of_row
     predictions = iter(import_module(STEPS).answers([row for row in rows if is_of_steps(row)]))
     with DryRunChild() as child:
         for row in rows:

@@ -1,7 +1,7 @@
 """Checks the techniques that an optimization's YAML or a command's `techniques=[...]` lists.
 
 They are declared in suites/training/declared.py; the code of one is its module in
-suites/training/techniques/<folder>, which needs torch. Any value is taken of a setting whose type cannot be
+suites/training/techniques, which needs torch. Any value is taken of a setting whose type cannot be
 checked. A word that people use for a technique is answered with the entry that means it.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
@@ -181,8 +181,8 @@ def names() -> list[str]:
 
 
 def file_of(name: str) -> Path:
-    """Return the module of a technique; raises KeyError where there is none."""
-    return ROOT / "suites" / "training" / "techniques" / declared()[name].folder / f"{name}.py"
+    """Return the module of a technique."""
+    return ROOT / "suites" / "training" / "techniques" / f"{name}.py"
 
 
 def settings_of(name: str) -> Fields:

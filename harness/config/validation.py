@@ -221,7 +221,6 @@ class Role(StrEnum):
 class DeclaredTechnique(NamedTuple):
     """What is known of a technique before any cell runs; suites/training/declared.py declares them."""
 
-    folder: str  # of its module
     level: int  # its place in the order in which techniques are applied
     settings: type  # a frozen dataclass with a default for each field
     role: Role | None

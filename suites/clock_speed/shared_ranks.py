@@ -17,7 +17,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.clock_speed import on_rank
 from suites.clock_speed.speed_model import Dwell
 from suites.clock_speed.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 
 
 class ImposedSpeeds:

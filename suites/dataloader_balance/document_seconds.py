@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.records import Unavailable, WrongResult
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance.balance import DocumentCost
+from suites.training.balance import DocumentCost
 
 FILE = Path(__file__).parent / "document_seconds.jsonl"
 
@@ -110,7 +110,7 @@ def timed_steps(
     import torch  # slow to import, and only timed workloads need it
 
     from suites.training.models.model import Transformer
-    from suites.training.models.shape import ModelShape
+    from suites.training.workload import ModelShape
 
     shape = ModelShape(
         **model,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from harness.records import Unavailable
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance.balance import AssignmentMethod, DocumentCost, FloatArray, IntArray, cost, loads
+from suites.training.balance import AssignmentMethod, DocumentCost, FloatArray, IntArray, cost, loads
 
 
 @dataclass(frozen=True, slots=True)

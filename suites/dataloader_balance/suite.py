@@ -16,7 +16,7 @@ from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.dataloader_balance.document_seconds import cost_of, timed_steps_of
 from suites.dataloader_balance.steps import StepItems, Subject, items_of, known_lengths
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance.balance import (
+from suites.training.balance import (
     AssignmentMethod,
     FloatArray,
     IntArray,

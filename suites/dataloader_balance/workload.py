@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
-from suites.training.balance.balance import DocumentCost, flop_of_document
+from suites.training.balance import DocumentCost, flop_of_document
 
 DOCUMENTS = OnlyWith("items", ("documents",))
 ROWS = OnlyWith("items", ("rows",))

@@ -17,7 +17,7 @@ from suites.fsdp_versions.allocator_events import (
     cuda_history,
     summaries,
 )
-from suites.training.ranks.on_rank import device
+from suites.training.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 

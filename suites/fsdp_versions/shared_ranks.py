@@ -15,7 +15,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
 from suites.fsdp_versions import on_rank
 from suites.fsdp_versions.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 

@@ -21,7 +21,7 @@ from harness.records import Json, Origin, Reading
 from suites.host_optimizer import subject as correctness
 from suites.host_optimizer.subject import COPY_B, Session, Subject, optimizer_of, shared, torch_adamw
 from suites.host_optimizer.workload import Workload
-from suites.training.optimizers.optimizers import ADAMW_FLOPS
+from suites.training.optimizers import ADAMW_FLOPS
 
 CPU = torch.device("cpu")
 

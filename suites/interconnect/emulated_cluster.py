@@ -36,7 +36,7 @@ from suites.interconnect.replay import (
 from suites.interconnect.training_cluster import TrainingCluster, strategy_step
 from suites.interconnect.workload import Workload
 from suites.training.step import TrainingStep
-from suites.training.step_time.published_run import ELEMENT_B, FAST_B_PER_S, FAST_STEP_S, NODES, PARAMETERS
+from suites.training.step_time.published import ELEMENT_B, FAST_B_PER_S, FAST_STEP_S, NODES, PARAMETERS
 
 
 class StepCost(NamedTuple):

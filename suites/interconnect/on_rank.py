@@ -1,6 +1,6 @@
 """What a rank of the interconnect suite does besides training: traces of updates, and collectives alone.
 
-`harness.instruments.distributed.rank_pool` calls it by name; `suites.training.ranks.on_rank` makes the
+`harness.instruments.distributed.rank_pool` calls it by name; `suites.training.on_rank` makes the
 trainers.
 """
 
@@ -20,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from harness.instruments.distributed.rank_worker import RankState
 from suites.interconnect.trace import Trace, TraceEvent, traced
-from suites.training.ranks.on_rank import device
+from suites.training.on_rank import device
 from suites.training.trainer import Trainer
 
 

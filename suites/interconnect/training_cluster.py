@@ -19,7 +19,7 @@ from harness.instruments.distributed.remote_ranks import Launch, places
 from harness.records import Unavailable
 from suites.interconnect import on_rank
 from suites.interconnect.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 

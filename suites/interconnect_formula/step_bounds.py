@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from harness.records import Unavailable
 from suites.interconnect_formula.workload import Workload
-from suites.training.step_time import published_run
+from suites.training.step_time import published as published_run
 from suites.training.step_time.collectives import (
     Cluster,
     Exchange,

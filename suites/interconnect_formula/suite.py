@@ -23,7 +23,7 @@ from suites.interconnect_formula.step_bounds import (
     validate_states,
 )
 from suites.interconnect_formula.workload import Workload
-from suites.training.step_time import published_run
+from suites.training.step_time import published as published_run
 from suites.training.step_time.collectives import Cluster, Exchange, crossing_share, training_flop
 
 PUBLISHED_TOKENS_PER_GPU = 4 * 1024

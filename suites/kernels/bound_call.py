@@ -17,9 +17,9 @@ from torch import Tensor
 from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import WrongResult
-from suites.kernels.step.training_step import OPERATION as STEP
-from suites.kernels.step.training_step import FixedBatchTrainer
 from suites.kernels.subject import Inputs, Operation, Result, Subject
+from suites.kernels.training_step import OPERATION as STEP
+from suites.kernels.training_step import FixedBatchTrainer
 from suites.kernels.workload import Workload
 
 Work = Callable[[], Any]

@@ -7,11 +7,13 @@ By default Inductor calls a library's product, and its kernel for the activation
 - With gradients: `max_autotune` chooses between templates and libraries by time, as it does for a user. On a
   CPU it has libraries alone.
 
-The conditions of a record name the kernel that has the activation, read from the generated code.
+The conditions of a record name the kernel that has the activation, read from the generated code: names do not
+show it, `cpp_fused_addmm_gelu_0` may hold the activation alone, behind a library's product.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,9 +22,55 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.kernels.generated_code import WithItsCode
-from suites.kernels.operations import linear_gelu
-from suites.kernels.subject import Subject
+from suites.kernels.operations import products
+from suites.kernels.subject import IN_PRODUCT, SEPARATE, Subject
+
+KERNEL = re.compile(r"async_compile\.\w+\(.*?(r?''')(.*?)'''", re.DOTALL)
+"""The source of one generated kernel, in Triton or C++, as Inductor's wrapper code has it."""
+
+PRODUCT = re.compile(r"\btl\.dot\(|\bkernel_micro_gemm\b")
+"""A product of blocks in such a source: of Triton's template, and of the C++ one."""
+
+ACTIVATION = re.compile(r"\btanh\(")
+
+LIBRARY = re.compile(r"_addmm_activation|_linear_pointwise\.\w+\([^)]*'gelu'")
+"""Calls of a library's product with a GELU: cuBLASLt's and oneDNN's."""
+
+
+def kernel_of_activation(code: str) -> str:
+    """Return IN_PRODUCT where a kernel of `code` computes both a product and a GELU's tanh, else SEPARATE.
+
+    Raises ValueError where `code` has no GELU at all, so that what changes in torch is noticed.
+    """
+    sources = [source for _, source in KERNEL.findall(code)]
+    activations = [one for one in sources if ACTIVATION.search(one)]
+    if LIBRARY.search(code) or any(PRODUCT.search(one) for one in activations):
+        return IN_PRODUCT
+    if not activations:
+        raise ValueError("the generated code has no kernel with a tanh")
+    return SEPARATE
+
+
+class WithItsCode:
+    """A function of torch.compile, and the code of its forward pass, kept at its first call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.code = function, ""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Call the function."""
+        if self.code:
+            return self.function(*inputs)
+        from torch._inductor.utils import run_and_get_code
+
+        result, codes = run_and_get_code(self.function, *inputs)
+        self.code = "\n".join(codes)
+        return result
+
+    def activation(self) -> str:
+        """Return what `kernel_of_activation` does; raises ValueError before the first call."""
+        return kernel_of_activation(self.code)
+
 
 TEMPLATES = {"cuda": "TRITON", "cpu": "CPP"}
 """Inductor's templates by device, as its setting max_autotune_gemm_backends names them."""
@@ -30,11 +78,11 @@ TEMPLATES = {"cuda": "TRITON", "cpu": "CPP"}
 
 def apply(subject: Subject) -> Subject:
     """Return the subject compiled with templates; raises `Unavailable` for another operation."""
-    if subject.operation is not linear_gelu.OPERATION:
+    if subject.operation is not products.LINEAR_GELU:
         raise Unavailable(f"compile_gemm_template has no {subject.operation.name}; it has linear_gelu")
     if subject.workload.backward:
         options: dict[str, Any] = {"max_autotune_gemm": True}
-        made, notes = torch.compile(linear_gelu.eager, dynamic=False, options=options), subject.notes
+        made, notes = torch.compile(products.linear_gelu, dynamic=False, options=options), subject.notes
     else:
         made = with_constants(TEMPLATES[subject.device.type])
         notes = (*subject.notes, "the weight and the bias are constants of the compiled code")
@@ -59,7 +107,7 @@ class _Layer(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Map (N, D) to (N, F)."""
-        return linear_gelu.eager(x_ND, self.weight_FD, self.bias_F)
+        return products.linear_gelu(x_ND, self.weight_FD, self.bias_F)
 
 
 def with_constants(templates: str) -> Callable[..., Tensor]:

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from suites.kernels.operations import layer_norm as layer_norm_op
-from suites.kernels.operations import rms_norm as rms_norm_op
+from suites.kernels.operations.rowwise import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
 
 
 def softmax(x_ND: Any) -> Any:
@@ -20,14 +19,14 @@ def softmax(x_ND: Any) -> Any:
 def rms_norm(x_ND: Any, weight_D: Any) -> Any:
     """Map (N, D) and (D) to (N, D)."""
     squares_N1 = jnp.mean(jnp.square(x_ND), axis=-1, keepdims=True)
-    return x_ND * jax.lax.rsqrt(squares_N1 + rms_norm_op.EPSILON) * weight_D
+    return x_ND * jax.lax.rsqrt(squares_N1 + RMS_NORM_EPSILON) * weight_D
 
 
 def layer_norm(x_ND: Any, weight_D: Any, bias_D: Any) -> Any:
     """Map (N, D), (D) and (D) to (N, D)."""
     centred_ND = x_ND - jnp.mean(x_ND, axis=-1, keepdims=True)
     variance_N1 = jnp.mean(jnp.square(centred_ND), axis=-1, keepdims=True)
-    return centred_ND * jax.lax.rsqrt(variance_N1 + layer_norm_op.EPSILON) * weight_D + bias_D
+    return centred_ND * jax.lax.rsqrt(variance_N1 + LAYER_NORM_EPSILON) * weight_D + bias_D
 
 
 def swiglu(gate_ND: Any, up_ND: Any) -> Any:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from harness.instruments.process import only_threads
 from harness.records import HostInfo, Unavailable
-from suites.kernels.op_replacement import STEP, missing
 from suites.kernels.subject import Inputs, Result, Subject
+from suites.kernels.training_step import STEP, missing
 
 
 def unavailable(host: HostInfo) -> str | None:

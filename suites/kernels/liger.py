@@ -9,10 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from harness.records import HostInfo
-from suites.kernels.op_replacement import missing, replace_operation
-from suites.kernels.operations import layer_norm as layer_norm_op
-from suites.kernels.operations import rms_norm as rms_norm_op
+from suites.kernels.operations.rowwise import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import missing, replace_operation
 from suites.training.models.head_loss import liger_linear_cross_entropy
 
 
@@ -36,7 +35,7 @@ def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
 
     in_place = False
     return LigerRMSNormFunction.apply(  # type: ignore[no-any-return]
-        x_ND, weight_D, rms_norm_op.EPSILON, 0.0, "llama", in_place
+        x_ND, weight_D, RMS_NORM_EPSILON, 0.0, "llama", in_place
     )
 
 
@@ -45,7 +44,7 @@ def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
     from liger_kernel.ops import LigerLayerNormFunction
 
     return LigerLayerNormFunction.apply(  # type: ignore[no-any-return]
-        x_ND, weight_D, bias_D, layer_norm_op.EPSILON
+        x_ND, weight_D, bias_D, LAYER_NORM_EPSILON
     )
 
 

@@ -14,12 +14,10 @@ import torch
 from harness.instruments.memory.allocator import SAFE_SHARE, free_bytes, shortage, watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import autocast_bf16
+from suites.kernels import correctness, step_correctness, training_step
 from suites.kernels.bound_call import Session, seconds_of, shared
-from suites.kernels.checks import correctness, step_correctness
 from suites.kernels.operations import OPERATIONS as ALONE
-from suites.kernels.operations import attention, linear_gelu
-from suites.kernels.step import training_step
+from suites.kernels.operations import products
 from suites.kernels.subject import Subject
 from suites.kernels.workload import Workload
 from suites.training.models import huggingface
@@ -51,9 +49,9 @@ def build(workload: Json, seed: int) -> Subject:
 
 def bf16_FLOP(subject: Subject) -> float:
     """Return the FLOP of the bf16 matrix products in one sample; 0 where a GPU computes them."""
-    products = subject.operation.name in (*autocast_bf16.PRODUCTS, "linear_gelu", "matmul")
+    multiplies = subject.operation.name in (*training_step.PRODUCTS, "linear_gelu", "matmul")
     narrow = subject.precision == "bf16" and subject.device.type == "cpu"
-    return subject.operation.flops(computed(subject)) if narrow and products else 0.0
+    return subject.operation.flops(computed(subject)) if narrow and multiplies else 0.0
 
 
 def computed(subject: Subject) -> Workload:
@@ -169,7 +167,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
-        **({"activation": subject.activation()} if subject.operation is linear_gelu.OPERATION else {}),
+        **({"activation": subject.activation()} if subject.operation is products.LINEAR_GELU else {}),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
 
@@ -180,8 +178,8 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     workload = computed(subject)
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
     yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
-    if operation is linear_gelu.OPERATION:
-        traffic_B = linear_gelu.forward_traffic(workload, subject.activation())
+    if operation is products.LINEAR_GELU:
+        traffic_B = products.forward_traffic(workload, subject.activation())
         yield Reading("forward_traffic", "B", traffic_B, Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
@@ -245,4 +243,4 @@ def close(session: Session) -> None:
     shared.cache_clear()
     step_correctness.baseline_steps.cache_clear()
     step_correctness.shared_states.cache_clear()
-    attention.kept_mask.cache_clear()
+    products.kept_mask.cache_clear()

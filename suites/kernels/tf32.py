@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.records import Unavailable
-from suites.kernels.autocast_bf16 import PRODUCTS
-from suites.kernels.op_replacement import STEP, require_full_step
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import PRODUCTS, STEP, require_full_step
 from suites.training.tf32 import products_in_tf32
 from suites.training.tf32 import unavailable as unavailable
 

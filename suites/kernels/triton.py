@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.instruments.triton_kernels.targets import TARGETS, CompilationFailed, usage
 from harness.records import Note, Origin, Reading, Unavailable
-from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.subject import IN_PRODUCT, Subject
+from suites.kernels.training_step import STEP, replace_operation
 from suites.training.triton_kernels import (
     adamw,
     attention,

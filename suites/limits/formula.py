@@ -31,7 +31,7 @@ from suites.training.step_time.collectives import (
     send_s,
     training_flop,
 )
-from suites.training.step_time.rates.gpu import device_names, gpu_of
+from suites.training.step_time.gpu import device_names, gpu_of
 
 PASSES = 3
 """A matmul's forward and its two backward matmuls."""

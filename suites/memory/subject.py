@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from harness.instruments.memory.caching_allocator import AllocatorSettings, DeviceFullError, replay
 from harness.records import Note, Origin, Reading
 from suites.memory.workload import Search, Workload
-from suites.training.dry_run import outside_allocator
+from suites.training.dry_run import largest_batch
 from suites.training.dry_run.dry_run import DryRun
 from suites.training.dry_run.estimates import ModelCounts, host_memory_B
-from suites.training.dry_run.largest_batch import Target, under_other_choices
-from suites.training.dry_run.outside_allocator import outside_allocator_B
+from suites.training.dry_run.largest_batch import Target, outside_allocator_B, under_other_choices
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 from suites.training.workload import Architecture
@@ -90,7 +89,7 @@ def host_B(subject: Subject, counts: ModelCounts) -> float:
 
 def room_B(subject: Subject) -> float:
     """Return what torch's allocator can reserve on one device at most; not above 0 where there is no room."""
-    return outside_allocator.room_B(subject.step, subject.usable_B)
+    return largest_batch.room_B(subject.step, subject.usable_B)
 
 
 def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:

@@ -20,7 +20,7 @@ from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import DryRun, is_sharded
 from suites.training.dry_run.estimates import ModelCounts
-from suites.training.dry_run.outside_allocator import outside_allocator_B
+from suites.training.dry_run.largest_batch import outside_allocator_B
 from suites.training.step import TrainingStep
 
 PATIENCE = 3

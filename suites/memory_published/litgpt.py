@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.model import EPSILON, GELUMLP, PositionTensors, Transformer, make_norm, rotate
-from suites.training.models.quantized_weights import FrozenLinear, Nf4Linear
-from suites.training.models.shape import ModelShape
-from suites.training.techniques.adapters.llama_adapter import NORMS, ScaledLinear
-from suites.training.techniques.adapters.lora import linear_layers
+from suites.training.quantization import FrozenLinear, Nf4Linear
+from suites.training.techniques.llama_adapter import NORMS, ScaledLinear
+from suites.training.techniques.lora import linear_layers
 from suites.training.trainer import default_dtype
-from suites.training.workload import Workload
+from suites.training.workload import ModelShape, Workload
 
 
 def litgpt_llama(workload: dict[str, Any]) -> Transformer:

@@ -8,9 +8,9 @@ from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.memory_published.workload import Workload
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
-from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
+from suites.training.layouts.search import refusal, refusal_of_training
 
 FIXED: dict[str, Any] = {
     "optimizer": "adamw",

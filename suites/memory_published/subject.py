@@ -15,7 +15,7 @@ from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory_published.workload import Workload
 from suites.training import techniques
 from suites.training.dry_run.estimates import estimator
-from suites.training.layouts.host import deepspeed_host_B
+from suites.training.layouts.states import deepspeed_host_B
 from suites.training.step import TrainingStep
 
 

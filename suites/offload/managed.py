@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.offload.cgroup import PAGE_B, Cgroup, can_leave
 from suites.offload.managed_memory import ManagedMemory
-from suites.training.offload.host_memory import HostMemory
-from suites.training.optimizers.optimizers import TorchOptimizer, make_torch_optimizer
-from suites.training.resources import Resources
+from suites.training.host_memory import HostMemory, Resources
+from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
 from suites.training.step import Around, TrainingStep
 from suites.training.workload import Workload
 

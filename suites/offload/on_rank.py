@@ -31,9 +31,8 @@ from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
 from suites.offload.transfer_counter import TransferCounter
-from suites.training.offload.host_memory import HostMemory
-from suites.training.ranks.drain_gloo import DrainGloo, wait_for_threads
-from suites.training.ranks.on_rank import device
+from suites.training.host_memory import HostMemory
+from suites.training.on_rank import DrainGloo, device, wait_for_threads
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 

@@ -26,7 +26,7 @@ from harness.records import IN_OTHER_PROCESS, Unavailable
 from suites.offload import on_rank
 from suites.offload.subject import Subject
 from suites.offload.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 
 PREFIX = "harness-swap"
 
@@ -82,7 +82,7 @@ class Ranks:
             return self._running.call(f"{on_rank.__name__}:{function}", **given, **arguments)
 
     def train(self, subject: Subject, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.ranks.on_rank` returned on each rank."""
+        """Return what `function` of `suites.training.on_rank` returned on each rank."""
         with errors_marked():
             folder = self._ready(subject)
             given = {"folder": folder} if function == "make" else {}

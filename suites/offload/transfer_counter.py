@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from suites.training.offload.host_memory import HostMemory as Host
-from suites.training.offload.host_memory import address_of
+from suites.training.host_memory import HostMemory as Host
+from suites.training.host_memory import address_of
 
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 

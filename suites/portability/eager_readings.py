@@ -16,11 +16,11 @@ import torch
 
 from harness.instruments.memory.allocator import shortage
 from harness.records import Note, Origin, Reading
-from suites.portability.capture import graph, problem
-from suites.portability.capture.graph import one_line
+from suites.portability import graph, problem
+from suites.portability.graph import one_line
 from suites.portability.session import Session
 from suites.portability.subject import Subject
-from suites.portability.triton_kernels import modules_of
+from suites.portability.triton_engines import modules_of
 from suites.training.models import huggingface, model
 
 SIDE = 1024

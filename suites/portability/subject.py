@@ -40,9 +40,9 @@ class Compiled(NamedTuple):
 class Engine:
     """One compiler with one target.
 
-    - `compile(capture)`: takes a `capture.graph.Capture`. It raises `Unavailable` where the engine is missing
+    - `compile(capture)`: takes a `graph.Capture`. It raises `Unavailable` where the engine is missing
       or another version, and whatever the compiler raises where it has no code for the graph.
-    - `rewritten`: operators that are written differently for this engine, see `capture/graph.py`.
+    - `rewritten`: operators that are written differently for this engine, see `graph.py`.
     - `version`: of its package, as installed.
     - `takes_graph`: False where it replaces operators of the eager step.
     - `timed`: False where what runs here says nothing about speed.

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from harness.records import Json, Note, Origin, Reading
+from suites.portability import problem
 from suites.portability import session as sessions
-from suites.portability.capture import problem
 from suites.portability.eager_readings import eager_readings, source_lines, too_large
 from suites.portability.session import Session, coverage
 from suites.portability.subject import Subject

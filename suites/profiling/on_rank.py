@@ -19,7 +19,7 @@ from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.bf16_products import matmul_FLOP_per_s
 from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder
-from suites.training.ranks.on_rank import device
+from suites.training.on_rank import device
 from suites.training.trainer import Trainer
 
 

@@ -22,7 +22,7 @@ from suites.profiling import on_rank
 from suites.profiling.injection.injector import Toggle, injector
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 
 ALONE = {"OMP_NUM_THREADS": "1"}
@@ -99,7 +99,7 @@ class RecordedRanks:
         return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
 
     def train(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.ranks.on_rank` returned on each rank."""
+        """Return what `function` of `suites.training.on_rank` returned on each rank."""
         return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
     def record(

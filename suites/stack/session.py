@@ -31,12 +31,11 @@ from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Unavailable, WrongResult
 from suites.stack.workload import Workload
 from suites.training import data
-from suites.training.contract import Contract, Within, loosest
 from suites.training.correctness import GRADIENT_FACTOR, compare, require_learning
 from suites.training.correctness import UPDATES as LEARNING_UPDATES
 from suites.training.correctness import check as check_small
-from suites.training.optimizers.shared_states import share_states
-from suites.training.step import TrainingStep
+from suites.training.optimizers import share_states
+from suites.training.step import Contract, TrainingStep, Within, loosest
 from suites.training.techniques import Techniques, build_step
 from suites.training.trainer import Trainer
 

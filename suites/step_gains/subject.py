@@ -11,9 +11,9 @@ import numpy as np
 from harness.question import Question, question_of
 from suites.step_gains.workload import Workload
 from suites.training.of_question import seconds_subject_of, setting_of
+from suites.training.step_time.gpu import nvlink_domain
 from suites.training.step_time.prediction import PlannedSteps, planned
-from suites.training.step_time.rates.gpu import nvlink_domain
-from suites.training.step_time.whole_step.setting import RunFacts
+from suites.training.step_time.setting import RunFacts
 
 
 @dataclass(frozen=True, slots=True)

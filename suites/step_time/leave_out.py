@@ -27,11 +27,11 @@ from scipy.optimize import minimize
 from suites.step_time.suite import FOLDER
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import published_steps
+from suites.training.step_time.constants import StepConstants, entries, fitted_to_whole_steps
 from suites.training.step_time.prediction import PlannedSteps, predicted
 from suites.training.step_time.published.steps import PublishedStep, published, ran
 from suites.training.step_time.published.typed import typed_step
 from suites.training.step_time.questions import answers
-from suites.training.step_time.rates.constants import StepConstants, entries, fitted_to_whole_steps
 
 Values = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from harness.question import Question
 from harness.records import Origin, Reading
+from suites.training.step_time.gpu import gpu_of
 from suites.training.step_time.published.steps import PublishedStep, ran
 from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.rates.gpu import gpu_of
 
 Predictions = Mapping[str, Mapping[str, Any]]
 """By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""

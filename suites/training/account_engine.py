@@ -18,7 +18,6 @@ from harness.question import Question
 from harness.records import Unavailable
 from suites.training.layouts.account import peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
-from suites.training.layouts.host import host_B
 from suites.training.layouts.layout import DEFAULT_MODULES, Layouts
 from suites.training.layouts.room import CUDA_CONTEXT_B, outside_allocator_B
 from suites.training.layouts.search import (
@@ -31,7 +30,7 @@ from suites.training.layouts.search import (
     title,
     with_micro_batch,
 )
-from suites.training.layouts.states import all_layers_of
+from suites.training.layouts.states import all_layers_of, host_B
 from suites.training.of_question import changed, left_out, subject_of
 
 EVEN, UNEVEN = 1.0, 1.5

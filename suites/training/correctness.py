@@ -21,8 +21,7 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.training import data
-from suites.training.contract import EXACT
-from suites.training.step import TrainingStep
+from suites.training.step import EXACT, TrainingStep
 from suites.training.techniques import Techniques, build_step, named
 from suites.training.trainer import CPU, Batch, Trainer
 from suites.training.workload import Workload

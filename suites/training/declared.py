@@ -1,7 +1,7 @@
 """The techniques that a training step can have: their settings, and what each excludes and needs.
 
 The parent reads them before any cell runs, so this module needs no torch. A technique's code is the module of
-its name in suites/training/techniques/<folder>. What it does not combine with follows from `role` and
+its name in suites/training/techniques. What it does not combine with follows from `role` and
 `excludes` of either, and from what `applies_to` and `apply` of its module refuse.
 """
 
@@ -40,7 +40,6 @@ TECHNIQUES: dict[str, DeclaredTechnique] = {}
 
 def technique(
     name: str,
-    folder: str,
     level: Level,
     *,
     role: Role | None = None,
@@ -58,7 +57,7 @@ def technique(
     def declare(settings: type[Configured]) -> type[Configured]:
         if name in TECHNIQUES:
             raise ValueError(f"two techniques are called {name}")
-        TECHNIQUES[name] = DeclaredTechnique(folder, level, settings, role, excludes or {}, needs, no_dry_run)
+        TECHNIQUES[name] = DeclaredTechnique(level, settings, role, excludes or {}, needs, no_dry_run)
         return settings
 
     return declare
@@ -73,7 +72,7 @@ HOST_UPDATE_HAS_NO_DRY_RUN = (
 )
 
 
-@technique("gradient_accumulation", "update", Level.WORKLOAD)
+@technique("gradient_accumulation", Level.WORKLOAD)
 @dataclass(frozen=True, slots=True)
 class GradientAccumulationSettings:
     """Gradient accumulation: several micro-batches per update, whose gradients are summed before it.
@@ -87,7 +86,7 @@ class GradientAccumulationSettings:
     split: bool = True
 
 
-@technique("optimizer", "update", Level.WORKLOAD)
+@technique("optimizer", Level.WORKLOAD)
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
     """Another optimizer, or another implementation of the same one.
@@ -107,7 +106,6 @@ class OptimizerSettings:
 
 @technique(
     "optimizer_in_backward",
-    "update",
     Level.UPDATE,
     excludes={"ddp": "DDP reduces buckets after the hooks, which would update from one rank's gradients"},
 )
@@ -120,9 +118,7 @@ class OptimizerInBackwardSettings:
     """
 
 
-@technique(
-    "host_update", "update", Level.PARALLELISM, role=Role.PARALLELISM, no_dry_run=HOST_UPDATE_HAS_NO_DRY_RUN
-)
+@technique("host_update", Level.PARALLELISM, role=Role.PARALLELISM, no_dry_run=HOST_UPDATE_HAS_NO_DRY_RUN)
 @dataclass(frozen=True, slots=True)
 class HostUpdateSettings:
     """ZeRO-Offload's partition in plain PyTorch: parameters and computation on the device, all else on the
@@ -136,7 +132,7 @@ class HostUpdateSettings:
     delay_after: Annotated[int, Bounds(at_least=0)] = 0
 
 
-@technique("attention", "operators", Level.MODEL)
+@technique("attention", Level.MODEL)
 @dataclass(frozen=True, slots=True)
 class AttentionSettings:
     """Flash attention (arXiv 2205.14135): torch's fused scaled_dot_product_attention, without a score matrix.
@@ -149,7 +145,6 @@ class AttentionSettings:
 
 @technique(
     "loss",
-    "operators",
     Level.ACTIVATIONS,
     excludes={"tensor_parallel": "it has a loss of its own, over logits that are sharded by vocabulary"},
 )
@@ -176,7 +171,7 @@ class LossSettings:
     fused: bool = False
 
 
-@technique("compile", "operators", Level.COMPILER)
+@technique("compile", Level.COMPILER)
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
     """torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels.
@@ -189,7 +184,7 @@ class CompileSettings:
     scope: Literal["model", "blocks"] = "model"
 
 
-@technique("mixed_precision", "precision", Level.MODEL)
+@technique("mixed_precision", Level.MODEL)
 @dataclass(frozen=True, slots=True)
 class MixedPrecisionSettings:
     """Mixed precision (arXiv 1710.03740): bf16 compute over fp32 master states, in its three conventions.
@@ -204,7 +199,6 @@ class MixedPrecisionSettings:
 
 @technique(
     "bf16_states",
-    "precision",
     Level.MODEL,
     excludes={
         "mixed_precision": "mixed precision has fp32 states, and bf16_states has none",
@@ -223,7 +217,6 @@ class BF16StatesSettings:
 
 @technique(
     "float8",
-    "precision",
     Level.MODEL,
     excludes={
         "lora": "a frozen layer's product has an adapter; use lora: {base: int8} for a smaller base",
@@ -240,7 +233,7 @@ class Float8Settings:
     """
 
 
-@technique("activation_checkpointing", "activations", Level.ACTIVATIONS, role=Role.ACTIVATIONS)
+@technique("activation_checkpointing", Level.ACTIVATIONS, role=Role.ACTIVATIONS)
 @dataclass(frozen=True, slots=True)
 class ActivationCheckpointingSettings:
     """Activation checkpointing (arXiv 1604.06174): keep less in the forward pass, recompute the rest later.
@@ -256,7 +249,6 @@ class ActivationCheckpointingSettings:
 
 @technique(
     "activation_offload",
-    "activations",
     Level.ACTIVATIONS,
     role=Role.ACTIVATIONS,
     excludes={"compile": "hooks on saved tensors do not see what compiled code saves"},
@@ -273,7 +265,6 @@ class ActivationOffloadSettings:
 
 @technique(
     "lora",
-    "adapters",
     Level.MODEL,
     excludes={
         "tensor_parallel": "it shards plain linear layers by name, and adapters are others",
@@ -309,7 +300,6 @@ class LoRASettings:
 
 @technique(
     "llama_adapter",
-    "adapters",
     Level.MODEL,
     excludes={
         "lora": "each of them trains its own adapters alone",
@@ -340,7 +330,7 @@ class LlamaAdapterSettings:
     double_quantization: bool = True
 
 
-@technique("ddp", "parallelism", Level.PARALLELISM, role=Role.PARALLELISM)
+@technique("ddp", Level.PARALLELISM, role=Role.PARALLELISM)
 @dataclass(frozen=True, slots=True)
 class DDPSettings:
     """DistributedDataParallel (arXiv 2006.15704): every rank has the full model; gradients are averaged.
@@ -357,7 +347,6 @@ class DDPSettings:
 
 @technique(
     "fsdp1",
-    "parallelism",
     Level.PARALLELISM,
     role=Role.PARALLELISM,
     excludes={
@@ -381,7 +370,7 @@ class FSDP1Settings:
     reduce_every_micro_batch: bool = True
 
 
-@technique("fsdp2", "parallelism", Level.PARALLELISM, role=Role.PARALLELISM)
+@technique("fsdp2", Level.PARALLELISM, role=Role.PARALLELISM)
 @dataclass(frozen=True, slots=True)
 class FSDP2Settings:
     """Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank has a shard of everything.
@@ -414,7 +403,6 @@ class FSDP2Settings:
 
 @technique(
     "zero",
-    "parallelism",
     Level.PARALLELISM,
     role=Role.PARALLELISM,
     excludes={"compile": "deepspeed's engine hooks into every module, which breaks the graph"},
@@ -439,7 +427,7 @@ class ZeROSettings:
     buckets: Literal["model", "block"] = "model"
 
 
-@technique("local_sgd", "parallelism", Level.PARALLELISM, role=Role.PARALLELISM)
+@technique("local_sgd", Level.PARALLELISM, role=Role.PARALLELISM)
 @dataclass(frozen=True, slots=True)
 class LocalSGDSettings:
     """Local steps with an outer one, as in DiLoCo (arXiv 2311.08105).
@@ -452,7 +440,7 @@ class LocalSGDSettings:
     outer_learning_rate: Annotated[float, Bounds(above=0)] = 0.7
 
 
-@technique("powersgd", "parallelism", Level.COMMUNICATION, needs=("ddp",))
+@technique("powersgd", Level.COMMUNICATION, needs=("ddp",))
 @dataclass(frozen=True, slots=True)
 class PowerSGDSettings:
     """PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with error feedback.
@@ -467,7 +455,6 @@ class PowerSGDSettings:
 
 @technique(
     "tensor_parallel",
-    "parallelism",
     Level.TENSOR_PARALLELISM,
     role=Role.TENSOR_PARALLELISM,
     excludes={
@@ -490,7 +477,6 @@ class TensorParallelSettings:
 
 @technique(
     "expert_parallel",
-    "parallelism",
     Level.EXPERT_PARALLELISM,
     role=Role.EXPERT_PARALLELISM,
     excludes={
@@ -515,7 +501,6 @@ class ExpertParallelSettings:
 
 @technique(
     "context_parallel",
-    "parallelism",
     Level.CONTEXT_PARALLELISM,
     role=Role.CONTEXT_PARALLELISM,
     excludes={
@@ -533,7 +518,6 @@ class ContextParallelSettings:
 
 @technique(
     "pipeline",
-    "parallelism",
     Level.PIPELINE_PARALLELISM,
     role=Role.PIPELINE_PARALLELISM,
     excludes={

@@ -25,18 +25,19 @@ from suites.training.dry_run.estimates import count, host_memory_B
 from suites.training.dry_run.largest_batch import (
     Target,
     fit_of,
+    outside_allocator_B,
     refined_prediction,
+    room_B,
     search,
     under_other_choices,
     with_micro_batch,
 )
 from suites.training.dry_run.live_tensors import live_tensors
-from suites.training.dry_run.outside_allocator import outside_allocator_B, room_B
 from suites.training.dry_run.trace_cache import user_cache
 from suites.training.models import huggingface
 from suites.training.models.light_transformers import import_lightly
 from suites.training.step import TrainingStep
-from suites.training.step_time.rates.gpu import known_gpu
+from suites.training.step_time.gpu import known_gpu
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 

@@ -15,7 +15,6 @@ import msgspec
 from harness.instruments.transformer import TransformerShape
 from harness.question import Question
 from harness.records import Unavailable
-from suites.training.layouts.divide import divisors, refusal, refusal_of_training
 from suites.training.layouts.layout import (
     DEFAULT_MODULES,
     RECOMPUTES,
@@ -24,13 +23,13 @@ from suites.training.layouts.layout import (
     OffloadName,
     Training,
 )
-from suites.training.layouts.search import LayoutGpus, LayoutSubject
+from suites.training.layouts.search import LayoutGpus, LayoutSubject, divisors, refusal, refusal_of_training
 from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
+from suites.training.step_time.constants import GpuCluster, StepConstants
+from suites.training.step_time.gpu import RatedGpu, known_gpu
 from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.published.typed import TypedStep
-from suites.training.step_time.rates.constants import GpuCluster, StepConstants
-from suites.training.step_time.rates.gpu import RatedGpu, known_gpu
-from suites.training.step_time.whole_step.setting import PLAIN, RunFacts, StepSetting
+from suites.training.step_time.setting import PLAIN, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
 NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {

@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from suites.training import data
+from suites.training.host_memory import HostMemory, Resources
+from suites.training.mesh import meshes_of
 from suites.training.models.model import Transformer
-from suites.training.offload.host_memory import HostMemory
-from suites.training.optimizers.optimizers import RankOptimizer, torch_optimizer
-from suites.training.ranks.mesh import meshes_of
-from suites.training.resources import Resources
+from suites.training.optimizers import RankOptimizer, torch_optimizer
 from suites.training.step import TrainingStep
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ BEFORE = {
 }
 TABLES = """
 import torch
-from suites.portability.capture import problem
+from suites.portability import problem
 from suites.training.models.model import rotary_tables
 torch.set_num_threads(2)
 {before}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from suites.training.balance.balance import assign, cost, loads, lower_bound
+from suites.training.balance import assign, cost, loads, lower_bound
 
 GROUPS, DOCUMENTS = 4096, 100_000
 

@@ -1,6 +1,6 @@
 """The table of transformers' config classes that a shape is read from without transformers.
 
-`python tests/support/config_table.py > suites/training/layouts/architectures/config_classes.jsonl` writes it
+`python tests/support/config_table.py > suites/training/layouts/config_classes.jsonl` writes it
 again, from the installed version; a test compares the two.
 """
 

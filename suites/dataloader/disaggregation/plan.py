@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suites.dataloader.batch import LoaderError, LoaderSpec
-from suites.training.balance.balance import AssignmentMethod, assign
+from suites.training.balance import AssignmentMethod, assign
 
 GOLDEN = (5**0.5 - 1) / 2
 """Steps of an additive recurrence: of all, its counts stay closest to their weights (Kesten, 1966)."""
@@ -127,7 +127,7 @@ class Pieces(NamedTuple):
 
 
 class BalanceSettings(NamedTuple):
-    """How pieces are divided over groups: by `method` of suites.training.balance.balance, with these costs.
+    """How pieces are divided over groups: by `method` of suites.training.balance, with these costs.
 
     A piece of n tokens costs `linear` * n + `quadratic` * n^2.
     """

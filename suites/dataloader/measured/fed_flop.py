@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suites.dataloader.batch import END
-from suites.training.balance.balance import DocumentCost, flop_of_document
+from suites.training.balance import DocumentCost, flop_of_document
 
 
 def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:

@@ -1,38 +1,25 @@
-"""Every operation of the suite, by name; each has a file."""
+"""Every operation of the suite, by name."""
 
 from __future__ import annotations
 
-from suites.kernels.operations import (
-    adamw,
-    attention,
-    copy,
-    gelu_bias,
-    layer_norm,
-    linear_cross_entropy,
-    linear_gelu,
-    matmul,
-    pointwise,
-    rms_norm,
-    rotary,
-    softmax,
-    swiglu,
-)
+from suites.kernels.operations import adamw, products, rowwise
 from suites.kernels.subject import Operation
 
-MODULES = (
-    softmax,
-    rms_norm,
-    layer_norm,
-    swiglu,
-    gelu_bias,
-    linear_gelu,
-    rotary,
-    linear_cross_entropy,
-    adamw,
-    pointwise,
-    attention,
-    copy,
-    matmul,
-)
-
-OPERATIONS: dict[str, Operation] = {one.OPERATION.name: one.OPERATION for one in MODULES}
+OPERATIONS: dict[str, Operation] = {
+    one.name: one
+    for one in (
+        rowwise.SOFTMAX,
+        rowwise.RMS_NORM,
+        rowwise.LAYER_NORM,
+        rowwise.SWIGLU,
+        rowwise.GELU_BIAS,
+        products.LINEAR_GELU,
+        products.ROTARY,
+        products.LINEAR_CROSS_ENTROPY,
+        adamw.OPERATION,
+        rowwise.POINTWISE,
+        products.ATTENTION,
+        rowwise.COPY,
+        products.MATMUL,
+    )
+}

@@ -10,14 +10,15 @@ _single_tensor_adam, capturable).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw as torch_adamw
 
 from suites.kernels.subject import Operation
 from suites.kernels.workload import Workload
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
-from suites.training.optimizers.optimizers import ADAMW_FLOPS
+from suites.training.optimizers import ADAMW_FLOPS, BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 STEP = 10.0
 """Number of the update that `inputs` describes: states are neither zero nor settled."""
@@ -89,6 +90,46 @@ def at_once(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
     torch._foreach_div_(denominators, divisor)
     torch._foreach_add_(denominators, addend)
     torch._foreach_addcdiv_(parameters, exp_avgs, denominators)
+
+
+@torch.no_grad()
+def fused(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    step_1: Tensor,
+) -> list[Tensor]:
+    """Update as `eager` by torch's fused kernel. torch counts steps itself, from the one before.
+
+    It has a step for each tensor; they are kept, and written by one small operation a call.
+    """
+    all_steps, steps = steps_of(len(parameters), step_1.device)
+    torch.sub(step_1.expand(len(parameters)), 1, out=all_steps)
+    torch_adamw(
+        list(parameters),
+        list(gradients),
+        list(exp_avgs),
+        list(exp_avg_sqs),
+        [],
+        steps,
+        fused=True,
+        amsgrad=False,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        lr=LEARNING_RATE,
+        weight_decay=WEIGHT_DECAY,
+        eps=EPSILON,
+        maximize=False,
+    )
+    return list(parameters)
+
+
+@lru_cache(maxsize=4)
+def steps_of(tensors: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+    """Return a step count for each tensor, fp32: all in one tensor, and each as a scalar view."""
+    every = torch.zeros(tensors, device=device)
+    return every, list(every.unbind())
 
 
 def elements(workload: Workload) -> int:

@@ -36,8 +36,8 @@ from suites.training.dry_run.simulated_cuda import (
     cuda_operations,
     cuda_workspace,
 )
-from suites.training.dry_run.simulated_host import SimulatedHost
 from suites.training.dry_run.trace_cache import TraceCache, key_of
+from suites.training.host_memory import SimulatedHost
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.models.config_fault import one_line
 from suites.training.step import TrainingStep

@@ -35,7 +35,7 @@ from suites.training.layouts.states import (
     states_B,
     units_of,
 )
-from suites.training.layouts.transformers_code.step import TransformersStep
+from suites.training.layouts.transformers_step import TransformersStep
 from suites.training.workload import Architecture
 
 LOGIT_B = {"megatron": 6, "nanotron": 8, "composer": 6, "torchtitan": 12, "deepspeed": 12}

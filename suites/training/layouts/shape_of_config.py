@@ -12,8 +12,8 @@ from typing import Any
 from harness.config.hf_config import unknown_model_type
 from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
-from suites.training.layouts.architectures.config_classes import config_values
-from suites.training.layouts.architectures.families import (
+from suites.training.layouts.config_classes import config_values
+from suites.training.layouts.families import (
     ARCHITECTURES,
     LATENT,
     Own,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.mixture import Experts, MixtureMLP
-from suites.training.models.shape import ModelShape
+from suites.training.workload import ModelShape
 
 EPSILON = 1e-5
 ROTARY_BASE = 10_000.0

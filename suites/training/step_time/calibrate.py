@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from suites.training.step_time.rates.constants import StepConstants, best_share
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
-from suites.training.step_time.rates.kernels import MatmulRates, matmul_s
+from suites.training.step_time.constants import StepConstants, best_share
+from suites.training.step_time.gpu import MatmulRates, RatedGpu, gpu_of, matmul_s
 
 Row = Mapping[str, str]
 Values = NDArray[np.float64]

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.room import room_B
-from suites.training.step_time.rates.constants import intervals
-from suites.training.step_time.whole_step.seconds import StepSeconds, ddp_in_pipeline, step_s
-from suites.training.step_time.whole_step.setting import StepSetting
+from suites.training.step_time.constants import intervals
+from suites.training.step_time.seconds import StepSeconds, ddp_in_pipeline, step_s
+from suites.training.step_time.setting import StepSetting
 
 NEAR_THE_LIMIT = 0.8
 """Share of what the allocator can have above which it may have to free its cache."""

@@ -1,4 +1,7 @@
-"""Answers to a file of published steps: seconds with an interval, memory, the fastest layout that fits.
+"""Published runs as questions, and answers to a file of published steps.
+
+A public run is a row whose fields lie side by side, with the words of `published/words.yaml`. Answers have
+seconds with an interval, memory, and the fastest layout that fits.
 
     python -m suites.training.step_time.questions questions=FILE out=FILE
 
@@ -8,17 +11,192 @@ reads and writes one JSON object per line.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.question import FieldOrigin, KeyRead, Question, question_of
+from suites.training.layouts.shape_of_config import SIZES_NEEDED
 from suites.training.of_question import published_steps
+from suites.training.step_time.constants import StepConstants
+from suites.training.step_time.gpu import gpu_of
 from suites.training.step_time.prediction import PredictedSteps, interval_of, predicted
-from suites.training.step_time.published.typed import Row, typed_step
-from suites.training.step_time.rates.constants import StepConstants
+from suites.training.step_time.published.typed import (
+    Row,
+    common_fields,
+    config_of_sizes,
+    layout_fields,
+    letters,
+    meaning,
+    refuse_hybrid,
+    table,
+    typed_step,
+)
+
+LOSS_CHUNKS = 8
+"""Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
+
+ConfigOf = Callable[[str], Mapping[str, Any] | None]
+"""The content of a config.json by a model's name."""
+
+
+def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Question:
+    """Return a published run as a question; raises ValueError in one line for what it does not know.
+
+    `config_of`: of a name, the config.json of a well-known model, for rows that state no sizes, and in place
+    of the sizes where these agree.
+    """
+    for name in ("model", "device", "gpus", "framework"):
+        if not row.get(name):
+            raise ValueError(f"{name}: not stated")
+    device = device_fields(str(row["device"]))
+    gpu = gpu_of(device["device"])
+    assert gpu is not None
+    common = common_fields(row, gpu, config_of_run(row, config_of))
+    checkpointing = row.get("recompute", row.get("checkpointing"))
+    layout = layout_fields({**row, "virtual_stages": row.get("vp"), "recompute": checkpointing}, row, common)
+    stated = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
+    own = fields_of_run(row, common)
+    memory = memory_fields(row, own["program"], checkpointing)
+    fields = {**common, **layout, **device, **own, **memory}
+    fields["origins"] = {name: FieldOrigin("key", key) for name, key in stated.items()}
+    if "memory_B" in device:
+        fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
+    fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
+    return question_of(**fields)
+
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "config": ("shape", "model"),
+    "device": ("device",),
+    "devices": ("gpus",),
+    "gpus_per_node": ("gpus_per_node",),
+    "network_B_per_s": ("network",),
+    "seq_len": ("seq_len",),
+    "micro_batch_size": ("micro_batch_size",),
+    "global_batch_size": ("global_batch_size",),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+    "tp": ("tp",),
+    "pp": ("pp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "etp": ("etp",),
+    "virtual_stages": ("vp",),
+    "zero": ("sharding",),
+    "precision": ("precision",),
+    "optimizer": ("optimizer",),
+    "recompute": ("recompute", "checkpointing"),
+    "dispatcher": ("dispatcher",),
+    "offload": ("offload",),
+    "adapters": ("lora",),
+    "compile": ("compile",),
+    "fused_loss": ("loss",),
+}
+"""Keys of a row that decide a field of the question."""
+
+
+def device_fields(text: str) -> dict[str, Any]:
+    """Return the device of a text, or one of as much memory as it names; raises ValueError."""
+    if name := meaning("devices", text):
+        return {"device": name}
+    if size := re.search(r"(\d+)\s*GB", text):
+        return {"device": "h100_80gb", "memory_B": float(size[1]) * 1e9}
+    raise ValueError(f"device {text!r}: conf/hardware has no GPU like it")
+
+
+def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
+    """Return the model's config; raises ValueError where its sizes are not known."""
+    name, sizes = str(row["model"]), {key: size for key, size in (row.get("shape") or {}).items() if size}
+    known = config_of(name)
+    if known and all(known.get(key, size) == size for key, size in sizes.items() if key in SIZES_NEEDED):
+        return known
+    missing = [key for key in SIZES_NEEDED if not sizes.get(key)]
+    if missing:
+        raise ValueError(f"model {name!r}: its {', '.join(missing)} is not stated")
+    refuse_hybrid({"name": name})
+    word = letters(name)
+    return config_of_sizes({
+        **sizes,
+        "name": name,
+        "num_experts": sizes.get("experts"),
+        "mlp": "gelu" if meaning("ungated", word, False) else "swiglu",
+        "tie_word_embeddings": meaning("tied", word, False),
+    })  # fmt: skip
+
+
+def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
+    """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states."""
+    own = {"megatron": "megatron", "nanotron": "nanotron", "deepspeed": "zero", "composer": "fsdp1"}
+    program = common["program"]
+    if program == "deepspeed" and int(row.get("pp") or 1) > 1:
+        program = "megatron"  # whose pipelines DeepSpeed's users have
+    fields = {
+        "program": program,
+        "etp": row.get("etp"),
+        "states": meaning("pure_precisions", letters(row.get("precision")), "fp32"),
+        "sharing": own.get(program) or meaning("sharing", row.get("sharding"), "fsdp2"),
+    }
+    unsharded = str(row.get("sharding") or "").lower().startswith("none")
+    return {**fields, "zero": 0} if unsharded else fields
+
+
+def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, Any]:
+    """Return how a run saves memory."""
+    modules = re.findall(r"\w+", str(checkpointing).partition("modules:")[2])
+    offload = str(row.get("offload") or "")
+    on_host = [name for name in ("parameters", "optimizer", "activations") if name[:5] in offload]
+    if "offload" in str(checkpointing):
+        on_host.append("activations")
+    loss = meaning("losses", row.get("loss"))
+    dispatcher = meaning("dispatchers", row.get("dispatcher"), "alltoall")
+    return {
+        "recompute_modules": tuple(modules),
+        "dispatcher": dispatcher if program == "megatron" else "alltoall",
+        "optimizer": meaning("optimizers", row.get("optimizer"), "adamw"),
+        "offload": tuple(on_host),
+        "fused_loss": loss == "fused",
+        "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
+        "adapters": adapters_of(row),
+    }
+
+
+def adapters_of(row: Row) -> dict[str, Any] | None:
+    """Return the low-rank adapters of a run; None where all of the model is trained."""
+    method, lora = str(row.get("method") or ""), row.get("lora") or {}
+    if not lora and "lora" not in method:
+        return None
+    text = lora.get("targets")
+    names = text if isinstance(text, list) else re.findall(r"[a-z_]+", str(text or ""))
+    known = table()["lora_targets"]
+    targets = [each for name in names for each in known.get(name, [name] if name.endswith("_proj") else [])]
+    words = f"{method} {row.get('precision') or ''}"
+    base = meaning("quantised", words.lower().replace("qlora-int8", "int8"), "bf16")
+    return {"rank": int(lora.get("rank") or 8), "targets": tuple(dict.fromkeys(targets)), "base": base}
+
+
+def unmodelled(row: Row) -> Iterator[KeyRead]:
+    """Yield what a run's row says and no engine models, with what it does to the peak of memory."""
+    padded, method = str(row.get("padded_or_packed") or ""), str(row.get("method") or "")
+    if any(word in padded for word in ("padd", "maximum", "up to")):
+        means = "sequences may be shorter than seq_len"
+        yield _unmodelled("padded_or_packed", padded, means, "lowers")
+    if any(word in method for word in ("dpo", "grpo")):
+        yield _unmodelled("method", method, "a reference model, and generation next to training", "raises")
+    elif method in ("adapter", "adapter_v2", "spectrum"):
+        yield _unmodelled("method", method, "part of the model is trained", "lowers")
+    if row.get("dispatcher") and meaning("programs", row["framework"]) != "megatron":
+        means = "how tokens are sent to their experts"
+        yield _unmodelled("dispatcher", row["dispatcher"], means, "either")
+    if row.get("compile"):
+        yield _unmodelled("compile", True, "torch.compile fuses operations", "lowers")
+
+
+def _unmodelled(key: str, value: object, means: str, memory: Any) -> KeyRead:
+    return KeyRead(key=key, value=value, status="not modelled", means=means, memory=memory, seconds="either")
 
 
 def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:

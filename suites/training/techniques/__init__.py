@@ -1,4 +1,4 @@
-"""Techniques, each a module that changes a training step, by kind; `build_step` combines them.
+"""Techniques, each a module that changes a training step; `build_step` combines them.
 
 docs/extend/adding-a-technique.md lists what a module has, and mypy compares its types with `Technique`;
 suites/training/declared.py has the settings. Techniques are applied in the order of their level, and within a
@@ -18,10 +18,9 @@ from typing import Any, Protocol, TypeVar
 
 from harness.config.validation import ConfigError, DeclaredTechnique, Role, check_value, fields_of
 from harness.records import Unavailable
-from suites.training.contract import Contract, loosest
 from suites.training.declared import TECHNIQUES
 from suites.training.models import huggingface, user_model
-from suites.training.step import TrainingStep
+from suites.training.step import Contract, TrainingStep, loosest
 from suites.training.workload import Workload
 
 Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
@@ -54,7 +53,8 @@ def names() -> list[str]:
 @cache
 def load(name: str) -> Any:
     """Return a technique's module; raises ValueError where there is none."""
-    return import_module(f"{__name__}.{declared(name).folder}.{name}")
+    declared(name)
+    return import_module(f"{__name__}.{name}")
 
 
 def declared(name: str) -> DeclaredTechnique:

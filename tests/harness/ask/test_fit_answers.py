@@ -24,8 +24,7 @@ from harness.frameworks.read import read_own_text
 from harness.question import DryRunRequest, Question
 from harness.records import Unavailable
 from suites.training import dry_run_engine
-from suites.training.dry_run.largest_batch import fit_of, search
-from suites.training.dry_run.outside_allocator import outside_allocator_B
+from suites.training.dry_run.largest_batch import fit_of, outside_allocator_B, search
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 

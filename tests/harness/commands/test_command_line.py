@@ -205,7 +205,7 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert ["local_sgd", "Local steps with an outer one, as in DiLoCo (arXiv 2311.08105)."] in listed
     assert ["inner_steps=4", "a whole number of at least 1"] in listed
     assert ["mode=full", "one of full, selective, per_op"] in listed
-    assert ["targets=layers", "see suites/training/techniques/adapters/lora.py"] in listed
+    assert ["targets=layers", "see suites/training/techniques/lora.py"] in listed
     assert ["buckets=null", "a whole number of at least 1 or null"] in listed
 
 

@@ -28,8 +28,8 @@ class CompileSettings:
 
 
 DECLARED = {
-    "compile": DeclaredTechnique("compiled", 2, CompileSettings, None, {}, (), ""),
-    "sharded": DeclaredTechnique("shared", 1, ShardedSettings, None, {}, (), ""),
+    "compile": DeclaredTechnique(2, CompileSettings, None, {}, (), ""),
+    "sharded": DeclaredTechnique(1, ShardedSettings, None, {}, (), ""),
 }
 TUNED = """from dataclasses import dataclass
 @dataclass

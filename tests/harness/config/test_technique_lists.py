@@ -7,7 +7,7 @@ import pytest
 from harness.config.run import load
 from harness.config.validation import Role
 from harness.records import Unavailable
-from suites.kernels.step.training_step import step_of
+from suites.kernels.training_step import step_of
 from suites.training.techniques import build_step, combined, named, role_of, strategy_of
 from suites.training.workload import Workload
 
@@ -123,7 +123,7 @@ def test_settings_of_an_own_technique_are_joined_and_the_listed_ones_win():
 
 
 def test_the_parts_of_a_split_batch_are_all_that_a_kernels_step_trains_on():
-    from suites.kernels.step.training_step import FixedBatchTrainer
+    from suites.kernels.training_step import FixedBatchTrainer
 
     suite, subject = subject_of("kernels step_5m_128")
     split = suite.apply_techniques(subject, [("gradient_accumulation", {"steps": 2})])

@@ -18,16 +18,16 @@ def test_every_technique_of_the_project_is_complete(name):
 
 
 def test_a_missing_function_is_refused_in_one_line_that_names_the_file(monkeypatch):
-    monkeypatch.delattr("suites.training.techniques.parallelism.fsdp2.contract")
+    monkeypatch.delattr("suites.training.techniques.fsdp2.contract")
     with pytest.raises(ConfigError) as error:
         check_functions("fsdp2")
-    message = "suites/training/techniques/parallelism/fsdp2.py: contract(settings) is missing"
+    message = "suites/training/techniques/fsdp2.py: contract(settings) is missing"
     assert str(error.value) == f"{message}. docs/extend/adding-a-technique.md lists what a technique has"
 
 
 def test_two_techniques_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two techniques are called fsdp2"):
-        technique("fsdp2", "parallelism", Level.PARALLELISM)(object)
+        technique("fsdp2", Level.PARALLELISM)(object)
 
 
 def test_the_guide_names_everything_that_a_technique_has():

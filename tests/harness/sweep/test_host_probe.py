@@ -120,7 +120,7 @@ def test_the_child_measures():
 def test_the_kernels_suite_reports_its_bf16_products_and_no_others(monkeypatch):
     """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
     there as the smaller ones of others."""
-    from suites.kernels.step import training_step
+    from suites.kernels import training_step
     from suites.kernels.workload import Workload
 
     words = [

@@ -41,7 +41,7 @@ from suites.dataloader.measured.fed_flop import flop_of_model
 from suites.dataloader.measured.fed_step import DocumentModel, joined
 from suites.dataloader.measured.loaded_text import check_steps, piece_index
 from suites.dataloader.ranks.loader_ranks import MemorySampler, plain, specified
-from suites.training.balance.balance import cost
+from suites.training.balance import cost
 
 MIB = 1 << 20
 

@@ -19,7 +19,7 @@ from suites.dataloader_balance import suite as dataloader_balance
 from suites.dataloader_balance.document_seconds import MODEL, TimedStep, cost_of, fitted
 from suites.dataloader_balance.steps import LengthTable, Subject
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance.balance import DocumentCost, loads
+from suites.training.balance import DocumentCost, loads
 
 RUN = load(["suite=dataloader_balance"])[0]
 DOCUMENTS = ["wikipedia", "textbooks", "source_code", "long_context"]

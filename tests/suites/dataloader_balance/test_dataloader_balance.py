@@ -21,8 +21,8 @@ from suites.dataloader_balance import suite as dataloader_balance
 from suites.dataloader_balance.optimizations import greedy, karmarkar_karp, random_order
 from suites.dataloader_balance.steps import Subject
 from suites.dataloader_balance.workload import Workload
-from suites.training.balance import balance
-from suites.training.balance.balance import assign, cost, flop_of_document, loads, lower_bound
+from suites.training import balance
+from suites.training.balance import assign, cost, flop_of_document, loads, lower_bound
 
 METHODS = ["in_order", "random", "greedy", "karmarkar_karp"]
 RUN = load(["suite=dataloader_balance"])[0]

@@ -15,13 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
+from suites.kernels import step_correctness, training_step
 from suites.kernels import suite as kernels
-from suites.kernels.checks import step_correctness
-from suites.kernels.op_replacement import replace_operation
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.step import training_step
-from suites.kernels.step.training_step import FixedBatchTrainer
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import FixedBatchTrainer, replace_operation
 
 pytest.importorskip("transformers")
 

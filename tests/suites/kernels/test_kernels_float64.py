@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.kernels.bound_call import bind, make_inputs, make_upstream
-from suites.kernels.checks.correctness import (
+from suites.kernels.correctness import (
     attention_reference,
     edge_cases,
     evaluate,
@@ -22,7 +22,7 @@ from suites.kernels.checks.correctness import (
     reference_of,
     strided,
 )
-from suites.kernels.operations import OPERATIONS, adamw, rms_norm
+from suites.kernels.operations import OPERATIONS, adamw, rowwise
 from suites.kernels.workload import Workload
 
 
@@ -122,7 +122,7 @@ def test_adamw_is_torchs_own():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_reference_of_attention_in_blocks_is_autograds(causal, monkeypatch):
-    monkeypatch.setattr("suites.kernels.checks.correctness.QUERIES_AT_ONCE", 4)
+    monkeypatch.setattr("suites.kernels.correctness.QUERIES_AT_ONCE", 4)
     subject = subject_of("attention", causal=causal, seq_len=11)
     inputs = make_inputs(subject.operation, subject.workload, 5, subject.device)
     upstream = make_upstream(subject.operation, inputs, 5)
@@ -133,7 +133,7 @@ def test_the_reference_of_attention_in_blocks_is_autograds(causal, monkeypatch):
 
 
 def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
-    monkeypatch.setattr("suites.kernels.checks.correctness.FEW_PAIRS", 1)
+    monkeypatch.setattr("suites.kernels.correctness.FEW_PAIRS", 1)
     session = applied("baseline", subject_of("attention"))
     subject = session.subject
     assert "2 of its heads" in session.compared
@@ -164,7 +164,7 @@ def test_of_one_token_attentions_scores_have_no_gradient_and_any_order_of_summin
 
 
 def test_without_allowing_for_cancellation_plain_pytorch_itself_would_be_called_wrong(monkeypatch):
-    monkeypatch.setattr("suites.kernels.checks.correctness.ROUNDING", 0.0)
+    monkeypatch.setattr("suites.kernels.correctness.ROUNDING", 0.0)
     subjects = [replace(subject_of("softmax"), shapes="edge cases", seed=seed) for seed in range(1, 40)]
     with pytest.raises(WrongResult, match=r"gradient 0 .*large magnitudes"):
         deque(map(checked, subjects), maxlen=0)
@@ -202,7 +202,7 @@ def test_any_shape_agrees_with_float64(operation, rows, columns, apart):
     outputs, gradients = bind(subject, inputs, upstream)()
     expected = evaluate(subject.operation, in_float64(inputs), upstream)
     # the gradient of a norm of one column is zero, out of terms as large as 1 / sqrt(epsilon)
-    least = 2**-22 / rms_norm.EPSILON**0.5 if operation.endswith("norm") else 1e-6
+    least = 2**-22 / rowwise.RMS_NORM_EPSILON**0.5 if operation.endswith("norm") else 1e-6
     for ours, theirs in zip((*outputs, *gradients), (*expected[0], *expected[1]), strict=True):
         assert (ours.double() - theirs).abs().max() <= 1e-4 * theirs.abs().max() + least
 

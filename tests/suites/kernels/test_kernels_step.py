@@ -19,13 +19,13 @@ from harness.config.validation import DeclaredTechnique, Role
 from harness.records import Reading, Unavailable, WrongResult
 from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS, adamw
-from suites.kernels.step.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
+from suites.kernels.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
 from suites.training import techniques
-from suites.training.contract import EXACT, Within
 from suites.training.correctness import GRADIENT_FACTOR
 from suites.training.declared import TECHNIQUES, Level
 from suites.training.models.model import Transformer
-from suites.training.models.shape import llama
+from suites.training.step import EXACT, Within
+from suites.training.workload import llama
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}
@@ -224,7 +224,7 @@ def test_tokens_flops_and_bytes_are_those_of_the_step_that_is_built(monkeypatch)
     one_sequence = SimpleNamespace(contract=lambda _: EXACT)
     one_sequence.apply = lambda step, _: replace(step, workload=replace(step.workload, micro_batch_size=1))
     load_real = techniques.load
-    declaration = DeclaredTechnique("update", Level.WORKLOAD, NoSettings, None, {}, (), "")
+    declaration = DeclaredTechnique(Level.WORKLOAD, NoSettings, None, {}, (), "")
     monkeypatch.setitem(TECHNIQUES, "one_sequence", declaration)
     monkeypatch.setattr(
         techniques, "load", lambda name: one_sequence if name == "one_sequence" else load_real(name)

@@ -15,15 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.instruments.triton_kernels.targets import NVIDIA, assembly, usage
 from harness.records import Reading, Unavailable
-from suites.kernels import (
-    compile_gemm_template,
-    cublaslt_epilogue,
-    generated_code,
-    jax_functions,
-    torch_compile,
-)
+from suites.kernels import compile_gemm_template, cublaslt_epilogue, jax_functions
 from suites.kernels import suite as kernels
-from suites.kernels.operations.linear_gelu import eager, forward_traffic
+from suites.kernels.operations.products import forward_traffic
+from suites.kernels.operations.products import linear_gelu as eager
+from suites.kernels.optimizations import torch_compile
 from suites.kernels.subject import IN_PRODUCT, SEPARATE
 from suites.training.triton_kernels import linear_gelu as module
 from suites.training.triton_kernels.linear_gelu import CONFIGURATIONS, fitting, linear_gelu
@@ -176,7 +172,7 @@ def activation_of(apply, **changes) -> tuple[str, float]:
 
 
 def compiled_by_default(subject):
-    return torch_compile.apply(subject, torch_compile.Settings())
+    return torch_compile(subject)
 
 
 def test_inductor_leaves_the_activation_outside_the_product_by_default():
@@ -243,12 +239,12 @@ def triton_poi_fused_gelu_1(in_ptr, out_ptr):
     ],
 )
 def test_a_kernels_source_and_not_its_name_shows_where_the_activation_is(code, place):
-    assert generated_code.kernel_of_activation(code) == place
+    assert compile_gemm_template.kernel_of_activation(code) == place
 
 
 def test_code_without_the_activation_is_refused():
     with pytest.raises(ValueError, match="no kernel with a tanh"):
-        generated_code.kernel_of_activation(TEMPLATE.format(inside="", behind=""))
+        compile_gemm_template.kernel_of_activation(TEMPLATE.format(inside="", behind=""))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 import suites.memory.suite as memory
 from suites.memory import subject as assumptions
 from suites.memory.subject import Subject
-from suites.training.dry_run.largest_batch import other_choices
-from suites.training.dry_run.outside_allocator import outside_allocator_B
+from suites.training.dry_run.largest_batch import other_choices, outside_allocator_B
 
 SMALL: dict[str, Any] = {
     "num_hidden_layers": 2,

@@ -15,7 +15,7 @@ from suites.memory_published import litgpt, models
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.simulated_cuda import cuda_operations
 from suites.training.models.model import Attention, PositionTensors, rotary_tables
-from suites.training.models.quantized_weights import Nf4Linear
+from suites.training.quantization import Nf4Linear
 from suites.training.techniques import build_step
 from suites.training.trainer import CPU, Trainer, build_model
 from suites.training.workload import Workload as Trained

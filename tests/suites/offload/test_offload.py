@@ -19,7 +19,7 @@ from harness.records import Unavailable
 from suites.offload.ranks import Ranks, backend_of
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.models.model import Transformer
-from suites.training.techniques.update.host_update import owners_of
+from suites.training.techniques.host_update import owners_of
 
 __all__ = ["pools"]
 

@@ -15,7 +15,7 @@ from suites.offload import dry_run
 from suites.offload.subject import HOST, MemoryPlacement
 from suites.offload.workload import Workload
 from suites.training.dry_run import dry_run as training_dry_run
-from suites.training.ranks.drain_gloo import wait_for_threads
+from suites.training.on_rank import wait_for_threads
 from suites.training.trainer import Trainer
 
 pytestmark = [

@@ -14,9 +14,8 @@ from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_engine import missing
 from harness.records import Unavailable
 from suites.offload import ranks
-from suites.training.offload.deepspeed_offload import Offload
-from suites.training.offload.host_memory import HostMemory
-from suites.training.resources import Resources
+from suites.training.host_memory import HostMemory, Resources
+from suites.training.techniques.zero import Offload
 
 MAKE = "import sys, time; from suites.offload import ranks; print(ranks.make(sys.argv[1]), flush=True)"
 

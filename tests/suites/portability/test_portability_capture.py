@@ -12,19 +12,18 @@ from torch import nn
 
 from harness.instruments.process import COMPILED_FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
-from suites.portability import stablehlo
-from suites.portability.capture import graph as rewrites
-from suites.portability.capture.dynamic import evaluated
-from suites.portability.capture.graph import Forward, Problem, captured, flops_of
-from suites.portability.capture.problem import FORWARDS, problem_of, with_backward
-from suites.portability.compare import compare
+from suites.portability import graph as rewrites
+from suites.portability import packages
+from suites.portability.dynamic import evaluated
 from suites.portability.eager_readings import source_lines
-from suites.portability.engines import triton
-from suites.portability.session import Session, clear, message_of, parameters_before
+from suites.portability.graph import Forward, Problem, captured, flops_of
+from suites.portability.optimizations import triton
+from suites.portability.problem import FORWARDS, problem_of, with_backward
+from suites.portability.session import Session, clear, compare, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.suite import build, check, conditions, prepare, read_once, timed
 from suites.portability.workload import Workload
-from suites.training.optimizers.adamw_settings import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
 SIZES = {
     "softmax": {"seq_len": 5, "hidden_size": 8},
@@ -280,7 +279,7 @@ def test_what_engines_share_is_made_once_and_counts_for_each(monkeypatch):
         return "text"
 
     clear()
-    monkeypatch.setattr(stablehlo, "text_of", slowly)
+    monkeypatch.setattr(packages, "text_of", slowly)
 
     def compiled(capture):
         assert capture.stablehlo == "text"
@@ -300,7 +299,7 @@ def test_stablehlo_of_an_earlier_process_counts_with_its_own_seconds(monkeypatch
         time.sleep(0.2)
         return "text\nof two lines"
 
-    monkeypatch.setattr(stablehlo, "text_of", slowly)
+    monkeypatch.setattr(packages, "text_of", slowly)
     engine = Engine("a", lambda capture: Compiled(None, size_B=len(capture.stablehlo)))
     seconds = []
     for _ in range(2):
@@ -309,7 +308,7 @@ def test_stablehlo_of_an_earlier_process_counts_with_its_own_seconds(monkeypatch
         session.compile()
         seconds.append(session.compile_s)
         assert session.compiled.size_B == len("text\nof two lines")
-        monkeypatch.setattr(stablehlo, "text_of", None)  # an earlier process has called it
+        monkeypatch.setattr(packages, "text_of", None)  # an earlier process has called it
     assert min(seconds) > 0.2
 
 
@@ -321,7 +320,7 @@ def test_what_cannot_be_made_is_tried_once_and_raised_for_each(monkeypatch):
         raise ValueError("error: failed to legalize x")
 
     clear()
-    monkeypatch.setattr(stablehlo, "text_of", failing)
+    monkeypatch.setattr(packages, "text_of", failing)
     engine = Engine("a", lambda capture: Compiled(None, size_B=len(capture.stablehlo)))
     sessions = [prepare(with_engine(engine, WORKLOADS[2])) for _ in range(2)]
     for one in sessions:
@@ -378,7 +377,7 @@ def test_lines_of_our_kernels_are_an_engines_own_and_those_of_a_graph_are_shared
     subject = build({"operation": "softmax", **SIZES["softmax"]}, 0)
     graph, kernels = (
         {(one.metric, one.method): one.value for one in source_lines(given)}
-        for given in (with_engine(without("none")), triton.apply(subject))
+        for given in (with_engine(without("none")), triton(subject))
     )
     assert (graph["source_lines", "own"], graph["code_divergence", ""]) == (0, 0)
     own, shared = kernels["source_lines", "own"], kernels["source_lines", "shared"]

@@ -1,7 +1,6 @@
 """Every engine and target on a tiny step, where the extra `portability` is installed."""
 
 import dataclasses
-from importlib import import_module
 
 import pytest
 import torch
@@ -18,13 +17,10 @@ from harness.instruments.triton_kernels.launch import (
 )
 from harness.instruments.triton_kernels.targets import CompilationFailed
 from harness.records import Reading, Unavailable
-from harness.sweep.worker import host
-from suites.portability.capture import dynamic
-from suites.portability.capture.graph import Problem
-from suites.portability.capture.problem import problem_of
-from suites.portability.engines import any_length, inductor, iree_targets, triton, xla_targets
-from suites.portability.extra import as_tried, missing
-from suites.portability.stablehlo import without_other_dialects
+from suites.portability import dynamic, optimizations
+from suites.portability.graph import Problem
+from suites.portability.packages import as_tried, missing, without_other_dialects
+from suites.portability.problem import problem_of
 from suites.portability.suite import build, check, prepare, read_once
 
 ENGINES = ("inductor", "xla", "iree", "openvino", "onnx_runtime", "tvm", "triton_cpu")
@@ -34,17 +30,16 @@ TINY = {
 }  # fmt: skip
 
 
-def available(name):
-    module = import_module(f"suites.portability.engines.{name}")
-    reason = module.unavailable(host(torch)) if hasattr(module, "unavailable") else None
-    if reason is not None:
-        pytest.skip(reason)
-    return module
+def applied(name, subject, **settings):
+    try:
+        return getattr(optimizations, name)(subject, **settings)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_computes_a_training_step_as_float64_does(name):
-    session = prepare(available(name).apply(build(TINY, 4)))
+    session = prepare(applied(name, build(TINY, 4)))
     check(session)
     assert session.failure == ""
     assert 0 < session.errors.largest < 1e-4
@@ -52,10 +47,9 @@ def test_an_engine_computes_a_training_step_as_float64_does(name):
 
 @pytest.mark.parametrize("name", ["iree", "openvino", "onnx_runtime", "tvm"])
 def test_code_that_a_process_kept_serves_a_later_one_with_other_values(name, monkeypatch, tmp_path):
-    module = available(name)
     monkeypatch.setenv(COMPILED_FOLDER, str(tmp_path))
     for seed, method in ((4, "cold"), (5, "cached")):
-        session = prepare(module.apply(build(TINY, seed)))
+        session = prepare(applied(name, build(TINY, seed)))
         check(session)
         assert session.failure == ""
         assert session.compiled.compile_method == method
@@ -66,7 +60,7 @@ def test_code_that_a_process_kept_serves_a_later_one_with_other_values(name, mon
 def test_one_compilation_serves_any_length(name):
     subject = build(TINY, 4)
     try:
-        session = prepare(any_length.apply(subject, any_length.Settings(name)))
+        session = prepare(optimizations.any_length(subject, name))
         check(session)
     except Unavailable as reason:
         pytest.skip(str(reason))
@@ -82,7 +76,7 @@ def test_an_engine_without_code_for_any_length_is_a_reading_with_its_message(mon
     def no_code(capture):
         raise RuntimeError("failed to legalize operation 'x'")
 
-    subject = any_length.apply(build(TINY, 4), any_length.Settings("inductor"))
+    subject = optimizations.any_length(build(TINY, 4), "inductor")
     engine = dataclasses.replace(subject.engine, compile=no_code)
     session = prepare(dataclasses.replace(subject, engine=engine))
     check(session)
@@ -93,7 +87,7 @@ def test_an_engine_without_code_for_any_length_is_a_reading_with_its_message(mon
 
 
 def test_what_is_compiled_again_for_another_length_is_no_such_code():
-    session = prepare(inductor.apply(build(TINY, 4)))
+    session = prepare(optimizations.inductor(build(TINY, 4)))
     session.compile()
     shorter = problem_of(dataclasses.replace(session.subject.workload, seq_len=8), 4)
     with pytest.raises(RuntimeError, match="recompil"):
@@ -125,16 +119,15 @@ def test_an_engine_computes_bf16_in_bf16(name):
         "intermediate_size": 16,
         "dtype": "bf16",
     }
-    session = prepare(available(name).apply(build(fields, 4)))
+    session = prepare(applied(name, build(fields, 4)))
     check(session)
     assert 1e-4 < session.errors.largest < 5e-2  # fp32 would be closer
 
 
 @pytest.mark.parametrize("target", ["cuda_sm_80", "rocm_gfx942"])
 def test_iree_compiles_for_a_device_that_is_not_here(target):
-    available("iree_targets")
     fields = {"operation": "swiglu", "seq_len": 4, "hidden_size": 64}
-    session = prepare(iree_targets.apply(build(fields, 0), iree_targets.Settings(target)))
+    session = prepare(applied("iree_targets", build(fields, 0), target=target))
     check(session)
     sizes = [
         one.value for one in read_once(session) if isinstance(one, Reading) and one.metric == "program_size"
@@ -145,16 +138,15 @@ def test_iree_compiles_for_a_device_that_is_not_here(target):
 
 
 def test_xla_compiles_for_a_tpu_that_is_not_here():
-    available("xla_targets")
     fields = {"operation": "swiglu", "seq_len": 4, "hidden_size": 64}
-    session = prepare(xla_targets.apply(build(fields, 0), xla_targets.Settings("tpu_v5e")))
+    session = prepare(applied("xla_targets", build(fields, 0), target="tpu_v5e"))
     check(session)
     assert session.failure == ""
     assert session.compiled.size_B > 100
 
 
 def test_our_kernels_are_interpreted_at_a_small_shape():
-    subject = triton.apply(build({"operation": "softmax", "seq_len": 4096, "hidden_size": 4096}, 0))
+    subject = optimizations.triton(build({"operation": "softmax", "seq_len": 4096, "hidden_size": 4096}, 0))
     assert subject.workload.seq_len == 16
     session = prepare(subject)
     check(session)
@@ -248,4 +240,4 @@ def test_constants_of_torch_mlir_are_stablehlos():
 
 def test_a_subject_of_an_engine_keeps_its_workload():
     subject = build(TINY, 0)
-    assert dataclasses.replace(available("inductor").apply(subject), engine=None) == subject
+    assert dataclasses.replace(optimizations.inductor(subject), engine=None) == subject

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 import triton
 
-from harness.records import Note, Reading
-from harness.sweep.worker import host
-from suites.portability.engines import iree, iree_targets
+from harness.records import Note, Reading, Unavailable
+from suites.portability import stablehlo_engines
+from suites.portability.optimizations import iree_targets
 from suites.portability.suite import build, check, prepare, read_once
 
 FIELDS = {"operation": "attention", "seq_len": 64, "hidden_size": 128, "num_attention_heads": 2,
@@ -17,9 +17,10 @@ FIELDS = {"operation": "attention", "seq_len": 64, "hidden_size": 128, "num_atte
 
 @pytest.fixture
 def session(request):
-    if reason := iree_targets.unavailable(host(None)):
-        pytest.skip(reason)
-    return prepare(iree_targets.apply(build(FIELDS, 0), iree_targets.Settings(request.param)))
+    try:
+        return prepare(iree_targets(build(FIELDS, 0), request.param))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 def readings(session):
@@ -29,9 +30,9 @@ def readings(session):
 
 def dumped(session, target, kind, folder):
     """Return the text of IREE's files of one kind."""
-    backend, flags = iree_targets.BACKENDS[target]
+    backend, flags = stablehlo_engines.BACKENDS[target]
     dump = f"--iree-hal-dump-executable-{kind}-to={folder}"
-    iree.compile_text(session.capture.stablehlo, backend, [*flags, dump])
+    stablehlo_engines.compile_text(session.capture.stablehlo, backend, [*flags, dump])
     return {path.suffix: path.read_text(errors="replace") for path in folder.iterdir()}
 
 
@@ -64,7 +65,7 @@ def test_cudas_registers_are_those_that_ptxas_prints(session, tmp_path):
 
 
 def test_what_cannot_be_read_is_a_note():
-    (note,) = iree_targets.usage_readings({"a.hsaco": b"no ELF"}, "rocm_gfx942")
+    (note,) = stablehlo_engines.usage_readings({"a.hsaco": b"no ELF"}, "rocm_gfx942")
     assert isinstance(note, Note)
     assert note.text.startswith("registers: not read, ")
-    assert list(iree_targets.usage_readings({"a.spv": b"x"}, "vulkan")) == []
+    assert list(stablehlo_engines.usage_readings({"a.spv": b"x"}, "vulkan")) == []

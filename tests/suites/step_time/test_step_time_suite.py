@@ -11,9 +11,9 @@ from harness.sweep.store import read_records
 from suites.step_time import leave_out, scores
 from suites.step_time import suite as step_time
 from suites.step_time.suite import PREDICTORS, on_file, steps_of
+from suites.training.step_time.constants import StepConstants
 from suites.training.step_time.published.steps import published, ran
 from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.rates.constants import StepConstants
 
 
 def step(name, seconds, **layout):

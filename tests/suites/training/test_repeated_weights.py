@@ -8,9 +8,8 @@ import torch
 from small_steps import LLAMA
 from torch import nn
 
+from suites.training import quantization
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.models import quantized_weights
-from suites.training.optimizers import adamw_8bit
 from suites.training.techniques import build_step
 
 STEP = replace(LLAMA, num_hidden_layers=3)
@@ -34,7 +33,7 @@ def test_the_timeline_is_that_of_running_each_widening(base, recompute, steps, m
         runs.append(key)
         run()
 
-    monkeypatch.setattr(quantized_weights, "repeatable", run_each)
+    monkeypatch.setattr(quantization, "repeatable", run_each)
     each = dry_run(step, Device("cuda"), full=True)
     assert len(runs) > len(set(runs))
     assert each.timeline.events == repeated.timeline.events
@@ -49,11 +48,11 @@ def test_the_timeline_is_that_of_running_each_widening(base, recompute, steps, m
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
 def test_a_slice_of_each_size_stands_for_all(at_once, optimizer, monkeypatch):
     """512 divides every matrix of the model, 640 leaves a shorter slice; the slow way runs every slice."""
-    monkeypatch.setattr(adamw_8bit.slices, "__defaults__", (at_once,))
+    monkeypatch.setattr(quantization.slices, "__defaults__", (at_once,))
     recipe = ["mixed_precision", *FULL, {"lora": {"rank": 4, "base": "nf4"}}]
     step = build_step(replace(STEP, optimizer=optimizer), recipe)
     short = dry_run(step, Device("cuda"), full=True)
-    monkeypatch.setattr(adamw_8bit, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
+    monkeypatch.setattr(quantization, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
     slow = dry_run(step, Device("cuda"), full=True)
     assert len(slow.timeline.events) > 2 * len(short.timeline.events)
     assert (slow.peak_B, slow.reserved_B, slow.allocated_B) == (
@@ -67,6 +66,6 @@ def test_a_quantized_weight_of_several_slices_is_widened_whole(monkeypatch):
     """The values are those of one slice, so no slice is left out where tensors are real."""
     torch.manual_seed(0)
     layer = nn.Linear(64, 96)
-    whole = quantized_weights.Int8Linear(layer).weight()
-    monkeypatch.setattr(quantized_weights, "SLICE", 640)
-    assert torch.equal(quantized_weights.Int8Linear(layer).weight(), whole)
+    whole = quantization.Int8Linear(layer).weight()
+    monkeypatch.setattr(quantization, "SLICE", 640)
+    assert torch.equal(quantization.Int8Linear(layer).weight(), whole)

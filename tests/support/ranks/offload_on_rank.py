@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from suites.offload import on_rank
-from suites.training.techniques.parallelism import ddp
-from suites.training.techniques.update import host_update
+from suites.training.techniques import ddp, host_update
 
 ALONE = SimpleNamespace(
     get_world_size=dist.get_world_size,

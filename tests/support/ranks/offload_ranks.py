@@ -17,7 +17,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, baseline
 from suites.offload.workload import Workload
-from suites.training.ranks import on_rank as training_on_rank
+from suites.training import on_rank as training_on_rank
 from suites.training.techniques import build_step
 
 SEED = 3

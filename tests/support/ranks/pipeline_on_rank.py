@@ -1,9 +1,9 @@
-"""What test_pipeline.py asks of real ranks, besides `suites.training.ranks.on_rank`."""
+"""What test_pipeline.py asks of real ranks, besides `suites.training.on_rank`."""
 
 import gc
 
 from harness.instruments.memory.allocator import watch
-from suites.training.ranks.drain_gloo import DrainGloo
+from suites.training.on_rank import DrainGloo
 from suites.training.techniques import build_step
 from suites.training.trainer import CPU, Trainer
 

@@ -1,4 +1,4 @@
-"""What test_expert_parallel.py asks of real ranks, besides `suites.training.ranks.on_rank`."""
+"""What test_expert_parallel.py asks of real ranks, besides `suites.training.on_rank`."""
 
 import gc
 
@@ -6,7 +6,7 @@ import torch
 
 from harness.instruments.memory.allocator import watch
 from suites.training.models.mixture import MixtureMLP
-from suites.training.ranks.drain_gloo import DrainGloo
+from suites.training.on_rank import DrainGloo
 from suites.training.techniques import build_step
 from suites.training.trainer import CPU, Trainer
 

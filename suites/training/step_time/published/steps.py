@@ -1,12 +1,25 @@
-"""Published training steps, of the files of this folder: a question each, with the published answer."""
+"""Published training steps, of the files of this folder: a question each, with the published answer.
+
+`nearest` yields those that are nearest to a layout, and what the model predicts for them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from harness.answer import NearestStep
+from harness.instruments.transformer import model_flop_per_token
+from harness.question import Question
+from suites.training.layouts.layout import Layouts
+from suites.training.of_question import published_steps
+from suites.training.step_time.prediction import PlannedSteps, predicted
+from suites.training.step_time.published.typed import typed_step
+from suites.training.step_time.setting import StepSetting
 
 FOLDER = Path(__file__).parent
 
@@ -42,3 +55,73 @@ def with_and_without_attention() -> tuple[PublishedStep, ...]:
 def ran(step: PublishedStep) -> bool:
     """Return whether seconds were published of a step."""
     return step["kind"] == "step" and bool(step["published"].get("step_s"))
+
+
+SHOWN = 2
+
+ANOTHER_GPU, ANOTHER_PROGRAM, ANOTHER_PRECISION = 3.0, 2.0, 1.0
+"""How far apart these are, in factors of two of a size: chosen."""
+
+
+class KnownStep(NamedTuple):
+    """A published step that ran, as its row, as a question and as the model takes it."""
+
+    row: PublishedStep
+    question: Question
+    steps: PlannedSteps
+
+
+@cache
+def known_steps() -> tuple[KnownStep, ...]:
+    """Return the published steps that ran."""
+    typed = ((row, typed_step(row)) for row in published() if ran(row))
+    return tuple(KnownStep(row, step.questions[0], published_steps(step)) for row, step in typed)
+
+
+def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:
+    """Yield the nearest published steps with their published and their predicted seconds."""
+    for step in sorted(known_steps(), key=lambda step: distance(step, setting, layout))[:SHOWN]:
+        yield NearestStep(
+            title=title_of(step),
+            published_s=step.row["published"]["step_s"],
+            predicted_s=float(predicted(step.steps).seconds[0]),
+            FLOP_per_device=flop_per_gpu(step),
+        )
+
+
+def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:
+    """Return how far a published step is: factors of two of parameters, GPUs and tokens, and what differs."""
+    its = step.steps.setting
+    sizes = (
+        (its.shape.active_parameters, setting.shape.active_parameters),
+        (step.row["gpus"], float(layout.gpus[0])),
+        (its.training.seq_len, setting.training.seq_len),
+    )
+    far = sum(abs(math.log2(one / other)) for one, other in sizes)
+    if its.gpu.architecture != setting.gpu.architecture:
+        far += ANOTHER_GPU
+    if its.training.program != setting.training.program:
+        far += ANOTHER_PROGRAM
+    if its.precision != setting.precision:
+        far += ANOTHER_PRECISION
+    return far
+
+
+def flop_per_gpu(step: KnownStep) -> float:
+    """Return a published step's model FLOP per GPU, as `transformer.flop` counts them."""
+    row, shape = step.row, step.steps.setting.shape
+    tokens = float(row["global_batch_size"] * row["seq_len"])
+    return model_flop_per_token(shape, row["seq_len"]) * tokens / float(row["gpus"])
+
+
+def title_of(step: KnownStep) -> str:
+    """Return `Llama 3.1 70B on 64 × h100_80gb, FP8, tp 4 × pp 4 × cp 2 (dgxc-benchmarking)`."""
+    row, question = step.row, step.question
+    name = question.model_name or f"{step.steps.setting.shape.parameters / 1e9:.3g} B"
+    ranks = {key: row["layout"].get(key, 1) for key in ("dp", "tp", "pp", "cp")}
+    layout = " × ".join(f"{key} {size}" for key, size in ranks.items() if size > 1) or "one rank"
+    precision = row["precision"] or "precision not stated"
+    return (
+        f"{name} on {row['gpus']:,} × {row['device']}, {row['seq_len']:,} tokens, {precision}, {layout}, "
+        f"micro-batch {row['layout'].get('micro_batch_size', 1)} ({row['source']})"
+    )

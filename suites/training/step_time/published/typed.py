@@ -2,7 +2,7 @@
 
 `words.yaml` says what the words mean. What a row does not say is inferred here, or left to the defaults of
 `Question`, whose origins then call it an assumption. A step has its `layout`, or several `among` which to
-choose; `runs.py` reads rows whose fields lie side by side.
+choose; `questions.py` reads rows whose fields lie side by side.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import yaml
 
 from harness.question import FieldOrigin, Question, question_of
 from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.step_time.rates.gpu import RatedGpu, gpu_of, nvlink_domain
-from suites.training.step_time.whole_step.setting import RunFacts
+from suites.training.step_time.gpu import RatedGpu, gpu_of, nvlink_domain
+from suites.training.step_time.setting import RunFacts
 
 Row = Mapping[str, Any]
 

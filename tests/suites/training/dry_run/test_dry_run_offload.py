@@ -8,7 +8,7 @@ from real_ranks import SMALL, dry_and_measured, sharded
 
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.dry_run.simulated_host import SimulatedHost
+from suites.training.host_memory import SimulatedHost
 from suites.training.techniques import build_step
 
 WORKLOAD = replace(SMALL, gradient_accumulation_steps=1, dp_size=4)

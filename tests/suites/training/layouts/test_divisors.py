@@ -1,6 +1,6 @@
 """Divisors of a number, of which refusals and searches make lists."""
 
-from suites.training.layouts.divide import divisors
+from suites.training.layouts.search import divisors
 
 
 def test_divisors_are_those_of_trying_every_number():

@@ -12,9 +12,8 @@ from harness.instruments.transformer import TransformerShape
 from harness.records import Reading
 from suites.memory_published import suite as memory_published
 from suites.memory_published.subject import ERROR, METRIC
-from suites.training.layouts.host import deepspeed_host_B, host_B, power_of_two
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.layouts.states import all_layers_of
+from suites.training.layouts.states import all_layers_of, deepspeed_host_B, host_B, power_of_two
 from suites.training.models.model import Transformer
 from suites.training.workload import Workload
 

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import deep_ep_B, gathered_tokens_B
-from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import RECOMPUTES, Layouts, Training
+from suites.training.layouts.search import refusal, refusal_of_training
 
 TOKENS, HEADS = 64, 4
 MLA = TransformerShape(

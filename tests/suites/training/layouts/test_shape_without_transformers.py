@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import Unavailable
-from suites.training.layouts.architectures.config_classes import rows
+from suites.training.layouts.config_classes import rows
 from suites.training.layouts.shape_of_config import ARCHITECTURES, shape_of_config, shape_of_parsed
 
 CONFIGS_OF_A_TYPE = 8

@@ -25,8 +25,7 @@ from suites.training.dry_run.estimates import count
 from suites.training.models.huggingface import build, complete, unlike_layers
 from suites.training.models.huggingface_config import is_encoder, with_layers
 from suites.training.step import TrainingStep
-from suites.training.techniques import apply_techniques, build_step
-from suites.training.techniques.precision import mixed_precision
+from suites.training.techniques import apply_techniques, build_step, mixed_precision
 from suites.training.workload import Workload
 
 HOST = Device("host", measured=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suites.training.models.model import Transformer
-from suites.training.models.shape import ModelShape
+from suites.training.workload import ModelShape
 
 
 def llama(

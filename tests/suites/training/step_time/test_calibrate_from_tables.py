@@ -6,9 +6,8 @@ import gzip
 import pytest
 
 from suites.training.step_time.calibrate import fit_matmul, fitted, matmuls_of, read_rows
-from suites.training.step_time.rates.constants import StepConstants, best_share
-from suites.training.step_time.rates.gpu import gpu_of
-from suites.training.step_time.rates.kernels import MatmulRates, matmul_s
+from suites.training.step_time.constants import StepConstants, best_share
+from suites.training.step_time.gpu import MatmulRates, gpu_of, matmul_s
 
 A100 = gpu_of("a100_80gb")
 TRUE = MatmulRates(0.7, 0.9, 0.9, 0.6, 0.5, 50.0, 6e-6)

@@ -5,7 +5,6 @@ import pytest
 from suites.training.layouts.shape_of_config import shape_without_type
 from suites.training.of_question import published_steps
 from suites.training.step_time.published import typed
-from suites.training.step_time.published.runs import question_of_row
 from suites.training.step_time.published.typed import (
     config_of_sizes,
     is_compiled,
@@ -15,7 +14,7 @@ from suites.training.step_time.published.typed import (
     sharding_of,
     typed_step,
 )
-from suites.training.step_time.questions import answers
+from suites.training.step_time.questions import answers, question_of_row
 
 LLAMA = {
     "hidden_size": 4096,

@@ -1,1 +1,0 @@
-"""A variant's results compared with float64's."""

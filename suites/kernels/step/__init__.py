@@ -1,1 +1,0 @@
-"""The training step in which operations are replaced."""

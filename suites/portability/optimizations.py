@@ -1,0 +1,180 @@
+"""The optimizations of the portability suite: compilers of the captured graph, here and for other targets.
+
+Those whose packages are not installed raise `Unavailable` with the extra that brings them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from harness.records import Unavailable
+from suites.portability.packages import installed, require
+from suites.portability.subject import Engine, Subject
+
+
+def inductor(subject: Subject) -> Subject:
+    """torch.compile's compiler Inductor (ASPLOS 2024, doi 10.1145/3620665.3640366) on the captured graph."""
+    import torch
+
+    from suites.portability.cpu_engines import inductor_compiled
+
+    return replace(subject, engine=Engine("inductor", inductor_compiled, version=torch.__version__))
+
+
+def onnx_runtime(subject: Subject) -> Subject:
+    """ONNX Runtime (onnxruntime.ai): torch.export's program as ONNX, run by the CPU's execution provider."""
+    require("onnxruntime", "onnx", "onnxscript")
+    from suites.portability.cpu_engines import onnx_runtime_compiled
+
+    engine = Engine("onnx_runtime", onnx_runtime_compiled, version=installed("onnxruntime"))
+    return replace(subject, engine=engine)
+
+
+def openvino(subject: Subject) -> Subject:
+    """OpenVINO (docs.openvino.ai): torch.export's program, compiled for this CPU in its inputs' precision."""
+    require("openvino")
+    from suites.portability.cpu_engines import openvino_compiled
+
+    return replace(subject, engine=Engine("openvino", openvino_compiled, version=installed("openvino")))
+
+
+def tvm(subject: Subject) -> Subject:
+    """Apache TVM (OSDI 2018): torch.export's program as Relax, compiled by LLVM for this CPU, without tuning.
+
+    For it an embedding's gradient is written as a product.
+    """
+    require("tvm")
+    from suites.portability.cpu_engines import tvm_compiled
+
+    rewritten = ("embedding_backward",)
+    engine = Engine("tvm", tvm_compiled, rewritten=rewritten, version=installed("apache-tvm"))
+    return replace(subject, engine=engine)
+
+
+def iree(subject: Subject) -> Subject:
+    """IREE (iree.dev): StableHLO by torch-mlir, compiled by LLVM for this CPU and run by IREE's runtime."""
+    require("iree.compiler", "iree.runtime", "torch_mlir")
+    from suites.portability.stablehlo_engines import iree_compiled
+
+    return replace(subject, engine=Engine("iree", iree_compiled, version=installed("iree-base-compiler")))
+
+
+def iree_targets(subject: Subject, target: str = "cuda_sm_80") -> Subject:
+    """IREE's compiler for devices that need not be here: each target gets the same StableHLO as the CPU.
+
+    `target`: a name of `stablehlo_engines.BACKENDS`.
+    """
+    require("iree.compiler", "torch_mlir")
+    from suites.portability.stablehlo_engines import iree_compiled_for
+
+    compile_for = partial(iree_compiled_for, target=target)
+    engine = Engine("iree", compile_for, target, version=installed("iree-base-compiler"))
+    return replace(subject, engine=engine)
+
+
+def xla(subject: Subject) -> Subject:
+    """XLA: StableHLO by torch-mlir, run by the CPU client of JAX's package, on torch's threads."""
+    require("jax", "torch_mlir")
+    from suites.portability.stablehlo_engines import xla_compiled
+
+    return replace(subject, engine=Engine("xla", xla_compiled, version=installed("jaxlib")))
+
+
+def xla_targets(subject: Subject, target: str = "tpu_v5e") -> Subject:
+    """XLA's compiler for TPUs that need not be here: libtpu compiles for a topology that it describes.
+
+    `target`: a name of `stablehlo_engines.TOPOLOGIES`.
+    """
+    require("jax", "libtpu", "torch_mlir")
+    from suites.portability.stablehlo_engines import xla_compiled_for
+
+    version = f"{installed('jaxlib')}, libtpu {installed('libtpu')}"
+    engine = Engine("xla", partial(xla_compiled_for, target=target), target, version=version)
+    return replace(subject, engine=engine)
+
+
+def any_length(
+    subject: Subject, engine: Literal["inductor", "iree", "onnx_runtime", "openvino"] = "inductor"
+) -> Subject:
+    """Engines that compile once for sequences of any length, from a graph that leaves the length open.
+
+    The result is compared at the workload's length and, from the same code, at half of it. `engine`: which
+    one compiles.
+    """
+    engines = {"inductor": inductor, "iree": iree, "onnx_runtime": onnx_runtime, "openvino": openvino}
+    chosen = engines[engine](subject).engine
+    assert chosen is not None
+    return replace(subject, engine=replace(chosen, any_length=True))
+
+
+def triton(subject: Subject) -> Subject:
+    """Our own Triton kernels in the place of the operators that they cover, interpreted at a small shape.
+
+    Raises `Unavailable` where there is none.
+    """
+    import triton as package
+
+    from suites.portability.triton_engines import interpreted, small
+
+    workload = small(subject.workload)
+    engine = Engine(
+        "triton",
+        interpreted(workload, subject.seed),
+        "interpreter",
+        version=str(package.__version__),
+        takes_graph=False,
+        timed=False,
+    )
+    return replace(subject, workload=workload, engine=engine)
+
+
+def triton_cpu(subject: Subject) -> Subject:
+    """Our own Triton kernels compiled for this CPU: the text that runs on GPUs, from packages alone.
+
+    Raises `Unavailable` where there is none, or no tool.
+    """
+    import triton as package
+
+    from harness.instruments.triton_kernels import targets
+    from suites.portability.triton_engines import compiled_here, refuse_others
+
+    if reason := targets.unavailable():
+        raise Unavailable(reason)
+    require("torch_mlir")
+    refuse_others(subject.workload)
+    compile_here, version = compiled_here(subject.workload, subject.seed), str(package.__version__)
+    return replace(subject, engine=Engine("triton_cpu", compile_here, version=version, takes_graph=False))
+
+
+def triton_targets(subject: Subject, target: str = "sm_80") -> Subject:
+    """Triton's compiler for GPUs that need not be here: what every kernel of the workload needs of one.
+
+    `target`: a name of `instruments.triton_kernels.targets.TARGETS`. Raises `Unavailable` without kernels.
+    """
+    import triton as package
+
+    from suites.portability.triton_engines import compiled_for, kernels_of, refuse_others
+
+    refuse_others(subject.workload)
+    kernels_of(subject.workload)
+    compile_for = partial(compiled_for, workload=subject.workload, target=target)
+    engine = Engine("triton", compile_for, target, version=str(package.__version__), takes_graph=False)
+    return replace(subject, engine=engine)
+
+
+def triton_ascend(subject: Subject) -> Subject:
+    """Triton's IR lowered towards Huawei's Ascend by triton-ascend's tool: every kernel to linalg.
+
+    Raises `Unavailable` where there are no kernels, or no tool.
+    """
+    from harness.instruments.triton_kernels import targets
+    from suites.portability.triton_engines import kernels_of, lowered_for_ascend, refuse_others
+
+    if reason := targets.unavailable():
+        raise Unavailable(reason)
+    refuse_others(subject.workload)
+    kernels_of(subject.workload)
+    lower = partial(lowered_for_ascend, workload=subject.workload)
+    return replace(subject, engine=Engine("triton_ascend", lower, "ascend", takes_graph=False))

@@ -1,0 +1,303 @@
+"""What is captured: a pure function of tensors, its inputs, and plain PyTorch's own way to call it.
+
+The models of layers and training steps: this project's transformer, or a config.json's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.records import Unavailable
+from suites.portability import graph
+from suites.portability.graph import Forward, Problem
+from suites.portability.workload import Workload
+from suites.training.models import huggingface, huggingface_config
+from suites.training.models.fake_transformers import READ_VALUES
+from suites.training.models.huggingface_config import refuse_quantized
+from suites.training.models.model import (
+    EPSILON,
+    NONE,
+    Functions,
+    PositionTensors,
+    Transformer,
+    TransformerBlock,
+    causal_mask,
+    explicit_attention,
+    initialise,
+    linear_cross_entropy,
+    rotary_tables,
+)
+from suites.training.workload import ModelShape, llama
+from suites.training.workload import Workload as TrainingWorkload
+
+__all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]
+
+loss_of_head = linear_cross_entropy
+
+EXPERTS = "batched_mm"
+"""How transformers computes experts in a captured step: it gathers each token's experts' weights, so that no
+size depends on the routing (transformers.integrations.moe, batched_mm_experts_forward)."""
+
+
+@contextmanager
+def initialised_from(generator: torch.Generator) -> Iterator[None]:
+    """Draw initial weights from a seed of `generator` inside the block, and leave torch's own state."""
+    seed = int(torch.randint(2**31, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def shape_of(workload: Workload) -> ModelShape:
+    """Return the shape of the project's transformer; raises `Unavailable` for an odd head size."""
+    size = workload.hidden_size // workload.num_attention_heads
+    if size % 2:
+        raise Unavailable(
+            f"rotary positions halve a head: hidden_size / num_attention_heads must be even, not {size}"
+        )
+    return llama(workload)
+
+
+def adopted(workload: Workload) -> Workload:
+    """Return the workload with its config's sizes and without dropout; raises `Unavailable`."""
+    config = workload.hf_config
+    if config is None:
+        return workload
+    refuse_quantized(config)
+    if config.get("model_type") in READ_VALUES:
+        raise Unavailable(
+            f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to "
+            "compute, so no graph of fixed operations can be captured"
+        )
+    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
+    complete = huggingface.complete(TrainingWorkload.of(given))
+    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
+    return replace(workload, **{name: getattr(complete, name) for name in common})
+
+
+def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
+    """Return the model in the workload's type; its forward maps tokens and targets to the loss."""
+    with initialised_from(generator):
+        if workload.hf_config is not None:
+            model: nn.Module = _of_config(workload.hf_config)
+        else:
+            model = Transformer(
+                shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions}
+            )
+    return model.to(workload.torch_dtype).eval()
+
+
+def _of_config(config: Mapping[str, Any]) -> nn.Module:
+    """Return transformers' model with experts whose sizes do not depend on the routing."""
+    model = huggingface.build(config)
+    inner: Any = model.model
+    if getattr(inner.config, "_experts_implementation", None) is not None:
+        inner.set_experts_implementation(EXPERTS)
+    return model
+
+
+def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
+    """Return what the workload computes, with inputs drawn from `seed`.
+
+    `functions` replace operators, alone and in the project's transformer, by name: see
+    `models.model.Functions`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    forward = FORWARDS[workload.operation](workload, generator, functions)
+    if workload.passes == "forward":
+        return _without_gradients(forward)
+    differentiable = with_backward(forward, output_like(workload, seed), generator)
+    if workload.passes == "backward":
+        return differentiable
+    return graph.with_update(differentiable, forward, generator)
+
+
+def _without_gradients(forward: Forward) -> Problem:
+    def function(*arguments: Tensor) -> tuple[Tensor, ...]:
+        return (forward.function(*arguments),)
+
+    def plain() -> Callable[[], Sequence[Tensor]]:
+        def call() -> Sequence[Tensor]:
+            with torch.no_grad():
+                return function(*forward.inputs)
+
+        return call
+
+    return Problem(function, forward.inputs, ("output",), 0, plain, forward)
+
+
+def output_like(workload: Workload, seed: int) -> Tensor:
+    """Return a tensor of the output's shape and type, without values; a step's is a scalar, its loss."""
+    if workload.operation == "training_step":
+        return torch.empty((), device="meta")
+    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
+    with torch.no_grad():
+        return plain.function(*(one.to("meta") for one in plain.inputs))
+
+
+def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:
+    """Return the output and the gradients of the named inputs.
+
+    The upstream gradient of a loss is 1, any other is normal. `output`: a tensor of the output's shape and
+    type, without values.
+    """
+    count = len(forward.names)
+    upstream = () if output.dim() == 0 else (draw(generator, output.shape, output.dtype),)
+    inputs = (*forward.inputs, *upstream)
+
+    def function(*arguments: Tensor) -> tuple[Tensor, ...]:
+        leaves = [one.detach().requires_grad_() for one in arguments[:count]]
+        rest = arguments[count : len(forward.inputs)]
+        result = forward.function(*leaves, *rest)
+        gradients = torch.autograd.grad(result, leaves, arguments[len(forward.inputs) :] or None)
+        return (result.detach(), *gradients)
+
+    names = ("output", *(f"gradient {name}" for name in forward.names))
+    return Problem(function, inputs, names, count, lambda: lambda: function(*inputs), forward)
+
+
+def draw(
+    generator: torch.Generator, size: Sequence[int], dtype: torch.dtype = torch.float32, scale: float = 1.0
+) -> Tensor:
+    """Return normal values."""
+    return (torch.randn(*size, generator=generator) * scale).to(dtype)
+
+
+def softmax(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return the softmax of rows."""
+    x_ND = draw(generator, (rows(workload), workload.hidden_size), workload.torch_dtype)
+    return Forward(functions.get("softmax", lambda x_ND: F.softmax(x_ND, dim=-1)), (x_ND,), ("x",))
+
+
+def rms_norm(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return RMSNorm (arXiv 1910.07467) of rows."""
+    size = (rows(workload), workload.hidden_size)
+    x_ND, weight_D = (draw(generator, one, workload.torch_dtype) for one in (size, size[1:]))
+
+    def plain(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+        return F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON)
+
+    return Forward(functions.get("rms_norm", plain), (x_ND, weight_D), ("x", "weight"))
+
+
+def matmul(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return a product of (N, D) and (D, F)."""
+    sizes = ((rows(workload), workload.hidden_size), (workload.hidden_size, workload.intermediate_size))
+    x_ND, weight_DF = (draw(generator, one, workload.torch_dtype) for one in sizes)
+    return Forward(lambda x_ND, weight_DF: x_ND @ weight_DF, (x_ND, weight_DF), ("x", "weight"))
+
+
+def attention(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return causal attention as it is written down, of (B, H, T, K)."""
+    heads = workload.num_attention_heads
+    size = (workload.micro_batch_size, heads, workload.seq_len, workload.hidden_size // heads)
+    qkv = tuple(draw(generator, size, workload.torch_dtype) for _ in range(3))
+
+    def function(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        if "attention" in functions:
+            return functions["attention"](q_BHTK, k_BHTK, v_BHTK, True)  # type: ignore[no-any-return]
+        masked_TS = causal_mask(q_BHTK.shape[2], q_BHTK.device)
+        return explicit_attention(q_BHTK, k_BHTK, v_BHTK, masked_TS, 0.0)
+
+    return Forward(function, qkv, ("q", "k", "v"))
+
+
+def cross_entropy(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return the output layer's product and the mean cross-entropy of its logits."""
+    x_ND = draw(generator, (rows(workload), workload.hidden_size), workload.torch_dtype)
+    size = (workload.vocab_size, workload.hidden_size)
+    weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
+    targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
+    return Forward(
+        functions.get("linear_cross_entropy", loss_of_head),
+        (x_ND, weight_VD, targets_N),
+        ("x", "weight"),
+    )
+
+
+def swiglu(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return SwiGLU's product (arXiv 2002.05202) of gate and up."""
+    size = (rows(workload), workload.hidden_size)
+    gate_ND, up_ND = (draw(generator, size, workload.torch_dtype) for _ in range(2))
+    function = functions.get("swiglu", lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND)
+    return Forward(function, (gate_ND, up_ND), ("gate", "up"))
+
+
+def block(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return one layer of the transformer: its input and every weight get gradients."""
+    shape = replace(shape_of(workload), num_hidden_layers=1)
+    with initialised_from(generator):
+        layer = TransformerBlock(shape, "explicit", functions).apply(initialise).to(workload.torch_dtype)
+    cos_TK, sin_TK = (
+        one.to(workload.torch_dtype) for one in rotary_tables(workload.seq_len, shape.head_size)
+    )
+    size = (workload.micro_batch_size, workload.seq_len, workload.hidden_size)
+    x_BTD = draw(generator, size, workload.torch_dtype)
+
+    def positions(x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> PositionTensors:
+        return PositionTensors(cos_TK, sin_TK, causal_mask(x_BTD.shape[1], x_BTD.device))
+
+    def arguments(x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> tuple[object, ...]:
+        return x_BTD, positions(x_BTD, cos_TK, sin_TK)
+
+    return of_module(layer, (x_BTD,), (cos_TK, sin_TK), ("x",), arguments)
+
+
+def training_step(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return the model's loss: every parameter gets a gradient."""
+    model = model_of(workload, generator, functions)
+    size = (workload.micro_batch_size, workload.seq_len + 1)
+    drawn_BT = torch.randint(workload.vocab_size, size, generator=generator)
+    tokens_BT, targets_BT = drawn_BT[:, :-1].contiguous(), drawn_BT[:, 1:].contiguous()
+    return of_module(model, (), (tokens_BT, targets_BT), (), lambda *given: given)
+
+
+def of_module(
+    module: nn.Module,
+    leaves: tuple[Tensor, ...],
+    fixed: tuple[Tensor, ...],
+    names: tuple[str, ...],
+    arguments: Callable[..., tuple[object, ...]],
+) -> Forward:
+    """Return a module as a function of its weights, `leaves`, its buffers and `fixed`, in that order.
+
+    `arguments(*leaves, *fixed)` makes the module's own arguments. Tied weights are one input.
+    """
+    weights = dict(module.named_parameters())
+    buffers = dict(module.named_buffers())
+
+    def function(*given: Tensor) -> Tensor:
+        count = len(weights)
+        state = dict(zip(weights, given[:count], strict=True))
+        after = count + len(leaves)
+        state |= dict(zip(buffers, given[after : after + len(buffers)], strict=True))
+        own = arguments(*given[count:after], *given[after + len(buffers) :])
+        return torch.func.functional_call(module, state, own)  # type: ignore[no-any-return]
+
+    inputs = (*(one.detach() for one in weights.values()), *leaves, *buffers.values(), *fixed)
+    return Forward(function, inputs, (*weights, *names))
+
+
+def rows(workload: Workload) -> int:
+    """Return the rows of a row-wise operation (N)."""
+    return workload.micro_batch_size * workload.seq_len
+
+
+FORWARDS: dict[str, Callable[[Workload, torch.Generator, Functions], Forward]] = {
+    "softmax": softmax,
+    "rms_norm": rms_norm,
+    "matmul": matmul,
+    "attention": attention,
+    "cross_entropy": cross_entropy,
+    "swiglu": swiglu,
+    "block": block,
+    "training_step": training_step,
+}

@@ -1,1 +1,0 @@
-"""Which data-parallel group gets which documents."""

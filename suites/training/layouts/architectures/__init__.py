@@ -1,1 +1,0 @@
-"""Hugging Face's architectures: what their config classes compute, and what of a shape each has."""

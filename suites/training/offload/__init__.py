@@ -1,1 +1,0 @@
-"""The memory tier below the device, and transfers to and from it."""

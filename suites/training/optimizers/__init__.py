@@ -1,1 +1,0 @@
-"""Optimizers, and the block-wise quantization of their states."""

@@ -1,1 +1,0 @@
-"""What several ranks of a training step need."""

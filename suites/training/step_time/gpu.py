@@ -1,0 +1,208 @@
+"""What a GPU's kernels reach: its rates by datasheet, and seconds of single kernels as arrays.
+
+Rates are those of conf/hardware, and of variants of these devices. Kernels are matmuls by shape, attention,
+and operations bound by memory. A matmul is cut into tiles, and each processor takes one tile at a time, so
+the last wave may leave processors idle. Of several tile sizes the fastest counts. Constants: constants.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+import harness
+from harness.records import Unavailable
+from suites.training.step_time.collectives import Amount, Floats
+
+HARDWARE = Path(harness.__file__).parent / "conf" / "hardware"  # a link to conf/, a copy where installed
+
+PROCESSORS: Mapping[str, int] = {"v100": 80, "a100": 108, "h100": 132, "h200": 132}
+"""Streaming multiprocessors: NVIDIA's whitepapers of V100, A100 and H100 (SXM5)."""
+
+OTHER_PROCESSORS = 148
+"""Of B200, as CUDA reports it; others are taken for alike, since only the last wave depends on it."""
+
+NARROW_FACTOR: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}
+"""Dense rate over that of bf16, where a datasheet does not list it: each halving of the bits doubles it."""
+
+ALIKE: Mapping[str, str] = {
+    "a100": "a100_80gb",
+    "a800": "a100_80gb",
+    "h100": "h100_80gb",
+    "h800": "h100_80gb",
+    "gh200": "h100_80gb",
+    "mi325x": "mi300x",
+    "v100": "v100_32gb",
+}
+"""Chips by the first part of a name, and which file of conf/hardware has their rates."""
+
+EXPORT_LINK_B_PER_S = 200e9
+"""Of A800 and H800, each way: their NVLink has 400 GB/s both ways (of H800: arXiv 2505.09343, section 2)."""
+
+STACK_B, STACK_B_PER_S = 16e9, 400e9
+"""Of HBM2e on an H100, whose PCIe card has five stacks: 80 GB at 2.0 TB/s (conf/hardware/h100_pcie.yaml)."""
+
+FULL_POWER_W = 700.0
+"""Of H100 SXM, https://www.nvidia.com/en-us/data-center/h100/."""
+
+LESS_POWER_W = 500.0
+"""Of the H100 with HBM2e: what published steps on it say."""
+
+
+MORE_POWER: Mapping[str, float] = {"gb300": 1.4 / 1.2}
+"""Power limit over GB200's, whose matmuls were measured: https://verda.com/blog/gb300-nvl72-architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatedGpu:
+    """One GPU's datasheet. Rates are dense, and links count one direction."""
+
+    name: str
+    architecture: str
+    memory_B: float
+    usable_memory_B: float
+    memory_B_per_s: float
+    link_B_per_s: float
+    matmul_FLOP_per_s: Mapping[str, float]
+    processors: int
+    power_share: float = 1.0  # of the chip's full power limit
+    title: str = ""  # in words, of the file of conf/hardware
+
+    def peak_FLOP_per_s(self, precision: str) -> float:
+        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none."""
+        if precision in self.matmul_FLOP_per_s:
+            return self.matmul_FLOP_per_s[precision]
+        if self.architecture in ("ampere", "volta", "turing"):
+            raise KeyError(f"{self.name} has no matmuls in {precision}")
+        return self.matmul_FLOP_per_s["bf16"] * NARROW_FACTOR[precision]
+
+
+@cache
+def device_names() -> tuple[str, ...]:
+    """Return the names of conf/hardware."""
+    return tuple(sorted(path.stem for path in HARDWARE.glob("*.yaml")))
+
+
+@cache
+def gpu_of(device: str) -> RatedGpu | None:
+    """Return the GPU of a name of conf/hardware, or of a variant of one: None where no chip is alike.
+
+    A variant's name adds what differs, as in h100_96gb, h100_80gb_500w or h100_64gb_hbm2e.
+    """
+    name = re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
+    known = device_names()
+    if name in known:
+        return _read(name)
+    chip = name.split("_")[0]
+    near = ALIKE.get(chip) or next((one for one in known if one.split("_")[0] == chip), None)
+    return None if near is None else _variant(_read(near), name, chip)
+
+
+def known_gpu(device: str) -> RatedGpu:
+    """Return the GPU of a name; raises `Unavailable` where no chip is alike."""
+    gpu = gpu_of(device)
+    if gpu is None:
+        raise Unavailable(f"device={device}: conf/hardware has no GPU like it")
+    return gpu
+
+
+NVLINK_DOMAIN = 64
+"""GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
+
+
+def nvlink_domain(device: str, gpus_per_node: int) -> int:
+    """Return how many GPUs share the fast link: those of a node, of GB200 and GB300 those of a rack."""
+    return NVLINK_DOMAIN if device.startswith("gb") else gpus_per_node
+
+
+def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
+    """Return a GPU with what a name says of its memory, its power and its links."""
+    size = re.search(r"_(\d+)gb", name)
+    if size:
+        share = float(size[1]) * 1e9 / gpu.memory_B
+        usable_B = gpu.usable_memory_B * share
+        gpu = replace(gpu, memory_B=gpu.memory_B * share, usable_memory_B=usable_B)
+    power = re.search(r"_(\d{3,4})w", name)
+    if chip == "h100" and ("hbm2e" in name or (size and size[1] in ("64", "96"))):
+        gpu = replace(gpu, memory_B_per_s=gpu.memory_B / STACK_B * STACK_B_PER_S)
+        gpu = replace(gpu, power_share=LESS_POWER_W / FULL_POWER_W)
+    if power and gpu.architecture == "hopper":
+        gpu = replace(gpu, power_share=min(1.0, float(power[1]) / FULL_POWER_W))
+    if chip in ("a800", "h800"):
+        gpu = replace(gpu, link_B_per_s=EXPORT_LINK_B_PER_S)
+    return replace(gpu, name=name)
+
+
+def _read(name: str) -> RatedGpu:
+    """Return the GPU of a file of conf/hardware."""
+    values: dict[str, Any] = yaml.safe_load((HARDWARE / f"{name}.yaml").read_text())
+    rates = values.get("matmul_FLOP_per_s") or {}
+    return RatedGpu(
+        name=name,
+        architecture=values.get("architecture", ""),
+        memory_B=float(values["memory_B"]),
+        usable_memory_B=float(values.get("usable_memory_B") or values["memory_B"]),
+        memory_B_per_s=float(values.get("memory_bandwidth_B_per_s") or 0.0),
+        link_B_per_s=float(values.get("link_B_per_s") or 0.0),
+        matmul_FLOP_per_s={precision: float(rate) for precision, rate in rates.items()},
+        processors=PROCESSORS.get(name.split("_")[0], OTHER_PROCESSORS),
+        power_share=MORE_POWER.get(name, 1.0),
+        title=str(values.get("name", name)),
+    )
+
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
+"""Rows and columns of a tile, as cuBLAS and CUTLASS have them for 16-bit operands."""
+
+
+class MatmulRates(NamedTuple):
+    """What matmuls reach on one architecture."""
+
+    peak_share: float  # of the datasheet's rate, by the largest tiles
+    smaller_tile: float  # rate of a 128 x 128 tile over that of the largest
+    smallest_tile: float  # rate over that of twice the size, below 128 x 128
+    memory_share: float  # of the datasheet's memory rate
+    quantisation: float  # 1: the last wave counts in full; 0: not at all
+    inner_offset: float  # elements of the inner dimension that a tile's start and end cost
+    fixed_s: float  # of each kernel
+
+
+def matmul_s(
+    rows: Amount, columns: Amount, inner: Amount, gpu: RatedGpu, rates: MatmulRates, precision: str = "bf16"
+) -> Floats:
+    """Return the seconds of one product of [rows, inner] and [inner, columns]."""
+    m, n, k = (np.asarray(one, dtype=float) for one in (rows, columns, inner))
+    peak = gpu.peak_FLOP_per_s(precision)
+    best: Floats = np.full(np.broadcast(m, n, k).shape, np.inf)
+    for height, width in TILES:
+        tiles = np.ceil(m / height) * np.ceil(n / width)
+        waves = tiles / gpu.processors
+        counted = rates.quantisation * np.ceil(waves) + (1 - rates.quantisation) * np.maximum(waves, 1.0)
+        flop = 2.0 * height * width * (k + rates.inner_offset) * gpu.processors
+        best = np.minimum(
+            best, counted * flop / (peak * rates.peak_share * _tile_rate(height * width, rates))
+        )
+    element_B = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}.get(precision, 2.0)
+    moved_B = element_B * (m * k + k * n) + 2.0 * m * n
+    by_memory = moved_B / (gpu.memory_B_per_s * rates.memory_share)
+    seconds: Floats = np.maximum(best, by_memory) + rates.fixed_s
+    return seconds
+
+
+def _tile_rate(size: int, rates: MatmulRates) -> float:
+    """Return a tile's rate over that of the largest."""
+    if size > 128 * 128:
+        return 1.0
+    return float(rates.smaller_tile * rates.smallest_tile ** np.log2(128 * 128 / size))
+
+
+def attention_flop(tokens: Amount, seen: Amount, query_size: Amount, value_size: Amount) -> Amount:
+    """Return the FLOP of attention's two products forward, where a token sees `seen` others on average."""
+    return 2.0 * tokens * seen * (query_size + value_size)

@@ -1,0 +1,420 @@
+"""Seconds of one layer and of the output layer on one micro-batch: matmuls, attention, what moves memory.
+
+And seconds of communication that nothing hides: in a layer, between pipeline stages, once per step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.training.layouts.layout import Floats, Layouts
+from suites.training.layouts.states import expert_copies, layer_parameters
+from suites.training.step_time.collectives import all_to_all_s, ring_gather_s
+from suites.training.step_time.gpu import attention_flop, matmul_s
+from suites.training.step_time.setting import StepSetting, scores_s
+
+BACKWARD_ATTENTION = 2.5
+"""FLOP of attention's backward pass over those of its forward: arXiv 2307.08691, section 4."""
+
+ELEMENT_B = 2.0
+"""Bytes of an activation: bf16."""
+
+
+class PassSeconds(NamedTuple):
+    """Seconds of the forward and of the backward pass."""
+
+    forward: Floats
+    backward: Floats
+
+    def plus(self, other: PassSeconds) -> PassSeconds:
+        """Return the seconds of both in turn."""
+        return PassSeconds(self.forward + other.forward, self.backward + other.backward)
+
+    def all(self, again: Floats | float = 0.0) -> Floats:
+        """Return both; `again`: the share of the forward pass that the backward pass repeats."""
+        seconds: Floats = self.forward * (1 + again) + self.backward
+        return seconds
+
+
+class KernelSeconds(NamedTuple):
+    """Seconds of the kernels of a layer."""
+
+    matmul: PassSeconds
+    attention: PassSeconds
+    pointwise: PassSeconds
+
+
+class LayerKind(NamedTuple):
+    """How layers of one model differ."""
+
+    moe: bool
+    windowed: bool
+
+
+MatmulSizes = list[tuple[Floats, Floats]]
+"""Inner dimension and outputs of matmuls, per rank."""
+
+
+def kinds_of_layers(setting: StepSetting) -> dict[LayerKind, int]:
+    """Return how many layers there are of each kind."""
+    counts: dict[LayerKind, int] = {}
+    for pair in zip(setting.shape.layers_are_moe, setting.shape.layers_are_windowed, strict=True):
+        kind = LayerKind(*pair)
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def layer_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> KernelSeconds:
+    """Return the seconds of one layer's kernels on one micro-batch."""
+    tokens, sizes = setting.tokens(layouts), dense_sizes(setting, layouts, kind.moe)
+    matmul = dense_s(setting, tokens, sizes, setting.precision)
+    if kind.moe:
+        matmul = matmul.plus(experts_s(setting, layouts, tokens))
+    return KernelSeconds(
+        matmul,
+        attention_s(setting, layouts, kind.windowed),
+        pointwise_s(setting, layouts, kind.moe, sizes),
+    )
+
+
+def dense_s(setting: StepSetting, rows: Floats, sizes: MatmulSizes, precision: str) -> PassSeconds:
+    """Return the seconds of matmuls of [rows, inner] and [inner, outputs].
+
+    The backward pass multiplies twice, for the gradients of inputs and of weights, which frozen weights lack.
+    """
+    gpu, rates = setting.gpu, setting.matmul_rates(precision)
+    forward = np.zeros_like(rows)
+    backward = np.zeros_like(rows)
+    for inner, outputs in sizes:
+        forward = forward + matmul_s(rows, outputs, inner, gpu, rates, precision)
+        backward = backward + matmul_s(rows, inner, outputs, gpu, rates, precision)
+        if not setting.run.adapters_alone:
+            backward = backward + matmul_s(inner, outputs, rows, gpu, rates, precision)
+    return PassSeconds(forward, backward)
+
+
+def dense_sizes(setting: StepSetting, layouts: Layouts, moe: bool) -> MatmulSizes:
+    """Return the matmuls that every token passes: attention's, and an MLP's or the shared experts'."""
+    shape, tp = setting.shape, layouts.tp.astype(float)
+    hidden = shape.hidden_size * np.ones_like(tp)
+    sizes: MatmulSizes = []
+    if shape.kv_lora_rank:
+        query = shape.query_size / tp
+        rank = shape.q_lora_rank * np.ones_like(tp)
+        sizes += [(hidden, rank), (rank, query)] if shape.q_lora_rank else [(hidden, query)]
+        rank = shape.kv_lora_rank * np.ones_like(tp)
+        unrotated = shape.head_dim - shape.qk_rope_head_dim
+        keys = shape.num_attention_heads * (unrotated + shape.value_dim) / tp
+        sizes += [(hidden, rank + shape.qk_rope_head_dim), (rank, keys)]
+    else:
+        sizes += [(hidden, (shape.query_size + shape.key_value_size) / tp)]
+    sizes += [(shape.attention_size / tp, hidden)]
+    width = mlp_width(setting, moe)
+    if width:
+        sizes += [(hidden, (shape.matrices_of_mlp - 1) * width / tp), (width / tp, hidden)]
+    return sizes
+
+
+def mlp_width(setting: StepSetting, moe: bool) -> int:
+    """Return the width of the MLP that every token passes."""
+    return setting.shape.shared_intermediate_size if moe else setting.shape.intermediate_size
+
+
+def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSeconds:
+    """Return the seconds of a rank's experts, which the tokens of all ranks of their group reach."""
+    shape, cal, etp = setting.shape, setting.constants, layouts.etp.astype(float)
+    imbalance = cal["expert_imbalance" if setting.run.routing_forced else "expert_imbalance_trained"]
+    # ep x etp ranks share the experts, and each brings its own part of the sequences
+    routed = tokens / layouts.tp * shape.experts_per_token * layouts.ep * etp
+    rows = np.maximum(routed / shape.num_experts * imbalance, 1.0)
+    hidden = shape.hidden_size * np.ones_like(etp)
+    width = shape.moe_intermediate_size / etp
+    sizes = [(hidden, (shape.matrices_of_mlp - 1) * width), (width, hidden)]
+    each = dense_s(setting, rows, sizes, setting.precision)
+    count = shape.num_experts / layouts.ep * cal["grouped_factor"]
+    return PassSeconds(each.forward * count, each.backward * count)
+
+
+def attention_s(setting: StepSetting, layouts: Layouts, windowed: bool) -> PassSeconds:
+    """Return the seconds of causal attention, of which half is masked, or of explicit attention."""
+    if setting.training.attention == "unfused":
+        return PassSeconds(*scores_s(setting, layouts))
+    shape, tp = setting.shape, layouts.tp
+    seen = positions_seen(setting.training.seq_len, shape.sliding_window if windowed else 0)
+    sizes = shape.query_size / tp, shape.attention_size / tp
+    flop = attention_flop(setting.tokens(layouts), seen, *sizes)
+    forward, backward = setting.constants.attention_FLOP_per_s(
+        setting.gpu, setting.facts.attention, shape.head_dim, setting.training.seq_len
+    )
+    slow = setting.constants["attention.triton_factor"] if setting.run.triton_attention else 1.0
+    return PassSeconds(
+        np.asarray(flop / forward * slow), np.asarray(BACKWARD_ATTENTION * flop / backward * slow)
+    )
+
+
+def positions_seen(seq_len: int, window: int) -> float:
+    """Return how many positions a token sees in the mean, itself not counted."""
+    if 0 < window < seq_len:
+        return window - window * window / (2 * seq_len)
+    return seq_len / 2
+
+
+def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: MatmulSizes) -> PassSeconds:
+    """Return the seconds of norms, additions, rotations, activations, quantisation and accumulation.
+
+    Elements that fused kernels move per token, forward: two norms and two additions, 4 and 6 of the hidden
+    size; queries and keys twice; the MLP's outputs once and its inputs once. Backward: 6 and 4, the same, 1.7
+    times (three reads and two writes for the forward pass's two and one).
+    """
+    shape, own, tp = setting.shape, setting.own, layouts.tp
+    tokens, rate = setting.tokens(layouts), setting.memory_B_per_s
+    spread = np.where(layouts.sequence_parallel > 0, tp, 1)
+    width = mlp_width(setting, moe) + shape.experts_per_token * shape.moe_intermediate_size * moe
+    activated = shape.matrices_of_mlp * width / tp
+    rotated = 2 * (shape.query_size + shape.key_value_size / 2) / tp
+    permuted = 4 * shape.experts_per_token * shape.hidden_size / tp * moe
+    norms = 10 * shape.hidden_size / spread
+    moved_B = ELEMENT_B * tokens * own.pointwise_factor
+    forward = moved_B * (norms + rotated + activated + permuted) / rate
+    backward = moved_B * (norms + rotated + 1.7 * activated + permuted) / rate
+    quantised = quantised_s(setting, layouts, moe, sizes)
+    added = accumulated_s(setting, layouts, moe)
+    return PassSeconds(forward + 0.5 * quantised, backward + quantised + added)
+
+
+def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: MatmulSizes) -> Floats:
+    """Return the seconds in which operands of a layer's matmuls are quantised, were it done once."""
+    shape = setting.shape
+    elements = sum((inner + outputs for inner, outputs in sizes), start=np.zeros(len(layouts.tp)))
+    if moe:
+        expert = 2 * shape.hidden_size + shape.matrices_of_mlp * shape.moe_intermediate_size
+        elements = elements + shape.experts_per_token * expert / layouts.tp
+    if setting.precision == "bf16":
+        return 0.0 * elements
+    each_B = setting.constants[f"quantised_B.{setting.precision}"] * setting.own.quantised_factor
+    return each_B * elements * setting.tokens(layouts) / setting.memory_B_per_s
+
+
+def accumulated_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
+    """Return the seconds in which a layer's gradients are added to those of earlier micro-batches."""
+    if setting.run.adapters_alone:
+        return np.zeros(len(layouts.tp))
+    layer = layer_parameters(setting.shape, layouts)
+    parameters = layer.moe + layer.experts if moe else layer.dense
+    moved_B = np.where(layouts.micro_batches > 1, setting.own.accumulate_B, 0.0) * parameters
+    return moved_B / setting.memory_B_per_s
+
+
+class HeadSeconds(NamedTuple):
+    """Seconds of the output layer, and of the loss on its logits, on one micro-batch."""
+
+    matmul: PassSeconds
+    added: Floats  # its gradient to earlier ones
+    loss: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Return all of them."""
+        return self.matmul.all() + self.added + self.loss
+
+    def only(self, chosen: NDArray[np.bool_]) -> HeadSeconds:
+        """Return those of the chosen layouts."""
+        matmul = PassSeconds(self.matmul.forward[chosen], self.matmul.backward[chosen])
+        return HeadSeconds(matmul, self.added[chosen], self.loss[chosen])
+
+
+def head_s(setting: StepSetting, layouts: Layouts) -> HeadSeconds:
+    """Return the seconds of the output layer, which is not quantised, and of the loss."""
+    shape, tp = setting.shape, layouts.tp.astype(float)
+    hidden = shape.hidden_size * np.ones_like(tp)
+    matmul = dense_s(setting, setting.tokens(layouts), [(hidden, shape.vocab_size / tp)], "bf16")
+    added_B = np.where(layouts.micro_batches > 1, setting.own.accumulate_B, 0.0)
+    added_B = added_B * (0.0 if setting.run.adapters_alone else shape.vocab_size * hidden / tp)
+    loss_B = logits_B(setting, layouts) / ELEMENT_B * setting.own.logit_B
+    return HeadSeconds(matmul, added_B / setting.memory_B_per_s, loss_B / setting.memory_B_per_s)
+
+
+def logits_B(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the bytes of a micro-batch's logits on one rank in 16 bits."""
+    logits: Floats = ELEMENT_B * setting.tokens(layouts) * setting.shape.vocab_size / layouts.tp
+    return logits
+
+
+FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
+"""All-gathers and reduce-scatters of a layer with sequence parallelism: one of each around attention and
+around the MLP; the backward pass gathers the two inputs again (arXiv 2205.05198, section 4.2.2). Without
+sequence parallelism an all-reduce takes as long as both."""
+
+HIDDEN_BY_ATTENTION = 0.8
+"""Share of attention's seconds during which keys and values of the next ring step can be sent: set."""
+
+
+def tensor_exposed_s(setting: StepSetting, layouts: Layouts, again: Floats) -> Floats:
+    """Return the exposed seconds of a layer's tensor-parallel collectives."""
+    tp = layouts.tp.astype(float)
+    size_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.hidden_size
+    each = ring_gather_s(size_B, tp, np.ones_like(tp), setting.links)
+    count = FORWARD_COLLECTIVES * (1 + again) + BACKWARD_COLLECTIVES
+    return (each.bytes_s * setting.own.tp_exposed + each.latency_s) * count
+
+
+def tensor_network_s(setting: StepSetting, layouts: Layouts, again: Floats) -> Floats:
+    """Return what a layer's collectives take more where tensor parallelism spans nodes."""
+    nodes = np.maximum(layouts.tp / setting.cluster.node_size, 1.0)
+    count = FORWARD_COLLECTIVES * (1 + again) + BACKWARD_COLLECTIVES
+    return (nodes - 1) * setting.own.tp_network_s * count
+
+
+def context_exposed_s(setting: StepSetting, layouts: Layouts, attention_s: Floats) -> Floats:
+    """Return the exposed seconds of a layer's keys and values on their way round the context-parallel ranks.
+
+    They pass once forward and, with their gradients, twice backward, while attention is computed.
+    """
+    cp, links = layouts.cp.astype(float), setting.links
+    size_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.key_value_size / layouts.tp
+    near = layouts.tp * layouts.cp <= setting.cluster.node_size
+    sent_s = 3 * size_B * (cp - 1) / np.where(near, links.node_B_per_s, links.network_B_per_s)
+    exposed = np.maximum(sent_s - HIDDEN_BY_ATTENTION * attention_s, 0.1 * sent_s)
+    return np.where(cp > 1, exposed + 3 * (cp - 1) * links.collective_s, 0.0)
+
+
+def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the exposed seconds in which a layer sends tokens to experts and back, forward and backward.
+
+    A token crosses the network once per node that has some of its experts, not once per expert: DeepEP,
+    HybridEP.
+    """
+    shape, ranks = setting.shape, (layouts.ep * layouts.etp).astype(float)
+    token_B = ELEMENT_B * setting.tokens(layouts) * shape.hidden_size / layouts.tp
+    nodes = np.maximum(ranks / setting.cluster.node_size, 1.0)
+    reached = nodes * (1 - (1 - 1 / nodes) ** shape.experts_per_token)
+    one = all_to_all_s(
+        token_B * shape.experts_per_token, layouts.ep.astype(float), layouts.etp.astype(float), setting.links
+    )
+    across_s = token_B * reached * (nodes - 1) / nodes / setting.links.network_B_per_s
+    bytes_s = np.where(nodes > 1, np.minimum(across_s, one.bytes_s), one.bytes_s)
+    return 4 * (bytes_s * setting.constants["expert_exposed"] + one.latency_s)
+
+
+def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
+    """Return the seconds in which a layer's shards are gathered twice and its gradients reduced (ZeRO-3)."""
+    layer = layer_parameters(setting.shape, layouts)
+    shared = layer.moe if moe else layer.dense
+    group, inner = layouts.shard_size.astype(float), layouts.tp.astype(float)
+    seconds = _gathered_and_reduced_s(setting, shared, group, inner)
+    if moe:
+        copies = np.minimum(expert_copies(layouts), group)
+        stride = (layouts.ep * layouts.etp).astype(float)
+        seconds = seconds + _gathered_and_reduced_s(setting, layer.experts, copies, stride)
+    return seconds
+
+
+def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
+    gather = ring_gather_s(ELEMENT_B * parameters, group, inner, setting.links)
+    reduce = ring_gather_s(setting.facts.reduced_B * parameters, group, inner, setting.links)
+    if setting.run.adapters_alone:
+        return 2 * (gather.bytes_s + gather.latency_s)
+    return 2 * (gather.bytes_s + gather.latency_s) + reduce.bytes_s + reduce.latency_s
+
+
+def neighbour_B_per_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the rate to the next pipeline rank, which is dp x tp x cp GPUs further."""
+    inside = layouts.dp * layouts.tp * layouts.cp < setting.cluster.node_size
+    return np.where(inside, setting.links.node_B_per_s, setting.links.network_B_per_s)
+
+
+def send_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the exposed seconds in which a rank sends a micro-batch on and its gradient back."""
+    spread = np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
+    size_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.hidden_size / spread
+    each = size_B / neighbour_B_per_s(setting, layouts) * setting.constants["send_exposed"]
+    each = (2 * each + setting.links.collective_s) * layouts.virtual_stages
+    return np.where(layouts.pp > 1, each, 0.0)
+
+
+def reduction_exposed_s(setting: StepSetting, layouts: Layouts, micro_batch_s: Floats) -> Floats:
+    """Return the exposed seconds of reducing gradients and gathering updated parameters, once per step.
+
+    `micro_batch_s`: of one micro-batch on a rank. The last micro-batch's backward pass can hide the
+    reduction, the next step's first forward pass the gathering; with interleaved stages the last and first pp
+    of them, since a stage is done with all its micro-batches while others still work.
+    """
+    facts, nanotron = setting.facts, setting.training.program == "nanotron"
+    reduce_s, gather_s = _step_collectives_s(setting, layouts)
+    window = np.where(layouts.virtual_stages > 1, np.minimum(layouts.micro_batches, layouts.pp), 1)
+    early = facts.reduction_overlaps | (nanotron & (layouts.zero == 0))
+    least = setting.constants["reduction_exposed"]
+    hidden = micro_batch_s * window
+    reduce_s = np.maximum(reduce_s - early * hidden * 2 / 3, least * reduce_s)
+    gather_s = np.maximum(gather_s - facts.gather_overlaps * hidden / 3, least * gather_s)
+    whole = np.where(layouts.zero == 3, 0.0, reduce_s + gather_s)
+    more = np.where(layouts.zero == 2, layouts.micro_batches - 1, 0)  # ZeRO-2 reduces each micro-batch's
+    each_s = _step_collectives_s(setting, layouts)[0]
+    repeated = more * np.maximum(each_s - early * micro_batch_s * 2 / 3, least * each_s)
+    return np.asarray(whole + repeated + replicas_exposed_s(setting, layouts, micro_batch_s))
+
+
+def replicas_exposed_s(setting: StepSetting, layouts: Layouts, micro_batch_s: Floats) -> Floats:
+    """Return the exposed seconds in which hybrid sharding's replicas sum the gradients of their shards.
+
+    After each micro-batch's reduction within a replica, hidden by its backward pass as far as that lasts
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, all_reduce_group).
+    """
+    shared, experts = rank_parameters(setting, layouts)
+    shards = np.maximum(layouts.shard_size.astype(float), 1.0)
+    replicas = layouts.dp * layouts.cp / shards
+    size_B = setting.facts.reduced_B * (shared + experts) / shards
+    one = ring_gather_s(size_B, replicas.astype(float), shards * layouts.tp, setting.links)
+    seconds = 2 * (one.bytes_s + one.latency_s)
+    exposed = np.maximum(seconds - micro_batch_s * 2 / 3, setting.constants["reduction_exposed"] * seconds)
+    return np.where((layouts.zero == 3) & (replicas > 1), layouts.micro_batches * exposed, 0.0)
+
+
+def _step_collectives_s(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:
+    """Return the seconds of reducing a rank's gradients and of gathering its parameters, if nothing hid them.
+
+    nanotron reduces to all ranks with ZeRO-1, too (trainer.py, training_step, reduce_scatter=False), and
+    DistributedDataParallel reduces buckets, each of which passes all nodes.
+    """
+    shared, experts = rank_parameters(setting, layouts)
+    if setting.run.adapters_alone:
+        return 0.0 * shared, 0.0 * shared
+    group, inner = (layouts.dp * layouts.cp).astype(float), layouts.tp.astype(float)
+    stride = (layouts.ep * layouts.etp).astype(float)
+    whole = (layouts.zero == 0) | (setting.training.program == "nanotron")
+    reduce_s, gather_s = np.zeros_like(shared), np.zeros_like(shared)
+    for parameters, ranks, apart in ((shared, group, inner), (experts, expert_copies(layouts), stride)):
+        buckets = np.where(layouts.zero == 0, parameters / setting.constants["bucket_parameters"], 1.0)
+        reduce = ring_gather_s(setting.facts.reduced_B * parameters, ranks, apart, setting.links)
+        gather = ring_gather_s(ELEMENT_B * parameters, ranks, apart, setting.links)
+        each = reduce.bytes_s + np.maximum(buckets, 1.0) * reduce.latency_s
+        reduce_s = reduce_s + np.where(parameters > 0, each * np.where(whole, 2.0, 1.0), 0.0)
+        each = np.where(layouts.zero > 0, gather.bytes_s + gather.latency_s, 0.0)
+        gather_s = gather_s + np.where(parameters > 0, each, 0.0)
+    return reduce_s, gather_s
+
+
+def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:
+    """Return a pipeline rank's parameters in the mean, with one embedding: shared ones, and experts'."""
+    shape, layer = setting.shape, layer_parameters(setting.shape, layouts)
+    moe = sum(shape.layers_are_moe)
+    dense = shape.num_hidden_layers - moe
+    vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
+    alone = (layouts.pp == 1) & (not shape.tie_word_embeddings)
+    shared = (dense * layer.dense + moe * layer.moe) / layouts.pp + vocabulary * np.where(alone, 2, 1)
+    return shared, np.asarray(moe * layer.experts / layouts.pp, dtype=float)
+
+
+def update_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the seconds of the optimizer's update, which is bound by memory."""
+    shared, experts = rank_parameters(setting, layouts)
+    if setting.run.adapters_alone:
+        return 0.0 * shared
+    shards = np.where(layouts.zero > 0, layouts.shard_size, 1).astype(float)
+    copies = np.where(layouts.zero > 0, np.minimum(expert_copies(layouts), shards), 1.0)
+    moved_B = setting.own.update_B * (shared / shards + experts / copies)
+    seconds: Floats = moved_B / setting.memory_B_per_s
+    return seconds

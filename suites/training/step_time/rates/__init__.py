@@ -1,1 +1,0 @@
-"""Rates of GPUs, kernels and links, with the constants that they were fitted to."""

@@ -1,1 +1,0 @@
-"""Seconds of a whole step: layers, communication, pipeline, update."""

@@ -1,1 +1,0 @@
-"""What becomes of activations between the forward and the backward pass."""

@@ -1,1 +1,0 @@
-"""Few parameters that are trained next to a frozen model."""

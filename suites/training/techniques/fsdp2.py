@@ -1,0 +1,358 @@
+"""Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank has a shard of everything.
+
+Each block is gathered before it is used and resharded after it; the rest of the model is gathered around the
+blocks, and stays gathered until its backward pass. With `cpu_offload` shards, gradients and states are on the
+host. Without a GPU, device and host are both `cpu` to FSDP2; then this module moves shards to the emulated
+host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it. `compile` needs
+`scope: blocks`. Its mixed precision takes the place of autocast. With `tensor_parallel` ranks are a mesh:
+each shards its part of a layer over the ranks that have the same part. With `context_parallel` all ranks
+shard the model, those too that share a sequence. With `pipeline` each shards its stages over the ranks that
+have the same ones, and torch reduces gradients after the last micro-batch.
+
+`shard_model` decides which parts are gathered together, and what stays gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import lcm
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
+from harness.records import Unavailable
+from suites.training.declared import FSDP2Settings
+from suites.training.host_memory import Resources, on_host, states_on_host
+from suites.training.mesh import joined, without_distributed
+from suites.training.models.mixture import Experts, own
+from suites.training.models.model import blocks_of
+from suites.training.optimizers import (
+    RankOptimizer,
+    TorchOptimizer,
+    make_torch_optimizer,
+    not_for_shards,
+)
+from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
+from suites.training.techniques import mixed_precision
+from suites.training.workload import Workload
+
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
+
+BF16_REDUCTION = 1e-3
+"""See `ddp.BF16_REDUCTION`."""
+
+STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
+LATE_REDUCTION = "the formula has sharded gradients; this step's are reduced after the last micro-batch"
+NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
+BF16_NOTE = (
+    "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
+    "gradients in bf16, reduced in {reduced}"
+)
+
+
+unavailable = without_distributed
+
+
+def contract(settings: FSDP2Settings) -> Contract:
+    """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
+    return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
+
+
+def applies_to(workload: Workload, settings: FSDP2Settings) -> str | None:
+    """Return why torch cannot shard such a step; None where it can."""
+    if (reason := not_for_shards(workload)) is not None:
+        return reason
+    if settings.cpu_offload and workload.optimizer == "adamw_8bit":
+        return "cpu_offload keeps AdamW's two moments on the host in fp32, and adamw_8bit has others"
+    if settings.head == "apart" and workload.tie_word_embeddings:
+        return "head: apart needs an output layer of its own, and this model's shares the embedding's weight"
+    return None
+
+
+def refuse_wrong_groups(settings: FSDP2Settings, ranks: int) -> None:
+    """Raise `Unavailable` for groups that do not divide the ranks over which the model is sharded."""
+    within, reshard = settings.shard_within or ranks, settings.reshard_after_forward
+    if ranks % within:
+        raise Unavailable(f"fsdp2: shard_within={within} does not divide the {ranks} ranks")
+    if reshard is None or isinstance(reshard, bool):
+        return
+    allowed = [count for count in range(2, within) if within % count == 0]
+    if reshard not in allowed:
+        listed = ", ".join(map(str, allowed)) or f"none for {within} ranks"
+        raise Unavailable(
+            f"fsdp2: reshard_after_forward={reshard!r}: expected true, false, or a number of ranks ({listed})"
+        )
+
+
+def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
+    """Return one of `dp_size` ranks' step; FSDP2's own mixed precision takes the place of autocast."""
+    compiled = step.settings_of("compile")
+    if compiled is not None and compiled.get("scope") != "blocks":
+        raise Unavailable(
+            "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
+        )
+    refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
+    for other in ("tensor_parallel", "pipeline", "expert_parallel"):
+        if step.settings_of(other) is not None:
+            refuse_on_a_mesh(settings, other)
+    unlike, sharding = step.features.states_unlike, shard
+    if step.settings_of("pipeline") is not None:
+        sharding = shard_stages
+        settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
+        unlike = (*unlike, LATE_REDUCTION)
+    if settings.reshard_after_forward is False:
+        unlike = (*unlike, STAY_GATHERED)
+    mixed = step.features.precision == "autocast"
+    policy = policy_of(settings, mixed)
+    place = "host" if settings.cpu_offload else "device"
+    others = step.features.sharding
+    features = replace(
+        step.features,
+        sharding="zero3" if others == "none" else joined("zero3", others),
+        optimizer_on=place,
+        parameters_on=place,
+        states_unlike=unlike,
+    )
+    replaced = mixed_precision.NOTES["autocast"] if mixed else ()
+    note = BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32") if mixed else NOTE
+    changed = replace(
+        step,
+        ranks=step.workload.dp_size * step.same_data_ranks,
+        shard_within=settings.shard_within,
+        ranks_multiple_of=lcm(
+            settings.shard_within or 1,
+            int(settings.reshard_after_forward or 1),
+            step.pipeline_ranks
+            * lcm(step.expert_ranks * step.expert_tensor_ranks, step.context_ranks * step.tensor_ranks),
+        ),
+        features=features,
+        around=no_context if mixed else step.around,
+        wraps=(*step.wraps, partial(sharding, settings, policy)),
+        notes=(*(one for one in step.notes if one not in replaced), note),
+    )
+    if not settings.reduce_every_micro_batch:
+        changed = replace(changed, reducing=reduce_with_the_last)
+    if settings.cpu_offload:
+        if step.make_optimizer is not None:
+            raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer only")
+        changed = replace(changed, make_optimizer=optimizer_on_host)
+    return changed
+
+
+def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
+    """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
+    reshards_to = settings.reshard_after_forward
+    reasons = {
+        "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
+        "shard_within": settings.shard_within is not None
+        and "the mesh of ranks would have a third dimension",
+        "reshard_after_forward": reshards_to is not None
+        and not isinstance(reshards_to, bool)
+        and "resharding to some ranks is not built for a mesh",
+    }
+    for name, reason in reasons.items():
+        if reason:
+            given = getattr(settings, name)
+            raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
+
+
+def policy_of(settings: FSDP2Settings, mixed: bool) -> MixedPrecisionPolicy:
+    """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
+    if not mixed:
+        return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
+    return MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
+    )
+
+
+def shard(
+    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
+) -> nn.Module:
+    """Shard each block, then the rest of the model."""
+    real = resources.device.type != "cpu"
+    offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
+    sharded = shard_over_mesh(model, settings, policy, offload, resources)
+    if settings.cpu_offload and real:
+        for parameter in sharded.parameters():
+            resources.host.note(parameter.to_local())
+    elif settings.cpu_offload:
+        put_on_host(sharded, resources)
+    return sharded  # type: ignore[no-any-return]
+
+
+def shard_stages(
+    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
+) -> nn.Module:
+    """Shard each of a pipeline's stages on this rank over the column of its mesh."""
+    for stage in model.stages:
+        shard_over_mesh(stage, settings, policy, OffloadPolicy(), resources)
+    return model  # type: ignore[no-any-return]
+
+
+def shard_over_mesh(
+    model: nn.Module,
+    settings: FSDP2Settings,
+    policy: MixedPrecisionPolicy,
+    offload: OffloadPolicy,
+    resources: Resources,
+) -> Any:
+    """Return the model, or a stage of it, sharded as the settings ask."""
+    groups = ShardGroups(
+        settings.reshard_after_forward,
+        settings.keep_last_block,
+        settings.head == "apart",
+        settings.forward_prefetch,
+    )
+    of_experts = partial(resources.meshes.of, "edp")
+    return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
+
+
+def mesh_of(settings: FSDP2Settings, resources: Resources) -> DeviceMesh:
+    """Return the ranks to shard over: all, or those with the same layers and the same part of each.
+
+    With `shard_within` its rows have that many neighbouring ranks.
+    """
+    device_type = resources.device.type
+    if {"tp", "pp"} & set(resources.meshes.names):
+        return resources.meshes.shards()  # type: ignore[no-any-return]
+    if settings.shard_within is None:
+        return rank_mesh(device_type)
+    return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))
+
+
+def put_on_host(model: nn.Module, resources: Resources) -> None:
+    """Move the shards to the emulated host, and each gradient as soon as it is reduced; buffers stay."""
+    host = resources.host
+    move: Any = model._apply
+    move(lambda one: on_host(one, host) if isinstance(one, DTensor) else one)
+    below: dict[nn.Parameter, Any] = {}
+
+    def gradient_down(parameter: nn.Parameter) -> None:
+        fresh: Any = parameter.grad
+        if parameter not in below:
+            below[parameter] = on_host(fresh, host)
+        else:
+            below[parameter].to_local().copy_(fresh.to_local())
+        parameter.grad = below[parameter]
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
+
+
+def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
+    """Return the workload's optimizer with its two moments on the host."""
+    parameters = list(model.parameters())
+    inner = make_torch_optimizer(parameters, workload)
+    states_on_host(inner, resources.host)
+    return TorchOptimizer(parameters, inner)
+
+
+def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]:
+    """Gather parameters for every micro-batch, reduce gradients with the last of an update."""
+    model.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGroups:
+    """Which parts of a model are gathered together, and what stays gathered after the forward pass.
+
+    The settings of `fsdp2` with the same names.
+    """
+
+    reshard_after_forward: bool | int | None
+    keep_last_block: bool
+    head_apart: bool
+    forward_prefetch: bool
+
+    def resharding(self) -> tuple[bool | int | None, bool | None]:
+        """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
+
+        Alone there is no group to reshard to, so a number counts as True.
+        """
+        given = self.reshard_after_forward
+        if given is None or isinstance(given, bool):
+            return given, given
+        return (given if dist.get_world_size() > 1 else True), None
+
+
+def shard_model(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    mesh_of_experts: Callable[[], DeviceMesh],
+    groups: ShardGroups,
+    policy: MixedPrecisionPolicy,
+    offload: OffloadPolicy,
+) -> Any:
+    """Shard each block of a model, or of a stage, then the rest of it; return it.
+
+    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
+    """
+    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    of_blocks, of_rest = groups.resharding()
+    blocks = blocks_of(model)
+    if groups.head_apart:
+        embedding, norm, head = ends_of(model)
+        if embedding is not None:
+            with_all(embedding, reshard_after_forward=of_blocks)
+        if norm is not None:
+            with_all([norm, head], reshard_after_forward=bool(of_rest))
+    for block in blocks:
+        kept = groups.keep_last_block and block is blocks[-1]
+        after_forward = False if kept else of_blocks
+        for experts in shared_experts(block):
+            shard_experts(experts, mesh_of_experts(), with_all, after_forward)
+        with_all(block, reshard_after_forward=after_forward)
+    sharded = with_all(model, reshard_after_forward=of_rest)
+    if groups.forward_prefetch:
+        sharded._set_unshard_async_op(True)
+        for block, following in pairwise(blocks):
+            ahead: Any = block
+            ahead.set_modules_to_forward_prefetch([following])
+    return sharded
+
+
+def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
+    """Return the embedding, the last norm and the output layer, each None where a stage has none.
+
+    Raises `Unavailable` for an unknown model.
+    """
+    find = getattr(model, "ends", None)
+    if find is None:
+        raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
+    return find()  # type: ignore[no-any-return]
+
+
+def shared_experts(block: nn.Module) -> list[Experts]:
+    """Return the experts of a block of which ranks have different ones."""
+    return [one for one in block.modules() if isinstance(one, Experts) and is_spread(one.gate)]
+
+
+def is_spread(weight: nn.Parameter) -> bool:
+    """Return whether ranks have different experts of this weight; else the same, or parts of each."""
+    return isinstance(weight, DTensor) and "ep" in (weight.device_mesh.mesh_dim_names or ())
+
+
+def shard_experts(
+    experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None
+) -> None:
+    """Shard a rank's experts over the ranks with the same ones.
+
+    As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
+    """
+    ranks, parameters = mesh.size(), list(experts.parameters())
+    few = len(own(experts.gate)) < ranks
+    by_rows = few and all(own(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
+    place = (lambda parameter: Shard(1)) if by_rows else None
+    with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)

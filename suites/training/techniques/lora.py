@@ -1,0 +1,195 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): the model is frozen, and small matrices next to it are trained.
+
+B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
+Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
+arXiv 2305.14314, see `quantization.py`). With `dora` (DoRA, arXiv 2402.09353) the norm of each row of
+the sum of both weights is trained, too. A quantized base is not sharded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.records import Unavailable
+from suites.training.declared import LoRASettings
+from suites.training.host_memory import Resources
+from suites.training.models.model import Transformer, blocks_of
+from suites.training.quantization import FrozenLinear, Int8Linear, Nf4Linear
+from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
+from suites.training.trainer import build_model
+from suites.training.workload import Workload
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
+"""Takes a layer's name, the layer as it is stored and as it was, and returns what takes its place."""
+
+LAYERS = "layers"
+"""The target that stands for every linear layer of the model's layers."""
+
+
+def contract(settings: LoRASettings) -> Contract:
+    """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
+    return CHANGES_THE_MATHEMATICS
+
+
+def applies_to(workload: Workload, settings: LoRASettings) -> str | None:
+    """Return why adapters cannot be so; None where they can."""
+    if settings.rank > workload.hidden_size:
+        return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
+    wanted = settings.targets
+    listed = isinstance(wanted, list | tuple) and all(isinstance(one, str) for one in wanted)
+    if not listed and not isinstance(wanted, str):
+        return f"targets={wanted!r}: expected names of linear layers, or {LAYERS!r}"
+    return None
+
+
+def apply(step: TrainingStep, settings: LoRASettings) -> TrainingStep:
+    """Return the step with a frozen model and adapters; raises `Unavailable` for unknown targets."""
+    step = with_frozen_base("lora", step, settings.base)
+    with torch.device("meta"):
+        layers_to_adapt(build_model(step, 1), settings.targets)
+    return replace(
+        step,
+        wraps=(*step.wraps, partial(insert, settings, step.make_model is not None)),
+        notes=(
+            *step.notes,
+            f"LoRA: gradients and optimizer states of adapters of rank {settings.rank} alone",
+        ),
+    )
+
+
+def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> TrainingStep:
+    """Return the step of the technique `name` with its base's type; raises `Unavailable` if it is sharded."""
+    for other in ("fsdp2", "zero"):
+        if base in ("nf4", "int8") and step.settings_of(other) is not None:
+            raise Unavailable(f"{name}: {other} shards parameters, and a base in {base} consists of buffers")
+    unlike = "the formula trains all parameters; here adapters alone are trained"
+    return replace(
+        step,
+        features=replace(step.features, states_unlike=(*step.features.states_unlike, unlike)),
+        model_dtype=step.model_dtype if base is None else torch.bfloat16,
+    )
+
+
+def insert(settings: LoRASettings, foreign: bool, model: nn.Module, resources: Resources) -> nn.Module:
+    """Freeze the model, quantize its layers and add adapters.
+
+    `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
+    """
+    there = {name.rpartition(".")[2] for name in linear_layers(model)}
+    wanted = [settings.targets] if isinstance(settings.targets, str) else settings.targets
+    stands_in = foreign and isinstance(model, Transformer) and not there.issuperset(wanted)
+    targets = LAYERS if stands_in else settings.targets
+    adapted = layers_to_adapt(model, targets)
+    kind = DoRALinear if settings.dora else LoRALinear
+
+    def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
+        return kind(base, layer, settings) if name in adapted else base
+
+    freeze(model, settings.base, settings.double_quantization, adapt)
+    return model
+
+
+def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt) -> None:
+    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer."""
+    inside = {id(one) for one in blocks_of(model).modules()}
+    model.requires_grad_(False)
+    for name, layer in linear_layers(model).items():
+        stored = quantized(layer, base, double) if id(layer) in inside else layer
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the model's linear layers by name."""
+    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+
+
+def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
+    """Return the names of the layers that get adapters; raises `Unavailable` for an unknown target."""
+    names = linear_layers(model)
+    if targets == LAYERS:
+        inside = {id(one) for one in blocks_of(model).modules()}
+        found = {name for name, layer in names.items() if id(layer) in inside}
+        if not found:
+            raise Unavailable("lora: the model's layers have no nn.Linear to which adapters could be added")
+        return found
+    wanted = [targets] if isinstance(targets, str) else list(targets)
+    own = {name: name.rpartition(".")[2] for name in names}
+    missing = [one for one in wanted if one not in own.values()]
+    if missing or not wanted:
+        there = ", ".join(dict.fromkeys(own.values()))
+        raise Unavailable(
+            f"lora: no linear layer is named {', '.join(missing) or 'by targets'}; there are {there}"
+        )
+    return {name for name, last in own.items() if last in wanted}
+
+
+def quantized(layer: nn.Linear, base: str | None, double: bool) -> nn.Module:
+    """Return a layer of the model's layers, as its base is stored."""
+    if base == "nf4":
+        return Nf4Linear(layer, double)
+    return Int8Linear(layer) if base == "int8" else layer
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer and its adapter."""
+
+    def __init__(self, base: nn.Module, shape: nn.Linear, settings: LoRASettings) -> None:
+        super().__init__()
+        dtype = shape.weight.dtype if settings.adapter_dtype is None else DTYPES[settings.adapter_dtype]
+        with torch.device(shape.weight.device):
+            self.down = nn.Linear(shape.in_features, settings.rank, bias=False, dtype=dtype)
+            self.up = nn.Linear(settings.rank, shape.out_features, bias=False, dtype=dtype)
+        nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.up.weight)  # so that training starts from the base (section 4.1)
+        self.base, self.scale, self.dropout = base, settings.alpha / settings.rank, settings.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features), in the base's type."""
+        result: Tensor = self.base(x)
+        return result + (self.product(x) * self.scale).to(result.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Return B A x, in the adapter's type."""
+        x = F.dropout(x.to(self.down.weight.dtype), self.dropout, self.training)
+        return self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+class DoRALinear(LoRALinear):
+    """A frozen linear layer and its adapter, the rows of whose sum are scaled to trained norms.
+
+    The rows' own norms are constants to autograd (section 4.3). As in peft and torchtune, they are computed
+    from the full sum in every forward pass, and autograd keeps the results of both layers.
+    """
+
+    def __init__(self, base: Any, shape: nn.Linear, settings: LoRASettings) -> None:
+        super().__init__(base, shape, settings)
+        self.bias, base.bias = base.bias, None  # it is not scaled
+        self.magnitude = nn.Parameter(self.norms())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features), in the base's type."""
+        result: Tensor = self.base(x)
+        share = self.magnitude / self.norms()
+        change = (share - 1) * result + share * self.product(x) * self.scale
+        result = result + change.to(result.dtype)
+        return result if self.bias is None else result + self.bias
+
+    @torch.no_grad()
+    def norms(self) -> Tensor:
+        """Return the norms of the rows of W + scale B A, in the adapter's type."""
+        base: Any = self.base
+        weight = base.weight() if isinstance(base, FrozenLinear) else base.weight
+        full = weight + self.scale * (self.up.weight @ self.down.weight)
+        norms: Tensor = torch.linalg.vector_norm(full, dim=1).to(self.up.weight.dtype)
+        return norms

@@ -1,1 +1,0 @@
-"""How the operators of the model are computed."""

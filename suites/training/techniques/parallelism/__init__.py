@@ -1,1 +1,0 @@
-"""How ranks share a step: data, layers, sequences, experts, states, and what they send one another."""

@@ -1,1 +1,0 @@
-"""In which types the step computes and keeps its states."""

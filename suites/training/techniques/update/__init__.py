@@ -1,1 +1,0 @@
-"""When parameters are updated, by which optimizer, and where."""
