@@ -11,12 +11,12 @@ from pathlib import Path
 from harness.claims.answers import AnsweredClaim
 from harness.claims.model import Claim, Verdict
 from harness.claims.paper import PaperClaims
-from harness.report.data.result_index import measurements_csv
-from harness.report.output import markdown
-from harness.report.output.benchmark_json import benchmark_json, effects_csv
-from harness.report.output.markdown import arrange
+from harness.report import markdown
+from harness.report.exports import benchmark_json, effects_csv
+from harness.report.markdown import arrange
 from harness.report.report_data import ReportData
-from harness.report.tables.verdicts import judged
+from harness.report.results import measurements_csv
+from harness.report.verdicts import judged
 
 
 def write_suite(folder: Path, data: ReportData) -> Path:
@@ -24,7 +24,7 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 
     The same data give the same bytes, figures under the same version of matplotlib.
     """
-    from harness.report.output import page
+    from harness.report import page
 
     layout = arrange(data)
     figures = layout.figures
@@ -50,11 +50,11 @@ def write_index(
 
     `folders`: results folders, given by name. Without `rows` there is the list of these alone.
     """
+    from harness.report.exports import answers_csv
     from harness.report.index.answers_page import Answers, index_markdown, index_page
     from harness.report.index.forest import forest
     from harness.report.index.paper_tables import paper_tables, tables_markdown, tables_page
     from harness.report.index.suite_index import index_rows
-    from harness.report.output.benchmark_json import answers_csv
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     figure = forest(rows)

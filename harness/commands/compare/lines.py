@@ -15,8 +15,8 @@ from harness.commands.compare.comparison import CellName, FolderComparison, Metr
 from harness.commands.compare.data import HOST, ConditionChange, same_identities
 from harness.config.variants.optimizations import BASELINE
 from harness.records import UNITS
-from harness.report.output.markdown import escape, grid
-from harness.report.tables.tables import Table, TableCell
+from harness.report.markdown import escape, grid
+from harness.report.tables import Table, TableCell
 from harness.statistics import MOST_BAND
 from harness.units import counted, human, legend, marked, number, times
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
 from harness.claims.paper import PaperClaims, Sentence
-from harness.report.figures.figure import Figure
+from harness.report.figure import Figure
 from harness.report.index.answers_text import (
     Found,
     accepted_text,
@@ -26,9 +26,9 @@ from harness.report.index.answers_text import (
 from harness.report.index.forest import NARROW, forest
 from harness.report.index.suite_index import HEADER as RUNS_HEADER
 from harness.report.index.suite_index import IndexRow, report_links, runs_table
-from harness.report.output.markdown import details, escape, grid
-from harness.report.output.page import render
-from harness.report.tables.tables import Table, TableCell
+from harness.report.markdown import details, escape, grid
+from harness.report.page import render
+from harness.report.tables import Table, TableCell
 from harness.units import LEGEND, PUBLISHED, counted
 
 TITLE = "Do the paper's claims hold?"

@@ -8,9 +8,9 @@ from harness.claims.answers import AnsweredClaim
 from harness.claims.paper import PaperClaims, PaperRow
 from harness.report.index.answers_page import LOOKS
 from harness.report.index.answers_text import found, in_words, shares_text, unbroken
-from harness.report.output.markdown import grid
-from harness.report.output.page import render
-from harness.report.tables.tables import Table, TableCell
+from harness.report.markdown import grid
+from harness.report.page import render
+from harness.report.tables import Table, TableCell
 
 TITLE = "The paper's tables, row by row"
 HEADER = ("Row", "Claimed", "What its source supports", "Published by others", "Here", "Answer", "Strength")

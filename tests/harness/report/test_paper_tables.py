@@ -15,9 +15,9 @@ from harness.claims.evidence import Findings
 from harness.claims.paper import load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.report.data.result_index import write_measurements
 from harness.report.index.paper_tables import HEADER, paper_tables, tables_markdown, tables_page
-from harness.report.language.spec import load_spec
+from harness.report.results import write_measurements
+from harness.report.spec import load_spec
 
 ASKED = load_answers()
 ROWS = answer_claims(ASKED.claims, Findings({}, {}))
@@ -110,7 +110,7 @@ def test_every_sample_of_every_suite_is_a_row(tmp_path: Path) -> None:
 def test_without_pyarrow_it_is_csv_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.report.data.result_index.ENGINE", "no_such_engine")
+    monkeypatch.setattr("harness.report.results.ENGINE", "no_such_engine")
     line = write_measurements(tmp_path, RECORDS)
     assert "throughput-harness[parquet]" in line
     assert list(pandas.read_csv(tmp_path / "measurements.csv")["value"]) == [1.0, 2.0, 3.0]
