@@ -12,9 +12,8 @@ from harness.config.variants.optimizations import BASELINE
 from harness.report.figure import Figure
 from harness.report.findings import what_pays
 from harness.report.report_data import ReportData
-from harness.report.run_line import run_line, wrong_results
 from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, Spec, TableBlock, plot_of
-from harness.report.summary import PAYS, cells_line, claims_line, summary
+from harness.report.summary import PAYS, cells_line, claims_line, run_line, summary, wrong_results
 from harness.report.tables import Table, TableCell, TidyTable, failure_table, tidy
 from harness.report.verdicts import (
     MARKS,

@@ -11,7 +11,7 @@ from harness.records import Record
 from harness.report.axes import LIGHT, PALETTE, dark_rules
 from harness.report.markdown import CAVEATS, HOW_TO_READ, Layout, answers, counted, hosts
 from harness.report.report_data import ReportData
-from harness.report.run_line import run_line, wrong_results
+from harness.report.summary import run_line, wrong_results
 from harness.report.tables import ROWS
 from harness.report.verdicts import (
     LOOKS,

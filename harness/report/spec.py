@@ -389,8 +389,9 @@ class Spec(NamedTuple):
     failures: Heading = FAILURES
 
     def name(self, key: str, identifier: str) -> str:
-        """Return how people know `identifier`, a value of `key`."""
-        return self.names.get(key, {}).get(identifier, identifier)
+        """Return how people know `identifier`, a value of `key`; a metric without a title by its words."""
+        words = identifier.replace("_", " ").capitalize() if key == "metric" else identifier
+        return self.names.get(key, {}).get(identifier, words)
 
     @property
     def ranking(self) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from harness.records import measurement, without_wrong
 from harness.report.findings import finding
 from harness.report.markdown import escape
 from harness.report.report_data import ReportData
-from harness.report.run_line import days, device, machine, machines, wrong_results
+from harness.report.summary import days, device, machine, machines, wrong_results
 from harness.report.tables import Table, TableCell
 
 HEADER = ("Question", "Finding", "Date", "Machine", "Results")

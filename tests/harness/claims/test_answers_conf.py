@@ -23,10 +23,10 @@ from harness.claims.paper import PaperClaim, is_quoted, load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError
-from harness.report.exports import answers_csv
 from harness.report.index.answers_page import Answers, index_page
 from harness.report.index.answers_text import accepted_text, public_text, unbroken
 from harness.report.index.suite_index import judged_claims
+from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims

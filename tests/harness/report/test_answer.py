@@ -18,9 +18,8 @@ from harness.config.validation import ConfigError
 from harness.records import Measurement, Record
 from harness.report import gather
 from harness.report.comparison import OTHERS
-from harness.report.findings import answer, finding
+from harness.report.findings import answer, finding, instead_of
 from harness.report.results import Value
-from harness.report.sentences import instead_of
 from harness.report.spec import EffectsBlock, load_spec
 from harness.report.tables import Table, TableCell
 from harness.report.tables import show as shown_value

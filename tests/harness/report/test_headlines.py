@@ -13,8 +13,7 @@ from harness.commands.run.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.report.comparison import compared
-from harness.report.findings import answer_block, finding, what_pays
-from harness.report.sentences import set_up
+from harness.report.findings import answer_block, finding, set_up, what_pays
 from harness.report.spec import load_spec
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/*/plan.json"))

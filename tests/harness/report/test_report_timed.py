@@ -31,12 +31,12 @@ from harness.config.validation import ConfigError
 from harness.records import Measurement, Record
 from harness.report import write_report
 from harness.report.comparison import compared, compile_cost
-from harness.report.exports import effects_csv
 from harness.report.results import ResultIndex
 from harness.report.spec import Pairing, load_spec
 from harness.report.summary import summary
 from harness.report.tables import Table, TableCell, failure_table
 from harness.report.verdicts import verdict_table
+from harness.report.write import effects_csv
 from suites.kernels import report
 
 PAIRED = "metric: time, method: warm, baseline: baseline, noise: baseline_again"
@@ -89,11 +89,11 @@ def noise_text() -> str:
 def test_each_variant_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     assert made.title == "On small"
-    assert made.header[:3] == ("Optimization", "Precision", "time")
+    assert made.header[:3] == ("Optimization", "Precision", "Time")
     assert made.header[-1] == "Peak"
     fast = row_of(made, "fast")
     samples = [BASE_S["small"] * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT]
-    assert fast["time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"
+    assert fast["Time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"
     assert fast["Speed-up (95 % interval)"] == "2.00× (2.00 … 2.00) ᵐ"
     assert (fast["Effect"], fast["Precision"], fast["Peak"]) == ("pays", "bf16", "256 MB ᵐ")
     assert row_of(made, "slow")["Speed-up (95 % interval)"].startswith("0.800×")
@@ -164,7 +164,7 @@ def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path: 
     for variant, told in (("untimed", "never timed here"), ("absent", "needs a GPU")):
         row = row_of(made, variant)
         assert row["Effect"] == "unavailable"
-        cell = row_of_cells(made, variant)["time"]
+        cell = row_of_cells(made, variant)["Time"]
         assert told in " ".join(cell.notes)
 
 

@@ -16,7 +16,7 @@ from timed import BASE_S, DRIFT, PROCESSES, timed_findings, timed_record, timed_
 
 from harness.records import Record
 from harness.report import write_report
-from harness.report.exports import stats
+from harness.report.write import stats
 
 BLOCKS = "  - {speedups: s, title: S, method: warm}\n"
 

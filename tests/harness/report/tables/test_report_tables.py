@@ -12,12 +12,11 @@ from synthetic import made, memory_records
 from harness.records import Measurement, Record, Status
 from harness.report.block_tables import error_rows
 from harness.report.comparison import compared
-from harness.report.exports import benchmark_json
 from harness.report.results import ResultIndex
-from harness.report.run_line import wrong_results
 from harness.report.spec import Pairing
-from harness.report.summary import summary
+from harness.report.summary import summary, wrong_results
 from harness.report.tables import Table, failure_table
+from harness.report.write import benchmark_json
 
 
 def row_of(made: Table, row: int) -> dict[str, str]:
