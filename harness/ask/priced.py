@@ -15,8 +15,8 @@ from harness.ask.prices import HOUR_S, KINDS
 from harness.config.optimizations import BASELINE
 from harness.instruments.prices import PriceList
 from harness.records import Origin, Record, Status, measurement, without_wrong
-from harness.report.data.result_index import Value, summarize
-from harness.report.data.training_metrics import TOKENS, devices
+from harness.report.results import Value, summarize
+from harness.report.training import TOKENS, devices
 from harness.units import counted, human, legend, marked, number
 
 BAND = "band"

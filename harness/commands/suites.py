@@ -56,7 +56,7 @@ def report(source: Path, out: Path, suite_name: str = "", everything: bool = Fal
     suite than that of the results.
     """
     from harness.report import write_report
-    from harness.report.output.terminal import show
+    from harness.report.terminal import show
     from harness.sweep.store import copy_run
 
     report_data = judged(source)
@@ -197,7 +197,7 @@ def run_preset(words: Sequence[str]) -> int:
 
 def every_sample(folders: Sequence[Path], out: Path) -> str:
     """Write all samples of these folders into one table in `out`; return where it is."""
-    from harness.report.data.result_index import write_measurements
+    from harness.report.results import write_measurements
 
     runs = [load_run(folder) for folder in folders]
     return write_measurements(out, {plan.suite: records for plan, records in runs})

@@ -36,10 +36,10 @@ def gather(
     what was not run. `apart`: sentences about records of other machines.
     """
     from harness.claims.load import load_claims
-    from harness.report.data.result_index import with_changed_workloads
-    from harness.report.data.training_metrics import peaks
-    from harness.report.language.spec import load_spec
     from harness.report.report_data import ReportData
+    from harness.report.results import with_changed_workloads
+    from harness.report.spec import load_spec
+    from harness.report.training import peaks
 
     environment = {}
     for name in sorted({record.environment for record in records if record.environment}):

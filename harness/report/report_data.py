@@ -5,31 +5,35 @@ Choose the blocks of a suite without conf/report/<suite>.yaml: a table and a fig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from harness.claims.model import Claim, Verdict
 from harness.records import Record
-from harness.report.data.result_index import ResultIndex
-from harness.report.data.speedup import OTHERS
-from harness.report.data.training_metrics import PeakRates, add_training_metrics, basis
-from harness.report.figures.figure import Figure, drawing_style
-from harness.report.language.spec import ReportBlock, Spec
-from harness.report.tables import effect_tables, pivot, tables
-from harness.report.tables.effect_tables import rates, roofline
-from harness.report.tables.pivot import what_if
-from harness.report.tables.suite_tables import (
-    errors,
-    isolated_vs_end_to_end,
-    portability_table,
-    stack_pairs,
-    stack_values,
-    stack_whole,
+from harness.report.block_tables import TABLES, columns_table
+from harness.report.comparison import OTHERS
+from harness.report.figure import Figure, drawing_style
+from harness.report.results import ResultIndex
+from harness.report.spec import (
+    Block,
+    EffectPlotBlock,
+    EffectsBlock,
+    EveryMetricBlock,
+    OwnBlock,
+    OwnFigureBlock,
+    OwnTableBlock,
+    Spec,
+    TableBlock,
+    plot_of,
 )
-from harness.report.tables.tables import Table
-from harness.report.tables.verdicts import verdict_table
+from harness.report.tables import Table
+from harness.report.training import PeakRates, add_training_metrics, basis
 from harness.units import legend
 
 BASELINE, AGAIN = "baseline", "baseline_again"
@@ -37,56 +41,36 @@ BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
 """Unit to which of its values are better; rates, which are the rest, are better higher."""
 
 
-def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
+def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
     """Return, per metric and method, every variant compared with the baseline, and the ratios drawn."""
     variants = index.names("optimization", {})
     noise = AGAIN if AGAIN in variants else ""
     compared = len(set(variants) - {BASELINE, AGAIN}) * len(index.names("workload", {}))
-    blocks = []
+    blocks: list[Block] = []
     for metric, method, unit in dict.fromkeys(
         (one.metric, one.method, one.unit) for one in index.table.values()
     ):
         if metric.endswith("/warm_up") or metric == OTHERS:
             continue
         name = f"{metric.replace('_', ' ').replace('/', ': ')}{f' ({method})' if method else ''}"
-        title = name[0].upper() + name[1:]
         id = "".join(c if c.isalnum() else "_" for c in f"{metric}_{method}".strip("_"))
-        common: dict[str, Any] = {
-            "where": {},
-            "metric": metric,
-            "method": method,
-            "unit": "auto",
-            "baseline": BASELINE,
-        }
-        common |= {"noise": noise if unit == "s" else "", "draws": False, "equal_within": 0.0, "workload": ""}
-        common |= {"better": BETTER.get(unit, "higher")}
-        table = {
-            **common,
-            "conditions": {},
-            "extra_metrics": {},
-            "training": False,
-            "terminal": block.fields["terminal"],
-        }
-        blocks.append(ReportBlock("effects", f"{block.id}_{id}", title, "", table))
+        table = EffectsBlock(
+            id=f"{block.id}_{id}",
+            title=name[0].upper() + name[1:],
+            metric=metric,
+            method=method,
+            noise=noise if unit == "s" else "",
+            better=BETTER.get(unit, "higher"),  # type: ignore[arg-type]
+        )
+        blocks.append(table)
         if BASELINE in variants and compared > 1:  # one ratio is no figure
-            plot = {**common, "x_title": ""}
-            blocks.append(ReportBlock("effect_plot", f"{block.id}_{id}_plot", f"{title}, drawn", "", plot))
+            blocks.append(plot_of(table, f"{table.id}_plot", f"{table.title}, drawn"))
     return blocks
 
 
-TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
-    "effects": effect_tables.effects,
-    "errors": errors,
-    "speedups": effect_tables.speedups,
-    "isolated_vs_e2e": isolated_vs_end_to_end,
-    "performance_portability": portability_table,
-    "roofline": roofline,
-    "failures": tables.failures,
-    "what_if": what_if,
-    "stack_values": stack_values,
-    "stack_whole": stack_whole,
-    "stack_pairs": stack_pairs,
-}
+def own_report(suite: str) -> ModuleType:
+    """Return the module with the suite's own tables and figures."""
+    return import_module(f"suites.{suite}.report")
 
 
 @dataclass(frozen=True)
@@ -118,79 +102,79 @@ class ReportData:
 
     @cached_property
     def known_peaks(self) -> PeakRates:
-        """Return the given peak rates, and this run's matmul rates where it has a roofline."""
-        block = next((one for one in self.spec.blocks if one.kind == "roofline"), None)
-        if block is None:
+        """Return the given peak rates, and this run's matmul rates where the suite times such products."""
+        if not any(isinstance(one, OwnBlock) for one in self.spec.blocks):
             return self.peaks
-        measured = rates(block.fields, ResultIndex(self.records, self.spec.ranking)).compute
-        return self.peaks._replace(
-            measured={**self.peaks.measured, **{name: rate for name, rate in measured.items() if rate}}
-        )
+        timed = getattr(own_report(self.suite), "matmul_rates", None)
+        if timed is None:
+            return self.peaks
+        measured = timed(ResultIndex(self.records, self.spec.ranking))
+        return self.peaks._replace(measured={**self.peaks.measured, **measured})
 
     @cached_property
-    def blocks(self) -> tuple[ReportBlock, ...]:
+    def blocks(self) -> tuple[Block, ...]:
         """Return the report's blocks, with the workload chosen in those about one workload."""
         listed = [
             block
             for one in self.spec.blocks
-            for block in (metric_blocks(one, self.index) if one.kind == "every_metric" else [one])
+            for block in (metric_blocks(one, self.index) if isinstance(one, EveryMetricBlock) else [one])
         ]
         chosen = (one for block in listed for one in _chosen(block, self.spec, self.index))
-        distinct: dict[str, ReportBlock] = {}
-        for block in chosen:
-            distinct.setdefault(_content(block), block)
+        distinct: dict[str, Block] = {}
+        for block in chosen:  # those about one workload each are alike where the run has another alone
+            content = replace(block, id="", text="", workload="", shown=False, top=False)
+            distinct.setdefault(repr(content), block)
         return tuple(distinct.values())
 
-    def table(self, block: ReportBlock) -> Table | None:
+    def table(self, block: Block) -> Table | None:
         """Return the table that the block asks for; None where it asks for a figure."""
-        if block.kind == "verdicts":
-            return verdict_table(block, self.claims, self.verdicts)
-        if block.kind == "table":
-            made = pivot.pivot(block, self.spec, self.index, self.claims)
-        elif block.kind in TABLES:
-            made = TABLES[block.kind](block, self.spec, self.index)
+        if isinstance(block, TableBlock):
+            made = columns_table(block, self.spec, self.index, self.claims)
+        elif isinstance(block, OwnTableBlock):
+            made = self._own(block)
+        elif type(block) in TABLES:
+            made = TABLES[type(block)](block, self.spec, self.index)
         else:
             return None
-        if not made.rows and block.kind != "failures":
+        if not made.rows:
             return made._replace(text="Nothing was recorded for this table.")
         return made._replace(text=f"{made.text} {basis(block, self.index, self.known_peaks)}".strip())
 
-    def figure(self, block: ReportBlock) -> Figure | None:
+    def figure(self, block: Block) -> Figure | None:
         """Return the figure that the block asks for; None where it asks for a table or has no record."""
-        from harness.report.figures.plots import FIGURES
+        from harness.report.charts import FIGURES, effect_plot
 
-        draw = FIGURES.get(block.kind)
-        if draw is None:
-            return None
-        claimed = block._replace(fields={**block.fields, "claims": self.claims})
         with drawing_style(block.id):
-            return draw(claimed, self.spec, self.index)
+            if isinstance(block, EffectPlotBlock):
+                return effect_plot(block, self.spec, self.index, self.claims)
+            if isinstance(block, OwnFigureBlock):
+                return self._own(block)  # type: ignore[no-any-return]
+            draw = FIGURES.get(type(block))
+            return draw(block, self.spec, self.index) if draw else None
+
+    def _own(self, block: OwnBlock) -> Any:
+        """Return what the suite's own function makes of a block."""
+        return getattr(own_report(self.suite), block.function)(block, self.spec, self.index)
 
 
-def _content(block: ReportBlock) -> str:
-    """Return what a block shows: those about one workload each are alike where the run has another alone."""
-    placed = ("shown", "top", "terminal", "workload")
-    return repr((block.kind, block.title, {k: v for k, v in block.fields.items() if k not in placed}))
-
-
-def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[ReportBlock]:
+def _chosen(block: Block, spec: Spec, index: ResultIndex) -> list[Block]:
     """Return a block about one workload for each of the user's, else for its own choice, or the first."""
-    preferred = block.fields.get("workload")
-    if not preferred:
+    if not block.workload:
         return [block]
-    run = index.names("workload", block.fields["where"])
+    run = index.names("workload", block.where)
     own = [name for name in run if name in index.own]
-    shipped = preferred if preferred in run or not run else run[0]
+    shipped = block.workload if block.workload in run or not run else run[0]
     return [_about(block, spec, name, i) for i, name in enumerate(own or [shipped])]
 
 
-def _about(block: ReportBlock, spec: Spec, workload: str, place: int) -> ReportBlock:
+def _about(block: Block, spec: Spec, workload: str, place: int) -> Block:
     """Return the block about a workload; from the second one on its id has a number."""
     name = spec.name("workload", workload)
     title = block.title if "{workload}" in block.title or not place else f"{block.title}: {{workload}}"
-    return block._replace(
+    return replace(
+        block,
         id=f"{block.id}_{place + 1}" if place else block.id,
         title=title.format(workload=name),
         text=block.text.format(workload=name),
-        fields={**block.fields, "where": {**block.fields["where"], "workload": workload}},
+        where={**block.where, "workload": workload},
     )

@@ -83,7 +83,8 @@ BELOW = {
     "suites",
 }
 TRAINING = [m for m in GRAPH if (m + ".").startswith("suites.training.")]
-SUITES = [m for m in GRAPH if m.startswith("suites.") and m not in TRAINING]
+REPORTS = [m for m in GRAPH if m.startswith("suites.") and m.endswith(".report")]
+SUITES = [m for m in GRAPH if m.startswith("suites.") and m not in (*TRAINING, *REPORTS)]
 
 
 @pytest.mark.parametrize("module", TRAINING)
@@ -100,6 +101,12 @@ def test_suites_know_the_instruments_and_the_training_layer_and_never_one_anothe
     for used in GRAPH[module] - BELOW:
         below = ("harness.instruments.", "suites.training.", own + ".")
         assert (used + ".").startswith(below), f"{module} imports {used}"
+
+
+@pytest.mark.parametrize("module", REPORTS)
+def test_a_suites_report_knows_the_harness_below_its_commands_and_no_suite(module):
+    above = ("suites.", "harness.commands.", "harness.ask.")
+    assert not any(used.startswith(above) for used in GRAPH[module])
 
 
 @pytest.mark.parametrize("module", [m for m in GRAPH if m.split(".")[0] == "harness"])

@@ -11,7 +11,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import CONF, optimizations, settings_of, titles
 from harness.config.protocols import FunctionOptimization, optimization_module
 from harness.config.run import load, names
-from harness.report.language.spec import REPORTS, load_spec
+from harness.report.spec import REPORTS, LinesBlock, PairedBlock, load_spec
 
 FILES = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]
 
@@ -79,11 +79,11 @@ def test_where_rounds_are_draws_every_speed_up_is_their_mean(suite):
     paired = [one for claim in load_claims(suite) for one in claim.interpretations if one.relative_to]
     assert paired
     assert {one.stat for one in paired} == {"mean"}
-    fields = [block.fields for block in load_spec(suite).blocks]
-    fields += [one["y"] for one in fields if "y" in one]
-    compare = [one for one in fields if one.get("noise") or one.get("against")]
+    blocks = load_spec(suite).blocks
+    compare = [one.draws for one in blocks if isinstance(one, PairedBlock) and one.noise]
+    compare += [one.y.draws for one in blocks if isinstance(one, LinesBlock) and one.y.against]
     assert compare
-    assert all(one["draws"] for one in compare)
+    assert all(compare)
 
 
 @pytest.mark.parametrize("suite", names("suite"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.report.figures.axes import FAMILY, LIGHT
+from harness.report.axes import FAMILY, LIGHT
 from harness.units import human
 
 Json = dict[str, Any]

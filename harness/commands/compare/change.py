@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.records import Measurement, Origin
 from harness.statistics import student
@@ -180,31 +180,20 @@ class Directions(NamedTuple):
 
 def directions(suite: str) -> Directions:
     """Return what conf/report/<suite>.yaml declares; raises ConfigError where that file has a mistake."""
-    from harness.report.language.spec import load_spec
+    from harness.report.spec import EffectsBlock, OwnFigureBlock, PairedBlock, load_spec
 
     better: dict[tuple[str, str], str] = {}
     draws: set[tuple[str, str]] = set()
     shown: list[str] = []
     series: list[str] = []
     for block in load_spec(suite).blocks:
-        fields = block.fields
-        if block.kind in ("effects", "effect_plot", "speedups", "isolated_vs_e2e"):
-            key = fields["metric"], fields["method"]
-            better.setdefault(key, fields.get("better", LOWER))
-            draws |= {key} if fields["draws"] else set()
-            shown += [fields["metric"], *fields.get("extra_metrics", ())]
-            shown += [PEAK_MEMORY] if fields.get("training") else []
-        series += _series(block.kind, fields)
+        if isinstance(block, PairedBlock):
+            key = block.metric, block.method
+            better.setdefault(key, block.better)
+            draws |= {key} if block.draws else set()
+            shown.append(block.metric)
+        if isinstance(block, EffectsBlock):
+            shown += [*block.extra_metrics, *([PEAK_MEMORY] if block.training else [])]
+        if isinstance(block, OwnFigureBlock):
+            series += block.over_time
     return Directions(better, frozenset(draws), frozenset(shown), tuple(dict.fromkeys(series)))
-
-
-def _series(kind: str, fields: Mapping[str, Any]) -> Sequence[str]:
-    """Return the metrics that a block draws over time."""
-    match kind:
-        case "spans":
-            return [fields["begin"], fields["end"]]
-        case "stacked_timeline":
-            return [*fields["stacks"], *filter(None, [fields["phases"]])]
-        case "line_over_steps":
-            return [fields["metric"]]
-    return []

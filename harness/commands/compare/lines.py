@@ -23,8 +23,8 @@ from harness.commands.compare.comparison import (
 )
 from harness.config.optimizations import BASELINE
 from harness.records import UNITS, Record
-from harness.report.output.markdown import escape, grid
-from harness.report.tables.tables import Table, TableCell
+from harness.report.markdown import escape, grid
+from harness.report.tables import Table, TableCell
 from harness.statistics import MOST_BAND
 from harness.units import counted, human, legend, marked, number, times
 

@@ -2,6 +2,8 @@
 
 Sentences to repeat and a picture come first, then a table per part of the paper: a row has the claim, its
 answer and the range that was found, and folds out to all evidence. How to read it and the runs come last.
+
+The tables of the paper and of the article, row by row, are tables.md and tables.html.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
-from harness.claims.paper import PaperClaims, Sentence
-from harness.report.figures.figure import Figure
+from harness.claims.paper import PaperClaims, PaperRow, Sentence
+from harness.report.figure import Figure
 from harness.report.index.answers_text import (
     Found,
     accepted_text,
@@ -20,15 +22,16 @@ from harness.report.index.answers_text import (
     in_words,
     place,
     range_text,
+    shares_text,
     suite_title,
     unbroken,
 )
 from harness.report.index.forest import NARROW, forest
 from harness.report.index.suite_index import HEADER as RUNS_HEADER
 from harness.report.index.suite_index import IndexRow, report_links, runs_table
-from harness.report.output.markdown import details, escape, grid
-from harness.report.output.page import render
-from harness.report.tables.tables import Table, TableCell
+from harness.report.markdown import details, escape, grid
+from harness.report.page import render
+from harness.report.tables import Table, TableCell
 from harness.units import LEGEND, PUBLISHED, counted
 
 TITLE = "Do the paper's claims hold?"
@@ -227,3 +230,79 @@ def _evidence_line(one: Found, runs: Sequence[IndexRow]) -> str:
     links = ", ".join(f"[{text}]({folder}/report.md)" for folder, text in report_links(one.folders, runs))
     where = f"— {escape(one.source)}" if one.source else links
     return f"- {one.strength}: {escape(one.detail)} {where}".rstrip()
+
+
+TABLES_TITLE = "The paper's tables, row by row"
+TABLES_HEADER = (
+    "Row",
+    "Claimed",
+    "What its source supports",
+    "Published by others",
+    "Here",
+    "Answer",
+    "Strength",
+)
+HOW_TO_READ_TABLES = (
+    "Claimed are the words of the table. What its source supports is what the primary source states. "
+    "Published are measurements of others, or formulas of theirs. Here are the values of these results, the "
+    "best first, or why there is none. The strength of the evidence is A to D, as on the page of all answers."
+)
+MOST_FOUND = 2
+"""Pieces of our evidence that a row shows."""
+
+NONE = TableCell("–", look="word")
+
+
+def paper_tables(asked: PaperClaims, rows: Sequence[AnsweredClaim]) -> list[Table]:
+    """Return each table, with a line for every claim of a row."""
+    answered = {row.claim.id: row for row in rows}
+    return [
+        Table(
+            f"table_{number}",
+            table.title,
+            "",
+            TABLES_HEADER,
+            tuple(line for row in table.rows for line in _lines(row, answered)),
+        )
+        for number, table in enumerate(asked.tables, 1)
+    ]
+
+
+def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[TableCell, ...]]:
+    for number, name in enumerate(row.claims):
+        one = answered[name]
+        head = (row.name, row.claimed) if not number else ("", one.claim.claim)
+        published = [shares_text(record, one.claim) for record in one.claim.public]
+        here = [evidence.detail for evidence in found(one) if not evidence.source][:MOST_FOUND]
+        without = one.claim.not_built or one.claim.untestable or one.lacking
+        texts = (
+            *head,
+            f"{one.claim.source_says} {one.claim.misquoted}".strip(),
+            "; ".join(published),
+            "; ".join(here) or in_words(without, one.claim),
+            one.answer
+            if one.claim.misquoted or not one.why
+            else f"{one.answer}: {in_words(one.why, one.claim)}",
+            one.strength,
+        )
+        yield tuple(TableCell(text, look="word") if text else NONE for text in texts)
+
+
+def tables_markdown(tables: Sequence[Table]) -> str:
+    """Return tables.md."""
+    parts = [f"# {TABLES_TITLE}", HOW_TO_READ_TABLES, "All answers: [index.md](index.md)."]
+    for table in tables:
+        parts += [f"## {table.title}", grid(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def tables_page(tables: Sequence[Table]) -> str:
+    """Return tables.html."""
+    return render(
+        "tables.html.j2",
+        title=TABLES_TITLE,
+        text=HOW_TO_READ_TABLES,
+        tables=tables,
+        answer_looks=LOOKS,
+        unbroken=unbroken,
+    )

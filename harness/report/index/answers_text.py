@@ -20,8 +20,8 @@ from harness.claims.published import summary
 from harness.config.optimizations import question_of, titles
 from harness.config.run import names
 from harness.records import Origin
-from harness.report.language.spec import Spec, load_spec
-from harness.report.tables.tables import percent
+from harness.report.spec import Spec, load_spec
+from harness.report.tables import percent
 from harness.units import LARGE, billions, human, kept_together, marked, number, times
 
 ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)

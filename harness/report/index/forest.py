@@ -15,7 +15,7 @@ from typing import NamedTuple
 from harness.claims.answers import NOT_DECIDED, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, Evidence
 from harness.claims.paper import PaperClaim, PublicRecord
-from harness.report.figures.axes import (
+from harness.report.axes import (
     FONT,
     LETTER,
     LIGHT,
@@ -26,7 +26,7 @@ from harness.report.figures.axes import (
     set_ticks,
     tick_text,
 )
-from harness.report.figures.figure import Drawing, Figure, drawing_style
+from harness.report.figure import Drawing, Figure, drawing_style
 from harness.report.index.answers_text import alike, ends_text, evidence_text, public_text, value_text
 
 ILLUSTRATED = "set-up"

@@ -21,11 +21,11 @@ from harness.claims.paper import Method
 from harness.claims.values import HALVES, half_of
 from harness.config.validation import ConfigError
 from harness.records import measurement, without_wrong
-from harness.report.answer.answer import finding
-from harness.report.output.markdown import escape
-from harness.report.output.run_line import days, device, machine, machines, wrong_results
+from harness.report.findings import finding
+from harness.report.markdown import escape
 from harness.report.report_data import ReportData
-from harness.report.tables.tables import Table, TableCell
+from harness.report.summary import days, device, machine, machines, wrong_results
+from harness.report.tables import Table, TableCell
 
 HEADER = ("Question", "Finding", "Date", "Machine", "Results")
 

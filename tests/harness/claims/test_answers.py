@@ -19,8 +19,8 @@ from harness.records import Record
 from harness.report.index.answers_page import Answers, index_markdown
 from harness.report.index.answers_text import evidence_text, public_text, shares_text
 from harness.report.index.suite_index import findings
-from harness.report.language.spec import load_spec
 from harness.report.report_data import ReportData
+from harness.report.spec import load_spec
 
 
 def of(held: Claim, records: list[Record]) -> Findings:

@@ -26,7 +26,7 @@ from harness.config.validation import ConfigError
 from harness.report.index.answers_page import Answers, index_page
 from harness.report.index.answers_text import accepted_text, public_text, unbroken
 from harness.report.index.suite_index import judged_claims
-from harness.report.output.benchmark_json import answers_csv
+from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims

@@ -17,8 +17,8 @@ from synthetic import claim, made
 from harness.claims.judge import failing_steps, judge, order_outcome, undecided_steps
 from harness.claims.model import AdjacentRatio, Claim, Difference, Verdict
 from harness.records import Record
-from harness.report.language.spec import ReportBlock, Spec
-from harness.report.tables.verdicts import orders, ours, quoted, verdict_table
+from harness.report.spec import Heading, Spec
+from harness.report.verdicts import orders, ours, quoted, verdict_table
 from harness.report.write import verdicts_json
 
 SPEC = Spec("invented", "", "", {"optimization": {"zero_2": "ZeRO-2"}}, ())
@@ -383,7 +383,7 @@ def test_the_report_says_the_relation_in_words() -> None:
     assert orders(two, SPEC)[1:] == ["Increases: a → b"]
     assert orders(replace(held, interpretations=held.interpretations * 2), SPEC) == orders(held, SPEC)
     assert ours(held, verdict) == "1.25× ᵐ"
-    (row,) = verdict_table(ReportBlock("v", "claims", "Claims", "", {}), [held], [verdict]).rows
+    (row,) = verdict_table(Heading(title="Claims"), [held], [verdict]).rows
     assert [cell.text for cell in row][1:] == [
         quoted(held),
         "only",

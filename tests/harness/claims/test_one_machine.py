@@ -10,7 +10,7 @@ from synthetic import made
 
 from harness.claims.values import NoPairsError, compare, of_one_machine
 from harness.records import Limits, Record
-from harness.report.data.result_index import summarize
+from harness.report.results import summarize
 from harness.sweep.environment import Environment, describe
 from harness.sweep.store import Store, read_records
 

@@ -10,7 +10,7 @@ from synthetic import made
 
 from harness.claims.values import NoPairsError, compare, inverse
 from harness.records import Record
-from harness.report.data.speedup import Comparison
+from harness.report.comparison import Comparison
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
 

@@ -10,9 +10,9 @@ from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import checked, compose_run, left_out, load, names, select, workers_of
 from harness.config.validation import ConfigError
-from harness.report.output.markdown import counted
-from harness.report.output.terminal import show
+from harness.report.markdown import counted
 from harness.report.report_data import ReportData
+from harness.report.terminal import show
 from harness.sweep.plan import read_plan, write_plan
 from harness.sweep.sweep import stages
 

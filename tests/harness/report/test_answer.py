@@ -17,14 +17,13 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.records import Measurement, Record
 from harness.report import gather
-from harness.report.answer.answer import answer, finding
-from harness.report.answer.values import instead_of
-from harness.report.data.result_index import Value
-from harness.report.data.speedup import OTHERS
-from harness.report.language.spec import load_spec
-from harness.report.output.terminal import LINES, WIDTH, fitting, show
-from harness.report.tables.tables import Table, TableCell
-from harness.report.tables.tables import show as shown_value
+from harness.report.comparison import OTHERS
+from harness.report.findings import answer, finding, instead_of
+from harness.report.results import Value
+from harness.report.spec import EffectsBlock, load_spec
+from harness.report.tables import Table, TableCell
+from harness.report.tables import show as shown_value
+from harness.report.terminal import LINES, WIDTH, fitting, show
 from harness.sweep.plan import read_plan
 from harness.sweep.store import read_records
 
@@ -101,9 +100,9 @@ def test_what_is_nothing_to_turn_on_is_not_in_the_answer(tmp_path: Path) -> None
         "fast" in one for one in answer(timed_findings(tmp_path, blocks, only("baseline_again", "fast")))
     )
     (tmp_path / "invented.yaml").write_text(
-        "suite: invented\ntitle: T\nquestion: q\nblocks: []\nanswer: {also: [{metric: x}]}\n"
+        "title: T\nquestion: q\nblocks: []\nanswer: {also: [{metric: x}]}\n"
     )
-    with pytest.raises(ConfigError, match=r"answer.also\[0\]: missing fields: method"):
+    with pytest.raises(ConfigError, match=r"missing required field `title` - at `\$.answer.also\[0\]`"):
         load_spec("invented", folder=tmp_path)
 
 
@@ -166,7 +165,7 @@ def test_each_workload_of_the_users_own_has_a_table_and_a_sentence() -> None:
         if one.cell.workload == of
     ]
     data = gather("congestion", mine, [], ROOT / "results/reference/congestion")
-    tables = [data.table(block) for block in data.blocks if block.kind == "effects"]
+    tables = [data.table(block) for block in data.blocks if isinstance(block, EffectsBlock)]
     assert [one.title.rpartition(": ")[2] for one in tables if one] == ["mine_a", "mine_b"]
     assert all(one.header[0] == "Optimization" and len(one.rows) == 7 for one in tables if one)
     said = answer(data)

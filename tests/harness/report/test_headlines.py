@@ -12,10 +12,9 @@ from timed import timed_findings
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.report.answer.answer import answer_block, finding, what_pays
-from harness.report.answer.values import set_up
-from harness.report.data.speedup import compared
-from harness.report.language.spec import load_spec
+from harness.report.comparison import compared
+from harness.report.findings import answer_block, finding, set_up, what_pays
+from harness.report.spec import load_spec
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/*/plan.json"))
 BASELINES = ("baseline", "baseline_again")
@@ -31,19 +30,19 @@ def lacking(data, sentence: str) -> str:
     baseline = data.spec.name("optimization", "baseline")
     workload = variants = ()
     if block:
-        workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+        workload = data.index.names("workload", block.where, block.metric)[0]
         variants = [
             one
-            for one in data.index.names("optimization", block.fields["where"])
-            if one not in BASELINES and not any(fnmatchcase(one, left) for left in said["leave_out"])
+            for one in data.index.names("optimization", block.where)
+            if one not in BASELINES and not any(fnmatchcase(one, left) for left in said.leave_out)
         ]
-    compares = any(compared(data.index, workload, one, block.fields) for one in variants)
+    compares = any(compared(data.index, workload, one, block.pairing) for one in variants)
     stated = not compares and any(
-        picked["optimization"] not in BASELINES for one in said["states"][:1] for picked in one["values"]
+        picked.optimization not in BASELINES for one in said.states[:1] for picked in one.values
     )
-    clauses = [one for one in said["set_up"] if fnmatchcase(workload or "", one["workload"])]
-    patterns = [re.escape(one["text"]).replace(r"\{\}", ".+") for one in clauses]
-    fixed = all(picked["optimization"] for one in clauses for picked in one["values"])
+    clauses = [one for one in said.set_up if fnmatchcase(workload or "", one.workload)]
+    patterns = [re.escape(one.text).replace(r"\{\}", ".+") for one in clauses]
+    fixed = all(picked.optimization for one in clauses for picked in one.values)
     text = set_up(data, workload or "", "") if fixed else ""  # the same clause for each variant
     imposed = text in sentence if text else any(re.search(pattern, sentence) for pattern in patterns)
     if compares and baseline not in sentence:
@@ -59,7 +58,7 @@ def test_the_first_sentence_says_over_what(folder: Path) -> None:
     data = judged(folder)
     for first in what_pays(data)[:1]:
         assert not lacking(data, first), first
-    if not data.spec.answer["finding"] and what_pays(data)[:1]:
+    if not data.spec.answer.finding and what_pays(data)[:1]:
         base = data.spec.name("optimization", "baseline")
         assert (" as fast" in finding(data)) <= (base in finding(data)), finding(data)
 
@@ -119,7 +118,7 @@ def test_a_value_names_a_metric_or_a_condition_and_a_sentence_its_place(tmp_path
         ("{metric: time, optimization: fast}", "expected workload and optimization"),
     ):
         (tmp_path / "invented.yaml").write_text(
-            "suite: invented\ntitle: T\nquestion: q\nblocks: []\n"
+            "title: T\nquestion: q\nblocks: []\n"
             f"answer: {{states: [{{text: 'a {{}}', values: [{picked}]}}]}}\n"
         )
         with pytest.raises(ConfigError, match=said):

@@ -15,9 +15,9 @@ from harness.claims.evidence import Findings
 from harness.claims.paper import load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.report.data.result_index import write_measurements
-from harness.report.index.paper_tables import HEADER, paper_tables, tables_markdown, tables_page
-from harness.report.language.spec import load_spec
+from harness.report.index.answers_page import TABLES_HEADER, paper_tables, tables_markdown, tables_page
+from harness.report.results import write_measurements
+from harness.report.spec import load_spec
 
 ASKED = load_answers()
 ROWS = answer_claims(ASKED.claims, Findings({}, {}))
@@ -39,7 +39,7 @@ def test_table_iv_has_its_seven_innovations_in_order() -> None:
 
 def test_each_row_has_what_the_answer_of_its_claim_has() -> None:
     lines = {row[1].text: row for table in paper_tables(ASKED, ROWS) for row in table.rows}
-    shown = dict(zip(HEADER, (cell.text for cell in lines["280GB; 4"]), strict=True))
+    shown = dict(zip(TABLES_HEADER, (cell.text for cell in lines["280GB; 4"]), strict=True))
     (claim,) = [one for one in ASKED.claims if one.id == "table_1_7b"]
     (answer,) = [one for one in ROWS if one.claim.id == "table_1_7b"]
     assert shown["Row"] == "7B"
@@ -53,7 +53,7 @@ def test_each_row_has_what_the_answer_of_its_claim_has() -> None:
 
 def test_a_row_without_values_of_ours_says_why() -> None:
     lines = {row[1].text: row for table in paper_tables(ASKED, ROWS) for row in table.rows}
-    here = HEADER.index("Here")
+    here = TABLES_HEADER.index("Here")
     title = load_spec("offload").title
     assert lines["Enables 2-4x Larger Models/Batches"][here].text == f"no results of “{title}”"
 
@@ -110,7 +110,7 @@ def test_every_sample_of_every_suite_is_a_row(tmp_path: Path) -> None:
 def test_without_pyarrow_it_is_csv_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.report.data.result_index.ENGINE", "no_such_engine")
+    monkeypatch.setattr("harness.report.results.ENGINE", "no_such_engine")
     line = write_measurements(tmp_path, RECORDS)
     assert "throughput-harness[parquet]" in line
     assert list(pandas.read_csv(tmp_path / "measurements.csv")["value"]) == [1.0, 2.0, 3.0]

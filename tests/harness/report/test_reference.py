@@ -19,11 +19,11 @@ from harness.claims.paper import load_answers
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.report import write_index, write_report
-from harness.report.answer.answer import finding
+from harness.report.findings import finding
 from harness.report.index.answers_page import Answers, index_page, sentences
 from harness.report.index.forest import forest
 from harness.report.index.suite_index import findings, halves
-from harness.report.output.markdown import answers
+from harness.report.markdown import answers
 from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference"

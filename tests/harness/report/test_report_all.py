@@ -11,8 +11,8 @@ from timed import timed_records
 
 from harness.records import Measurement, Record
 from harness.report import gather, write_report
-from harness.report.answer.summary import summary
-from harness.report.output.terminal import show
+from harness.report.summary import summary
+from harness.report.terminal import show
 
 
 def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_every_sample_is_a_row_of_the_tidy_table():
     import pandas
 
     from harness.records import Cell
-    from harness.report.data.result_index import measurements_csv
+    from harness.report.results import measurements_csv
 
     cell = Cell("c", "memory", "w", "baseline", "baseline", 0, 0, {"workload": {}, "settings": {}})
     measured = Measurement("peak_memory", "B", "measured", "measured", (3.0, 5.0))

@@ -13,9 +13,9 @@ from harness.claims.judge import judge
 from harness.claims.load import load_claims
 from harness.records import Record, measurement
 from harness.report import gather
-from harness.report.language.spec import ReportBlock
 from harness.report.report_data import ReportData
-from harness.report.tables.tables import Table
+from harness.report.spec import Block
+from harness.report.tables import Table
 from harness.units import ORIGIN_MARKS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +27,7 @@ def found(records: list[Record] | None = None, folder: Path = Path()) -> ReportD
     return gather("memory", records, judge(load_claims("memory"), records), folder)
 
 
-def block(findings: ReportData, id: str) -> ReportBlock:
+def block(findings: ReportData, id: str) -> Block:
     return next(one for one in findings.blocks if one.id == id)
 
 

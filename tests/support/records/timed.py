@@ -9,8 +9,8 @@ from synthetic import made
 from harness.claims.judge import judge
 from harness.claims.model import Claim
 from harness.records import Record
-from harness.report.language.spec import load_spec
 from harness.report.report_data import ReportData
+from harness.report.spec import load_spec
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
 """What the machine does to all variants of a round."""
@@ -62,14 +62,18 @@ def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
 
 
 def timed_findings(
-    folder: Path, blocks: str, records: list[Record] | None = None, claims: tuple[Claim, ...] = ()
+    folder: Path,
+    blocks: str,
+    records: list[Record] | None = None,
+    claims: tuple[Claim, ...] = (),
+    suite: str = "invented",
 ) -> ReportData:
-    """Return the run with a report of these blocks."""
-    spec = f"suite: invented\ntitle: Invented\nquestion: what pays?\nblocks:\n{blocks}"
+    """Return the run with a report of these blocks; `suite`: whose own tables and figures they name."""
+    spec = f"title: Invented\nquestion: what pays?\nblocks:\n{blocks}"
     (folder / "invented.yaml").write_text(spec)
     records = timed_records() if records is None else records
     kept = {"system": "Linux 6.1 x86_64", "cpu": "a CPU", "cores": 2, "python": "3.11.7", "commit": "abc"}
     verdicts = judge(claims, records)
     return ReportData(
-        "invented", load_spec("invented", folder=folder), records, verdicts, {"synthetic": kept}, claims
+        suite, load_spec("invented", folder=folder), records, verdicts, {"synthetic": kept}, claims
     )

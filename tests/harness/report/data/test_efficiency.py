@@ -3,17 +3,17 @@
 import pytest
 from synthetic import made
 
-from harness.report.data.result_index import ResultIndex
-from harness.report.data.training_metrics import application, architectural, performance_portability
-from harness.report.figures.figure import drawing_style
-from harness.report.figures.kinds.bars import cascade
-from harness.report.language.spec import ReportBlock, Spec, load_spec
-from harness.report.tables.suite_tables import portability_table
+from harness.report.figure import drawing_style
+from harness.report.results import ResultIndex
+from harness.report.spec import OwnFigureBlock, OwnTableBlock, Spec, load_spec
+from suites.portability.report import (
+    application,
+    architectural,
+    cascade,
+    harmonic_mean,
+    performance_portability,
+)
 
-FIELDS = {
-    "metric": "time", "method": "warm", "baseline": "baseline", "noise": "baseline_again", "where": {},
-    "work": "flops", "peak": "matmul_rate",
-}  # fmt: skip
 TIMES = {
     "baseline": {"a": 2.0, "b": 4.0, "c": 1.0},
     "fast": {"a": 1.0, "b": 1.0, "c": 4.0},
@@ -39,21 +39,21 @@ def spec() -> Spec:
     return load_spec("portability")
 
 
-def block(kind):
-    return ReportBlock(kind, "portable", "Portable", "", FIELDS)
+TABLE = OwnTableBlock(id="portable", title="Portable", function="performance_portability")
+FIGURE = OwnFigureBlock(id="portable", title="Portable", function="cascade")
 
 
 @pytest.mark.parametrize(
     ("efficiencies", "mean"), [([1.0], 1), ([0.5, 1.0], 2 / 3), ([1.0, 0.0], 0), ([0.25, 0.25], 0.25)]
 )
 def test_the_harmonic_mean_is_that_by_hand_and_0_where_one_fails(efficiencies, mean):
-    assert performance_portability(efficiencies) == pytest.approx(mean)
+    assert harmonic_mean(efficiencies) == pytest.approx(mean)
     with pytest.raises(ValueError, match="at least one platform"):
-        performance_portability([])
+        harmonic_mean([])
 
 
 def test_application_efficiency_is_the_best_time_over_ones_own():
-    found = application(index(), FIELDS)
+    found = application(index(), TABLE)
     assert found == {
         "baseline": {"a": 0.5, "b": 0.25, "c": 1.0},
         "fast": {"a": 1.0, "b": 1.0, "c": 0.25},
@@ -62,14 +62,14 @@ def test_application_efficiency_is_the_best_time_over_ones_own():
 
 
 def test_architectural_efficiency_is_the_rate_over_the_devices_where_there_are_products():
-    found = architectural(index(), FIELDS)
+    found = architectural(index(), TABLE)
     assert found["fast"] == {"a": 0.5, "b": 0.5}
     assert found["baseline"] == {"a": 0.25, "b": 0.125}
     assert found["partial"] == {"a": pytest.approx(1 / 3), "b": 0.0}
 
 
 def test_the_table_has_both_means_and_how_many_platforms_run():
-    made_table = portability_table(block("performance_portability"), spec(), index())
+    made_table = performance_portability(TABLE, spec(), index())
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in made_table.rows}
     assert rows["fast"][0] == "3 of 3"
     assert rows["fast"][1].startswith("50 %")  # 3 / (1 + 1 + 4)
@@ -80,7 +80,7 @@ def test_the_table_has_both_means_and_how_many_platforms_run():
 
 def test_the_cascade_ends_where_support_ends():
     with drawing_style("portable"):
-        figure = cascade(block("cascade"), spec(), index())
+        figure = cascade(FIGURE, spec(), index())
     assert figure is not None
     assert "fast: PP 0.50" in figure.svg
     assert "partial: PP 0.00" in figure.svg

@@ -10,8 +10,8 @@ from timed import timed_findings
 
 from harness.records import Record
 from harness.report import gather
-from harness.report.data.result_index import ResultIndex
-from harness.report.data.training_metrics import Datasheet, PeakRates, add_training_metrics, peaks
+from harness.report.results import ResultIndex
+from harness.report.training import Datasheet, PeakRates, add_training_metrics, peaks
 from harness.sweep.environment import describe
 from harness.sweep.store import Store
 
@@ -95,8 +95,7 @@ def test_what_an_input_lacks_is_a_reason_and_no_number(record: Record, missing: 
 
 
 BLOCK = (
-    '  - {kind: effects, id: e, title: E, metric: time, method: "", unit: auto, baseline: baseline,'
-    " training: true}\n"
+    '  - {effects: e, title: E, metric: time, method: "", unit: auto, baseline: baseline, training: true}\n'
 )
 
 

@@ -16,9 +16,8 @@ from timed import timed_findings
 
 from harness.records import Record
 from harness.report import write_report
-from harness.report.figures.axes import PALETTE, linear_ticks, log_ticks, tick_text
-from harness.report.figures.figure import spaced
-from harness.report.figures.plots import FIGURES
+from harness.report.axes import PALETTE, linear_ticks, log_ticks, tick_text
+from harness.report.figure import spaced
 
 IDS = ("by_kind", "effects", "tokens_by_size", "bytes_per_parameter", "accuracy_spread")
 
@@ -155,7 +154,7 @@ def test_a_label_with_room_stays_where_its_line_ends() -> None:
 
 
 EFFECTS = (
-    "  - {kind: effect_plot, id: e, title: E, metric: time, method: warm, unit: auto, baseline: baseline, "
+    "  - {effect_plot: e, title: E, metric: time, method: warm, baseline: baseline, "
     "noise: baseline_again, where: {workload: small}}\n"
 )
 
@@ -194,8 +193,9 @@ def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path: Path)
     write_report(tmp_path, found(records))
     text = (tmp_path / "report.md").read_text()
     (line,) = (line for line in text.splitlines() if line.startswith("Without a value in this run: "))
-    for one in found(records).blocks:
-        if one.kind in FIGURES:
+    findings = found(records)
+    for one in findings.blocks:
+        if findings.table(one) is None:
             assert one.title in line
             assert f"# {one.title}" not in text
     assert not list((tmp_path / "figures").iterdir())

@@ -14,8 +14,8 @@ from timed import timed_findings
 
 from harness.config.validation import ConfigError
 from harness.records import Record
-from harness.report.figures.axes import LETTER, LIGHT, MOST_LINES, SERIES, SMALL
-from harness.report.language.spec import load_spec
+from harness.report.axes import LETTER, LIGHT, MOST_LINES, SERIES, SMALL
+from harness.report.spec import load_spec
 
 SVG = "{http://www.w3.org/2000/svg}"
 RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (the fastest)": 0.45e9 * 2**9}
@@ -55,7 +55,7 @@ def with_another_x() -> list[Record]:
 
 
 def drawn(folder: Path, fields: str, records: list[Record] | None = None) -> ElementTree.Element:
-    block = f"  - {{kind: lines, id: curve, title: Curve, {AXES}{fields}}}\n"
+    block = f"  - {{lines: curve, title: Curve, {AXES}{fields}}}\n"
     findings = timed_findings(folder, block, records or linked_records())
     made = findings.figure(findings.blocks[0])
     assert made is not None
@@ -146,14 +146,14 @@ def test_a_series_is_a_line_of_the_cells_that_it_chooses(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        (f"{AXES}, line: method", "line='method'"),
-        (f"{AXES}, series: [{{where: {{}}}}]", "(a).series[0].title: missing"),
-        (f"{AXES}, mark: {{method: best}}", "(a).mark.metric: missing"),
-        ("line: workload, x: {field: f, title: t}, y: {metric: m, title: t}", "(a).x: a workload's field"),
+        (f"{AXES}, line: method", "Invalid enum value 'method' - at `$.line`"),
+        (f"{AXES}, series: [{{where: {{}}}}]", "missing required field `title` - at `$.series[0]`"),
+        (f"{AXES}, mark: {{method: best}}", "missing required field `metric` - at `$.mark`"),
+        ("line: workload, x: {field: f, title: t}, y: {metric: m, title: t}", "(a): x: a workload's field"),
     ],
 )
 def test_a_mistake_in_lines_is_one_line(fields: str, told: str, tmp_path: Path) -> None:
-    text = f"suite: s\ntitle: t\nquestion: q\nblocks:\n  - {{kind: lines, id: a, title: b, {fields}}}\n"
+    text = f"title: t\nquestion: q\nblocks:\n  - {{lines: a, title: b, {fields}}}\n"
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
         load_spec("s", folder=tmp_path)
@@ -162,12 +162,12 @@ def test_a_mistake_in_lines_is_one_line(fields: str, told: str, tmp_path: Path) 
 
 
 def test_lines_of_one_point_each_are_no_figure(tmp_path: Path) -> None:
-    findings = timed_findings(tmp_path, f"  - {{kind: lines, id: c, title: C, {AXES}}}\n", linked_records())
+    findings = timed_findings(tmp_path, f"  - {{lines: c, title: C, {AXES}}}\n", linked_records())
     assert findings.figure(findings.blocks[0]) is None
 
 
 def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named(tmp_path: Path) -> None:
-    findings = timed_findings(tmp_path, f"  - {{kind: lines, id: c, title: C, {AXES}}}\n", with_another_x())
+    findings = timed_findings(tmp_path, f"  - {{lines: c, title: C, {AXES}}}\n", with_another_x())
     figure = findings.figure(findings.blocks[0])
     assert figure is not None
     assert {said.partition(": ")[0] for said in tips(ElementTree.fromstring(figure.svg))} == {

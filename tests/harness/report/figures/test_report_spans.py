@@ -12,7 +12,7 @@ from timed import timed_findings
 
 from harness.records import Record
 
-BLOCK = "  - {kind: spans, id: c, title: C, begin: span_begin, end: span_end, x_title: From the start}\n"
+BLOCK = "  - {own_figure: timeline, title: C}\n"
 LANES = {"rank 0, computation": ((0.1, 0.2), (0.2, 0.4)), "rank 0, arrivals": ((0.05, 0.3),)}
 
 SAID = ("computation: 100 ms to 200 ms", "computation: 200 ms to 400 ms", "arrivals: 50 ms to 300 ms")
@@ -27,7 +27,7 @@ def record(variant: str, lanes: dict[str, tuple[tuple[float, float], ...]]) -> R
 
 
 def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:
-    findings = timed_findings(folder, BLOCK, records)
+    findings = timed_findings(folder, BLOCK, records, suite="overlap")
     figure = findings.figure(findings.blocks[0])
     return None if figure is None else ElementTree.fromstring(figure.svg)
 

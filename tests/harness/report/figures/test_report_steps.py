@@ -12,7 +12,7 @@ from synthetic import made
 from timed import timed_findings
 
 from harness.records import Record
-from harness.report.figures.axes import SERIES
+from harness.report.axes import SERIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = (4.0, 3.0, 2.5, 2.25, 2.125)
@@ -20,15 +20,12 @@ LATER = (4.0, 3.5, 3.0, 2.5)
 
 
 def record(workload: str, variant: str, samples: tuple[float, ...]) -> Record:
-    return made(workload, variant, {("loss", ""): ("1", "measured", samples)})
+    return made(workload, variant, {("loss_by_step", ""): ("1", "measured", samples)})
 
 
 def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:
-    block = (
-        "  - {kind: line_over_steps, id: c, title: C, workload: small, metric: loss, x_title: Steps,"
-        " y_title: Loss}\n"
-    )
-    findings = timed_findings(folder, block, records)
+    block = "  - {own_figure: losses, title: C, workload: small}\n"
+    findings = timed_findings(folder, block, records, suite="offload")
     found = findings.figure(findings.blocks[0])
     return None if found is None else ElementTree.fromstring(found.svg)
 

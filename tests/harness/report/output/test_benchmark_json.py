@@ -16,9 +16,9 @@ from timed import BASE_S, DRIFT, PROCESSES, timed_findings, timed_record, timed_
 
 from harness.records import Record
 from harness.report import write_report
-from harness.report.output.benchmark_json import stats
+from harness.report.write import stats
 
-BLOCKS = "  - {kind: failures, id: f, title: F}\n"
+BLOCKS = "  - {speedups: s, title: S, method: warm}\n"
 
 
 def written(folder: Path, records: list[Record] | None = None) -> Path:

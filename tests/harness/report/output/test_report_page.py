@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from reporting import found, read_page
 
 from harness.report import write_report
-from harness.report.tables.verdicts import judged
+from harness.report.verdicts import judged
 from harness.units import LEGEND
 
 

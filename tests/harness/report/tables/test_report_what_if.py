@@ -16,19 +16,17 @@ from timed import timed_findings
 from harness.config.validation import ConfigError
 from harness.records import Record
 from harness.report import write_report
-from harness.report.language.spec import load_spec
-from harness.report.tables.tables import Table
+from harness.report.spec import load_spec
+from harness.report.tables import Table
 
 COST = {"1": {"a": 10.0, "b": 20.0}, "2": {"a": 30.0, "b": 40.0}}
-WHAT_IF = """  - kind: what_if
-    id: w
+WHAT_IF = """  - what_if: w
     title: W
     metrics: {cost: {title: Cost, unit: "1"}}
     controls:
       rate: {title: Rate, start: "2", names: {"1": slow, "2": fast}}
       place: {title: Place, start: a}
 """
-FAILURES = "  - {kind: failures, id: f, title: F}\n"
 
 
 def combinations() -> list[Record]:
@@ -78,7 +76,7 @@ def test_without_the_start_there_is_nothing_to_show(tmp_path: Path) -> None:
 
 
 def test_the_page_holds_the_values_and_the_markdown_the_table(tmp_path: Path) -> None:
-    findings = timed_findings(tmp_path, WHAT_IF + FAILURES, combinations())
+    findings = timed_findings(tmp_path, WHAT_IF, combinations())
     page = write_report(tmp_path / "out", findings)
     text = page.read_text()
     data = re.search(r'<script type="application/json">(.*?)</script>', text)
@@ -90,19 +88,7 @@ def test_the_page_holds_the_values_and_the_markdown_the_table(tmp_path: Path) ->
     assert "| Rate: slow |" in (tmp_path / "out" / "report.md").read_text()
 
 
-CURVES = """  - kind: curves
-    id: c
-    title: C
-    where: {workload: small}
-    x_metric: size
-    y_metric: share
-    x_title: Size
-    y_title: Share
-    method: curve
-    band: {optimization: baseline, low: low, high: high, title: the band}
-    dots: [{title: seen, where: {workload: dot}, x_method: m, y_method: m}]
-    references: {here: 1.0e+27}
-"""
+CURVES = "  - {own_figure: by_compute, title: C, where: {workload: small}}\n"
 
 
 def curve_records() -> list[Record]:
@@ -110,19 +96,25 @@ def curve_records() -> list[Record]:
         ys: tuple[float, ...], method: str
     ) -> dict[tuple[str, str], tuple[str, str, tuple[float, ...]]]:
         xs = tuple(10.0 ** (24 + i) for i in range(len(ys)))
-        return {("size", method): ("1", "calculated", xs), ("share", method): ("1", "calculated", ys)}
+        return {
+            ("training_compute", method): ("1", "calculated", xs),
+            ("utilization", method): ("1", "calculated", ys),
+        }
 
-    base = samples((0.5, 0.4, 0.2), "curve") | samples((0.3, 0.2), "low") | samples((0.6, 0.5, 0.4), "high")
-    dot = {("size", "m"): ("1", "published", (3e25,)), ("share", "m"): ("1", "published", (0.35,))}
+    base = samples((0.5, 0.4, 0.2), "curve") | samples((0.3, 0.2), "5 %") | samples((0.6, 0.5, 0.4), "95 %")
+    dot = {
+        ("training_compute", "published"): ("1", "published", (3e25,)),
+        ("utilization", "published"): ("1", "published", (0.35,)),
+    }
     return [
         made("small", "baseline", base),
         made("small", "fast", samples((0.6, 0.5, 0.3), "curve")),
-        made("dot", "baseline", dot),
+        made("gpt3_512", "baseline", dot),
     ]
 
 
 def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:
-    findings = timed_findings(folder, CURVES, records)
+    findings = timed_findings(folder, CURVES, records, suite="limits")
     figure = findings.figure(findings.blocks[0])
     return None if figure is None else ElementTree.fromstring(figure.svg)
 
@@ -133,19 +125,19 @@ def test_each_sample_is_a_point_and_band_dots_and_lines_are_named(tmp_path: Path
     said = tips(tree)
     assert sum(tip.startswith("fast, ") for tip in said) == 3
     assert "fast, 1.0\u00a0×\u00a010²⁶: 0.300" in said
-    assert "dot, seen: 0.350" in said
+    assert "gpt3_512, measured: 0.350" in said
     shown = texts(tree)
-    assert {"the band", "○ seen", "fast", "here", "10²⁵"} <= set(shown)
+    assert {"shaded: 90 % of draws", "○ measured", "fast", "claimed: falls", "10²⁵"} <= set(shown)
 
 
 def test_without_two_places_there_is_no_figure(tmp_path: Path) -> None:
     assert (
-        drawn(tmp_path, [made("small", "baseline", {("share", "curve"): ("1", "calculated", (0.5,))})])
+        drawn(tmp_path, [made("small", "baseline", {("utilization", "curve"): ("1", "calculated", (0.5,))})])
         is None
     )
 
 
-WITHIN = """  - {kind: errors, id: e, title: E, metric: error, headline: second, within: 0.1}
+WITHIN = """  - {errors: e, title: E, metric: error, headline: second, within: 0.1}
 """
 STATES = """answer:
   states:
@@ -158,7 +150,7 @@ STATES = """answer:
 
 
 def test_an_answer_says_how_many_are_within_and_states_recorded_values(tmp_path: Path) -> None:
-    from harness.report.answer.answer import what_pays
+    from harness.report.findings import what_pays
 
     figures = {
         ("error", "first"): ("1", "calculated", (0.01,)),
@@ -170,7 +162,7 @@ def test_an_answer_says_how_many_are_within_and_states_recorded_values(tmp_path:
         made("large", "baseline", {("error", "second"): ("1", "calculated", (0.1,))}),
     ]
     findings = timed_findings(tmp_path, WITHIN, records)
-    (tmp_path / "s.yaml").write_text(f"suite: s\ntitle: t\nquestion: q\n{STATES}blocks: []\n")
+    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\n{STATES}blocks: []\n")
     answer = load_spec("s", folder=tmp_path).answer
     findings = type(findings)(**{**vars(findings), "spec": findings.spec._replace(answer=answer)})
     first, second, third = what_pays(findings)
@@ -184,17 +176,18 @@ def test_an_answer_says_how_many_are_within_and_states_recorded_values(tmp_path:
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ("{kind: curves, id: a, title: b, method: m, x_metric: x}", "(a).y_metric: missing"),
-        ("{kind: curves, id: a, title: b, method: m, x_metric: x, y_metric: y, dots: [3]}", "(a).dots[0]: 3"),
         (
-            "{kind: what_if, id: a, title: b, metrics: {}, controls: {k: {title: t}}}",
-            "(a).controls.k.start: missing",
+            "{what_if: a, title: b, metrics: {}, controls: {k: {title: t}}}",
+            "missing required field `start` - at `$.controls[...]`",
         ),
-        ("{kind: what_if, id: a, title: b, metrics: {m: {}}, controls: {}}", "(a).metrics.m.title: missing"),
+        (
+            "{what_if: a, title: b, metrics: {m: {}}, controls: {}}",
+            "missing required field `title` - at `$.metrics[...]`",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(block: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(f"suite: s\ntitle: t\nquestion: q\nblocks:\n  - {block}\n")
+    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\nblocks:\n  - {block}\n")
     with pytest.raises(ConfigError) as error:
         load_spec("s", folder=tmp_path)
     assert "\n" not in str(error.value)
@@ -203,6 +196,6 @@ def test_a_mistake_is_one_line(block: str, said: str, tmp_path: Path) -> None:
 
 def test_a_state_has_as_many_places_as_values(tmp_path: Path) -> None:
     text = "answer: {states: [{text: none, values: [{workload: a, optimization: b, metric: c}]}]}"
-    (tmp_path / "s.yaml").write_text(f"suite: s\ntitle: t\nquestion: q\n{text}\nblocks: []\n")
-    with pytest.raises(ConfigError, match=r"states\[0\].text: expected as many \{\} as values \(1\)"):
+    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\n{text}\nblocks: []\n")
+    with pytest.raises(ConfigError, match=r"as many .* values \(1\) - at `\$.answer.states\[0\]`"):
         load_spec("s", folder=tmp_path)

@@ -9,21 +9,25 @@ from factorial_records import factorial_records, overlapping
 from reporting import drawn, points
 from timed import timed_findings
 
-from harness.report.tables.tables import Table
+from harness.report.tables import Table
+from suites.stack import report
 
-FIELDS = """workload: small, metric: time, method: warm, baseline: baseline, optimization: all,
-     factors: {a: First, b: Second, c: Third}"""
-VALUES = f"  - {{kind: stack_values, id: values, title: Values, {FIELDS}}}\n"
-PAIRS = f"  - {{kind: stack_pairs, id: pairs, title: Pairs, {FIELDS}}}\n"
-WATERFALL = f"  - {{kind: waterfall, id: fall, title: Fall, {FIELDS}}}\n"
-WHOLE = f"""  - {{kind: stack_whole, id: whole, title: Whole,
-     baselines: {{baseline: plain, all.a: the first, tf32: TF32}},
-     {FIELDS.replace("workload: small, ", "")}}}
-"""
+VALUES = "  - {own_table: values, title: Values, workload: small}\n"
+PAIRS = "  - {own_table: pairs, title: Pairs, workload: small}\n"
+WATERFALL = "  - {own_figure: waterfall, title: Fall, workload: small}\n"
+WHOLE = "  - {own_table: whole, title: Whole}\n"
+
+
+@pytest.fixture(autouse=True)
+def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "FACTORS", {"a": "First", "b": "Second", "c": "Third"})
+    monkeypatch.setattr(report, "OVER", {"baseline": "plain", "all.a": "the first", "tf32": "TF32"})
+    monkeypatch.setattr(report, "COMBINATIONS", "all")
 
 
 def made_table(folder: Path, block: str, **changes: object) -> Table:
-    findings = timed_findings(folder, block, factorial_records(overlapping, **changes))  # type: ignore[arg-type]
+    records = factorial_records(overlapping, **changes)  # type: ignore[arg-type]
+    findings = timed_findings(folder, block, records, suite="stack")
     made = findings.table(findings.blocks[0])
     assert made is not None
     return made
@@ -45,7 +49,7 @@ def test_what_was_not_timed_in_every_combination_is_named(tmp_path: Path) -> Non
     assert made.notes == (
         "not all combinations with Third have a right result that was timed here: they are left out",
     )
-    assert made.rows[-1][0].note == " [1]"
+    assert made.rows[-1][0].notes == made.notes
 
 
 def test_the_whole_is_compared_with_each_named_baseline(tmp_path: Path) -> None:
@@ -69,7 +73,9 @@ def test_a_pair_stands_in_the_row_of_one_and_the_column_of_the_other(tmp_path: P
 
 
 def test_bars_of_the_waterfall_end_where_the_next_begins_and_at_the_whole(tmp_path: Path) -> None:
-    tree = drawn(timed_findings(tmp_path, WATERFALL, factorial_records(overlapping)), "fall")
+    tree = drawn(
+        timed_findings(tmp_path, WATERFALL, factorial_records(overlapping), suite="stack"), "waterfall"
+    )
     ends = points(tree)
     places = {name.partition(":")[0]: x for name, (x, _) in ends.items()}
     assert list(places) == ["First", "Second", "Third", "All together"]

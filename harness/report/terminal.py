@@ -10,13 +10,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TextIO
 
-from harness.report.answer.answer import answer, answer_block
-from harness.report.answer.summary import cells_line, summary
-from harness.report.language.spec import ReportBlock
+from harness.report.findings import answer, answer_block
 from harness.report.report_data import ReportData
-from harness.report.tables.tables import Table, TableCell
-from harness.report.tables.tidy import heads_of, trimmed
-from harness.report.tables.verdicts import verdict_table
+from harness.report.summary import cells_line, summary
+from harness.report.tables import Table, heads_of, trimmed
+from harness.report.verdicts import verdict_table
 from harness.units import ORIGIN_MARKS, counted, kept_together
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
@@ -84,71 +82,60 @@ def _wrapped(sentence: str, width: int) -> list[str]:
 
 
 def _table(data: ReportData) -> Table | None:
-    """Return the table of the answer's block, or the first that is marked for the terminal and has rows."""
-    block = answer_block(data)
-    marked = [one for one in data.blocks if one.fields.get("terminal") and one.kind != "verdicts"]
-    for one in [block, *marked] if block is not None else marked:
-        made = data.table(one)
+    """Return the table of the answer's block, else of the one marked `top`, or the first that has rows."""
+    for block in filter(None, [answer_block(data), *sorted(data.blocks, key=lambda one: not one.top)]):
+        made = data.table(block)
         if made is not None and made.rows:
             return trimmed(made)[0]
     return None
 
 
 def _show_all(console: object, data: ReportData) -> None:
-    """Print the answer's table, every one marked for the terminal, the verdicts with a value, the summary."""
+    """Print every table, the verdicts with a value, the summary."""
     from rich.console import Console
 
     assert isinstance(console, Console)
-    spoken_of = answer_block(data)
-    for block in data.blocks:
-        if block.kind == "verdicts" or block.fields.get("terminal") or block is spoken_of:
-            made = with_values(block, data) if block.kind == "verdicts" else data.table(block)
-            if made is not None and made.rows:
-                made = trimmed(made)[0]
-                lines = _lines(made, console.width, 10_000, console.is_terminal, notes=len(made.notes))
-                console.print("\n".join(lines), markup=False, soft_wrap=True)
+    for made in [*map(data.table, data.blocks), with_values(data)]:
+        if made is not None and made.rows:
+            made = trimmed(made)[0]
+            lines = _lines(made, console.width, 10_000, console.is_terminal, notes=len(made.notes))
+            console.print("\n".join(lines), markup=False, soft_wrap=True)
     for card in summary(data)[1:]:
         console.print(f"{card.question} {card.answer}", markup=False)
 
 
-def with_values(block: ReportBlock, data: ReportData) -> Table:
+def with_values(data: ReportData) -> Table:
     """Return the verdicts that have a value; the summary counts those that have none."""
-    return verdict_table(block, data.claims, [v for v in data.verdicts if v.outcome != "unavailable"])
+    return verdict_table(
+        data.spec.claims, data.claims, [v for v in data.verdicts if v.outcome != "unavailable"]
+    )
 
 
 def fitting(made: Table, width: int) -> Table:
     """Return the table with the columns that fit: optional ones go first, then those in the middle."""
-    full = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
     columns = list(range(len(made.header)))
     last = columns[len(columns) - made.optional :]
-    heads = heads_of(made.rows)
+    heads, notes = heads_of(made.rows), made.notes
     middle = columns[heads : max(heads, len(columns) - made.optional - FIXED)]
+    texts = [made.header, *([cell.marked(notes) for cell in row] for row in made.rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for dropped in [*reversed(last), *reversed(middle)]:
-        if _width([[row[i] for i in columns] for row in full]) <= width:
+        if sum(3 + widths[i] for i in columns) <= width:
             break
         columns.remove(dropped)
-    kept = [tuple(row[i] for i in columns) for row in full]
-    return made._replace(header=tuple(cell.text for cell in kept[0]), rows=tuple(kept[1:]), optional=0)
-
-
-def _width(rows: Sequence[Sequence[TableCell]]) -> int:
-    return sum(3 + max(len(_text(cell)) for cell in column) for column in zip(*rows, strict=True))
-
-
-def _text(cell: TableCell) -> str:
-    return cell.text + cell.note
+    return made.with_columns(columns)._replace(optional=0)
 
 
 def _lines(made: Table, width: int, room: int, colours: bool, notes: int = NOTES) -> list[str]:
     """Return the table in at most `room` lines, with what is left out counted below it."""
     fitted = fitting(made, width)
     rows = fitted.rows
-    used = "".join(cell.text + cell.note for row in rows for cell in row)
-    marked = [f"[{i}] {note}" for i, note in enumerate(made.notes, 1) if f"[{i}]" in used]
+    used = {note for row in rows for cell in row for note in cell.notes}
+    marked = [f"[{i}] {note}" for i, note in enumerate(made.notes, 1) if note in used]
     shown = [_cut(note, width) for note in marked[:notes]]
     while True:
         below = _left_out(made, fitted, len(fitted.rows) - len(rows), len(marked) - len(shown), width)
-        grid = _grid(fitted._replace(rows=rows), width, colours)
+        grid = _grid(fitted._replace(rows=rows), made.notes, width, colours)
         excess = len("\n".join([*grid, *shown, *below]).splitlines()) - room
         if excess <= 0 or len(rows) <= 1:
             return [*grid, *shown, *below]
@@ -170,7 +157,7 @@ def _cut(text: str, width: int) -> str:
     return "\n".join(kept if kept == lines else [*kept[:-1], kept[-1][: width - 1] + "…"])
 
 
-def _grid(made: Table, width: int, colours: bool) -> list[str]:
+def _grid(made: Table, notes: Sequence[str], width: int, colours: bool) -> list[str]:
     """Return the lines of a table with its title."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -182,7 +169,7 @@ def _grid(made: Table, width: int, colours: bool) -> list[str]:
         word = bool(made.rows) and made.rows[0][i].look == "word"
         grid.add_column(head, justify="left" if word else "right", overflow="fold", no_wrap=not word)
     for row in made.rows:
-        grid.add_row(*(Words(_text(cell), style=LOOKS.get(cell.look, "")) for cell in row))
+        grid.add_row(*(Words(cell.marked(notes), style=LOOKS.get(cell.look, "")) for cell in row))
     out = io.StringIO()
     Console(file=out, width=width, force_terminal=colours, highlight=False, legacy_windows=False).print(grid)
     return [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]

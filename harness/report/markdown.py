@@ -5,19 +5,17 @@ Decide where each block of a report is: at the top, in view, folded, or left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.config.optimizations import BASELINE
-from harness.report.answer.answer import what_pays
-from harness.report.answer.summary import PAYS, cells_line, claims_line, summary
-from harness.report.figures.figure import Figure
-from harness.report.language.spec import ReportBlock, Spec
-from harness.report.output.run_line import run_line, wrong_results
+from harness.report.figure import Figure
+from harness.report.findings import what_pays
 from harness.report.report_data import ReportData
-from harness.report.tables.tables import Table, TableCell
-from harness.report.tables.tidy import TidyTable, split, tidy
-from harness.report.tables.verdicts import (
+from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, Spec, TableBlock, plot_of
+from harness.report.summary import PAYS, cells_line, claims_line, run_line, summary, wrong_results
+from harness.report.tables import Table, TableCell, TidyTable, failure_table, tidy
+from harness.report.verdicts import (
     MARKS,
     ClaimWithVerdicts,
     accepted,
@@ -35,7 +33,7 @@ SHOWN = 3
 class Part(NamedTuple):
     """A block with its table or its figure."""
 
-    block: ReportBlock
+    block: Block
     table: TidyTable | None = None
     figure: Figure | None = None
 
@@ -51,8 +49,8 @@ class Layout(NamedTuple):
     top: Part | None  # the figure that answers the question
     shown: tuple[Part, ...]
     more: tuple[Part, ...]  # folded
-    claims: Part | None
-    failures: Part | None
+    claims: bool  # whether a claim could be compared
+    failures: TidyTable | None
     empty: tuple[str, ...]  # titles of blocks without a value
 
     @property
@@ -65,29 +63,24 @@ class Layout(NamedTuple):
 def arrange(data: ReportData) -> Layout:
     """Return the parts of a report; draws its figures."""
     parts = [_part(data, block) for block in data.blocks]
-    failures = next((part for part in parts if part.block.kind == "failures" and _rows(part)), None)
-    compared = any(verdict.outcome != "unavailable" for verdict in data.verdicts)
-    claims = next((part for part in parts if part.block.kind == "verdicts" and compared), None)
-    others = [part for part in parts if part.block.kind not in ("verdicts", "failures")]
-    filled = [part for part in others if part.figure or (_rows(part) and not _baseline_alone(data, part))]
+    filled = [part for part in parts if part.figure or (_rows(part) and not _baseline_alone(data, part))]
     top = _top(data, filled)
     rest = [part for part in filled if top is None or part.block.id != top.block.id]
-    marked = [part for part in rest if part.block.fields.get("shown")] or rest[:SHOWN]
+    marked = [part for part in rest if part.block.shown] or rest[:SHOWN]
+    failures = tidy(failure_table(data.spec, data.index))
     return Layout(
         top,
         tuple(marked),
         tuple(part for part in rest if part not in marked),
-        claims,
-        failures,
-        tuple(part.block.title for part in others if part not in filled),
+        any(verdict.outcome != "unavailable" for verdict in data.verdicts),
+        failures if failures.table.rows else None,
+        tuple(part.block.title for part in parts if part not in filled),
     )
 
 
-def _part(data: ReportData, block: ReportBlock) -> Part:
+def _part(data: ReportData, block: Block) -> Part:
     table = data.table(block)
-    if table is not None:
-        return Part(block, tidy(table))
-    return Part(block, figure=data.figure(block))
+    return Part(block, figure=data.figure(block)) if table is None else Part(block, tidy(table))
 
 
 def _rows(part: Part) -> bool:
@@ -96,7 +89,7 @@ def _rows(part: Part) -> bool:
 
 def _baseline_alone(data: ReportData, part: Part) -> bool:
     """Return whether a table of variants has only the baseline, with nothing to compare it with."""
-    if part.block.kind != "table" or part.block.fields["rows"] != "optimization" or part.table is None:
+    if not isinstance(part.block, TableBlock) or part.block.key != "optimization" or part.table is None:
         return False
     names = [row[0].text for row in part.table.table.rows]
     return names == [data.spec.name("optimization", BASELINE)]
@@ -106,15 +99,14 @@ def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:
     """Return the figure marked `top`, the first plot of effects, one of the first such table, or any."""
     listed = list(parts)
     drawn = [part for part in listed if part.figure]
-    if chosen := [part for part in drawn if part.block.fields.get("top")]:
+    if chosen := [part for part in drawn if part.block.top]:
         return chosen[0]
-    plots = [part for part in drawn if part.block.kind == "effect_plot"]
+    plots = [part for part in drawn if isinstance(part.block, EffectPlotBlock)]
     if plots:
-        return next((p for p in plots if p.block.fields["better"] != "neither"), plots[0])
+        return next((p for p in plots if getattr(p.block, "better", "") != "neither"), plots[0])
     for part in listed:
-        if part.block.kind == "effects":
-            block = part.block._replace(kind="effect_plot", id=f"{part.block.id}_drawn", text="")
-            block = block._replace(fields={**block.fields, "x_title": ""})
+        if isinstance(part.block, EffectsBlock):
+            block = plot_of(part.block, f"{part.block.id}_drawn", part.block.title)
             if figure := data.figure(block):
                 return Part(block, figure=figure)
     return drawn[0] if drawn else None
@@ -146,12 +138,13 @@ def report(data: ReportData, layout: Layout) -> str:
     if layout.empty:
         parts.append(f"Without a value in this run: {'; '.join(layout.empty)}.")
     if layout.claims:
-        texts = [layout.claims.block.text, HOW_TO_READ]
+        texts = [data.spec.claims.text, HOW_TO_READ]
         texts += [claim_text(one, data.spec) for one in judged(data.claims, data.verdicts)]
         line = outcomes_line(data.claims, data.verdicts)
-        parts += [f"## {layout.claims.block.title}", details(line, "\n\n".join(filter(None, texts)))]
+        parts += [f"## {data.spec.claims.title}", details(line, "\n\n".join(filter(None, texts)))]
     parts += ["## About this run", counted(data)]
-    parts += [folded(layout.failures)] if layout.failures else []
+    if layout.failures:
+        parts.append(details(data.spec.failures.title, table_text(layout.failures)))
     caveats = "\n".join(f"- {escape(one)}" for one in data.spec.caveats)
     conditions = f"{data.spec.question}\n\n{caveats}".strip()
     parts += [details(CAVEATS, conditions)] if conditions else []
@@ -195,29 +188,29 @@ def counted(data: ReportData) -> str:
 
 def table_text(made: TidyTable) -> str:
     """Return a table with its paragraph and its footnotes; what is wider than seven columns is folded."""
-    table = made.table
-    first, *more = split(made) if table.rows else [table]
-    parts = [table.text, grid(first) if table.rows else ""]
-    parts += [details("More columns", "\n\n".join(map(grid, more)))] if more else []
+    table, notes = made.table, made.table.notes
+    first, *more = made.parts() if table.rows else [table]
+    parts = [table.text, grid(first, notes) if table.rows else ""]
+    parts += [details("More columns", "\n\n".join(grid(one, notes) for one in more))] if more else []
     parts.append(made.left_out)
-    notes = "\n".join(f"- [{i}] {escape(note)}" for i, note in enumerate(table.notes, 1))
-    parts.append(details(f"{len(table.notes)} notes", notes) if len(table.notes) > FEW_NOTES else notes)
+    below = "\n".join(f"- [{i}] {escape(note)}" for i, note in enumerate(notes, 1))
+    parts.append(details(f"{len(notes)} notes", below) if len(notes) > FEW_NOTES else below)
     return "\n\n".join(part for part in parts if part)
 
 
-def grid(table: Table) -> str:
-    """Return the rows of a table; a value and its interval stay on one line."""
+def grid(table: Table, notes: Sequence[str] = ()) -> str:
+    """Return the rows of a table, notes by number; a value and its interval stay on one line."""
     words = [bool(cell.look == "word") for cell in table.rows[0]]
     lines = [
         "| " + " | ".join(escape(head) for head in table.header) + " |",
         "|" + "|".join("---" if word else "---:" for word in words) + "|",
     ]
-    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(_cell(cell, notes) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines)
 
 
-def _cell(cell: TableCell) -> str:
-    text = escape(cell.text + cell.note)
+def _cell(cell: TableCell, notes: Sequence[str]) -> str:
+    text = escape(cell.marked(notes))
     return text if cell.look == "word" else text.replace(" ", NO_BREAK)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.records import Origin, Record, Status, wrong_variants
-from harness.report.language.spec import Spec
+from harness.report.spec import Spec, Where
 
 CELL = ["workload", "optimization", "repeat", "status", "cell"]
 COLUMNS = [*CELL, "metric", "method", "origin", "unit", "sample", "value"]
@@ -89,11 +89,6 @@ def write_measurements(folder: Path, records: Mapping[str, Sequence[Record]]) ->
     every.to_parquet(path, engine="pyarrow", index=False)
     return f"Every sample: {path}"
 
-
-Where = Mapping[str, Any]
-"""Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
-other key is a field of the workload and its value, or patterns of its text. No pattern of names leaves out a
-user's own workload."""
 
 PLACE = ["workload", "optimization", "metric", "method"]
 STATISTICS = ("median", "mean", "min", "max")

@@ -8,18 +8,11 @@
   (one thread's times the cores), headed "% of measured matmul peak".
 
 Read what a report needs in addition to records: datasheets of devices, and the host's measured rates.
-
-Efficiencies of variants over platforms, and their harmonic mean: performance portability.
-
-Pennycook, Sewall and Lee, arXiv 1611.07409, define it as |H| / sum(1 / e_i) over the platforms i of a set
-H, and as 0 where one is not supported. Application efficiency e_i is the best observed time on i over this
-one's; architectural efficiency is the achieved rate over the platform's peak. Here a platform is this device
-with one workload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +20,8 @@ from typing import Any, NamedTuple
 from harness.claims.load import read_yaml
 from harness.config.optimizations import CONF
 from harness.records import Record
-from harness.report.data.result_index import ResultIndex, Value
-from harness.report.language.spec import ReportBlock
+from harness.report.results import ResultIndex, Value
+from harness.report.spec import Block, EffectsBlock, TableBlock, Where
 from harness.units import human
 
 TOKENS, RATE, MFU = "tokens_per_s_per_device", "flops_per_s_per_device", "mfu"
@@ -157,21 +150,21 @@ def flops_per_step(index: ResultIndex, workload: str, variant: str) -> tuple[flo
     return 6 * count * tokens.median, "6 × parameters × tokens per step"
 
 
-def title(metric: str, index: ResultIndex, where: Mapping[str, Any]) -> str:
+def title(metric: str, index: ResultIndex, where: Where) -> str:
     """Return the heading of a derived metric: on CPUs alone, MFU is a share of what was measured there."""
     cells = {(v.workload, v.optimization) for v in index.select(MFU, where)}
     on_cpu = cells and all(index.condition(*cell, "device") == "cpu" for cell in cells)
     return ON_CPU if metric == MFU and on_cpu else TITLES[metric]
 
 
-def basis(block: ReportBlock, index: ResultIndex, peaks: PeakRates) -> str:
+def basis(block: Block, index: ResultIndex, peaks: PeakRates) -> str:
     """Return the sentences that name the FLOP count and the peaks, if the block shows what rests on them."""
-    columns = {column.get("metric") for column in block.fields.get("columns", ()) if isinstance(column, dict)}
-    if not block.fields.get("training") and not columns & {RATE, MFU}:
+    columns = {one.metric for one in block.columns} if isinstance(block, TableBlock) else set()
+    if not (isinstance(block, EffectsBlock) and block.training) and not columns & {RATE, MFU}:
         return ""
     cells = {
         (v.workload, v.optimization): index.cells[v.workload, v.optimization][0]
-        for v in index.select(RATE, block.fields["where"])
+        for v in index.select(RATE, block.where)
     }
     counts = sorted({flops_per_step(index, *cell)[1] for cell in cells})
     known = (peaks.of(record.conditions) for record in cells.values())
@@ -180,7 +173,7 @@ def basis(block: ReportBlock, index: ResultIndex, peaks: PeakRates) -> str:
     )
     parts = [f"FLOPs per step: {'; '.join(counts)}."] if counts else []
     parts += [f"Peak: {'; '.join(used)}."] if used else []
-    if cells and not index.select("peak_memory", block.fields["where"]):
+    if cells and not index.select("peak_memory", block.where):
         parts.append("Peak memory per device was not recorded.")
     if not cells:
         parts = ["Tokens/s, TFLOP/s and MFU per device are left out: no time of these steps was recorded."]
@@ -204,56 +197,3 @@ def _measured(environments: Iterable[Any]) -> Mapping[str, float]:
         if isinstance(one, Mapping) and (rates := one.get("matmul_FLOP_per_s")):
             return {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
     return {}
-
-
-def performance_portability(efficiencies: Sequence[float]) -> float:
-    """Return the harmonic mean, 0 where one is 0; raises ValueError without any."""
-    if not efficiencies:
-        raise ValueError("performance portability is defined over at least one platform")
-    if min(efficiencies) <= 0:
-        return 0.0
-    return len(efficiencies) / sum(1 / one for one in efficiencies)
-
-
-def platforms(index: ResultIndex, fields: Mapping[str, Any]) -> list[str]:
-    """Return the workloads on which any variant was timed."""
-    return index.names("workload", fields["where"], fields["metric"])
-
-
-def variants(index: ResultIndex, fields: Mapping[str, Any]) -> list[str]:
-    """Return the variants that were timed on any of them, without the one that repeats the baseline."""
-    names = index.names("optimization", fields["where"], fields["metric"])
-    return [name for name in names if name != fields["noise"]]
-
-
-def application(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return by variant and platform the best time of any variant over its own; 0 where it has none."""
-    found: dict[str, dict[str, float]] = {variant: {} for variant in variants(index, fields)}
-    for workload in platforms(index, fields):
-        times = {variant: time_of(index, workload, variant, fields) for variant in found}
-        best = min(value.median for value in times.values() if value is not None)
-        for variant, value in times.items():
-            found[variant][workload] = best / value.median if value is not None else 0.0
-    return found
-
-
-def architectural(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return by variant and platform its rate over this device's own; only platforms with products count.
-
-    The rate is the block's `work` of the baseline over the variant's time; the device's is its `peak`.
-    """
-    found: dict[str, dict[str, float]] = {variant: {} for variant in variants(index, fields)}
-    for workload in platforms(index, fields):
-        work = index.first(workload, fields["baseline"], fields["work"])
-        peak = index.first(workload, fields["baseline"], fields["peak"])
-        if work is None or peak is None or not work.median:
-            continue
-        for variant in found:
-            value = time_of(index, workload, variant, fields)
-            found[variant][workload] = work.median / value.median / peak.median if value is not None else 0.0
-    return found
-
-
-def time_of(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> Value | None:
-    """Return a variant's time; None where it has none, as where its result is wrong."""
-    return index.get(workload, variant, fields["metric"], fields["method"])

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.records import Record
-from harness.report.figures.axes import LIGHT, PALETTE, dark_rules
-from harness.report.output.markdown import CAVEATS, HOW_TO_READ, Layout, answers, counted, hosts
-from harness.report.output.run_line import run_line, wrong_results
+from harness.report.axes import LIGHT, PALETTE, dark_rules
+from harness.report.markdown import CAVEATS, HOW_TO_READ, Layout, answers, counted, hosts
 from harness.report.report_data import ReportData
-from harness.report.tables.tidy import ROWS
-from harness.report.tables.verdicts import (
+from harness.report.summary import run_line, wrong_results
+from harness.report.tables import ROWS
+from harness.report.verdicts import (
     LOOKS,
     MARKS,
     accepted,
@@ -29,7 +29,7 @@ from harness.units import LEGEND, ORIGIN_MARKS, human, kept_together
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 COLOURS = "; ".join(f"--{role}: {colour}" for role, colour in LIGHT.items())
 DARK = "; ".join(f"--{role}: {dark}" for role, (_, dark) in PALETTE.items())
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.claims.values import NoPairsError, compare, inverse
 from harness.records import Origin
-from harness.report.data.result_index import ResultIndex, Value
-from harness.report.tables.tables import Footnotes, TableCell, percent, reasoned
+from harness.report.results import ResultIndex, Value
+from harness.report.spec import Pairing
+from harness.report.tables import TableCell, percent, reasoned
 from harness.units import counted, human, marked, number, times
 
 if TYPE_CHECKING:
@@ -122,21 +122,21 @@ class Comparison(NamedTuple):
         return self.ratio.basis in ("pairs", "ranges")
 
 
-def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> Comparison | None:
-    """Return the comparison, None without one; `fields`: metric, method, baseline … of a block."""
-    value = index.get(workload, variant, fields["metric"], fields["method"])
+def compared(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> Comparison | None:
+    """Return the comparison, None without one; `pairing`: of what with what."""
+    value = index.get(workload, variant, pairing.metric, pairing.method)
     if value is None:
         return None
     try:
-        ratio = ratio_of(index, workload, variant, fields)
+        ratio = ratio_of(index, workload, variant, pairing)
     except NoPairsError:
         return None
-    throttled = any(was_throttled(index, workload, name) for name in (variant, fields["baseline"]))
-    noise = noise_of(index, workload, fields)
-    effect = _effect(ratio, noise, fields)
+    throttled = any(was_throttled(index, workload, name) for name in (variant, pairing.baseline))
+    noise = noise_of(index, workload, pairing)
+    effect = _effect(ratio, noise, pairing)
     others = index.first(workload, variant, OTHERS)
-    draws = bool(fields.get("draws"))  # independent draws: repeats decide nothing
-    equal_within = None if draws or fields.get("noise") else fields.get("equal_within", 0.0)
+    draws = bool(pairing.draws)  # independent draws: repeats decide nothing
+    equal_within = None if draws or pairing.noise else pairing.equal_within
     return Comparison(
         ratio,
         effect,
@@ -150,19 +150,17 @@ def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     )
 
 
-def compile_break_even(
-    index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]
-) -> BreakEven | None:
-    """Return after how many steps the variant's compile time has been saved; `fields`: as for `compared`.
+def compile_break_even(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> BreakEven | None:
+    """Return after how many steps the variant's compile time has been saved; `pairing`: as for `compared`.
 
     None where it does not pay or compiles nothing. A first compilation counts where one was recorded; else
     the longest, since what follows may find its code in a cache.
     """
     from harness.statistics import break_even
 
-    comparison = compared(index, workload, variant, fields)
+    comparison = compared(index, workload, variant, pairing)
     compiled = _compile_time(index, workload, variant)
-    base = index.get(workload, fields["baseline"], fields["metric"], fields["method"])
+    base = index.get(workload, pairing.baseline, pairing.metric, pairing.method)
     if comparison is None or comparison.effect != "pays" or comparison.unit != "s":
         return None
     if compiled is None or base is None:
@@ -170,9 +168,9 @@ def compile_break_even(
     return break_even(_longest_s(compiled), base.median, comparison.ratio)
 
 
-def compile_cost(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> str:
+def compile_cost(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> str:
     """Return what compiling took and when it has paid, for a sentence; "" where there is no break-even."""
-    paid = compile_break_even(index, workload, variant, fields)
+    paid = compile_break_even(index, workload, variant, pairing)
     compiled = _compile_time(index, workload, variant)
     if paid is None or compiled is None:
         return ""
@@ -202,13 +200,13 @@ def steps_text(one: BreakEven) -> str:
     return f"{steps} {word} ({low} … {high})" if low != high else f"{steps} {word}"
 
 
-def _effect(ratio: Ratio, noise: Ratio | None, fields: Mapping[str, Any]) -> str:
+def _effect(ratio: Ratio, noise: Ratio | None, pairing: Pairing) -> str:
     """Return a variant's effect: compared with the noise where that was measured, else to `equal_within`."""
     from harness.statistics import effect, effect_within
 
-    if fields.get("noise"):
+    if pairing.noise:
         return effect(ratio, noise) if ratio.basis in ("pairs", "exact") else "undecided"
-    return effect_within(ratio, fields.get("equal_within", 0.0))
+    return effect_within(ratio, pairing.equal_within)
 
 
 def was_throttled(index: ResultIndex, workload: str, variant: str) -> bool:
@@ -218,58 +216,51 @@ def was_throttled(index: ResultIndex, workload: str, variant: str) -> bool:
     return any(value > 0 for some in samples for value in some)
 
 
-def noise_of(index: ResultIndex, workload: str, fields: Mapping[str, Any]) -> Ratio | None:
+def noise_of(index: ResultIndex, workload: str, pairing: Pairing) -> Ratio | None:
     """Return the baseline over itself; None where it was not timed twice."""
     try:
-        return ratio_of(index, workload, fields["noise"], fields) if fields.get("noise") else None
+        return ratio_of(index, workload, pairing.noise, pairing) if pairing.noise else None
     except NoPairsError:
         return None
 
 
-def ratio_of(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> Ratio:
+def ratio_of(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> Ratio:
     """Return the variant's metric over the baseline's; raises `NoPairsError`."""
-    own, base = (index.cells.get((workload, name), []) for name in (variant, fields["baseline"]))
-    return compare(own, base, fields["metric"], fields["method"], bool(fields.get("draws")))
+    own, base = (index.cells.get((workload, name), []) for name in (variant, pairing.baseline))
+    return compare(own, base, pairing.metric, pairing.method, bool(pairing.draws))
 
 
-def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> tuple[str, str]:
+def why_none(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> tuple[str, str]:
     """Return in a word and in a sentence why there is no comparison."""
-    for name in (variant, fields["baseline"]):
-        if index.get(workload, name, fields["metric"], fields["method"]) is None:
-            word, sentence = index.reason(workload, name, fields["metric"], fields["method"])
+    for name in (variant, pairing.baseline):
+        if index.get(workload, name, pairing.metric, pairing.method) is None:
+            word, sentence = index.reason(workload, name, pairing.metric, pairing.method)
             if word == "unavailable":  # of any variant on any workload: one footnote per reason
                 kept = "" if name == variant else f"{name}: "
                 sentence = sentence.replace(f"{name} on {workload}: unavailable: ", kept, 1)
             return word, sentence
     try:
-        ratio_of(index, workload, variant, fields)
+        ratio_of(index, workload, variant, pairing)
     except NoPairsError as reason:
         return "–", f"{variant} on {workload}: {reason}"
     return "–", f"{variant} on {workload}: nothing to compare"
 
 
 def change(
-    index: ResultIndex,
-    notes: Footnotes,
-    value: Value,
-    baseline: str,
-    draws: bool = False,
-    speed_up: bool = False,
+    index: ResultIndex, value: Value, baseline: str, draws: bool = False, speed_up: bool = False
 ) -> TableCell:
     """Return a table cell with the change of a value against another variant, by the same comparison.
 
     `speed_up`: the speed-up in its place, where the value is a time.
     """
-    fields = {"metric": value.metric, "method": value.method, "baseline": baseline, "draws": draws}
-    comparison = compared(index, value.workload, value.optimization, fields)
+    pairing = Pairing(value.metric, value.method, baseline, draws=draws)
+    comparison = compared(index, value.workload, value.optimization, pairing)
     if comparison is None:
-        return reasoned(notes, why_none(index, value.workload, value.optimization, fields))
-    note = f" {notes.mark(comparison.left_out)}" if comparison.left_out else ""
+        return reasoned(why_none(index, value.workload, value.optimization, pairing))
+    notes = (comparison.left_out,) if comparison.left_out else ()
     if speed_up:
-        return TableCell(comparison.text, value.cell, note=note)
+        return TableCell(comparison.text, value.cell, notes=notes)
     shown = percent(comparison.ratio.value - 1, True)
-    ends = [
-        percent(end - 1, True).removesuffix(" %") for end in (comparison.ratio.low, comparison.ratio.high)
-    ]
-    text = f"{shown} ({ends[0]} … {ends[1]})" if comparison.has_ends and ends[0] != ends[1] else shown
-    return TableCell(marked(text, value.origin), value.cell, note=note)
+    low, high = (percent(end - 1, True).removesuffix(" %") for end in comparison.ratio[1:3])
+    text = f"{shown} ({low} … {high})" if comparison.has_ends and low != high else shown
+    return TableCell(marked(text, value.origin), value.cell, notes=notes)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from harness.claims.judge import NOT_JUDGED, failing_steps, undecided_steps
 from harness.claims.model import AdjacentRatio, Claim, Difference, Interpretation, Verdict
-from harness.report.language.spec import ReportBlock, Spec
-from harness.report.tables.tables import Table, TableCell
+from harness.report.spec import Heading, Spec
+from harness.report.tables import Table, TableCell, word
 from harness.units import counted, human, marked
 
 BANDS = {"holds": "inside", "exceeds": "above", "falls short": "below"}
@@ -249,21 +249,21 @@ def outcomes_line(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
     return f"{total}: {counts}" if counts else total
 
 
-def verdict_table(block: ReportBlock, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(heading: Heading, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
     """Return one row per interpretation."""
     rows = []
     for claim, claim_verdicts in judged(claims, verdicts):
         for i, verdict in enumerate(claim_verdicts):
             rows.append(
                 (
-                    TableCell(claim.quoted_by if i == 0 else "", look="word"),
+                    word(claim.quoted_by if i == 0 else ""),
                     TableCell(quoted(claim) if i == 0 else ""),
-                    TableCell(verdict.interpretation, look="word"),
+                    word(verdict.interpretation),
                     TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
                     TableCell(verdict.shown, look=LOOKS[verdict.shown]),
                 )
             )
     header = ("Claimed in", "Quoted", "Interpretation", "Here", "Ratio", "Verdict")
-    text = block.text or ("" if rows else "No claims are recorded for this suite.")
-    return Table(block.id, block.title, text, header, tuple(rows))
+    text = heading.text or ("" if rows else "No claims are recorded for this suite.")
+    return Table("claims", heading.title, text, header, tuple(rows))

@@ -1,0 +1,459 @@
+"""Draw the figures that more than one suite's report has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from harness.claims.model import Claim
+from harness.report.axes import (
+    DASHES,
+    LIGHT,
+    MOST_LINES,
+    SERIES,
+    SMALL,
+    WIDTH,
+    Tip,
+    fitted,
+    linear,
+    log_ticks,
+    named_ticks,
+    set_ticks,
+    tick_text,
+    x_title,
+)
+from harness.report.comparison import Comparison, compared, noise_of
+from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
+from harness.report.results import ResultIndex, Value
+from harness.report.spec import (
+    Axis,
+    BarsBlock,
+    Block,
+    EffectPlotBlock,
+    ErrorStripBlock,
+    LinesBlock,
+    Pairing,
+    Spec,
+)
+from harness.report.tables import divided, percent
+from harness.units import human, number, times
+
+BAR_ROW = 30
+
+
+class Bar(NamedTuple):
+    """One variant's bar: its parts in the order of the stack, None where one was not recorded."""
+
+    name: str
+    parts: tuple[Value | None, ...]
+
+    @property
+    def length(self) -> float:
+        """Return the sum of the recorded parts."""
+        return sum(part.median for part in self.parts if part)
+
+    @property
+    def total(self) -> str:
+        """Return the sum as text; `+ ?` where a part is missing."""
+        unit = next(part.unit for part in self.parts if part)
+        text = tick_text(self.length, "1") if unit == "1" and self.length >= 1e4 else human(self.length, unit)
+        return text + ("" if all(self.parts) else " + ?")
+
+
+def bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure, None with fewer than two bars."""
+    stacks: Mapping[str, str] = block.stacks
+    rows = _bars(block, spec, index)
+    if len(rows) < 2 or rows[-1].length <= 0:
+        return None
+    drawing = Drawing(block.id, 74 + BAR_ROW * len(rows) + (28 if len(stacks) > 1 else 0))
+    axes = drawing.axes
+    for i, (metric, label) in enumerate(stacks.items()):
+        _stack(drawing, rows, i, label, metric)
+    for y, row in enumerate(rows):
+        drawing.name(row.total, (row.length, y), 6)
+    values = [part for row in rows for part in row.parts if part]
+    linear(axes, "x", 0, rows[-1].length * 1.12, values[0].unit)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows], color=LIGHT["ink"])
+    axes.tick_params(length=0)
+    axes.spines["bottom"].set_visible(False)
+    name = block.x_title or spec.name("metric", next(iter(stacks)))
+    x_title(axes, f"{name} ({origins(value.origin for value in values)})")
+    if len(stacks) > 1:
+        drawing.canvas.legend(loc="outside upper left", ncols=len(stacks), frameon=False, fontsize=SMALL,
+                              handlelength=1.1, columnspacing=1.4)  # fmt: skip
+    return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
+
+
+def _bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> list[Bar]:
+    """Return the variants that have any of the metrics, the shortest first."""
+    rows = []
+    for workload in index.names("workload", block.where):
+        for variant in index.names("optimization", block.where):
+            parts = tuple(index.get(workload, variant, metric, block.method) for metric in block.stacks)
+            if any(parts):
+                rows.append(Bar(spec.name("optimization", variant), parts))
+    return sorted(rows, key=lambda row: row.length)
+
+
+def _stack(drawing: Drawing, rows: list[Bar], i: int, label: str, metric: str) -> None:
+    """Draw one metric's part of every bar that has some."""
+    drawn = [
+        (y, part, sum(one.median for one in row.parts[:i] if one))
+        for y, row in enumerate(rows)
+        if (part := row.parts[i]) and part.median > 0
+    ]
+    colour = SERIES[i % len(SERIES)]
+    drawing.axes.barh([-9], [0], color=colour, label=label)  # the legend's
+    for y, part, left in drawn:
+        text = f"{rows[y].name} · {label}: {human(part.median, part.unit)}"
+        (bar,) = drawing.axes.barh([y], [part.median], left=[left], height=0.66, color=colour)
+        bar.set_gid(drawing.tip([Tip(text, part.cell)], i))
+
+
+EFFECT_ROW = 28
+MOST_ROWS = 40
+"""Rows that are drawn at most; a table has them all."""
+
+BETTER, WORSE, NEITHER = 0, 1, 6
+"""Series whose colour a row has."""
+
+SERIES_OF = {"pays": BETTER, "costs": WORSE}
+
+
+class EffectRow(NamedTuple):
+    """A variant on one workload: its name, its ratio with the interval's ends, and what it does."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    comparison: Comparison
+    series: int
+    claim: tuple[float, float, str] | None = None  # the claimed range, and who claims it
+
+    @property
+    def label(self) -> str:
+        """Return the speed-up of a time, the change of anything else."""
+        return times(self.value) if self.comparison.unit == "s" else percent(self.value - 1, True)
+
+
+def effect_plot(
+    block: EffectPlotBlock, spec: Spec, index: ResultIndex, claims: Sequence[Claim] = ()
+) -> Figure | None:
+    """Return the figure, None with fewer than two rows; speed-ups of times, ratios of anything else."""
+    rows = _effect_rows(block, spec, index, claims)
+    if len(rows) < 2:
+        return None
+    drawing = Drawing(block.id, 84 + EFFECT_ROW * len(rows))
+    axes = drawing.axes
+    noise = _noise(block, index)
+    if noise:
+        axes.axvspan(*noise, color=LIGHT["faint"], alpha=0.6, linewidth=0)
+    axes.axvline(1, color=LIGHT["ink"], linewidth=1)
+    for y, row in enumerate(rows):
+        _draw_effect(drawing, y, row)
+    ends = [end for row in rows for end in (row.low, row.high, *(row.claim or ())[:2])]
+    low, high = min(1.0, *ends) / 1.05, max(1.0, *ends)
+    axes.set_xscale("log")
+    axes.set_xlim(low, high * (high / low) ** 0.14 * 1.02)
+    set_ticks(axes.xaxis, log_ticks(low, high * 1.05), "x")
+    axes.grid(axis="x")
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows], color=LIGHT["ink"])
+    axes.tick_params(length=0)
+    x_title(axes, _effect_title(block, spec, rows, noise is not None))
+    return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
+
+
+def _draw_effect(drawing: Drawing, y: int, row: EffectRow) -> None:
+    """Draw a row: its interval, its dot, its number, and below them the bracket of what is claimed."""
+    colour, axes = SERIES[row.series], drawing.axes
+    if row.claim:
+        low, high, _ = row.claim
+        ends = [low, low, high, high], [y + 0.22, y + 0.36, y + 0.36, y + 0.22]
+        axes.plot(*ends, color=LIGHT["soft"], linewidth=1.3, solid_joinstyle="miter")
+    axes.plot([row.low, row.high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
+    text = f"{row.name}: {row.comparison.text} {row.comparison.effect}"
+    text += f"; claimed: {_range(row)}, {row.claim[2]}" if row.claim else ""
+    drawing.points([(row.value, y)], [Tip(text, row.comparison.cell)], row.series)
+    drawing.name(row.label, (row.high, y), 9)
+
+
+def _range(row: EffectRow) -> str:
+    low, high = (times(end) for end in (row.claim or (1.0, 1.0))[:2])
+    return f"{low} … {high}"
+
+
+def _effect_title(block: EffectPlotBlock, spec: Spec, rows: Sequence[EffectRow], noise: bool) -> str:
+    """Return the title of the x axis, with the origins of what is drawn and what the marks mean."""
+    base = spec.name("optimization", block.baseline)
+    name = spec.name("metric", block.metric)
+    faster = rows[0].comparison.unit == "s"
+    what = f"Speed-up over {base}" if faster else f"{name}, relative to {base}"
+    marks = [origins(row.comparison.origin for row in rows)]
+    marks += ["grey band: noise of the baseline"] if noise else []
+    marks += ["bracket: claimed"] if any(row.claim for row in rows) else []
+    return f"{block.x_title or what} ({'; '.join(marks)})"
+
+
+def _effect_rows(
+    block: EffectPlotBlock, spec: Spec, index: ResultIndex, claims: Sequence[Claim]
+) -> list[EffectRow]:
+    """Return the variants of each workload, the best first; those of one workload stay together.
+
+    A row names what differs: variant and workload, or the workload alone where all are of one variant.
+    """
+    workloads = index.names("workload", block.where, block.metric)
+    others = set(index.names("optimization", block.where)) - {block.baseline, block.noise}
+    rows: list[EffectRow] = []
+    for workload in workloads:
+        own = []
+        for variant in index.names("optimization", block.where):
+            comparison = compared(index, workload, variant, block.pairing)
+            if comparison is None or variant in (block.baseline, block.noise):
+                continue
+            name = spec.name("optimization", variant)
+            where = spec.name("workload", workload)
+            label = name if len(workloads) == 1 else where if len(others) == 1 else f"{name}, {where}"
+            ratio = comparison.speed_up if comparison.unit == "s" else comparison.ratio
+            if math.isfinite(ratio.low) and ratio.low > 0 and math.isfinite(ratio.high):
+                claim = _claimed(block, claims, workload, variant, faster=comparison.unit == "s")
+                series = _effect_series(comparison.effect, block.better)
+                own.append(EffectRow(label, *ratio[:3], comparison, series, claim))
+        upwards = bool(own) and (own[0].comparison.unit == "s" or block.better == "higher")
+        rows += sorted(own, key=lambda row: row.value, reverse=upwards)
+    return rows[:MOST_ROWS]
+
+
+def _effect_series(effect: str, better: str) -> int:
+    """Return the colour of an effect: that of a time, so turned where more is better."""
+    series = NEITHER if better == "neither" else SERIES_OF.get(effect, NEITHER)
+    return {BETTER: WORSE, WORSE: BETTER}.get(series, series) if better == "higher" else series
+
+
+def _claimed(
+    block: EffectPlotBlock, claims: Sequence[Claim], workload: str, variant: str, faster: bool
+) -> tuple[float, float, str] | None:
+    """Return the range that the first claim with one states for a variant, and who states it."""
+    found: list[tuple[bool, tuple[float, float, str]]] = []
+    wanted = workload, variant, block.metric, block.method, block.baseline
+    for claim in claims:
+        low, high = (claim.value, claim.upper) if claim.upper is not None else claim.accepted
+        stated = any(
+            (one.workload, one.variant, one.metric, one.method, one.relative_to) == wanted
+            for one in claim.interpretations
+        )
+        if stated and claim.relation != "increasing" and 0 < low <= high < math.inf:
+            ends = (low, high) if faster else (1 / high, 1 / low)
+            found.append((claim.upper is None, (*ends, claim.quoted_by)))
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _noise(block: EffectPlotBlock, index: ResultIndex) -> tuple[float, float] | None:
+    """Return the band of the noise where one workload alone is drawn and its baseline was timed twice."""
+    workloads = index.names("workload", block.where, block.metric)
+    noise = noise_of(index, workloads[0], block.pairing) if len(workloads) == 1 else None
+    if noise is None or noise.low <= 0:
+        return None
+    end = max(noise.high, 1 / noise.low)
+    return 1 / end, end
+
+
+class LinePoint(NamedTuple):
+    """One point of a line; `low` and `high` are the ends of its interval, the same where it has none."""
+
+    x: float
+    y: float
+    name: str
+    value: Value
+    low: float
+    high: float
+
+
+def lines(block: LinesBlock, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure, its axes logarithmic where they are long; None where no line has two points."""
+    series, covered = _series(block, spec, index)
+    if all(len(line) < 2 for line in series.values()):
+        return None
+    hidden = list(series)[MOST_LINES:]
+    series = {name: line for name, line in series.items() if name not in hidden}
+    references: Mapping[str, float] = block.references
+    points = [p for line in series.values() for p in line]
+    drawing = Drawing(block.id, 420)
+    axes = drawing.axes
+    heights = [end for p in points for end in (p.low, p.high)] + [float(one) for one in references.values()]
+    unit = "x" if block.y.against else points[0].value.unit
+    room = min(1.15, (max(heights) / min(heights)) ** 0.12 * 1.002)
+    fitted(axes, "y", min(heights) / room, max(heights) * room, unit)
+    first, last = min(p.x for p in points), max(p.x for p in points)
+    margin = max(last / first, 1.5) ** 0.035
+    dodge = max(last / first, 1.5) ** 0.006 if any(p.low != p.high for p in points) else 1.0
+    fitted(axes, "x", first / margin, last * margin, "1")
+    named_ticks(axes, {p.x: p.name for p in points}, WIDTH * 0.66)
+    for label in references:
+        axes.axhline(references[label], color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
+    for i, (name, line) in enumerate(series.items()):
+        _draw_line(drawing, i, name, line, unit, dodge ** (i - (len(series) - 1) / 2))
+        if mark := _mark(block, index, line):
+            tip = Tip(f"{name}: {mark.name}", mark.value.cell)
+            drawing.points([(mark.x, mark.y)], [tip], i, hollow=True, size=11)
+    x_title(axes, block.x.title)
+    y_title(drawing, f"{block.y.title} ({origins(p.value.origin for p in points)})")
+    ends = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
+    right_labels(drawing, [*ends, *((float(at), label, LIGHT["ink"]) for label, at in references.items())])
+    left_out = f" Not drawn, as another point is at the same place: {', '.join(covered)}." if covered else ""
+    left_out += not_drawn(hidden)
+    return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
+
+
+def _draw_line(
+    drawing: Drawing, i: int, name: str, line: Sequence[LinePoint], unit: str, aside: float
+) -> None:
+    """Draw one line, intervals as whiskers, moved `aside` so that no two whiskers coincide."""
+    colour = SERIES[i % len(SERIES)]
+    xs, ys = [p.x * aside for p in line], [p.y for p in line]
+    drawing.axes.plot(xs, ys, color=colour, linewidth=1.8, dashes=DASHES[i % len(DASHES)] or (None, None))
+    tips = []
+    for p in line:
+        shown = times(p.y) if unit == "x" else number(p.y) if unit == "1" else human(p.y, unit)
+        if p.low != p.high:
+            ends = [p.x * aside] * 2, [p.low, p.high]
+            drawing.axes.plot(*ends, color=colour, linewidth=2.2, solid_capstyle="butt")
+            shown += f" ({number(p.low)} … {number(p.high)})"
+        tips.append(Tip(f"{name}, {p.name}: {shown}", p.value.cell))
+    drawing.points([(p.x * aside, p.y) for p in line], tips, i)
+
+
+def _series(
+    block: LinesBlock, spec: Spec, index: ResultIndex
+) -> tuple[dict[str, list[LinePoint]], list[str]]:
+    """Return for each line its points from left to right, and the names of those at the x of another."""
+    series, covered = {}, dict[str, None]()
+    for title, along, places in _lines_of(block, spec, index):
+        named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
+        candidates = [point(block, index, name, **place) for name, place in named]
+        points: dict[float, LinePoint] = {}
+        for p in candidates:
+            if p is not None and points.setdefault(p.x, p) is not p:
+                covered[p.name] = None
+        if points:
+            series[title] = [points[x] for x in sorted(points)]
+    return series, list(covered)
+
+
+def _lines_of(
+    block: LinesBlock, spec: Spec, index: ResultIndex
+) -> Iterator[tuple[str, str, list[dict[str, str]]]]:
+    """Yield the title of each line, the key whose names its points have, and the cells of its points."""
+    for one in block.series:
+        where = {**block.where, **one.where}
+        workloads, variants = (index.names(key, where) for key in ("workload", "optimization"))
+        places = [{"workload": w, "optimization": v} for w in workloads for v in variants]
+        yield one.title, "workload", places
+    if not block.series:
+        where, key = block.where, str(block.line)
+        along = "workload" if key == "optimization" else "optimization"
+        for name in index.names(key, where):
+            places = [{key: name, along: other} for other in index.names(along, where)]
+            yield spec.name(key, name), along, places
+
+
+def point(
+    block: LinesBlock, index: ResultIndex, name: str, workload: str, optimization: str
+) -> LinePoint | None:
+    """Return the point of a cell on the axes of the block; None where it lacks one of them."""
+    x_axis, y_axis = block.x, block.y
+    if x_axis.field:
+        x = index.field(workload, x_axis.field)
+        name = tick_text(x, "B" if x_axis.field.endswith("_B") else "1") if x else ""
+    else:
+        across = _value(index, workload, optimization, x_axis)
+        x = across.median if across else None
+        if across and x_axis.ticks == "values":
+            name = tick_text(across.median, across.unit)
+    y = _value(index, workload, optimization, y_axis)
+    if x is None or y is None:
+        return None
+    if not y_axis.against:
+        return LinePoint(x, y.median, name, y, y.median, y.median)
+    pairing = Pairing(y_axis.metric, y_axis.method, y_axis.against, draws=y_axis.draws)
+    comparison = compared(index, workload, optimization, pairing)
+    if comparison is None or optimization == y_axis.against:
+        return None
+    return LinePoint(x, comparison.speed_up.value, name, y, comparison.speed_up.low, comparison.speed_up.high)
+
+
+def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value | None:
+    value = index.get(workload, variant, axis.metric, axis.method)
+    if value is not None and axis.per:
+        value = divided(value, index, axis.per)
+    return value if value and value.median > 0 else None
+
+
+def _mark(block: LinesBlock, index: ResultIndex, line: Sequence[LinePoint]) -> LinePoint | None:
+    """Return where a line's ring is: at the mark of its first cell that has one; None beyond its ends."""
+    if not block.mark:
+        return None
+    metric, method, title = block.mark.metric, block.mark.method, block.mark.title
+    values = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
+    mark = next((value for value in values if value), None)
+    for left, right in pairwise(line):
+        if mark and left.x <= mark.median <= right.x and left.x < right.x:
+            share = math.log(mark.median / left.x) / math.log(right.x / left.x)
+            y = left.y * (right.y / left.y) ** share
+            return LinePoint(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
+    return None
+
+
+STRIP_ROW = 36
+NEAR = 0.001
+"""Relative errors are drawn to a linear scale within this, logarithmic beyond."""
+
+TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
+"""No estimate can be more than all too low."""
+
+
+def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure, the most accurate method first; None with fewer than two errors."""
+    groups: dict[str, list[Value]] = {}
+    for one in index.select(block.metric, block.where):
+        groups.setdefault(one.method, []).append(one)
+    if sum(map(len, groups.values())) < 2:
+        return None
+    methods = sorted(groups, key=lambda method: max(abs(one.median) for one in groups[method]))
+    drawing = Drawing(block.id, 70 + STRIP_ROW * len(methods))
+    axes = drawing.axes
+    reach = max(NEAR, 1.3 * max(abs(one.median) for group in groups.values() for one in group))
+    axes.set_xscale("symlog", linthresh=NEAR, linscale=0.7)
+    lowest = min(one.median for group in groups.values() for one in group)
+    axes.set_xlim(max(-1.6, min(1.3 * lowest, -NEAR)), reach)
+    low, high = axes.get_xlim()
+    set_ticks(axes.xaxis, [tick for tick in TICKS if low <= tick <= high], "%")
+    axes.grid(axis="x")
+    axes.axvline(0, color=LIGHT["ink"], linewidth=1.2)
+    for row, method in enumerate(methods):
+        places = [(one.median, row + (i * 7 % 11 - 5) * 0.05) for i, one in enumerate(groups[method])]
+        drawing.points(places, [_error_tip(spec, one) for one in groups[method]], faded=True, size=7)
+    names = [f"{spec.name('method', one)} ({origins(v.origin for v in groups[one])})" for one in methods]
+    axes.set_ylim(len(methods) - 0.4, -0.6)
+    axes.set_yticks(range(len(methods)), names, color=LIGHT["ink"])
+    axes.tick_params(length=0)
+    x_title(axes, block.x_title or spec.name("metric", block.metric))
+    return drawing.finish(block.title, block.text, alt_text(block.title, names))
+
+
+def _error_tip(spec: Spec, one: Value) -> Tip:
+    place = f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}"
+    return Tip(f"{place}: {percent(one.median, True)}", one.cell)
+
+
+FIGURES: Mapping[type[Block], Callable[..., Figure | None]] = {
+    BarsBlock: bars,
+    ErrorStripBlock: error_strip,
+    LinesBlock: lines,
+}
+"""Kinds of blocks to what draws their figures from a block, the report's spec and the run's values."""

@@ -1,1 +1,0 @@
-"""What tables and figures look values up in: indexed records and their comparisons."""

@@ -1,1 +1,0 @@
-"""Figures of a report: axes, colours and labels, and `kinds`, one module per kind."""

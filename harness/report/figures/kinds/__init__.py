@@ -1,1 +1,0 @@
-"""The kinds of figures, a module each; `harness.report.figures.plots` names them."""

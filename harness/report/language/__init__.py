@@ -1,1 +1,0 @@
-"""The language of conf/report/: its schema, its reader, and its reference."""

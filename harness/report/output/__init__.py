@@ -1,1 +1,0 @@
-"""Where a report goes: Markdown, one page, the terminal, and files of data."""

@@ -1,0 +1,265 @@
+"""Tell of a run in a few lines: what pays, which claims hold, is it trustworthy; on what machine, when."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from harness.claims.model import Verdict
+from harness.records import Record, Status
+from harness.report.block_tables import error_rows
+from harness.report.comparison import noise_of
+from harness.report.findings import answer, answer_block
+from harness.report.report_data import ReportData
+from harness.report.results import ResultIndex
+from harness.report.spec import EffectsBlock, ErrorsBlock
+from harness.report.tables import NEEDS_GPU, failure_reason, percent
+from harness.report.verdicts import count_outcomes
+from harness.units import counted
+
+_MINUTE, _HOUR = 60, 3600
+
+
+def run_line(records: Sequence[Record], environment: Mapping[str, Any]) -> str:
+    """Return `2 cores AMD EPYC · 25 GB · no GPU · torch 2.13.0 · 21 Nov 2026, 2 h 5 min · commit 599e4c9`."""
+    when = ", ".join(part for part in (days(records), run_time(records)) if part)
+    commits = _distinct(str(one.get("commit", ""))[:7] for one in _known(environment))
+    commit = f"commit {', '.join(commits)}" if commits else ""
+    return " · ".join(part for part in (machines(environment), when, commit) if part)
+
+
+def machines(environment: Mapping[str, Any]) -> str:
+    """Return the machines of a run in words."""
+    return "; ".join(_distinct(machine(one) for one in _known(environment)))
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """Return a machine in words, with torch's version; what the environment does not state is left out."""
+    cpu = " ".join(
+        str(part)
+        for part in (
+            counted(environment["cores"], "core") if environment.get("cores") else "",
+            environment.get("cpu", ""),
+        )
+        if part
+    )
+    parts = [cpu, f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else ""]
+    if "gpus" in environment:
+        names = [str(gpu["name"]) for gpu in environment["gpus"]]
+        several = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+        parts.append(", ".join(several) or "no GPU")
+    torch = environment.get("versions", {}).get("torch")
+    parts.append(f"torch {torch}" if torch else "")
+    return " · ".join(part for part in parts if part)
+
+
+def device(environment: Any) -> str:
+    """Return the GPUs of a machine, or its processor where it has none; "" where it was not kept."""
+    if not isinstance(environment, Mapping):
+        return ""
+    names = [str(gpu["name"]) for gpu in environment.get("gpus", ())]
+    several = [f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in names]
+    processor = " ".join(str(environment.get("cpu", "")).split())
+    return ", ".join(dict.fromkeys(several)) or processor
+
+
+def days(records: Iterable[Record]) -> str:
+    """Return the day on which the cells ran, or the first and the last."""
+    spans = _spans(records)
+    if not spans:
+        return ""
+    first, last = (f"{day.day} {day:%b} {day.year}" for day in (spans[0][0], spans[-1][0]))
+    return first if first == last else f"{first} to {last}"
+
+
+def run_time(records: Iterable[Record]) -> str:
+    """Return how long the cells ran, without the pauses between sweeps."""
+    spans = _spans(records)
+    if not spans:
+        return ""
+    ran, end = timedelta(), spans[0][0]
+    for begin, until in spans:
+        ran += max(until - max(begin, end), timedelta())
+        end = max(end, until)
+    return duration(ran.total_seconds())
+
+
+def _spans(records: Iterable[Record]) -> list[tuple[datetime, datetime]]:
+    """Return when each cell began and ended, in order."""
+    begins = [
+        (datetime.fromisoformat(record.started_at).astimezone(UTC), timedelta(seconds=record.duration_s))
+        for record in records
+        if record.started_at
+    ]
+    return sorted((begin, begin + length) for begin, length in begins)
+
+
+def _known(environment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in environment.values() if isinstance(one, Mapping)]
+
+
+def duration(seconds: float) -> str:
+    """Return `2 h 5 min`, `13 min` or `40 s`."""
+    if seconds < _MINUTE:
+        return f"{max(round(seconds), 1)} s"
+    hours, minutes = divmod(round(seconds / _MINUTE), _HOUR // _MINUTE)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def wrong_results(records: Iterable[Record], name: Any) -> list[str]:
+    """Return what gave a wrong result, a sentence for those alike; `name`: titles by key and name.
+
+    It gives the first reason of each, and in how many processes it was wrong, where not in all.
+    """
+    of_pair: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        of_pair.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for (workload, variant), processes in of_pair.items():
+        reasons = [failure_reason(one) for one in processes if one.status == Status.WRONG_RESULT]
+        if not reasons:
+            continue
+        others = len(set(reasons)) - 1
+        more = f" (and {counted(others, 'other reason')})" if others else ""
+        share = "" if len(reasons) == len(processes) else f" ({len(reasons)} of {len(processes)} processes)"
+        key = name("optimization", variant), reasons[0] + more
+        alike.setdefault(key, []).append(name("workload", workload) + share)
+    return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in alike.items()]
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+PAYS = "What pays, and by how much?"
+CLAIMS = "Do the claims hold?"
+TRUST = "Can the numbers be trusted?"
+
+
+class SummaryCard(NamedTuple):
+    """A question, and its answer in lines of (left, right)."""
+
+    question: str
+    lines: tuple[tuple[str, str], ...]
+    remark: str
+
+    @property
+    def answer(self) -> str:
+        """Return the answer in one line, after its question where it is no sentence."""
+        given = ", ".join(f"{left} {right}" for left, right in self.lines)
+        return f"{self.question} {given.capitalize()}. {self.remark}".strip() if given else self.remark
+
+
+def summary(data: ReportData) -> list[SummaryCard]:
+    """Return the cards for which the report has a block."""
+    cards = [_pays(data), _claims(data), _trust(data)]
+    return [card for card in cards if card is not None]
+
+
+def _pays(data: ReportData) -> SummaryCard | None:
+    block = answer_block(data) or next((one for one in data.blocks if isinstance(one, EffectsBlock)), None)
+    sentences = answer(data)
+    return SummaryCard(PAYS, (), " ".join(sentences)) if block is not None and sentences else None
+
+
+def _claims(data: ReportData) -> SummaryCard | None:
+    if all(verdict.outcome == "unavailable" for verdict in data.verdicts):
+        return None
+    return SummaryCard(CLAIMS, (), f"{CLAIMS} {claims_line(data.verdicts, data.records)}")
+
+
+def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
+    """Return on how many claims there is a verdict, how many have only context, and what the rest needs."""
+    by_claim: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_claim.setdefault(verdict.claim, []).append(verdict)
+    judged = [some for some in by_claim.values() if any(one.where == "as stated" for one in some)]
+    without = [some for some in by_claim.values() if all(one.outcome == "unavailable" for one in some)]
+    if len(without) == len(by_claim):
+        return "No claim could be compared with this run."
+    context = len(by_claim) - len(judged) - len(without)
+    outcomes = count_outcomes(one for some in judged for one in some if one.where == "as stated")
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+    of = counted(len(by_claim), "claim")
+    text = f"{len(judged)} of {of} could be judged here{f' ({counts})' if counts else ''}."
+    if context:
+        text += f" {counted(context, 'has', 'have')} values under other conditions, as context."
+    if without:
+        reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
+        gpu = sum(any(_needs_gpu(one, reasons) for one in some) for some in without)
+        text += f" {counted(len(without), 'has', 'have')} no value here"
+        text += f", {gpu} of them for lack of a GPU." if gpu else "."
+    return text
+
+
+def _needs_gpu(verdict: Verdict, reasons: Mapping[str, str]) -> bool:
+    return bool(NEEDS_GPU.search(reasons.get(verdict.cell, "")) or NEEDS_GPU.search(verdict.reason))
+
+
+def cells_line(records: Sequence[Record]) -> str:
+    """Return how many cells have a result, how many failed, and how many need what this machine lacks."""
+    ended = [record.status for record in records]
+    well = ended.count(Status.OK)
+    text = f"{counted(well, 'cell has', 'cells have')} a result."
+    lacking = [record for record in records if record.status == Status.UNAVAILABLE]
+    gpu = sum(bool(NEEDS_GPU.search(record.reason)) for record in lacking)
+    failed = {s: ended.count(s) for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended}
+    if failed:
+        named = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
+        text += f" Failed: {named}."
+    if gpu:
+        text += f" {counted(gpu, 'needs', 'need')} a GPU."
+    if len(lacking) > gpu:
+        one = "does not apply to its workload or lacks a library here"
+        more = "do not apply to their workload or lack a library here"
+        text += f" {counted(len(lacking) - gpu, one, more)}."
+    return text
+
+
+def _trust(data: ReportData) -> SummaryCard | None:
+    block = next((b for b in data.blocks if isinstance(b, ErrorsBlock) and b.headline), None)
+    if block is None:
+        timed = next((b for b in data.blocks if isinstance(b, EffectsBlock) and b.noise), None)
+        return None if timed is None else _noise(data.index, timed)
+    row = next((r for r in error_rows(block, data.index) if r.method == block.headline), None)
+    if row is None:
+        remark = "No cell of this run has a measured value yet with which an estimate can be compared."
+        return SummaryCard(TRUST, (), remark)
+    lines = (
+        ("median |error|", percent(row.median)),
+        ("worst error", percent(row.worst, True)),
+        ("underestimates in", percent(row.under)),
+        ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
+        *([("worst single sample", percent(row.worst_sample, True))] if row.several else []),
+    )
+    name = data.spec.name("method", row.method)
+    remark = f"{name}, compared with real runs in {counted(row.cells, 'cell')}. {block.headline_note}"
+    return SummaryCard(TRUST, lines, remark.strip())
+
+
+def _noise(index: ResultIndex, block: EffectsBlock) -> SummaryCard:
+    """Return by how much the baseline differs from itself, over all workloads with both."""
+    noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.pairing))]
+    if not noises:
+        remark = (
+            "The baseline was not timed against itself in this run, so differences cannot be separated from "
+            "noise."
+        )
+        return SummaryCard(TRUST, (), remark)
+    off = [max(one.value, 1 / one.value) - 1 for one in noises]
+    apart = sum(not one.low <= 1 <= one.high for one in noises)
+    lines = (
+        ("baseline against itself, median", percent(statistics.median(off))),
+        ("worst", percent(max(off))),
+        ("judged different", f"{apart} of {len(noises)}"),
+    )
+    processes = sorted({one.processes for one in noises})
+    fewest = f"{processes[0]} to " if len(processes) > 1 else ""
+    count = fewest + counted(processes[-1], "process", "processes")
+    remark = (
+        f"The same code as two variants on {counted(len(noises), 'workload')}, in {count} each; at 95 % one "
+        "in twenty is expected to be judged different by chance."
+    )
+    return SummaryCard(TRUST, lines, remark)

@@ -1,1 +1,0 @@
-"""Tables of a report, made of text; `output` sets them."""
