@@ -85,7 +85,7 @@ class Cell(NamedTuple):
     suite: str
     workload: str
     optimization: str  # the variant: `fsdp2`, or `activation_checkpointing.full` for a variant
-    module: str  # without the variant; also the name of its module under suites/<suite>/, where it has one
+    module: str  # without the variant; also the name of its module or function, where it has one
     repeat: int
     seed: int
     config: Json  # {"workload": {...}, "settings": {...}}, as resolved, and [[name, {...}]] in "techniques"

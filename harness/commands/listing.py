@@ -10,11 +10,11 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from harness.config.code_fingerprint import ROOT, parsed
-from harness.config.protocols import function_of, optimization_file
+from harness.config.protocols import SuiteCode, function_of, optimization_file
 from harness.config.run import Run, load_suite, names
 from harness.config.validation import ConfigError, describe, shown, unknown
 from harness.config.variants import techniques
-from harness.config.variants.optimizations import CONF, SUITES, question_of, read_yaml
+from harness.config.variants.optimizations import CONF, code_of, question_of, read_yaml
 from harness.config.words import by_key
 from harness.units import human
 
@@ -76,14 +76,15 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
+    code = code_of(run.suite)
     for one in run.variants:
-        yield one.name, one.title or _about_optimization(SUITES / run.suite, one.module)
+        yield one.name, one.title or _about_optimization(code, one.module)
 
 
-def _about_optimization(package: Path, name: str) -> str:
-    if (function := function_of(package, name)) is not None:
+def _about_optimization(code: SuiteCode, name: str) -> str:
+    if (function := function_of(code, name)) is not None:
         return function.about
-    source = optimization_file(package, name)
+    source = optimization_file(code, name)
     return _about(source) if source is not None else ""
 
 

@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.protocols import apply, optimization_module
+from harness.config.protocols import SuiteCode, apply, optimization_module
 from harness.config.run import Run
-from harness.config.variants.optimizations import BASELINE, BASELINES, CONF, read_yaml
+from harness.config.variants.optimizations import BASELINE, BASELINES, CONF, code_below, read_yaml
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits
 from harness.sweep.environment import Environment
 from harness.sweep.in_child import ChildError, in_child
@@ -172,20 +172,20 @@ def survey(asked: Sequence[Any]) -> dict[str, Any]:
     slow = matmul_probe.bf16_is_slow()
     flop, too_large = dict[str, float](), ""
     for cell in (Cell(*fields) for fields in group.cells):
-        name = f"{group.package}.{cell.suite}"
+        code = code_below(group.package, cell.suite)
         with suppress(Exception):  # raised again when the cell is run, and recorded there
-            suite: Any = import_module(f"{name}.suite")
+            suite: Any = import_module(code.module)
             if cell.optimization == BASELINE and _has_own_model(cell) and hasattr(suite, TOO_LARGE):
                 too_large = too_large or suite.too_large(suite.build(cell.config["workload"], cell.seed))
-            if slow and (found := bf16_FLOP(cell, name, suite)):
+            if slow and (found := bf16_FLOP(cell, code, suite)):
                 flop[cell.id] = found
     return HostProbe(matmul_probe.matmul_FLOP_per_s(), slow, flop, too_large)._asdict()
 
 
-def bf16_FLOP(cell: Cell, name: str, suite: Any) -> float:
-    """Return the FLOP of one cell of the suite's package `name`: built, its module and techniques applied."""
+def bf16_FLOP(cell: Cell, code: SuiteCode, suite: Any) -> float:
+    """Return the FLOP of one cell of a suite: built, its module and techniques applied."""
     subject = suite.build(cell.config["workload"], cell.seed)
-    if (module := optimization_module(name, cell.module)) is not None:
+    if (module := optimization_module(code, cell.module)) is not None:
         subject = apply(module, subject, cell.config["settings"])
     if techniques := cell.config.get("techniques"):
         subject = suite.apply_techniques(subject, [tuple(one) for one in techniques])

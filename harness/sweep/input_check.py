@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.config.protocols import apply, optimization_module
 from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import code_below
 from harness.records import Group, Unavailable
 from harness.sweep.in_child import ChildError, in_child
 
@@ -23,7 +24,7 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
     Also where building fails in another way, or takes longer than `TIMEOUT_S`.
     """
     cells = [
-        (f"{group.package}.{cell.suite}", cell.workload, cell.optimization, cell.module, cell.config)
+        (group.package, cell.suite, cell.workload, cell.optimization, cell.module, cell.config)
         for group in groups
         for cell in group.cells
         if cell.repeat == 0
@@ -36,13 +37,14 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
         raise ConfigError(reason)
 
 
-def first_fault(cells: Iterable[tuple[str, str, str, str, Any]]) -> str:
+def first_fault(cells: Iterable[tuple[str, str, str, str, str, Any]]) -> str:
     """Return the reason why the first cell that cannot be built cannot, "" where all can."""
-    for package, workload, variant, name, config in cells:
-        suite = import_module(f"{package}.suite")
+    for package, of_suite, workload, variant, name, config in cells:
+        code = code_below(package, of_suite)
+        suite = import_module(code.module)
         try:
             subject = suite.build(config["workload"], 0)
-            if (module := optimization_module(package, name)) is not None:
+            if (module := optimization_module(code, name)) is not None:
                 apply(module, subject, config["settings"])
         except Unavailable as fault:
             return f"{workload}, {variant}: {fault}"

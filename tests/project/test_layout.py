@@ -10,7 +10,7 @@ from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
 from harness.config.protocols import FunctionOptimization, optimization_module
 from harness.config.run import load, names
-from harness.config.variants.optimizations import CONF, optimizations, settings_of, titles
+from harness.config.variants.optimizations import CONF, code_of, optimizations, settings_of, titles
 from harness.report.language.spec import REPORTS, load_spec
 
 FILES = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]
@@ -27,9 +27,9 @@ def defined(path):
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
-    module = optimization_module(f"suites.{suite}", name)
+    module = optimization_module(code_of(suite), name)
     set_ = hasattr(module, "Settings") or isinstance(module, FunctionOptimization)
-    own = settings_of(ROOT / "suites" / suite, name) if set_ else {}
+    own = settings_of(code_of(suite), name) if set_ else {}
     config = yaml.safe_load((CONF / "suite" / suite / f"{name}.yaml").read_text()) or {}
     assert set(own) == set(config.get("settings", {}))
 

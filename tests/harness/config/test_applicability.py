@@ -9,7 +9,7 @@ from harness.config.protocols import optimization_file
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.config.variants.applicability import applies, checked_alternatives, left_out
-from harness.config.variants.optimizations import SUITES, Variant
+from harness.config.variants.optimizations import Variant, code_of
 from harness.records import Sampling
 from harness.sweep.plan import is_planned, not_planned, plan
 
@@ -144,7 +144,7 @@ def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     alone = [
         one
         for one in run.variants
-        if one.techniques and optimization_file(SUITES / "kernels", one.module) is None
+        if one.techniques and optimization_file(code_of("kernels"), one.module) is None
     ]
     assert alone
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)

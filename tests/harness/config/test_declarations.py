@@ -5,10 +5,10 @@ from importlib import invalidate_caches
 
 import pytest
 
-from harness.config.declarations import workload_fields
 from harness.config.protocols import SEE
 from harness.config.run import names
 from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import workload_fields
 
 HEADER = """
 from __future__ import annotations

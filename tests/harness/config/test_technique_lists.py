@@ -6,6 +6,7 @@ import pytest
 
 from harness.config.declarations import Role
 from harness.config.run import load
+from harness.config.variants.optimizations import code_of
 from harness.records import Unavailable
 from suites.kernels.step.training_step import step_of
 from suites.training.techniques import build_step, combined, named, role_of, strategy_of
@@ -28,7 +29,7 @@ ON_RANKS += ["interconnect ddp", "offload llama_5m"]
 def subject_of(where):
     """The suite, and the baseline of one of its workloads, made small."""
     suite, workload = where.split()
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     return module, module.build({**load([f"suite={suite}"])[0].workloads[workload], **SMALL}, 1)
 
 
