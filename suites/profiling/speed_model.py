@@ -18,7 +18,7 @@ from random import Random
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from suites.clock_speed.workload import Workload
+from suites.profiling.workload import ClockSpeedWorkload
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step
 
@@ -85,7 +85,7 @@ class Speeds:
 class Subject:
     """One variant: the same training step at other speeds."""
 
-    workload: Workload
+    workload: ClockSpeedWorkload
     seed: int
     step: TrainingStep
     speeds: Speeds = Speeds()
@@ -95,7 +95,7 @@ class Subject:
         return replace(self, speeds=speeds)
 
 
-def baseline(workload: Workload, seed: int) -> Subject:
+def baseline(workload: ClockSpeedWorkload, seed: int) -> Subject:
     """Return the step with every rank at full speed; all gradients in one bucket."""
     return Subject(workload, seed, build_step(workload.training, [*SHARED, {"ddp": {"buckets": 1}}], seed))
 

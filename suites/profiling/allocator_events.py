@@ -1,8 +1,7 @@
-"""What an allocator did in training steps, from a CPU's profile or from CUDA's memory history.
+"""What an allocator did in each step: calls, peak, order, and how long memory outlives its last use.
 
-Both give the same events, so that `step_summary` counts them in one way.
-
-What an allocator did in each step: calls, peak, order, and how long memory outlives its last use.
+torch's profiler on a CPU and the memory history on CUDA give the same events, so that `summaries` counts
+them in one way. Of a dry run, late releases such as those of FSDP1 are replayed: see `DelayedAllocator`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
 
+from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.caching_allocator import AllocatorBlock, AllocatorSettings, CachingAllocator
+from harness.instruments.memory.memory_timeline import MemoryEvent, Timeline
+from harness.instruments.timing.device_telemetry import telemetry_of
 from harness.instruments.torch_internals import require_tried_version
+from suites.training.ranks.on_rank import device
+from suites.training.techniques import build_step
+from suites.training.trainer import Trainer
 
 MARK = "fsdp_versions.step:"
 """Begins the name of the range with which a step begins."""
@@ -217,3 +223,154 @@ def mean_by_bytes(held: Iterable[tuple[int, float | None]]) -> float | None:
     known = [(-delta_B, value) for delta_B, value in held if value is not None]
     total_B = sum(size_B for size_B, _ in known)
     return sum(size_B * value for size_B, value in known) / total_B if total_B else None
+
+
+COUNTERS = {
+    "allocations": "allocation.all.allocated",
+    "releases": "allocation.all.freed",
+    "live_peak_B": "allocated_bytes.all.peak",
+    "reserved_peak_B": "reserved_bytes.all.peak",
+    "retries": "num_alloc_retries",
+}
+"""CUDA's own counts (torch.cuda.memory_stats)."""
+
+
+def allocator_steps(
+    state: RankState, step: Mapping[str, Any], settling: int, steady: int
+) -> list[dict[str, Any]]:
+    """Return what the allocator did in each of `steady` updates of a new trainer after `settling` others."""
+    if device().type == "cuda":
+        return _on_cuda(step, settling, steady)
+    with cpu_profile() as profile:
+        trainer = Trainer(build_step(**step))
+        for _ in range(settling + steady):
+            with torch.profiler.record_function(MARK):
+                pass
+            trainer.train_step(trainer.text_batches())
+    trainer.close()
+    return [one._asdict() for one in summaries(cpu_events(profile))[settling:]]
+
+
+def _on_cuda(step: Mapping[str, Any], settling: int, steady: int) -> list[dict[str, Any]]:
+    """Return CUDA's own counts of each update, with the order and the delays of its memory history."""
+    trainer = Trainer(build_step(**step), device())
+    for _ in range(settling):
+        trainer.train_step(trainer.text_batches())
+    counted: list[dict[str, int]] = []
+
+    def work(begin_step: Any) -> None:
+        for _ in range(steady):
+            torch.cuda.reset_peak_memory_stats(device())
+            before = torch.cuda.memory_stats(device())
+            begin_step()
+            trainer.train_step(trainer.text_batches())
+            torch.cuda.synchronize(device())
+            counted.append(since(before, torch.cuda.memory_stats(device())))
+
+    found = summaries(cuda_events(cuda_history(work)))
+    trainer.close()
+    return [{**one._asdict(), **own} for one, own in zip(found, counted, strict=True)]
+
+
+def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of one step: peaks as they are, calls as differences."""
+    return {
+        name: after[counter] - (0 if counter.endswith("peak") else before[counter])
+        for name, counter in COUNTERS.items()
+    }
+
+
+def clocks(state: RankState) -> list[tuple[str, str, float, str]]:
+    """Return the device's clock as (metric, unit, value, method); none where it cannot be read."""
+    telemetry = telemetry_of(device())
+    readings = [] if telemetry is None else list(telemetry.readings())
+    return [(one.metric, one.unit, one.value, one.method) for one in readings]
+
+
+COMMUNICATION = "communication"
+
+GATHER_STREAM = 1
+
+
+def reserved_by_step(
+    timeline: Timeline, most: int, steps: int, seed: int, settings: AllocatorSettings | None = None
+) -> list[int]:
+    """Return the most bytes reserved in each of `steps` steady steps after those of the timeline.
+
+    Communication buffers are in a pool of their own, that of the stream that gathers.
+    """
+    model = DelayedAllocator(timeline.kinds, most, seed, settings)
+    model.serve(timeline.events)
+    steady = timeline.events[timeline.since :]
+    inherited, kept = from_before(steady)
+    reserved_B = []
+    for _ in range(steps):
+        model.rename(dict(zip(kept, inherited, strict=True)))
+        model.allocator.peak_reserved_B = model.allocator.reserved_B
+        model.serve(steady)
+        reserved_B.append(model.allocator.peak_reserved_B)
+    return reserved_B
+
+
+def from_before(steady: Sequence[MemoryEvent]) -> tuple[list[int], list[int]]:
+    """Return the storages that a step releases without having allocated them, and those that it leaves.
+
+    The step after it releases the latter, such as its loss, where this one releases the former.
+    """
+    inherited: list[int] = []
+    kept: list[int] = []
+    for storage, delta_B, _, _ in steady:
+        if delta_B > 0:
+            kept.append(storage)
+        elif storage in kept:
+            kept.remove(storage)
+        else:
+            inherited.append(storage)
+    return inherited, kept
+
+
+class DelayedAllocator:
+    """A model of the allocator in which communication buffers become free late.
+
+    FSDP1 gathers parameters in a stream of its own and marks the memory as used by the computation's
+    (torch.Tensor.record_stream). The allocator then reuses a released block only when the GPU has passed the
+    release; how far the CPU is ahead decides what is reserved, and it differs from step to step. FSDP2 marks
+    nothing. The delay is imposed here: a release takes effect after up to `most` further allocations of such
+    buffers, drawn at random. torch's FSDP1 waits once two gathered units are not yet released
+    (limit_all_gathers, torch/distributed/fsdp/_limiter_utils.py), which bounds the delay by 2.
+    """
+
+    def __init__(
+        self, kinds: Sequence[str], most: int, seed: int, settings: AllocatorSettings | None = None
+    ) -> None:
+        self.allocator = CachingAllocator(settings)
+        self._kinds, self._most, self._random = kinds, most, Random(seed)
+        self._blocks: dict[int, AllocatorBlock] = {}
+        self._late: list[tuple[int, AllocatorBlock]] = []  # (the allocation that it waits for, the block)
+        self._gathered = 0
+
+    def serve(self, events: Sequence[MemoryEvent]) -> None:
+        """Allocate and release in order."""
+        for storage, delta_B, _, stream in events:
+            gathers = self._kinds[storage] == COMMUNICATION
+            if delta_B > 0:
+                if gathers:
+                    self._release_due()
+                    self._gathered += 1
+                self._blocks[storage] = self.allocator.allocate(delta_B, GATHER_STREAM if gathers else stream)
+            elif gathers and (delay := self._random.randint(0, self._most)):
+                self._late.append((self._gathered + delay, self._blocks.pop(storage)))
+            else:
+                self.allocator.release(self._blocks.pop(storage))
+
+    def rename(self, numbers: Mapping[int, int]) -> None:
+        """Give live storages other numbers."""
+        blocks = {new: self._blocks.pop(old) for old, new in numbers.items()}
+        self._blocks.update(blocks)
+
+    def _release_due(self) -> None:
+        """Release what has waited for as many allocations as it should: before the next one is served."""
+        due = [block for when, block in self._late if when <= self._gathered]
+        self._late = [one for one in self._late if one[0] > self._gathered]
+        for block in due:
+            self.allocator.release(block)

@@ -11,19 +11,94 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import fmean, stdev
 
 import torch
 
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.fsdp_versions.delayed_release import reserved_by_step
-from suites.fsdp_versions.shared_ranks import ShardingRanks, Subject, baseline, shared, shared_techniques
-from suites.fsdp_versions.workload import Workload
+from suites.profiling import allocator_events
+from suites.profiling.allocator_events import reserved_by_step
+from suites.profiling.workload import FsdpVersionsWorkload
 from suites.training import correctness
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.techniques import Techniques
+from suites.training.ranks.shared_trainers import SharedTrainers
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step, strategy_of
 from suites.training.techniques import apply_techniques as with_techniques
+
+TIMEOUT_S = 300.0
+
+
+class ShardingRanks(SharedTrainers):
+    """A pool, and the variants that have trainers on it."""
+
+    def __init__(self, ranks: int) -> None:
+        self.backend = backend_of(ranks)
+        places = [
+            RankLocation((), {"OMP_NUM_THREADS": "1", "LOCAL_RANK": str(rank)}) for rank in range(ranks)
+        ]
+        super().__init__(RankPool(places, "127.0.0.1", self.backend, TIMEOUT_S), allocator_events)
+        self.call("use_ring")
+
+    def leave(self, key: str | None) -> None:
+        """Release a variant's trainers, if it has any; with the last of them the ranks end."""
+        super().leave(key)
+        if not self.variants:
+            self.pool.close()
+            shared.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def shared(workload: FsdpVersionsWorkload) -> ShardingRanks:
+    """Return the ranks of all variants of a workload."""
+    return ShardingRanks(workload.dp_size)
+
+
+def backend_of(ranks: int) -> str:
+    """Return NCCL where each rank has a GPU, gloo where there is none; raises `Unavailable` for too few."""
+    seen = torch.cuda.device_count()
+    if seen == 0:
+        return "gloo"
+    if seen < ranks:
+        raise Unavailable(f"{ranks} ranks need a GPU each, and there are {seen}")
+    return "nccl"
+
+
+def shared_techniques(workload: FsdpVersionsWorkload) -> Techniques:
+    """Return the techniques that plain PyTorch has too where a variant is compared with it."""
+    chosen: list[str | dict[str, dict[str, str]]] = [{"attention": {"kernel": "flash"}}]
+    if workload.precision == "bf16":
+        chosen.append("mixed_precision")
+    if workload.checkpointing:
+        chosen.append("activation_checkpointing")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant: a training step under FSDP1 or FSDP2."""
+
+    workload: FsdpVersionsWorkload
+    step: TrainingStep
+
+    @property
+    def version(self) -> str:
+        """Return "fsdp1" or "fsdp2"."""
+        return str(strategy_of(self.step))
+
+    def with_step(self, step: TrainingStep) -> Subject:
+        """Return the subject with another training step."""
+        return replace(self, step=step)
+
+
+def baseline(workload: FsdpVersionsWorkload, seed: int) -> Subject:
+    """Return the step under FSDP1, whose units are the layers."""
+    techniques = [*shared_techniques(workload), "fsdp1"]
+    return Subject(workload, build_step(workload.training, techniques, seed))
+
 
 KEYS = itertools.count()
 
@@ -34,7 +109,7 @@ UPDATES = 8
 """Updates of a sample: their mean is a step's time, and their spread that of steps."""
 
 DELAYS = (1, 2)
-"""Most allocations for which releases of FSDP1's gathered parameters are late; see `delayed_release`."""
+"""Most allocations for which releases of FSDP1's gathered parameters are late; see `DelayedAllocator`."""
 
 SEEDS, REPEATED = 5, 4
 """Draws of the delays, and steps in each."""
@@ -44,7 +119,7 @@ AT_ONCE = "released at once"
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the step under FSDP1."""
-    given = Workload(**workload)
+    given = FsdpVersionsWorkload(**workload)
     head_size = given.hidden_size // given.num_attention_heads
     if head_size % 2:
         raise Unavailable(f"rotary positions need an even head size, not {head_size}")
@@ -81,8 +156,7 @@ def prepare(subject: Subject) -> Session:
     ranks = shared(subject.workload)
     session = Session(subject, ranks, key)
     try:
-        ranks.variants.add(key)
-        ranks.call("make", key=key, step=subject.step.described)
+        ranks.enter(key, subject.step)
     except BaseException:
         close(session)
         raise

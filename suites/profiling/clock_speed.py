@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
-from harness.instruments.control_group import LEAST_QUOTA_S
+from harness.instruments.control_group import LEAST_QUOTA_S, CpuQuota
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Json, Origin, Reading, Unavailable
-from suites.clock_speed.shared_ranks import Instants, PacedRanks, shared
-from suites.clock_speed.speed_model import (
+from suites.profiling import paced_updates
+from suites.profiling.speed_model import (
     SHARED,
     Dwell,
     MeanParts,
@@ -29,8 +34,116 @@ from suites.clock_speed.speed_model import (
     slowdowns,
     step_ends_s,
 )
-from suites.clock_speed.workload import Workload
+from suites.profiling.workload import ClockSpeedWorkload
 from suites.training import correctness
+from suites.training.ranks.shared_trainers import SharedTrainers
+
+
+class ImposedSpeeds:
+    """A quota for each process; at speed 1 it may use `core_share` of a core. Raises `Unavailable`."""
+
+    def __init__(self, pids: Sequence[int], core_share: float, period_s: float) -> None:
+        self._core_share, self._period_s = core_share, period_s
+        self._quotas: list[CpuQuota] = []
+        self._set: list[float | None] = [None] * len(pids)
+        with ExitStack() as stack:
+            for pid in pids:
+                quota = stack.enter_context(CpuQuota())
+                quota.enter(pid)
+                self._quotas.append(quota)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Remove the quotas."""
+        self._stack.close()
+
+    def impose(self, speeds: Sequence[float | None]) -> None:
+        """Give each process its speed from now on; None: no limit. A speed that stays is not set again.
+
+        Because the kernel starts a new period where a quota is set, with all of it unused.
+        """
+        for index, speed in enumerate(speeds):
+            if speed != self._set[index]:
+                share = None if speed is None else speed * self._core_share
+                self._quotas[index].limit(share, self._period_s)
+                self._set[index] = speed
+
+    @contextmanager
+    def following(self, dwells: Iterator[tuple[float, ...]], dwell_s: float) -> Iterator[list[Dwell]]:
+        """Impose dwell after dwell in the block, each for `dwell_s`; 0: the first one throughout.
+
+        The list gets what was imposed and when, by time.monotonic. At the end nothing is limited.
+        """
+        imposed: list[Dwell] = []
+        ended = threading.Event()
+        errors: list[BaseException] = []
+
+        def follow(due_s: float) -> None:
+            try:
+                while not ended.wait(max(due_s - time.monotonic(), 0)):
+                    self._next(dwells, imposed)
+                    due_s += dwell_s
+            except BaseException as error:
+                errors.append(error)
+
+        self._next(dwells, imposed)
+        thread = threading.Thread(target=follow, args=(imposed[0].begin_s + dwell_s,), daemon=True)
+        if dwell_s:
+            thread.start()
+        try:
+            yield imposed
+        finally:
+            ended.set()
+            if dwell_s:
+                thread.join()
+            self.impose([None] * len(self._quotas))
+        if errors:
+            raise errors[0]
+
+    def _next(self, dwells: Iterator[tuple[float, ...]], imposed: list[Dwell]) -> None:
+        speeds = next(dwells)
+        self.impose(speeds)
+        imposed.append(Dwell(time.monotonic(), speeds))
+
+
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+Instants = Sequence[Mapping[str, Sequence[float]]]
+
+
+class PacedRanks(SharedTrainers):
+    """A pool with a speed for each rank, and the variants that have trainers on it."""
+
+    def __init__(self, workload: ClockSpeedWorkload) -> None:
+        super().__init__(RankPool([RankLocation((), ALONE)] * workload.dp_size, "127.0.0.1"), paced_updates)
+        try:
+            self.speeds = ImposedSpeeds(self.pool.pids, workload.core_share, workload.quota_period_s)
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def paced(
+        self, key: str, count: int, dwells: Iterator[tuple[float, ...]], dwell_s: float
+    ) -> tuple[Instants, list[Dwell]]:
+        """Run updates at imposed speeds; return their instants on each rank, and what was imposed."""
+        with self.speeds.following(dwells, dwell_s) as imposed:
+            instants = self.call("instants", key=key, count=count)
+        return instants, imposed
+
+    def leave(self, key: str | None) -> None:
+        """Release a variant's trainers, if it has any; with the last of them the ranks end."""
+        super().leave(key)
+        if not self.variants:
+            self.speeds.close()
+            self.pool.close()
+            shared.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def shared(workload: ClockSpeedWorkload) -> PacedRanks:
+    """Return the ranks of all variants of a workload."""
+    return PacedRanks(workload)
+
 
 KEYS = itertools.count()
 SEEDS = itertools.count()
@@ -41,7 +154,7 @@ WARM_UP = 3
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the step with every rank at full speed."""
-    given = Workload(**workload)
+    given = ClockSpeedWorkload(**workload)
     head_size = given.hidden_size // given.num_attention_heads
     if head_size % 2:
         raise Unavailable(f"rotary positions need an even head size, not {head_size}")
@@ -49,7 +162,7 @@ def build(workload: Json, seed: int) -> Subject:
     return baseline(given, seed)
 
 
-def validate_quota(workload: Workload) -> None:
+def validate_quota(workload: ClockSpeedWorkload) -> None:
     """Raise `Unavailable` where a slow rank's quota is below what the kernel allows."""
     least_s = workload.core_share * workload.slow * workload.quota_period_s
     if least_s < LEAST_QUOTA_S:
@@ -79,8 +192,7 @@ def prepare(subject: Subject) -> Session:
         )
     session = Session(subject, shared(workload), f"{subject.speeds.pattern} {next(KEYS)}")
     try:
-        session.ranks.variants.add(session.key)
-        session.ranks.call("make", key=session.key, step=subject.step.described)
+        session.ranks.enter(session.key, subject.step)
         session.ranks.call("watch_arrivals", key=session.key)
     except BaseException:
         close(session)
