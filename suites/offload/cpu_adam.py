@@ -11,7 +11,7 @@ import torch
 
 from harness.instruments.distributed import deepspeed_ops
 from harness.records import HostInfo
-from suites.host_optimizer.subject import ADAMW, Subject
+from suites.offload.host_optimizer import ADAMW, Subject
 
 
 def unavailable(host: HostInfo) -> str | None:

@@ -1,17 +1,19 @@
-"""The host_optimizer suite's types: the tensors that all variants update, and how a variant updates them.
+"""The host_optimizer suite: which implementation of AdamW updates parameters fastest on the host's CPU.
 
-The correctness check: parameters and moments against AdamW in float64, written from its formula.
-
-Part of `check`. An error is |ours - float64| over the largest movement of the same tensor: an update moves a
-parameter by a thousandth of its size, so an error relative to its size would accept one that never moved.
+The baseline is torch.optim.AdamW's for-loop. It always runs on the CPU, where ZeRO-Offload leaves the update.
+All variants of a workload update the same tensors, in turn; their drifting values do not change the work.
+Cells of one workload are timed together: see harness/sweep/worker/interleaved_group.py for the order of the
+calls below. Parameters and moments are compared with AdamW in float64, written from its formula.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -19,9 +21,11 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from harness.instruments.timing.stopwatch import Stopwatch
-from harness.records import WrongResult
-from suites.host_optimizer.workload import Workload
+from harness.instruments.memory.allocator import watch
+from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
+from harness.records import Json, Origin, Reading, WrongResult
+from suites.offload.workload import HostOptimizerWorkload
+from suites.training.optimizers.optimizers import ADAMW_FLOPS
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 """Settings of every variant, so that the work is equal: torch.optim.AdamW's defaults."""
@@ -58,7 +62,7 @@ def in_a_tensor() -> Tensor:
 class Subject:
     """How a variant updates. `count` makes the number of updates done (none) in the optimizer's own type."""
 
-    workload: Workload
+    workload: HostOptimizerWorkload
     seed: int
     make: MakeTorchOptimizer
     implementation: str
@@ -78,7 +82,7 @@ def optimizer_of(subject: Subject, tensors: WorkloadTensors) -> torch.optim.Opti
     return optimizer
 
 
-def made(workload: Workload, seed: int) -> WorkloadTensors:
+def made(workload: HostOptimizerWorkload, seed: int) -> WorkloadTensors:
     """Return normal parameters and gradients and zero moments; the same for the same seed."""
     generator, size = torch.Generator().manual_seed(seed), workload.parameters // workload.tensors
     tensors = WorkloadTensors()
@@ -100,7 +104,7 @@ class Session:
     max_error: float = math.nan
 
 
-_shared: WeakValueDictionary[tuple[Workload, int], WorkloadTensors] = WeakValueDictionary()
+_shared: WeakValueDictionary[tuple[HostOptimizerWorkload, int], WorkloadTensors] = WeakValueDictionary()
 
 
 def shared(subject: Subject) -> WorkloadTensors:
@@ -117,7 +121,7 @@ def shared(subject: Subject) -> WorkloadTensors:
     return tensors
 
 
-def require_memory(workload: Workload) -> None:
+def require_memory(workload: HostOptimizerWorkload) -> None:
     """Raise MemoryError before an allocation that would take all of the machine's memory."""
     need_B = HELD_B * workload.parameters + 2 * COPY_B
     free_B = psutil.virtual_memory().available
@@ -136,7 +140,7 @@ TOLERANCE = 1e-3
 update to half of 2^-21, may be off by 1.4e-6, and the largest moves by about 3e-3: 5e-4. Moments are closer:
 1 - 0.999 taken in fp32 is off by 1.3e-5 of itself."""
 
-AWKWARD = Workload(3 * 10_007, 3)
+AWKWARD = HostOptimizerWorkload(3 * 10_007, 3)
 """Length of three vectors: a prime, so a multiple of no vector width and no number of threads."""
 
 LOOKED_AT = 2**20
@@ -157,7 +161,7 @@ def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, T
     return p_N, m_N, v_N
 
 
-def check(session: Session) -> float:
+def check_result(session: Session) -> float:
     """Return the worst error; raise WrongResult where one is above `TOLERANCE`, or not finite.
 
     Checks awkward lengths, and the tensors that are timed, with the optimizer that is timed. The latter have
@@ -209,3 +213,100 @@ def error_of(ours_N: Tensor, due_N: Tensor, begun_N: Tensor, what: str) -> float
             f"updates: off by {error:.1e} of the largest movement, allowed {TOLERANCE:.0e}"
         )
     return error
+
+
+CPU = torch.device("cpu")
+
+BYTES = 28
+"""Least bytes moved per parameter: it and two moments read and written, its gradient read, each 4 B."""
+
+COPIES = 9
+"""Number of copies; each is a sample of the bandwidth."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline; its tensors are made when they are first needed."""
+    return Subject(
+        HostOptimizerWorkload(**workload), seed, torch_adamw(foreach=False, fused=False), "for-loop"
+    )
+
+
+def prepare(subject: Subject) -> Session:
+    """Create the tensors, which all variants of a process share; raises MemoryError where they do not fit."""
+    tensors = shared(subject)
+    optimizer = optimizer_of(subject, tensors)
+    return Session(subject, tensors, optimizer, stopwatch(optimizer.step, CPU))
+
+
+def check(session: Session) -> None:
+    """Compare the variant's updates with float64; raises `WrongResult`."""
+    session.max_error = check_result(session)
+
+
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return the conditions that a claim about speed may name."""
+    subject = session.subject
+    return {
+        "device": "cpu",
+        "cpu": cpu_model(),
+        "implementation": subject.implementation,
+        "parameters": str(subject.workload.parameters),
+        "tensors": str(subject.workload.tensors),
+        "dtype": "fp32",
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name, as the kernel reports it."""
+    lines = file.read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
+
+
+def read_once(session: Session) -> Iterator[Reading]:
+    """Yield what is read once.
+
+    This is traffic and FLOPs by formula, the check's error, the host's bandwidth, and the page faults and
+    memory of one update.
+    """
+    update, workload = session.optimizer.step, session.subject.workload
+    yield Reading("bytes_moved", "B", BYTES * workload.parameters, Origin.CALCULATED)
+    yield Reading("flops", "1", ADAMW_FLOPS * workload.parameters, Origin.CALCULATED)
+    yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "float64")
+    yield from copy_bandwidth()
+    yield Reading("page_faults", "1", page_faults(update), Origin.MEASURED)
+    yield Reading("peak_memory", "B", peak_memory(update), Origin.MEASURED)
+
+
+def copy_bandwidth() -> Iterator[Reading]:
+    """Yield bytes read and written over the time of a copy into memory that is already mapped."""
+    source = torch.ones(COPY_B, dtype=torch.uint8)
+    copying = stopwatch(partial(torch.zeros_like(source).copy_, source), CPU)
+    for _ in range(COPIES):
+        for reading in copying.window():
+            if reading.metric == "time":
+                yield Reading("copy_bandwidth", "B/s", 2 * COPY_B / reading.value, Origin.MEASURED)
+
+
+def page_faults(update: Callable[[], object]) -> int:
+    """Yield the number of pages that the kernel has to map and clear in one update."""
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    update()
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+
+
+def peak_memory(update: Callable[[], object]) -> float:
+    """Yield the most live bytes in one update beyond those before it, by the allocator's events."""
+    with watch(CPU) as watched:
+        watched.mark("update")
+        update()
+    return float(watched.peaks[0].live_B)
+
+
+def sample(session: Session) -> Iterator[Reading]:
+    """Time one window of updates: seconds per update, and the bandwidth reached with the least traffic."""
+    for reading in session.stopwatch.window():
+        yield reading
+        if reading.metric == "time":
+            moved_B = BYTES * session.subject.workload.parameters
+            yield Reading("bandwidth", "B/s", moved_B / reading.value, Origin.MEASURED)
