@@ -18,10 +18,7 @@ from suites.training.offload.deepspeed_offload import Offload
 from suites.training.offload.host_memory import HostMemory
 from suites.training.resources import Resources
 
-MAKE = (
-    "import sys, time; from suites.offload import swap_folder; "
-    "print(swap_folder.make(sys.argv[1]), flush=True)"
-)
+MAKE = "import sys, time; from suites.offload import ranks; print(ranks.make(sys.argv[1]), flush=True)"
 
 
 def made_by_another(folder: Path, then: str) -> tuple[Path, "subprocess.Popen[str]"]:
