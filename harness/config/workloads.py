@@ -48,7 +48,8 @@ def workloads(
         checked[name] = check_fields(where, every[name], fields)
         check_relations(where, checked[name], fields)
         if checked[name].get("model") is not None:
-            check_model(f"{where}.model", checked[name]["model"])
+            model = check_model(f"{where}.model", checked[name]["model"])
+            checked[name] = {**checked[name], "model": model}
     for name, given in references.items():
         needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
         if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
@@ -63,9 +64,9 @@ def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"suite.model={suite['model']}: this suite takes no model code")
     if suite["workload_from"] is not None:
         raise ConfigError("suite.model: suite.workload_from is a model too; give one of the two")
-    check_model("suite.model", suite["model"])
+    model = check_model("suite.model", suite["model"])
     every = {
-        name: {**one, "model": suite["model"]} if isinstance(one, dict) else one
+        name: {**one, "model": model} if isinstance(one, dict) else one
         for name, one in suite["workloads"].items()
     }
     return {**suite, "workloads": every}

@@ -87,19 +87,31 @@ INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages, of which one file is read and not all that it imports."""
 
 
-def check_model(where: str, value: Any) -> None:
-    """Raise ConfigError unless `value` is `package.module:function` and the module's file is found."""
+MOVED = {"suites.memory_published.models": "suites.published.models"}
+"""Modules of models that have another name in earlier records, and in commands that reports print of them."""
+
+
+def current_model(value: str) -> str:
+    """Return `package.module:function` with the name that the module has now."""
+    module, colon, function = value.partition(":")
+    return f"{MOVED.get(module, module)}{colon}{function}"
+
+
+def check_model(where: str, value: Any) -> str:
+    """Return `package.module:function` as it is called now; raises ConfigError where it has no such file."""
     if not isinstance(value, str) or not FORM.fullmatch(value):
         raise ConfigError(f"{where}={shown(value)}: expected package.module:function")
-    module = value.partition(":")[0]
+    model = current_model(value)
+    module = model.partition(":")[0]
     if _spec(module) is None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
-        model_digest(value)
+        model_digest(model)
     except ConfigError as error:
         raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
+    return model
 
 
 @cache

@@ -9,15 +9,18 @@ import torch
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Reading, Unavailable
-from suites.memory_published import megatron
-from suites.memory_published import suite as memory_published
-from suites.memory_published.workload import Workload
+from suites.published import megatron, memory_published
+from suites.published.workload import MemoryPublishedWorkload
 from suites.training.layouts.account import worst_peak
 
 (RUN,) = load(["suite=memory_published"])
-ROWS = {name: Workload(**row) for name, row in RUN.workloads.items() if row["program"] == "megatron"}
+ROWS = {
+    name: MemoryPublishedWorkload(**row)
+    for name, row in RUN.workloads.items()
+    if row["program"] == "megatron"
+}
 FEW_TOKENS = "megatron_allgather_ep8_gb200"
-GPT = Workload(
+GPT = MemoryPublishedWorkload(
     program="megatron", num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8,
     intermediate_size=256, vocab_size=1024, seq_len=128, micro_batch_size=3, max_position_embeddings=128,
     norm="layer", mlp="gelu", position="learned", bias=True, dropout=0.1, architecture="hopper",

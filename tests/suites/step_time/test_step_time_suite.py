@@ -8,9 +8,8 @@ import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.sweep.store import read_records
-from suites.step_time import leave_out, scores
-from suites.step_time import suite as step_time
-from suites.step_time.suite import PREDICTORS, on_file, steps_of
+from suites.published import leave_out, scores, step_time
+from suites.published.step_time import PREDICTORS, on_file, steps_of
 from suites.training.step_time.published.steps import published, ran
 from suites.training.step_time.published.typed import typed_step
 from suites.training.step_time.rates.constants import StepConstants

@@ -1,6 +1,6 @@
 """Predict published steps with constants that were fitted without them.
 
-    python -m suites.step_time.leave_out
+    python -m suites.published.leave_out
 
 writes left_out.jsonl of this folder, in a quarter of an hour.
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from suites.step_time.suite import FOLDER
+from suites.published.step_time import FOLDER
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import published_steps
 from suites.training.step_time.prediction import PlannedSteps, predicted

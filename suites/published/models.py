@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suites.memory_published.litgpt import (
+from suites.published.litgpt import (
     litgpt_2023_lora,
     litgpt_2023_nf4,
     litgpt_2023_nf4_double,

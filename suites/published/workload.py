@@ -1,4 +1,4 @@
-"""A workload of the memory_published suite: a published peak, and the training step that had it."""
+"""Workloads of the suites about published values: a peak of memory, and sources of seconds per step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DEEPSPEEDS = OnlyWith("program", ("deepspeed",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(training.Workload):
-    """A published peak; its `model` is one of suites/memory_published/models.py."""
+class MemoryPublishedWorkload(training.Workload):
+    """A published peak; its `model` is one of suites/published/models.py."""
 
     max_position_embeddings: PositiveInt  # the longest sequence
     micro_batch_size: PositiveInt  # sequences of one micro-batch on one rank
@@ -74,3 +74,11 @@ class Workload(training.Workload):
     def published_B(self) -> float | None:
         """Return the published peak in bytes; None where nothing was published."""
         return None if self.published is None else self.published * UNITS_B[self.unit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeWorkload:
+    """The sources whose steps are compared."""
+
+    sources: list[Any]  # as `source` of a published step names them
+    source: str = ""  # who published them, where

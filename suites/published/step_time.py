@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import Json, Note, Reading
-from suites.step_time import scores
-from suites.step_time.scores import Predictions
-from suites.step_time.workload import Workload
+from suites.published import scores
+from suites.published.scores import Predictions
+from suites.published.workload import StepTimeWorkload
 from suites.training.step_time.published.steps import PublishedStep, published, with_and_without_attention
 from suites.training.step_time.questions import answers
 
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 class Subject:
     """Published steps of some sources."""
 
-    workload: Workload
+    workload: StepTimeWorkload
     steps: Sequence[PublishedStep]
 
 
@@ -89,7 +89,7 @@ PREDICTORS: Mapping[str, Predictor] = {
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the published steps of the workload's sources."""
-    given = Workload(**workload)
+    given = StepTimeWorkload(**workload)
     return Subject(given, steps_of(given.sources))
 
 

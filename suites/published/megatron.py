@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
-from suites.memory_published.workload import Workload
+from suites.published.workload import MemoryPublishedWorkload
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
@@ -39,7 +39,7 @@ class MegatronPeak(NamedTuple):
         return self.states + self.activations + self.logits + self.communication + self.workspaces
 
 
-def published_peak(workload: Workload) -> MegatronPeak:
+def published_peak(workload: MemoryPublishedWorkload) -> MegatronPeak:
     """Return the peak of the stage that takes the most; of a published peak, that of the last rank.
 
     The last rank writes Megatron-LM's log (training/global_vars.py). Raises `Unavailable` for a layout or a
@@ -61,7 +61,7 @@ def published_peak(workload: Workload) -> MegatronPeak:
     return with_workspaces(peak, workload)
 
 
-def with_workspaces(peak: LayoutPeak, workload: Workload) -> MegatronPeak:
+def with_workspaces(peak: LayoutPeak, workload: MemoryPublishedWorkload) -> MegatronPeak:
     """Return the peak of one layout with the workspaces that its environment asked for."""
     of = MegatronPeak(*(getattr(peak, name)[0].item() for name in MegatronPeak._fields))
     if workload.cublas_workspace_B is None:
@@ -73,7 +73,7 @@ def with_workspaces(peak: LayoutPeak, workload: Workload) -> MegatronPeak:
 BIASES = ("qkv_bias", "attention_output_bias", "mlp_bias", "expert_bias")
 
 
-def shape_of(workload: Workload) -> TransformerShape:
+def shape_of(workload: MemoryPublishedWorkload) -> TransformerShape:
     """Return the model's shape; `shape_fields` are added to those that all workloads have."""
     learned = workload.position == "learned"
     given: dict[str, Any] = {
@@ -97,7 +97,7 @@ def shape_of(workload: Workload) -> TransformerShape:
     return TransformerShape(**fields)
 
 
-def layout_of(workload: Workload) -> Layouts:
+def layout_of(workload: MemoryPublishedWorkload) -> Layouts:
     """Return the layout, as arrays with one entry."""
     dp = workload.dp_size
     return Layouts.of(
@@ -121,7 +121,7 @@ def layout_of(workload: Workload) -> Layouts:
     )
 
 
-def training_of(workload: Workload) -> Training:
+def training_of(workload: MemoryPublishedWorkload) -> Training:
     """Return what the layout's step is besides."""
     return Training(
         seq_len=workload.seq_len,
