@@ -36,10 +36,11 @@ def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
 
 @pytest.mark.parametrize("suite", names("suite"))
 def test_every_module_of_an_optimization_has_a_yaml(suite):
-    folder = ROOT / "suites" / suite
+    folder = code_of(suite).folder
     modules = [*folder.glob("*.py"), *folder.glob("*/*.py")]
     applied = {file.stem for file in modules if re.search(r"^def apply\(", file.read_text(), re.M)}
-    assert applied <= set(optimizations(suite))
+    together = [one for one in names("suite") if code_of(one).folder == folder]
+    assert applied <= {name for one in together for name in optimizations(one)}
 
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from harness.bounds import Bounds
-from suites.interconnect_formula.step_bounds import Subject, validate_states
+from suites.interconnect.interconnect_formula import Subject, validate_states
 
 
 def gradient_accumulation(
