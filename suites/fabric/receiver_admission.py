@@ -18,8 +18,8 @@ from typing import Annotated
 import numpy as np
 
 from harness.bounds import Bounds, PositiveInt
-from suites.congestion.switch import Delay, Floats, Subject
-from suites.congestion.workload import Workload
+from suites.fabric.congestion import Delay, Floats, Subject
+from suites.fabric.workload import CongestionWorkload
 
 CLEAR_S = 0.5e-6
 """Time between two CTS; chosen here: a thread posts them one by one."""
@@ -60,7 +60,7 @@ class Admission:
 
     notifications = 0
 
-    def __init__(self, workload: Workload, seed: int, settings: Settings) -> None:
+    def __init__(self, workload: CongestionWorkload, seed: int, settings: Settings) -> None:
         count, half = workload.senders, workload.steps(workload.rtt_s / 2)
         parts = math.ceil(workload.message_B / settings.slot_B)
         self._part_B = workload.message_B / parts

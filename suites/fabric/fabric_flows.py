@@ -14,10 +14,18 @@ from dataclasses import dataclass, replace
 from harness.instruments.network.leaf_spine import clos as placements
 from harness.instruments.network.leaf_spine.clos import Clos, IntArray
 from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate
-from harness.instruments.network.leaf_spine.routing import flows_of
+from harness.instruments.network.leaf_spine.routing import Routed, flows_of
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
-from suites.fabric_flows.subject import Subject
-from suites.fabric_flows.workload import Workload
+from suites.fabric.workload import FabricFlowsWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Routed):
+    """A workload under one variant's routing."""
+
+    workload: FabricFlowsWorkload
+    seed: int
+
 
 ROUNDING = 1e-9
 """Relative error of sums of bytes."""
@@ -33,7 +41,7 @@ class Session:
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for an impossible fabric or a job that it has no room for."""
-    subject = Subject(Workload(**workload), seed)
+    subject = Subject(FabricFlowsWorkload(**workload), seed)
     try:
         _, nic_HG = place(subject, 0)
         flows_of(subject.workload.collective, nic_HG, subject.workload.buffer_B)
@@ -48,8 +56,7 @@ def place(subject: Subject, placement: int) -> tuple[Clos, IntArray]:
     Raises ValueError where the fabric is impossible or the ranks do not fit.
     """
     workload, seed = subject.workload, placements.round_seed(subject.seed, placement)
-    rates = workload.nic_B_per_s, workload.uplink_B_per_s
-    clos = Clos(workload.racks, workload.nics_per_rack, workload.spines, *rates)
+    clos = workload.clos()
     nic_HG = placements.place(clos, workload.placement, workload.ranks, workload.ranks_per_node, seed)
     failed = placements.failed_links(clos, nic_HG, workload.failed_uplinks, seed)
     return replace(clos, failed=failed), nic_HG

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from suites.congestion.switch import Bools, Delay, Floats, Subject
-from suites.congestion.workload import Workload
+from suites.fabric.congestion import Bools, Delay, Floats, Subject
+from suites.fabric.workload import CongestionWorkload
 
 PACKET_B = 1024.0  # chosen here: an MTU of RoCE
 NOTIFY_S = 50e-6  # at most one notification (CNP) per flow in this time
@@ -72,7 +72,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 class Dcqcn:
     """The notification and reaction points of all flows. Rates in B/s."""
 
-    def __init__(self, workload: Workload, seed: int, marking: Marking) -> None:
+    def __init__(self, workload: CongestionWorkload, seed: int, marking: Marking) -> None:
         count = workload.senders
         self._line, self._dt_s, self._marking = workload.rate_B_per_s, workload.dt_s, marking
         # The notification point.
