@@ -6,19 +6,66 @@ The account of suites/training answers. Nothing is allocated or run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from harness.answer import Answer
+from harness.question import Question, question_of
 from harness.records import Json, Origin, Reading
-from suites.layouts.subject import Subject, built
-from suites.layouts.workload import Workload
+from suites.seconds.workload import LayoutsWorkload
 from suites.training import account_engine
+from suites.training.layouts.search import LayoutSubject
+from suites.training.of_question import subject_of
+
+
+class Subject(NamedTuple):
+    """A workload as a question that was checked."""
+
+    workload: LayoutsWorkload
+    checked: LayoutSubject
+
+
+def built(workload: LayoutsWorkload) -> Subject:
+    """Return the subject; raises `Unavailable` for a model without a shape, or what does not divide."""
+    return Subject(workload, subject_of(question(workload), workload.architecture))
+
+
+def question(workload: LayoutsWorkload) -> Question:
+    """Return a workload as a question."""
+    return question_of(
+        config=workload.hf_config,
+        devices=workload.gpus,
+        memory_B=workload.usable_memory_B,
+        gpus_per_node=workload.gpus_per_node,
+        seq_len=workload.seq_len,
+        micro_batch_size=workload.micro_batch_size,
+        global_batch_size=workload.global_batch_size,
+        search=workload.search,
+        tp=workload.tp,
+        pp=workload.pp,
+        cp=workload.cp,
+        ep=workload.ep,
+        etp=workload.etp,
+        virtual_stages=workload.virtual_stages,
+        zero=workload.zero,
+        shard_size=workload.shard_size,
+        sequence_parallel=workload.sequence_parallel,
+        precision=workload.precision,
+        optimizer=workload.optimizer,
+        recompute=workload.recompute,
+        recompute_modules=workload.recompute_modules,
+        dispatcher=workload.dispatcher,
+        offload=() if workload.offload == "none" else (workload.offload,),
+        fused_loss=workload.fused_loss,
+        program=workload.program,
+    )
+
 
 METHOD = "account"
 
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the question; raises `Unavailable` where its layout does not divide."""
-    return built(Workload(**workload))
+    return built(LayoutsWorkload(**workload))
 
 
 def check(subject: Subject) -> None:

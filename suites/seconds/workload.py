@@ -1,12 +1,14 @@
-"""A workload of the limits suite: a published training step, a run to calculate, and the inputs of both."""
+"""Workloads of the suites about training steps at scale, which are calculated, not run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
+from harness.question import Dispatcher, ProgramName
 from suites.training.step_time.collectives import NodeLinks
+from suites.training.workload import Architecture
 
 PUBLISHED = OnlyWith("kind", ("published",))
 RUN = OnlyWith("kind", ("run",))
@@ -14,7 +16,7 @@ CALCULATED = OnlyWith("kind", ("run", "curve", "what_if"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class LimitsWorkload:
     """A training step that others measured, or training runs whose best layout is searched."""
 
     # published: the step of a stated layout, compared with what others measured. run: one training compute.
@@ -123,3 +125,66 @@ class Workload:
     def gpus(self) -> int:
         """Return the GPUs of a published step."""
         return self.tp_size * self.pp_size * self.cp_size * self.dp_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGainsWorkload:
+    """A training step."""
+
+    # of the model: names of a Hugging Face config, and `gated_mlp`
+    sizes: dict[str, Any] = field(hash=False)
+    program: ProgramName = "megatron"  # whose code trains; of megatron, a recipe of NeMo
+    device: str = "h100_80gb"  # a name of conf/hardware
+    gpus: PositiveInt
+    gpus_per_node: PositiveInt = 8
+    network_B_per_s: Annotated[float, Bounds(above=0)] = 50e9  # between nodes, per GPU and direction
+    seq_len: PositiveInt
+    global_batch_size: PositiveInt  # sequences
+    precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
+    layout: dict[str, Any] = field(hash=False)  # tp, pp, cp, zero, virtual_stages, micro_batch_size, …
+    attention: Literal["fused", "explicit"] = "fused"  # explicit: from a score matrix in memory
+    tensor_overlap: bool = True  # tensor-parallel collectives run while matmuls do
+    gpu_hour_USD: Annotated[float, Bounds(above=0)] | None = None
+    run_tokens: Annotated[float, Bounds(above=0)] | None = None  # of a training run, whose cost is asked
+    source: str = ""
+
+    @property
+    def tokens(self) -> float:
+        """Return the tokens of a step."""
+        return float(self.global_batch_size * self.seq_len)
+
+
+Bytes = Annotated[float, Bounds(above=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutsWorkload:
+    """A model and its GPUs. `tp` to `zero` describe one layout; `search` tries all."""
+
+    hf_config: dict[str, Any] = field(hash=False)  # the content of a config.json
+    gpus: PositiveInt = 1
+    gpus_per_node: PositiveInt = 8
+    seq_len: PositiveInt
+    global_batch_size: PositiveInt | None = None  # sequences of one update; None: not known
+    program: ProgramName = "megatron"  # whose code trains
+    precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
+    optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    fused_loss: bool = False
+    search: bool = False  # every layout; else the one below
+    tp: PositiveInt = 1
+    pp: PositiveInt = 1
+    cp: PositiveInt = 1
+    ep: PositiveInt = 1
+    etp: PositiveInt | None = None  # tensor-parallel ranks of one expert; None: tp of Megatron-LM, else 1
+    virtual_stages: PositiveInt = 1
+    zero: Annotated[int, Bounds(at_least=0, at_most=3)] = 1
+    shard_size: PositiveInt | None = None  # ranks of hybrid sharding; None: all data-parallel ones
+    micro_batch_size: PositiveInt = 1
+    recompute: Literal["none", "selective", "full"] = "none"
+    recompute_modules: list[Any] = field(default_factory=list, hash=False)  # of selective; []: core_attn
+    dispatcher: Dispatcher = "alltoall"  # of tokens to their experts
+    sequence_parallel: bool = True  # with tensor parallelism
+    usable_memory_B: Bytes = 85.0e9  # of one GPU
+    architecture: Architecture = "hopper"
+    source: str = ""

@@ -1,20 +1,31 @@
-"""What the suite reports of each kind of workload, as readings.
+"""The limits suite: how far can a training run be scaled before moving data limits it? Calculated.
 
-The limits suite's types: a published training step, a run to calculate, and the inputs of both.
+The same formulas first predict steps that others measured on up to 16,384 GPUs; nothing is fitted to them.
+Then they search the best layout of ever larger runs, after Erdil and Schneider-Joseph (arXiv 2411.01137) as
+far as their model is public.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from harness.records import Origin, Reading
-from suites.limits.formula import StepTime, model_of, published_time, tokens_of, utilization
-from suites.limits.search import best_run, latency_flop, stacked
-from suites.limits.walls import (
+from harness.records import Json, Origin, Reading, WrongResult
+from suites.seconds.formula import (
+    StepTime,
+    layout_of,
+    model_of,
+    published_time,
+    refuse_binary_units,
+    step_time,
+    tokens_of,
+    utilization,
+)
+from suites.seconds.search import BestRun, best_run, latency_flop, stacked
+from suites.seconds.walls import (
     PER_DECADE,
     QUANTILES,
     Walls,
@@ -27,7 +38,7 @@ from suites.limits.walls import (
     rank_correlation,
     walls_of,
 )
-from suites.limits.workload import Workload
+from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time.collectives import Amount
 
 
@@ -35,7 +46,7 @@ from suites.training.step_time.collectives import Amount
 class Subject:
     """A workload with the inputs that a variant gives it, and the seed of its draws."""
 
-    workload: Workload
+    workload: LimitsWorkload
     seed: int
     is_baseline: bool = True  # its walls get a band; those of variants are single values
 
@@ -54,12 +65,12 @@ def calculated(metric: str, unit: str, value: Amount, method: str = "") -> Readi
     return Reading(metric, unit, float(value), Origin.CALCULATED, method)
 
 
-def overlap_method(given: Workload) -> str:
+def overlap_method(given: LimitsWorkload) -> str:
     """Return the name of the assumption about overlap."""
     return {0.0: "exposed", 1.0: "hidden"}.get(given.overlap, f"overlap {given.overlap:g}")
 
 
-def published_readings(given: Workload) -> Iterator[Reading]:
+def published_readings(given: LimitsWorkload) -> Iterator[Reading]:
     """Yield the calculated step next to the published one, its speed-up over the smaller one, its parts."""
     method, time = overlap_method(given), published_time(given)
     step_s = float(time.total_s[0])
@@ -79,7 +90,7 @@ def published_readings(given: Workload) -> Iterator[Reading]:
     yield from scaling_readings(given, step_s, method)
 
 
-def scaling_readings(given: Workload, step_s: float, method: str) -> Iterator[Reading]:
+def scaling_readings(given: LimitsWorkload, step_s: float, method: str) -> Iterator[Reading]:
     """Yield sequences per second over those of the same model on fewer GPUs, calculated and published."""
     if given.from_step_s is None or given.from_dp_size is None or given.from_sequences is None:
         return
@@ -100,7 +111,7 @@ def part_readings(time: StepTime) -> Iterator[Reading]:
         yield calculated(f"part/{name.removesuffix('_s')}", "s", getattr(time, name)[0])
 
 
-def run_readings(given: Workload) -> Iterator[Reading]:
+def run_readings(given: LimitsWorkload) -> Iterator[Reading]:
     """Yield the best layout of one run, its utilization, and what it consists of."""
     best = best_run(given, given.training_flop)
     shape = best.shape
@@ -152,7 +163,7 @@ def wall_readings(walls: Walls, run: int, method: str) -> Iterator[Reading]:
     yield calculated("best_utilization", "1", walls.best[run], method)
 
 
-def band_readings(given: Workload, seed: int) -> Iterator[Reading]:
+def band_readings(given: LimitsWorkload, seed: int) -> Iterator[Reading]:
     """Yield quantiles of utilization and walls over draws of all uncertain inputs, and each draw's walls."""
     flop, draws = computes(PER_DECADE), drawn(given.draws, seed)
     stack = stacked(list(drawn_workloads(given, draws)))
@@ -175,7 +186,7 @@ def band_readings(given: Workload, seed: int) -> Iterator[Reading]:
     yield calculated("draws", "1", given.draws)
 
 
-def sensitivity_readings(given: Workload) -> Iterator[Reading]:
+def sensitivity_readings(given: LimitsWorkload) -> Iterator[Reading]:
     """Yield the walls at both ends of each input's range."""
     names, *ends = zip(*one_at_a_time(given), strict=True)
     for end, works in zip(("low", "high"), ends, strict=True):
@@ -185,7 +196,7 @@ def sensitivity_readings(given: Workload) -> Iterator[Reading]:
             yield calculated(f"wall_ends/{end}", "1", walls.ends[i], name)
 
 
-def what_if_readings(given: Workload) -> Iterator[Reading]:
+def what_if_readings(given: LimitsWorkload) -> Iterator[Reading]:
     """Yield the walls of each combination of inputs, by a method that names it."""
     methods, works = zip(*chosen(given), strict=True)
     walls = searched(works)
@@ -193,7 +204,99 @@ def what_if_readings(given: Workload) -> Iterator[Reading]:
         yield from wall_readings(walls, i, method)
 
 
-def searched(works: Sequence[Workload]) -> Walls:
+def searched(works: Sequence[LimitsWorkload]) -> Walls:
     """Return the walls of several workloads."""
     flop, stack = computes(PER_DECADE), stacked(works)
     return walls_of(stack, flop, curves(stack, len(works), flop))
+
+
+ROUNDING = 1e-9
+"""Relative rounding of sums."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline; raises `Unavailable` for confused units and layouts that do not divide."""
+    subject = Subject(LimitsWorkload(**workload), seed)
+    refuse_binary_units(subject.workload)
+    if subject.workload.kind == "published":
+        layout_of(subject.workload)
+    return subject
+
+
+def check(subject: Subject) -> None:
+    """Compare with bounds that no layout can pass; raises `WrongResult`."""
+    given = subject.workload
+    if given.kind == "published":
+        _refuse_impossible_step(given)
+    elif given.kind == "run":
+        _refuse_impossible_run(given, best_run(given, given.training_flop))
+
+
+def _refuse_impossible_step(given: LimitsWorkload) -> None:
+    """Raise `WrongResult` for a step that is shorter than its matmuls, or than its traffic, on all GPUs."""
+    step_s = float(published_time(given).total_s[0])
+    model = model_of(given)
+    least_s = (
+        6
+        * model.matmul_parameters
+        * tokens_of(given)
+        / (given.gpus * given.peak_FLOP_per_s * given.efficiency)
+    )
+    sums_B = 2 * given.gradient_B * model.layers * (model.attention_parameters + model.mlp_parameters)
+    replicas = given.dp_size * given.cp_size
+    traffic_s = sums_B / 2 / (given.tp_size * given.pp_size) * (1 - 1 / replicas) / given.node_link_B_per_s
+    if not np.isfinite(step_s) or step_s < max(least_s, traffic_s) * (1 - ROUNDING):
+        raise WrongResult(
+            f"a step takes {step_s:.4g} s; no layout takes less than {max(least_s, traffic_s):.4g} s"
+        )
+
+
+def _refuse_impossible_run(given: LimitsWorkload, best: BestRun) -> None:
+    """Raise `WrongResult` for a run above the efficiency of its kernels, or beyond what latency allows."""
+    if best.utilization > given.efficiency * (1 + ROUNDING):
+        raise WrongResult(f"utilization {best.utilization:.4g}; kernels reach {given.efficiency:.4g}")
+    if best.layout is None:
+        return
+    most = latency_flop(given)
+    if best.shape.training_flop > most * (1 + ROUNDING):
+        raise WrongResult(f"{best.shape.training_flop:.4g} FLOP finish in time; latency allows {most:.4g}")
+    again = step_time(given, best.shape.model, best.layout, best.shape.batch_tokens).total_s
+    if not np.allclose(again, best.step_s, rtol=ROUNDING) or best.step_s > best.shape.step_budget_s(given):
+        raise WrongResult(
+            f"the best layout takes {float(again[0]):.6g} s per step, not {best.step_s:.6g} s in time"
+        )
+
+
+def conditions(subject: Subject) -> Mapping[str, str]:
+    """Return the conditions that a claim may name, and what the values assume."""
+    given = subject.workload
+    shown = {
+        "device": "cuda",
+        "device_name": given.device_name,
+        "kind": given.kind,
+        "overlap": f"{given.overlap:g}",
+        "source": given.source,
+    }
+    if given.kind == "published":
+        layout = {
+            "TP": given.tp_size,
+            "PP": given.pp_size,
+            "CP": given.cp_size,
+            "DP": given.dp_size,
+            "stages per rank": given.virtual_stages,
+        }
+        return {**shown, "layout": ", ".join(f"{name} {size}" for name, size in layout.items() if size > 1)}
+    return {**shown, "run": f"{given.run_s / 86400:.0f} days"}
+
+
+def sample(subject: Subject) -> Iterator[Reading]:
+    """Calculate a published step, a run, the walls, or the walls for combinations of inputs."""
+    given = subject.workload
+    if given.kind == "published":
+        yield from published_readings(given)
+    elif given.kind == "run":
+        yield from run_readings(given)
+    elif given.kind == "curve":
+        yield from curve_readings(subject)
+    else:
+        yield from what_if_readings(given)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.instruments.transformer.flop import TRAINING_FLOP
-from suites.limits.formula import Model, ParallelLayout, StepTime, step_time, total_s
-from suites.limits.workload import Workload
+from suites.seconds.formula import Model, ParallelLayout, StepTime, step_time, total_s
+from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time.collectives import Amount, Floats
 
 WIDTHS = 12
@@ -44,12 +44,12 @@ class RunShape(NamedTuple):
         """Return the sequences of one batch."""
         return self.batch_tokens / self.model.seq_len
 
-    def step_budget_s(self, given: Workload) -> Amount:
+    def step_budget_s(self, given: LimitsWorkload) -> Amount:
         """Return the seconds that one step may take."""
         return given.run_s / self.steps
 
 
-def shape_of(given: Workload, training_flop: Amount) -> RunShape:
+def shape_of(given: LimitsWorkload, training_flop: Amount) -> RunShape:
     """Return the run of so many FLOP: 6 per parameter and token, with `tokens_per_parameter` tokens each."""
     parameters = (training_flop / (TRAINING_FLOP * given.tokens_per_parameter)) ** 0.5
     tokens = given.tokens_per_parameter * parameters
@@ -71,7 +71,7 @@ def shape_of(given: Workload, training_flop: Amount) -> RunShape:
     return RunShape(training_flop, parameters, tokens, np.minimum(batch, tokens), model)
 
 
-def latency_flop(given: Workload) -> float:
+def latency_flop(given: LimitsWorkload) -> float:
     """Return the largest run that latency of kernels alone allows, by a closed formula.
 
     However many GPUs share a step, its layers follow one another, and each takes 4 matmuls forward and 8
@@ -88,21 +88,21 @@ def latency_flop(given: Workload) -> float:
     return float(TRAINING_FLOP * given.tokens_per_parameter * parameters**2)
 
 
-def stacked(works: Sequence[Workload]) -> Workload:
+def stacked(works: Sequence[LimitsWorkload]) -> LimitsWorkload:
     """Return one workload; an input in which they differ is an array (R,), the others are numbers."""
     changed: dict[str, Any] = {}
-    for one in fields(Workload):
+    for one in fields(LimitsWorkload):
         values = [getattr(work, one.name) for work in works]
         if any(value != values[0] for value in values):
             changed[one.name] = np.array(values, dtype=float)
     return replace(works[0], **changed)
 
 
-def taken(stack: Workload, runs: NDArray[np.intp]) -> Workload:
+def taken(stack: LimitsWorkload, runs: NDArray[np.intp]) -> LimitsWorkload:
     """Return the workload of each of these runs, in their order."""
     arrays: dict[str, Any] = {
         one.name: value[runs]
-        for one in fields(Workload)
+        for one in fields(LimitsWorkload)
         if isinstance(value := getattr(stack, one.name), np.ndarray)
     }
     return replace(stack, **arrays) if arrays else stack
@@ -188,7 +188,7 @@ Indices = NDArray[np.intp]
 class Runs(NamedTuple):
     """Training runs as arrays (R,)."""
 
-    given: Workload  # stacked: inputs that differ are arrays
+    given: LimitsWorkload  # stacked: inputs that differ are arrays
     shape: RunShape
     budget_s: Floats  # of one step
     step_flop: Floats
@@ -211,7 +211,7 @@ class Tries(NamedTuple):
         return Tries(self.run, self.layout._replace(dp=dp))
 
 
-def runs_of(given: Workload, training_flop: Floats) -> Runs:
+def runs_of(given: LimitsWorkload, training_flop: Floats) -> Runs:
     """Return runs of so many FLOP each, of a workload or of a stack of them."""
     shape, like = shape_of(given, training_flop), training_flop.shape
     return Runs(
@@ -319,7 +319,7 @@ class BestLayouts(NamedTuple):
         return np.maximum(0.0, self.score - 1)
 
 
-def best_layouts(given: Workload, training_flop: Floats, grid: LayoutGrid = GRID) -> BestLayouts:
+def best_layouts(given: LimitsWorkload, training_flop: Floats, grid: LayoutGrid = GRID) -> BestLayouts:
     """Return the layout of each run (R,) that finishes in time with the best utilization."""
     count = len(training_flop)
     chunks = [np.arange(i, min(i + RUNS_AT_ONCE, count)) for i in range(0, count, RUNS_AT_ONCE)]
@@ -419,7 +419,7 @@ class BestRun(NamedTuple):
     time: StepTime | None
 
 
-def best_run(given: Workload, training_flop: float, grid: LayoutGrid = GRID) -> BestRun:
+def best_run(given: LimitsWorkload, training_flop: float, grid: LayoutGrid = GRID) -> BestRun:
     """Return the best layout of one run, with its parts."""
     shape = shape_of(given, training_flop)
     best = best_layouts(given, np.array([training_flop]), grid)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from harness.instruments.transformer.flop import CAUSAL_SCORES_FLOP, FORWARD_FLOP
 from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Unavailable
-from suites.limits.workload import Workload
+from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time.collectives import (
     Amount,
     Floats,
@@ -156,12 +156,12 @@ class _MicroBatch(NamedTuple):
         return self.tensor.plus(self.context).plus(self.expert).plus(self.pipeline)
 
 
-def total_s(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> Floats:
+def total_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, tokens: Amount) -> Floats:
     """Return the seconds of a step on `tokens` tokens of all ranks together."""
     return _micro_batch(given, model, layout, tokens).total_s
 
 
-def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> StepTime:
+def step_time(given: LimitsWorkload, model: Model, layout: ParallelLayout, tokens: Amount) -> StepTime:
     """Return the seconds of a step on `tokens` tokens of all ranks together, and of its parts."""
     of, count = _micro_batch(given, model, layout, tokens), layout.micro_batches
     return StepTime(
@@ -179,7 +179,7 @@ def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Amo
     )
 
 
-def _micro_batch(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> _MicroBatch:
+def _micro_batch(given: LimitsWorkload, model: Model, layout: ParallelLayout, tokens: Amount) -> _MicroBatch:
     """Return the parts of a micro-batch, and the step that it makes."""
     micro = tokens / (layout.dp * layout.cp * layout.micro_batches)  # tokens of a micro-batch on a rank
     layers = model.layers / layout.pp
@@ -211,7 +211,7 @@ def _micro_batch(given: Workload, model: Model, layout: ParallelLayout, tokens: 
     return parts._replace(bubble_s=wait_s, total_s=step_s)
 
 
-def _matmul_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
+def _matmul_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of a layer's matmuls on one micro-batch, forward and backward."""
     active = model.attention_parameters + model.mlp_parameters
     read = model.attention_parameters + model.mlp_parameters * model.sparsity / layout.ep
@@ -224,7 +224,7 @@ def _matmul_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     return PASSES * np.maximum(busy_s, MATMULS * given.kernel_s)
 
 
-def _head_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
+def _head_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of the language-model head on one micro-batch, which the last stage has."""
     if not model.vocab:
         return np.zeros_like(micro)
@@ -233,7 +233,7 @@ def _head_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats
     return PASSES * np.maximum(busy_s, given.kernel_s)
 
 
-def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _tensor_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's sums over tensor-parallel ranks, forward and backward.
 
     Each matmul's outputs are summed over the ranks that cut its inputs; in the backward it is the other way
@@ -248,7 +248,7 @@ def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     return Seconds(by_rows.bytes_s, by_rows.latency_s * MATMULS).plus(by_columns.times(MATMULS))
 
 
-def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _context_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's keys and values: gathered twice, their gradients reduced."""
     if not (layout.cp > 1).any():
         return nothing_s(micro)
@@ -256,7 +256,7 @@ def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Flo
     return gather_s(size_B, layout.cp, layout.tp, given.links).times(3)
 
 
-def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _expert_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's dispatch to experts and back, forward and backward."""
     if not (layout.ep > 1).any():
         return nothing_s(micro)
@@ -264,13 +264,13 @@ def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     return all_to_all_s(size_B, layout.ep, layout.tp * layout.cp, given.links).times(4)
 
 
-def _pipeline_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _pipeline_s(given: LimitsWorkload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds in which a rank sends a micro-batch on and its gradient back, per virtual stage."""
     size_B = micro * model.hidden / layout.tp * given.activation_B
     return send_s(size_B, given.links).times(np.where(layout.pp > 1, 2 * layout.virtual_stages, 0.0))
 
 
-def _data_s(given: Workload, model: Model, layout: ParallelLayout) -> Seconds:
+def _data_s(given: LimitsWorkload, model: Model, layout: ParallelLayout) -> Seconds:
     """Return the seconds in which gradients are reduced and parameters gathered, once per step."""
     of_rank = model.layers / layout.pp / layout.tp
     shared = model.attention_parameters * of_rank + model.vocab * model.hidden / layout.tp / layout.pp
@@ -287,7 +287,7 @@ def _data_s(given: Workload, model: Model, layout: ParallelLayout) -> Seconds:
     return total.plus(Seconds(of_experts.bytes_s, of_experts.latency_s * 2))
 
 
-def model_of(given: Workload) -> Model:
+def model_of(given: LimitsWorkload) -> Model:
     """Return the sizes of the published model."""
     shape = TransformerShape(
         num_hidden_layers=given.num_hidden_layers,
@@ -302,7 +302,7 @@ def model_of(given: Workload) -> Model:
     return Model.of(shape, given.seq_len)
 
 
-def micro_batches_of(given: Workload) -> int:
+def micro_batches_of(given: LimitsWorkload) -> int:
     """Return the micro-batches of one rank per step; raises `Unavailable` where they do not divide."""
     of_rank = given.sequences // given.dp_size
     if of_rank % given.micro_batch_size:
@@ -319,19 +319,19 @@ def micro_batches_of(given: Workload) -> int:
     return of_rank // given.micro_batch_size
 
 
-def layout_of(given: Workload) -> ParallelLayout:
+def layout_of(given: LimitsWorkload) -> ParallelLayout:
     """Return the published layout; raises `Unavailable` where it does not divide."""
     micro_batches = micro_batches_of(given)
     sizes = (given.tp_size, 1, given.cp_size, given.dp_size, given.pp_size, 1)
     return ParallelLayout(*(np.array([float(one)]) for one in (*sizes, micro_batches, given.virtual_stages)))
 
 
-def tokens_of(given: Workload) -> int:
+def tokens_of(given: LimitsWorkload) -> int:
     """Return the tokens of one batch."""
     return given.sequences * given.seq_len
 
 
-def published_time(given: Workload) -> StepTime:
+def published_time(given: LimitsWorkload) -> StepTime:
     """Return the calculated seconds of the published step.
 
     Where embedding and loss take a layer's place each, every rank has as much work as whole layers give it.
@@ -342,7 +342,7 @@ def published_time(given: Workload) -> StepTime:
     return step_time(given, model, layout_of(given), float(tokens_of(given)))
 
 
-def utilization(given: Workload, step_s: float) -> float:
+def utilization(given: LimitsWorkload, step_s: float) -> float:
     """Return the model FLOP of the step over those that its GPUs could do in `step_s` seconds."""
     flop = model_of(given).flop(tokens_of(given))
     return flop / (step_s * given.gpus * given.peak_FLOP_per_s)
@@ -359,7 +359,7 @@ PORTS_B_PER_S = (12.5e9, 25e9, 50e9, 100e9)
 """Network ports of 100, 200, 400 and 800 Gbit/s."""
 
 
-def refuse_binary_units(given: Workload) -> None:
+def refuse_binary_units(given: LimitsWorkload) -> None:
     """Raise `Unavailable`, one line that names the input, where a nominal bandwidth has a binary prefix."""
     for gpu in filter(None, map(gpu_of, device_names())):
         if gpu.title == given.device_name:

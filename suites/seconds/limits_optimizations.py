@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from harness.bounds import Bounds, PositiveInt
-from suites.limits.readings import Subject, changed
+from suites.seconds.limits import Subject, changed
 
 
 def combined(

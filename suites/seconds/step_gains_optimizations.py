@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
-from suites.step_gains.subject import Subject, changed
+from suites.seconds.step_gains import Subject, changed
 
 
 def attention(subject: Subject, recompute: Literal["none", "selective"]) -> Subject:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from suites.limits.search import GRID, LayoutGrid, best_layouts, taken
-from suites.limits.workload import Workload
+from suites.seconds.search import GRID, LayoutGrid, best_layouts, taken
+from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time.collectives import Floats
 
 PER_DECADE = 2
@@ -51,7 +51,7 @@ RANGES: Mapping[str, InputRange] = {
 LATENCIES = ("kernel_s", "collective_s", "node_hop_s", "network_hop_s")
 
 
-def with_input(given: Workload, name: str, value: float) -> Workload:
+def with_input(given: LimitsWorkload, name: str, value: float) -> LimitsWorkload:
     """Return the workload with one input changed; `latency` is a factor of all of them."""
     if name == "latency":
         slower: dict[str, Any] = {one: getattr(given, one) * value for one in LATENCIES}
@@ -72,7 +72,7 @@ def drawn(count: int, seed: int) -> dict[str, Floats]:
     return draws
 
 
-def drawn_workloads(given: Workload, draws: Mapping[str, Floats]) -> Iterator[Workload]:
+def drawn_workloads(given: LimitsWorkload, draws: Mapping[str, Floats]) -> Iterator[LimitsWorkload]:
     """Yield the workload with the inputs of each draw."""
     for values in zip(*draws.values(), strict=True):
         one = given
@@ -81,7 +81,7 @@ def drawn_workloads(given: Workload, draws: Mapping[str, Floats]) -> Iterator[Wo
         yield one
 
 
-def one_at_a_time(given: Workload) -> Iterator[tuple[str, Workload, Workload]]:
+def one_at_a_time(given: LimitsWorkload) -> Iterator[tuple[str, LimitsWorkload, LimitsWorkload]]:
     """Yield each input with the workload at both ends of its range, all other inputs as they are."""
     for name, (low, high, _, _) in RANGES.items():
         yield name, with_input(given, name, low), with_input(given, name, high)
@@ -125,7 +125,7 @@ def method_of(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in values.items())
 
 
-def chosen(given: Workload) -> Iterator[tuple[str, Workload]]:
+def chosen(given: LimitsWorkload) -> Iterator[tuple[str, LimitsWorkload]]:
     """Yield every combination's name and its workload."""
     for values in combinations():
         one = given
@@ -163,7 +163,7 @@ def computes(per_decade: int) -> Floats:
     return np.logspace(LEAST, MOST, round((MOST - LEAST) * per_decade) + 1)
 
 
-def curves(given: Workload, count: int, flop: Floats, grid: LayoutGrid = GRID) -> Floats:
+def curves(given: LimitsWorkload, count: int, flop: Floats, grid: LayoutGrid = GRID) -> Floats:
     """Return the best utilization (R, F) at each training compute; 0 from the first on that none finishes."""
     used = np.zeros((count, len(flop)))
     alive = np.arange(count)
@@ -175,7 +175,7 @@ def curves(given: Workload, count: int, flop: Floats, grid: LayoutGrid = GRID) -
     return used
 
 
-def walls_of(given: Workload, flop: Floats, used: Floats, grid: LayoutGrid = GRID) -> Walls:
+def walls_of(given: LimitsWorkload, flop: Floats, used: Floats, grid: LayoutGrid = GRID) -> Walls:
     """Return the walls of curves (R, F), each searched between two points; one beyond the last is there."""
     best = used.max(axis=1)
     begins, ends = (
@@ -184,7 +184,9 @@ def walls_of(given: Workload, flop: Floats, used: Floats, grid: LayoutGrid = GRI
     return Walls(begins, ends, best)
 
 
-def _falls_below(given: Workload, flop: Floats, used: Floats, level: Floats, grid: LayoutGrid) -> Floats:
+def _falls_below(
+    given: LimitsWorkload, flop: Floats, used: Floats, level: Floats, grid: LayoutGrid
+) -> Floats:
     """Return where utilization falls below a level (R,) after the last point that has it."""
     above = (used >= level[:, None]) & (used > 0)
     last = len(flop) - 1 - np.argmax(above[:, ::-1], axis=1)
