@@ -1,8 +1,8 @@
 """What every loader of the dataloader suite gets and returns: sources, a specification, and packed batches.
 
-Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P.
-
-What a variant of the dataloader suite is: one loader for a workload.
+Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P. A
+variant of the suite is one loader for a workload. Loaders of different documents compare by the FLOP of a
+training step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suites.dataloader.workload import Workload
+from suites.training.balance.balance import DocumentCost, flop_of_document
 
 END = 256
 """The token after each document."""
@@ -218,3 +219,24 @@ class Subject:
     def described(self) -> dict[str, Any]:
         """Return it as plain data, for ranks."""
         return asdict(self)
+
+
+def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:
+    """Return the FLOP per token, and per token squared of a document, of `fed_step.DocumentModel`."""
+    return flop_of_document(
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        intermediate_size=4 * hidden_size,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        vocab_size=END + 1,
+        mlp_matrices=2,
+    )
+
+
+def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
+    """Return the FLOP of the last `queries` of a document's first `keys` tokens.
+
+    Over parts of a document of n tokens it sums to linear n + quadratic n^2, as `balance.cost` counts.
+    """
+    return flop.linear * queries + flop.quadratic * (keys**2 - (keys - queries) ** 2)

@@ -33,14 +33,8 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.ranks.worker_processes import (
-    children_since,
-    constant_mixture,
-    end,
-    missing,
-    refuse_formats,
-)
-from suites.dataloader.reading.storage import Throttle, library, one_line
+from suites.dataloader.loaders.peers import children_since, constant_mixture, end, missing, refuse_formats
+from suites.dataloader.storage import Throttle, library, one_line
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
-from suites.dataloader.reading.storage import CorruptSample
+from suites.dataloader.storage import CorruptSample
 
 FORMATS = ("parquet",)
 """File formats: the one whose reader it changes."""
@@ -29,7 +29,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 
 def _rows(path: str, spec: LoaderSpec) -> Iterator[bytes | CorruptSample]:
-    from suites.dataloader.reading.parquet_documents import spooled
+    from suites.dataloader.formats import spooled
 
     return spooled(path, spec, 0)
 

@@ -36,7 +36,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.ranks.worker_processes import (
+from suites.dataloader.loaders.peers import (
     children_since,
     constant_mixture,
     end,
@@ -44,7 +44,7 @@ from suites.dataloader.ranks.worker_processes import (
     missing,
     refuse_formats,
 )
-from suites.dataloader.reading.storage import library
+from suites.dataloader.storage import library
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

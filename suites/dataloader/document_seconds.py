@@ -4,14 +4,17 @@ A step is the forward and backward pass of a small transformer on as many tokens
 documents they belong to: rows of one document each, so that attention is within the document. Its seconds per
 token are then linear + quadratic n. `document_seconds.jsonl` has the steps that workloads with cost=measured
 use. Its first line names the model, the host and the date, each other line is one step. `python -m
-suites.dataloader_balance` prints it anew.
+suites.dataloader.document_seconds` prints it anew.
 """
 
 from __future__ import annotations
 
 import json
+import platform
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
@@ -20,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.records import Unavailable, WrongResult
-from suites.dataloader_balance.workload import Workload
+from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training.balance.balance import DocumentCost
 
 FILE = Path(__file__).parent / "document_seconds.jsonl"
@@ -77,7 +80,7 @@ def recorded() -> tuple[Mapping[str, Any], tuple[TimedStep, ...]]:
     return first, tuple(TimedStep(**one) for one in others)
 
 
-def cost_of(workload: Workload) -> DocumentCost:
+def cost_of(workload: DataloaderBalanceWorkload) -> DocumentCost:
     """Return what a document costs, in FLOP or seconds; raises `Unavailable` and `WrongResult`."""
     if workload.cost == "flop":
         return workload.flop
@@ -93,7 +96,7 @@ def cost_of(workload: Workload) -> DocumentCost:
     return fitted(steps)
 
 
-def timed_steps_of(workload: Workload) -> tuple[TimedStep, ...]:
+def timed_steps_of(workload: DataloaderBalanceWorkload) -> tuple[TimedStep, ...]:
     """Return timed steps of a model of the workload's sizes, the same to all variants of a process."""
     return _timed_once(tuple((name, getattr(workload, name)) for name in MODEL))
 
@@ -133,3 +136,24 @@ def timed_steps(
             transformer.zero_grad(set_to_none=True)
             if repetition:
                 yield TimedStep(length, tokens, seconds)
+
+
+def main() -> None:
+    """Time the steps of document_seconds.jsonl, on an idle host, and print them as its new content."""
+    import torch
+
+    host = {
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    lengths = [SHORTEST << power for power in range((LONGEST // SHORTEST).bit_length())]
+    sys.stdout.write(json.dumps({"model": dict(MODEL), "host": host}) + "\n")
+    for step in timed_steps(MODEL, LONGEST, lengths, REPETITIONS):
+        sys.stdout.write(json.dumps(step._asdict() | {"seconds": round(step.seconds, 4)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

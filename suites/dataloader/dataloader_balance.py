@@ -1,29 +1,186 @@
 """The dataloader_balance suite: which data-parallel group trains on which document, and what balance gains.
 
 Steps are simulated: a step costs what its slowest group costs, and nothing else takes time. A document costs
-its FLOP, or seconds that were fitted to timed steps. All methods of assignment get the same documents.
+its FLOP, or seconds that were fitted to timed steps. All methods of assignment get the same documents, cut to
+the context length or joined into rows. Sizes: items N.
+
+published_lengths.jsonl has lengths of real documents in tokens, as quantiles with their sources. A length is
+drawn by its inverse distribution: a uniform number between 0 and 1 is a probability, and between two
+quantiles the logarithm of the length is linear in it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
-from suites.dataloader_balance.document_seconds import cost_of, timed_steps_of
-from suites.dataloader_balance.steps import StepItems, Subject, items_of, known_lengths
-from suites.dataloader_balance.workload import Workload
+from suites.dataloader.document_seconds import cost_of, timed_steps_of
+from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training.balance.balance import (
     AssignmentMethod,
+    DocumentCost,
     FloatArray,
     IntArray,
     assign,
+    cost,
     loads,
     lower_bound,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload, the seed of its documents, what one costs, and how they are assigned to groups."""
+
+    workload: DataloaderBalanceWorkload
+    seed: int
+    cost: DocumentCost
+    method: AssignmentMethod = "in_order"
+
+
+FILE = Path(__file__).parent / "published_lengths.jsonl"
+
+
+class LengthTable:
+    """Quantiles of lengths: probabilities (Q,), rising from 0 to 1, and tokens (Q,)."""
+
+    def __init__(self, probability: NDArray[np.float64], tokens: NDArray[np.int64], source: str) -> None:
+        self.probability, self.tokens, self.source = probability, tokens, source
+
+    def at(self, probability: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the lengths, at least 1 token each, below which these shares of all documents lie."""
+        drawn = np.exp(np.interp(probability, self.probability, np.log(self.tokens)))
+        return np.maximum(1, np.rint(drawn)).astype(np.int64)
+
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the lengths of documents that are drawn independently."""
+        return self.at(rng.random(count))
+
+
+@cache
+def published_lengths() -> dict[str, LengthTable]:
+    """Return the tables by the name of their documents."""
+    tables = {}
+    for line in FILE.read_text().splitlines():
+        row = json.loads(line)
+        probability, tokens = np.array(row["quantiles"]).T
+        tables[row["documents_of"]] = LengthTable(probability, tokens.astype(np.int64), row["source"])
+    return tables
+
+
+DRAWN_AT_ONCE = 4096
+"""Documents that are drawn at once to fill rows."""
+
+
+class StepItems(NamedTuple):
+    """What a step assigns to groups: tokens and cost of each item (N,), in the order of arrival.
+
+    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in. `dealt`
+    (N,): what a loader that deals in order deals the item with: its document where parts stay together.
+    """
+
+    tokens: IntArray
+    costs: FloatArray
+    parts: IntArray
+    part_of: IntArray
+    dealt: IntArray
+
+
+def items_of(subject: Subject, step: int) -> StepItems:
+    """Return the items of a step; they are the same for every method of assignment."""
+    given, rng = subject.workload, np.random.default_rng([subject.seed, step])
+    if given.items == "documents":
+        documents = draw(given, given.documents_per_step, rng)
+        parts = cut(documents, given.context_length)
+        part_of = np.arange(len(parts))
+    else:
+        parts, part_of = rows(given, given.groups * given.rows_per_group, rng)
+    costs = loads(cost(parts, *subject.cost), part_of, int(part_of[-1]) + 1)
+    dealt = np.arange(len(costs))
+    if given.long_documents == "kept":
+        dealt = np.repeat(np.arange(len(documents)), parts_of(documents, given.context_length))
+    return StepItems(np.bincount(part_of, parts).astype(np.int64), costs, parts, part_of, dealt)
+
+
+def draw(given: DataloaderBalanceWorkload, count: int, rng: np.random.Generator) -> IntArray:
+    """Return the lengths of `count` documents in tokens, at least 1 each; raises `Unavailable`."""
+    if given.lengths_from == "list":
+        return np.resize(np.array(known_lengths(given), np.int64), count)
+    if given.lengths_from == "file":
+        return rng.choice(known_lengths(given), count)
+    if given.lengths_from == "published":
+        return published_lengths()[given.documents_of].draw(count, rng)
+    mean = np.log(given.mean_tokens) - given.sigma**2 / 2
+    return np.maximum(1, np.rint(rng.lognormal(mean, given.sigma, count))).astype(np.int64)
+
+
+def known_lengths(given: DataloaderBalanceWorkload) -> IntArray:
+    """Return the lengths that the workload lists or that its file has; raises `Unavailable`."""
+    if given.lengths_from == "list":
+        return _checked(given.lengths, "lengths")
+    return _lengths_of(Path(given.lengths_file))
+
+
+@lru_cache(maxsize=4)
+def _lengths_of(path: Path) -> IntArray:
+    """Return the lengths in a file; raises `Unavailable` where it has none."""
+    where = f"lengths_file: {path}"
+    try:
+        if path.suffix == ".npy":
+            return _checked(np.load(path, allow_pickle=False), where)
+        if path.suffix == ".json":
+            return _checked(json.loads(path.read_text()), where)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{where}: cannot be read ({' '.join(str(error).split())})") from None
+    raise Unavailable(f"{where}: expected a .npy or .json file of lengths in tokens")
+
+
+def _checked(lengths: Any, where: str) -> IntArray:
+    """Return lengths as an array; raises `Unavailable` where they are not whole numbers of at least 1."""
+    try:
+        found = np.asarray(lengths)
+    except ValueError:
+        found = np.empty(0)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu" or found.min() < 1:
+        raise Unavailable(f"{where}: expected a list of whole numbers of at least 1, the tokens of documents")
+    return found.astype(np.int64)
+
+
+def parts_of(documents: IntArray, context_length: int) -> IntArray:
+    """Return how many parts of at most the context length each document has."""
+    return -(-documents // context_length)
+
+
+def cut(documents: IntArray, context_length: int) -> IntArray:
+    """Return the documents in their order, each in parts of at most the context length."""
+    count = parts_of(documents, context_length)
+    parts = np.full(int(count.sum()), context_length, np.int64)
+    parts[np.cumsum(count) - 1] = documents - (count - 1) * context_length
+    return parts
+
+
+def rows(given: DataloaderBalanceWorkload, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Return the parts of documents in `count` full rows, and the row of each part.
+
+    Documents are joined in their order and cut where a row is full, as loaders for pretraining do.
+    """
+    total, ends = count * given.context_length, np.zeros(1, np.int64)
+    while ends[-1] < total:
+        ends = np.concatenate([ends, ends[-1] + np.cumsum(draw(given, DRAWN_AT_ONCE, rng))])
+    full = np.arange(0, total + 1, given.context_length)
+    at = np.union1d(ends[ends < total], full)
+    return np.diff(at), at[:-1] // given.context_length
+
 
 ROUNDING = 1e-9
 """Relative rounding of sums of costs."""
@@ -38,7 +195,7 @@ def build(workload: Json, seed: int) -> Subject:
     Raises `Unavailable` where lengths are missing or cannot be read, and for a cost that is not known. With
     cost=timed, the first cell of a process times the steps, and the others take its seconds.
     """
-    given = Workload(**workload)
+    given = DataloaderBalanceWorkload(**workload)
     if given.lengths_from in ("file", "list"):
         known_lengths(given)
     return Subject(given, seed, cost_of(given))
@@ -122,7 +279,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def _data(given: Workload) -> str:
+def _data(given: DataloaderBalanceWorkload) -> str:
     """Return where the lengths come from, in words."""
     if given.lengths_from == "log_normal":
         return f"log-normal, mean {given.mean_tokens:g}, sigma {given.sigma:g}"
@@ -170,7 +327,7 @@ def _once(subject: Subject, gain: float, simulated: Origin) -> Iterator[Reading]
         yield Reading("prediction_error", "1", gain / given.published_gain - 1, simulated)
 
 
-def step_ratios(given: Workload, items: StepItems, load: FloatArray) -> dict[str, float]:
+def step_ratios(given: DataloaderBalanceWorkload, items: StepItems, load: FloatArray) -> dict[str, float]:
     """Return ratios of one step by the loads (G,) of its groups."""
     slowest = float(load.max())
     in_order = loads(items.costs, dealt(items, given.groups, "in_order"), given.groups)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.records import Json, WrongResult
 from suites.dataloader.batch import END, PADDING, LoaderSpec, Tokens, split, tokenize
-from suites.dataloader.corpora.corpus import Documents, cache_folder
+from suites.dataloader.corpus import Documents, cache_folder
 
 VERSION = 1
 

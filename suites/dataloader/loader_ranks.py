@@ -1,10 +1,7 @@
 """The processes of one cell: Ray where the loader needs it, ranks, and whatever these start.
 
-Loaders by name, and their specification as JSON.
-
-It imports nothing large, as Ray's actors import this package.
-
-Samples the memory of a cell's processes while they load, at little cost.
+Loaders by name, and their specification as JSON. The memory of a cell's processes is sampled while they load,
+at little cost. It imports nothing large, as Ray's actors import this package.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED
 from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Source
-from suites.dataloader.reading.storage import library
+from suites.dataloader.storage import library
 
 INSTALL = "pip install throughput-harness[dataloader]"
 
@@ -55,7 +52,7 @@ def specified(data: Mapping[str, Any]) -> LoaderSpec:
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
 LOOPBACK = "127.0.0.1"
-ON_RANK = "suites.dataloader.ranks.on_rank"
+ON_RANK = "suites.dataloader.on_rank"
 
 TIMEOUT_S = 400.0
 """Timeout of one call on the ranks."""

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from harness.instruments.distributed.rank_worker import RankState
 from harness.records import Unavailable
 from suites.dataloader.batch import PackedBatch, RankPlace
-from suites.dataloader.measured.fed_step import FedTrainer
-from suites.dataloader.ranks.loader_ranks import INSTALL, loader_module, specified
+from suites.dataloader.fed_step import FedTrainer
+from suites.dataloader.loader_ranks import INSTALL, loader_module, specified
 
 
 def begin(state: RankState, loader: str, spec: Mapping[str, Any], libraries: Sequence[str]) -> None:
