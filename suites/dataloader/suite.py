@@ -1,7 +1,7 @@
 """The dataloader suite (OVERLORD, MegaScale-Data): loaders of text from many sources, for ranks that train.
 
-The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module
-`suites/dataloader/loaders/<name>.py`. Each cell has processes of its own: memory is proportional set size over all of
+The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module of
+suites/dataloader/loaders. Each cell has processes of its own: memory is proportional set size over all of
 them, Ray's included, without the process that starts them.
 """
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.ag_gemm import TimedAllGatherGemm
 from suites.overlap.operations.collectives import NOT_COMMUNICATED, AllGather
 from suites.overlap.operations.common import checked, spanned, worst_error
+from suites.overlap.operations.gemms import TimedAllGatherGemm
 from suites.overlap.subject import Subject
 
 

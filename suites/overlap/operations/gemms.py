@@ -1,4 +1,8 @@
-"""AllGather + GEMM: y (M, N) = all-gather(x (M / ranks, K)) @ w (K, N), each rank with a w of its own."""
+"""AllGather + GEMM and GEMM + ReduceScatter, as a rank runs and times them.
+
+AllGather + GEMM: y (M, N) = all-gather(x (M / ranks, K)) @ w (K, N), each rank with a w of its own. GEMM +
+ReduceScatter: y (M / ranks, N), this rank's rows of the sum over ranks of x (M, K) @ w (K, N).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import torch
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.collectives import NOT_COMMUNICATED, AllGather, RankGroup
+from suites.overlap.operations.collectives import NOT_COMMUNICATED, AllGather, RankGroup, ReduceScatter
 from suites.overlap.operations.common import RankShare, Spans, checked, spanned, worst_error
 from suites.overlap.subject import Subject
 
@@ -60,3 +64,49 @@ class TimedAllGatherGemm(RankShare):
         which = checked(self.workload.m)
         x = torch.cat([self.values("x", one, *self.x.shape) for one in range(self.ranks)])[which]
         return worst_error(self.y[which], x.double() @ self.w.double())
+
+
+class TimedGemmReduceScatter(RankShare):
+    """The operation on this rank."""
+
+    def __init__(self, subject: Subject, link: OneSided) -> None:
+        super().__init__(subject, link)
+        m, k, n = self.workload.m, self.workload.k, self.workload.n
+        self.rows = m // self.ranks
+        self.x, self.w = self.values("x", self.rank, m, k), self.values("w", self.rank, k, n)
+        self.y = torch.empty(self.rows, n)
+        self.scatter = ReduceScatter(subject, RankGroup(link), self.rows, n)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the parts of the peers' rows."""
+        return self.scatter.sent_B
+
+    def forget(self) -> None:
+        """Make what the last run received invalid."""
+        self.scatter.received.fill_(torch.nan)
+
+    def run(self, chunks: int) -> None:
+        """Compute y once."""
+        self.scatter.multiply(self._product, self.y, chunks)
+
+    def compute(self) -> None:
+        """Multiply without communication."""
+        self._product(0, self.scatter.partial)
+
+    def communicate(self, chunks: int) -> None:
+        """Reduce and scatter without computation."""
+        self.scatter.communicate(self.y, chunks)
+
+    def _product(self, first: int, out: Tensor) -> None:
+        torch.mm(self.x[first : first + len(out)], self.w, out=out)
+
+    def error(self) -> float:
+        """Compare with the sum of products in float64."""
+        which = checked(self.rows)
+        first, k, n = self.rank * self.rows, self.workload.k, self.workload.n
+        expected = torch.zeros(len(which), n, dtype=torch.float64)
+        for one in range(self.ranks):
+            x, w = self.values("x", one, self.workload.m, k), self.values("w", one, k, n)
+            expected += x[first + which].double() @ w.double()
+        return worst_error(self.y[which], expected)

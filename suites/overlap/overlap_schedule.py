@@ -12,7 +12,7 @@ from itertools import permutations
 import numpy as np
 
 from harness.records import Json, Origin, Reading, WrongResult
-from suites.overlap_schedule.links import (
+from suites.overlap.links import (
     Links,
     ScheduleResult,
     Subject,
@@ -22,7 +22,7 @@ from suites.overlap_schedule.links import (
     refuse_indivisible,
     simulate,
 )
-from suites.overlap_schedule.workload import Workload
+from suites.overlap.workload import OverlapScheduleWorkload
 
 TOLERANCE = 1e-8
 """Relative rounding of a simulated time and of bytes."""
@@ -36,7 +36,7 @@ def build(workload: Json, seed: int) -> Subject:
 
     Raises `Unavailable` where sizes do not divide, or a time is neither published nor can be calculated.
     """
-    subject = Subject(Workload(**workload))
+    subject = Subject(OverlapScheduleWorkload(**workload))
     refuse_indivisible(subject)
     model_of(subject.workload)
     return subject
@@ -86,12 +86,12 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def computation(given: Workload) -> str:
+def computation(given: OverlapScheduleWorkload) -> str:
     """Return where the model's seconds of computation come from."""
     return "published" if given.compute_s is not None else f"{given.compute_share:.0%} of peak, assumed"
 
 
-def communication(given: Workload) -> str:
+def communication(given: OverlapScheduleWorkload) -> str:
     """Return where the model's seconds of communication come from."""
     return "published" if given.communication_s is not None else "bytes / rate of the links"
 
@@ -123,7 +123,7 @@ def simulated(subject: Subject) -> Iterator[Reading]:
     yield Reading("communication_over_computation", "1", ratio, Origin.CALCULATED)
 
 
-def modelled(given: Workload) -> Iterator[Reading]:
+def modelled(given: OverlapScheduleWorkload) -> Iterator[Reading]:
     """Yield the model's times and speed-up, and the speed-up at other shares of the peak."""
     model = model_of(given)
     for metric, unit, value in (
@@ -140,7 +140,7 @@ def modelled(given: Workload) -> Iterator[Reading]:
             yield Reading("speedup", "1", speedup, Origin.CALCULATED, f"at {share:.0%} of peak")
 
 
-def published(given: Workload) -> Iterator[Reading]:
+def published(given: OverlapScheduleWorkload) -> Iterator[Reading]:
     """Yield published values, and the model's relative error of each; of speed-ups at other shares too."""
     model = model_of(given)
     for metric, unit, theirs, ours in (

@@ -19,7 +19,7 @@ import numpy as np
 from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
 from harness.instruments.network.leaf_spine.flow_simulator import crossings, shares
 from harness.records import Unavailable
-from suites.overlap_schedule.workload import Workload
+from suites.overlap.workload import OverlapScheduleWorkload
 from suites.training.step_time.collectives import overlapped_s
 
 ROUNDING = 1e-9
@@ -132,7 +132,7 @@ class Subject:
     The baseline exchanges all shards at once, and does not overlap them with computation.
     """
 
-    workload: Workload
+    workload: OverlapScheduleWorkload
     order: Literal["rotated", "same"] = "rotated"  # rank r begins with peer r + 1, or every rank with peer 0
     at_once: bool = True  # exchange with all peers at once, or with one after the other
     sub_chunks: int = 1  # messages of one shard
@@ -187,7 +187,7 @@ class OverlapModel(NamedTuple):
         return self.sequential_s / self.overlapped_s
 
 
-def model_of(workload: Workload, share: float | None = None) -> OverlapModel:
+def model_of(workload: OverlapScheduleWorkload, share: float | None = None) -> OverlapModel:
     """Return a workload's model at a share of the peak, by default its own; raises `Unavailable`."""
     return OverlapModel(workload.compute_time_s(share), workload.communication_time_s, workload.parts)
 
