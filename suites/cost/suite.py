@@ -15,30 +15,28 @@ import numpy as np
 from harness.instruments.prices import price_lists
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.cost.cost_model import (
-    Amount,
-    CostParts,
-    annuity_factor,
-    checked_inputs,
-    cost_parts,
-    refuse_unknown,
-    usd_per_unit,
-    with_input,
-)
-from suites.cost.subject import (
     OF_MACHINE,
     OF_PRICE,
     OWNER,
+    Amount,
+    CostParts,
     Machine,
     Subject,
+    annuity_factor,
     calibrated_owner,
     central_parts,
     checked_combinations,
+    checked_inputs,
     combination_readings,
+    cost_parts,
     drawn_total,
     listed,
     machine_of,
     refuse_confused_units,
+    refuse_unknown,
     refuse_wrong_throughput,
+    usd_per_unit,
+    with_input,
 )
 from suites.cost.workload import Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.bounds import PositiveInt
-from suites.overlap.links import Subject, refuse_indivisible
+from suites.overlap.overlap_schedule import Subject, refuse_indivisible
 
 
 def swizzle_ring(subject: Subject) -> Subject:

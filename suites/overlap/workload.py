@@ -1,9 +1,10 @@
-"""Workloads of the overlap suites: one operation over ranks, and a GEMM whose shards are exchanged."""
+"""Workloads of the overlap suites: one operation over ranks, of which a variant is one way to run it, or a
+GEMM whose shards are exchanged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
@@ -184,3 +185,32 @@ class OverlapScheduleWorkload:
             return (self.communication_B or 0.0) / self.rate_B_per_s
         shards = 1 if self.topology == "full_mesh" else self.ranks - 1
         return shards * self.shard_B / self.rate_B_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant.
+
+    `algorithm`: the collective and then computation ("in_sequence"), collectives of chunks ("decomposed"), or
+    puts with signals ("symmetric"). `order`: whom puts go to, one peer after another ("ring") or all at once
+    ("full_mesh"). `weight_gradient_overlaps`: in sequence, but a weight's gradient is computed during the
+    reduce-scatter, as the other algorithms do in any case. `experts_by`: "loop" over experts with masks, or
+    "grouped" products. `gather`: "gloo" or "low_latency".
+    """
+
+    workload: Workload
+    seed: int
+    algorithm: Literal["in_sequence", "decomposed", "symmetric"] = "in_sequence"
+    order: Literal["ring", "full_mesh"] = "ring"
+    weight_gradient_overlaps: bool = False
+    experts_by: Literal["loop", "grouped"] = "loop"
+    gather: Literal["gloo", "low_latency"] = "gloo"
+
+    def changed(self, **fields: Any) -> Subject:
+        """Return the subject with other values of these fields."""
+        return replace(self, **fields)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return it as plain data, for ranks."""
+        return asdict(self)

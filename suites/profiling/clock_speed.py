@@ -20,7 +20,7 @@ from statistics import fmean
 from harness.instruments.control_group import LEAST_QUOTA_S, CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Json, Origin, Reading, Unavailable
-from suites.profiling import paced_updates
+from suites.profiling import speed_model
 from suites.profiling.speed_model import (
     SHARED,
     Dwell,
@@ -115,7 +115,7 @@ class PacedRanks(SharedTrainers):
     """A pool with a speed for each rank, and the variants that have trainers on it."""
 
     def __init__(self, workload: ClockSpeedWorkload) -> None:
-        super().__init__(RankPool([RankLocation((), ALONE)] * workload.dp_size, "127.0.0.1"), paced_updates)
+        super().__init__(RankPool([RankLocation((), ALONE)] * workload.dp_size, "127.0.0.1"), speed_model)
         try:
             self.speeds = ImposedSpeeds(self.pool.pids, workload.core_share, workload.quota_period_s)
         except BaseException:

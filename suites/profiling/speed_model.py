@@ -1,26 +1,31 @@
-"""How long synchronous steps take at given speeds: closed formulas, and a walk through a schedule.
+"""How long synchronous steps take at given speeds, and where ranks' time goes in them.
 
 A step ends when the slowest rank has computed its part and gradients are averaged. Speeds are relative to
-full speed, at which a rank computes for `work_s`.
-
-Where ranks' time goes in synchronous steps: computing, waiting for the slowest rank, communication.
-
-What a variant of the clock_speed suite is: how fast each rank computes over time.
+full speed, at which a rank computes for `work_s`. Closed formulas give a step's time, and so does a walk
+through a schedule of speeds. On the ranks, `instants` runs updates without barriers and returns when each
+part ended: a rank computes, waits for the slowest one, communicates. A variant is how fast each rank computes
+over time.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from harness.instruments.distributed.rank_worker import RankState
 from suites.profiling.workload import ClockSpeedWorkload
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step
+from suites.training.trainer import Trainer
 
 
 class StepParts(NamedTuple):
@@ -169,3 +174,41 @@ def computed_s(schedule: Sequence[Dwell], rank: int, begin_s: float, work_s: flo
         left_s -= (until_s - now_s) * speed
         now_s, number = until_s, number + 1
     return now_s + left_s / schedule[number].speeds[rank]
+
+
+def watch_arrivals(state: RankState, key: str) -> None:
+    """Note when the trainer's gradients are ready to be averaged, and the processor time used until then."""
+    trainer: Trainer = state[key]
+    arrivals: list[tuple[float, float]] = []
+
+    def noted(bucket: Any) -> Any:
+        arrivals.append((time.monotonic(), time.process_time()))
+        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+    model: Any = trainer.model
+    model.register_comm_hook(None, lambda _, bucket: noted(bucket))
+    state[f"arrivals of {key}"] = arrivals
+
+
+def instants(state: RankState, key: str, count: int) -> dict[str, list[float]]:
+    """Run updates one after the other; return, for each, when gradients were ready and when averaged.
+
+    Times are by time.monotonic, which all processes of a machine share. `ready_cpu_s` and `averaged_cpu_s`:
+    processor time of this process until then. Between two updates there is no barrier.
+    """
+    trainer: Trainer = state[key]
+    arrivals: list[tuple[float, float]] = state[f"arrivals of {key}"]
+    batches = [trainer.text_batches() for _ in range(count)]
+    found: dict[str, list[float]] = {"ready": [], "ready_cpu_s": [], "averaged": [], "averaged_cpu_s": []}
+    dist.barrier()
+    found["begin"] = [time.monotonic()]
+    found["begin_cpu_s"] = [time.process_time()]
+    for batch in batches:
+        trainer.accumulate(batch, len(batch))  # returns once gradients are averaged
+        found["averaged"].append(time.monotonic())
+        found["averaged_cpu_s"].append(time.process_time())
+        ready_s, ready_cpu_s = arrivals[-1]
+        found["ready"].append(ready_s)
+        found["ready_cpu_s"].append(ready_cpu_s)
+        trainer.update()
+    return found

@@ -1,31 +1,162 @@
 """The memory_published suite: does the dry run predict peaks that others measured on GPUs?
 
 Each workload is one published peak with the training step that had it. A subject is the description of that
-step, or the reason why it cannot be described here. Of offloading by DeepSpeed, what is published is host
-memory per node, which the account of its buffers predicts. A note has the command by which a user asks the
-memory suite for the step of a peak.
+step, or the reason why it cannot be described here. Megatron-LM's peaks are those of the rank that was
+logged, by the account. Of offloading by DeepSpeed, what is published is host memory per node, which the
+account of its buffers predicts. A note has the command by which a user asks the memory suite for the step of
+a peak.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from harness.instruments.memory.caching_allocator import AllocatorSettings
+from harness.instruments.transformer.shape import TransformerShape
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.published import megatron
 from suites.published.workload import MemoryPublishedWorkload
 from suites.training import correctness, techniques
 from suites.training import workload as training
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.estimates import count, estimator
+from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
+from suites.training.layouts.divide import refusal, refusal_of_training
 from suites.training.layouts.host import deepspeed_host_B
+from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
+from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.step import TrainingStep
 from suites.training.trainer import build_model
+
+FIXED: dict[str, Any] = {
+    "optimizer": "adamw",
+    "techniques": [],
+    "model": None,
+    "hf_config": None,
+    "kind": "allocated",
+    "expandable_segments": False,
+}
+"""Fields of a workload of which the account has one value."""
+
+
+class MegatronPeak(NamedTuple):
+    """Bytes of one rank at its peak, by part. `stage`: of the pipeline's ranks."""
+
+    stage: int
+    states: float
+    activations: float
+    logits: float
+    communication: float
+    workspaces: float
+
+    @property
+    def total_B(self) -> float:
+        """Return all of them."""
+        return self.states + self.activations + self.logits + self.communication + self.workspaces
+
+
+def published_peak(workload: MemoryPublishedWorkload) -> MegatronPeak:
+    """Return the peak of the stage that takes the most; of a published peak, that of the last rank.
+
+    The last rank writes Megatron-LM's log (training/global_vars.py). Raises `Unavailable` for a layout or a
+    field that the account does not cover.
+    """
+    given = [name for name, value in FIXED.items() if getattr(workload, name) != value]
+    if given:
+        name = given[0]
+        raise Unavailable(
+            f"{name}={getattr(workload, name)!r}: the account of Megatron-LM is for {FIXED[name]!r} alone"
+        )
+    shape, layout, training = shape_of(workload), layout_of(workload), training_of(workload)
+    if reason := refusal_of_training(shape, training) or refusal(shape, layout, training):
+        raise Unavailable(reason)
+    if workload.published is None:
+        peak = worst_peak(shape, layout, training, workload.architecture)
+    else:
+        peak = peak_of_rank(shape, layout, training, layout.pp - 1, workload.architecture)
+    return with_workspaces(peak, workload)
+
+
+def with_workspaces(peak: LayoutPeak, workload: MemoryPublishedWorkload) -> MegatronPeak:
+    """Return the peak of one layout with the workspaces that its environment asked for."""
+    of = MegatronPeak(*(getattr(peak, name)[0].item() for name in MegatronPeak._fields))
+    if workload.cublas_workspace_B is None:
+        return of
+    more_B = CUBLAS_HANDLES * (workload.cublas_workspace_B - CUBLAS_WORKSPACE_B[workload.architecture])
+    return of._replace(workspaces=of.workspaces + more_B)
+
+
+BIASES = ("qkv_bias", "attention_output_bias", "mlp_bias", "expert_bias")
+
+
+def shape_of(workload: MemoryPublishedWorkload) -> TransformerShape:
+    """Return the model's shape; `shape_fields` are added to those that all workloads have."""
+    learned = workload.position == "learned"
+    given: dict[str, Any] = {
+        "num_hidden_layers": workload.num_hidden_layers,
+        "hidden_size": workload.hidden_size,
+        "num_attention_heads": workload.num_attention_heads,
+        "num_key_value_heads": workload.num_key_value_heads,
+        "head_dim": workload.hidden_size // workload.num_attention_heads,
+        "intermediate_size": workload.intermediate_size,
+        "vocab_size": workload.vocab_size,
+        "gated": workload.mlp == "swiglu",
+        "layer_norm": workload.norm == "layer",
+        **dict.fromkeys(BIASES, workload.bias),
+        "tie_word_embeddings": workload.tie_word_embeddings,
+        "learned_positions": (workload.max_position_embeddings or workload.seq_len) if learned else 0,
+        "dropout": workload.dropout,
+    }
+    fields = {**given, **(workload.shape_fields or {})}
+    if isinstance(fields.get("moe_layers"), list):
+        fields["moe_layers"] = tuple(map(bool, fields["moe_layers"]))
+    return TransformerShape(**fields)
+
+
+def layout_of(workload: MemoryPublishedWorkload) -> Layouts:
+    """Return the layout, as arrays with one entry."""
+    dp = workload.dp_size
+    return Layouts.of(
+        [
+            {
+                "dp": dp,
+                "tp": workload.tp_size,
+                "pp": workload.pp_size,
+                "cp": workload.cp_size,
+                "ep": workload.expert_ranks,
+                "etp": workload.expert_tensor_ranks or workload.tp_size,
+                "virtual_stages": workload.stages_per_rank,
+                "zero": int(workload.distributed_optimizer),
+                "shard_size": dp * workload.cp_size // workload.optimizer_instances,
+                "micro_batch_size": workload.micro_batch_size,
+                "micro_batches": workload.gradient_accumulation_steps,
+                "recompute": RECOMPUTES.index(workload.recompute),
+                "sequence_parallel": int(workload.sequence_parallel),
+            }
+        ]
+    )
+
+
+def training_of(workload: MemoryPublishedWorkload) -> Training:
+    """Return what the layout's step is besides."""
+    return Training(
+        seq_len=workload.seq_len,
+        program="megatron",
+        precision=workload.precision,
+        attention=workload.attention,
+        fused_loss=workload.fused_loss,
+        recompute_modules=tuple(workload.recompute_modules) or DEFAULT_MODULES,
+        layers_of_stages=tuple(workload.layers_of_stages),
+        dispatcher=workload.dispatcher,
+        grouped_experts=workload.grouped_experts,
+        deterministic=workload.deterministic,
+        imbalance=workload.imbalance,
+    )
+
 
 NAME = "published"
 """Name of the workload that the command adds."""
@@ -239,7 +370,7 @@ def simulated(subject: Subject, step: TrainingStep) -> Iterator[Reading | Note]:
 
 def by_formula(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak of Megatron-LM by the tensors that it keeps, in total and by part."""
-    peak = megatron.published_peak(subject.workload)
+    peak = published_peak(subject.workload)
     yield Note(f"megatron: of a rank of stage {peak.stage + 1} of {subject.workload.pp_size}")
     yield Reading("peak_memory", "B", peak.total_B, Origin.CALCULATED, "megatron")
     for part in ("states", "activations", "logits", "communication", "workspaces"):

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.common import RankShare, checked, worst_error
-from suites.overlap.subject import Subject
+from suites.overlap.operations.collectives import RankShare, checked, worst_error
+from suites.overlap.workload import Subject
 
 
 class ExpertRoute(NamedTuple):

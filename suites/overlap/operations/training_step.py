@@ -22,9 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.collectives import NOT_COMMUNICATED, AllGather, RankGroup, ReduceScatter
-from suites.overlap.operations.common import RankShare, worst_error
-from suites.overlap.subject import Subject
+from suites.overlap.operations.collectives import (
+    NOT_COMMUNICATED,
+    AllGather,
+    RankGroup,
+    RankShare,
+    ReduceScatter,
+    worst_error,
+)
+from suites.overlap.workload import Subject
 
 
 class Layer:

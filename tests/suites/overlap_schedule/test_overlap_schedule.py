@@ -14,7 +14,7 @@ from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
 from suites.overlap import overlap_schedule
-from suites.overlap.links import (
+from suites.overlap.overlap_schedule import (
     Links,
     OverlapModel,
     Subject,

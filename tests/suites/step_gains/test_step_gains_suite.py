@@ -9,8 +9,8 @@ from harness.config.run import load
 from harness.records import Unavailable
 from harness.sweep.store import read_records
 from suites.seconds import step_gains
+from suites.seconds.optimizations import attention, exposed, gpu, link, precision, zero_3
 from suites.seconds.step_gains import Subject, changed
-from suites.seconds.step_gains_optimizations import attention, exposed, gpu, link, precision, zero_3
 from suites.seconds.workload import StepGainsWorkload
 from suites.training.step_time.questions import answers
 
