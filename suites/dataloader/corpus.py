@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness import records
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderError, Source
+from suites.dataloader.batch import LoaderError, Source, library
 from suites.dataloader.installed_files import (
     FileEntry,
     GeneratedDocuments,
@@ -34,7 +34,6 @@ from suites.dataloader.installed_files import (
     grouped,
     usable,
 )
-from suites.dataloader.storage import library
 
 TEXT_SOURCES = 306
 """Number of sources of the paper's data set navit_data."""

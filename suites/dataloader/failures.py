@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
 from suites.dataloader.disaggregation.calls import found
-from suites.dataloader.disaggregation.client import DisaggregatedLoader
 from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces
 from suites.dataloader.disaggregation.source_reader import SourceReader
+from suites.dataloader.loaders.disaggregated import DisaggregatedLoader
 
 UNDISTURBED_S = 10.0
 """How long batches are taken before the first actor is killed: throughput is compared with that."""

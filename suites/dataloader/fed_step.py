@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from suites.dataloader.batch import END, PackedBatch, RankPlace, context_slice, flop_of_model, flop_of_queries
+from suites.dataloader.batch import (
+    END,
+    PackedBatch,
+    RankPlace,
+    context_slice,
+    flop_of_model,
+    flop_of_queries,
+)
 
 VOCABULARY = END + 1
 ROPE_BASE = 10000.0

@@ -16,15 +16,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import IO, Any, NamedTuple, TypeVar
 
-from suites.dataloader.batch import LoaderError, LoaderSpec, Source, Tokens, tokenize
-from suites.dataloader.storage import (
+from suites.dataloader.batch import (
     BUFFER_B,
     CorruptSample,
+    LoaderError,
+    LoaderSpec,
+    Source,
     Throttle,
+    Tokens,
     UnreadableFile,
     library,
     one_line,
     open_file,
+    tokenize,
 )
 
 BATCH_B = 64 << 10

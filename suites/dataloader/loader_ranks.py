@@ -21,8 +21,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool, Ra
 from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from harness.instruments.memory.process.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderSpec, MixturePhase, Source
-from suites.dataloader.storage import library
+from suites.dataloader.batch import LoaderSpec, MixturePhase, Source, library
 
 INSTALL = "pip install throughput-harness[dataloader]"
 

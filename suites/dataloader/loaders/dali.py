@@ -23,13 +23,13 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Subject,
+    library,
     packed,
     tokenize,
 )
 from suites.dataloader.disaggregation.plan import Mixture, refuse_weights
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
 from suites.dataloader.loaders.peers import refuse_formats
-from suites.dataloader.storage import library
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

@@ -30,11 +30,13 @@ from suites.dataloader.batch import (
     RankPlace,
     Source,
     Subject,
+    Throttle,
+    library,
+    one_line,
     packed,
     tokenize,
 )
 from suites.dataloader.loaders.peers import children_since, constant_mixture, end, missing, refuse_formats
-from suites.dataloader.storage import Throttle, library, one_line
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

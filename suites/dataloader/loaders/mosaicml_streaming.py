@@ -23,11 +23,11 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Subject,
+    library,
     packed,
     tokenize,
 )
 from suites.dataloader.loaders.peers import constant_mixture, in_one_line, refuse_formats, refuse_slow_storage
-from suites.dataloader.storage import library
 
 FORMATS = ("mds",)
 """File formats, those that are preferred first."""

@@ -30,6 +30,7 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
     packed,
     tokenize,
 )
@@ -40,7 +41,6 @@ from suites.dataloader.loaders.peers import (
     refuse_formats,
     refuse_slow_storage,
 )
-from suites.dataloader.storage import library
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

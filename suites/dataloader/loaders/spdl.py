@@ -24,13 +24,13 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
     packed,
 )
 from suites.dataloader.disaggregation.plan import refuse_weights
 from suites.dataloader.formats import BadSample, read
 from suites.dataloader.loaders.baseline_loader import weights_at
 from suites.dataloader.loaders.peers import in_one_line, missing, refuse_formats
-from suites.dataloader.storage import library
 
 FORMATS = ("jsonl", "parquet", "array_record", "webdataset")
 """File formats, those that are preferred first."""

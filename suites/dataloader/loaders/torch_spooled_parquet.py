@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
-from suites.dataloader.storage import CorruptSample
+from suites.dataloader.batch import CorruptSample, LoaderSpec, PackedBatch, RankPlace, Subject
 
 FORMATS = ("parquet",)
 """File formats: the one whose reader it changes."""

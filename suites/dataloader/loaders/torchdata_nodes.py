@@ -33,6 +33,7 @@ from suites.dataloader.batch import (
     RankPlace,
     Source,
     Subject,
+    library,
     packed,
     tokenize,
 )
@@ -44,7 +45,6 @@ from suites.dataloader.loaders.peers import (
     missing,
     refuse_formats,
 )
-from suites.dataloader.storage import library
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -22,11 +22,13 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
+    one_line,
+    open_file,
     packed,
     tokenize,
 )
 from suites.dataloader.loaders.peers import constant_mixture, in_one_line, missing, refuse_formats
-from suites.dataloader.storage import library, one_line, open_file
 
 FORMATS = ("webdataset",)
 """File formats, those that are preferred first."""

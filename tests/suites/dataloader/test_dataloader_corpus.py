@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from harness.records import Unavailable
-from suites.dataloader import storage
+from suites.dataloader import batch
 from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, Source
 from suites.dataloader.corpus import (
     Corpus,
@@ -504,15 +504,15 @@ def test_slow_reads_take_the_delay_and_the_time_of_their_bytes(tmp_path, monkeyp
     path = tmp_path / "file"
     path.write_bytes(bytes(range(250)) * 1000)
     clock = Clock(monkeypatch)
-    with storage.open_file(str(path), specification(read_delay_s=0.5, read_B_per_s=100_000)) as file:
+    with batch.open_file(str(path), specification(read_delay_s=0.5, read_B_per_s=100_000)) as file:
         assert file.read(10) == bytes(range(10))
-        assert clock.now_s == pytest.approx(0.5 + storage.BUFFER_B / 100_000)
+        assert clock.now_s == pytest.approx(0.5 + batch.BUFFER_B / 100_000)
         file.read(10)  # of the buffer
-        assert clock.now_s == pytest.approx(0.5 + storage.BUFFER_B / 100_000)
+        assert clock.now_s == pytest.approx(0.5 + batch.BUFFER_B / 100_000)
         file.seek(0)
         before_s = clock.now_s
         assert file.read() == path.read_bytes()
-    assert clock.now_s - before_s >= (250_000 - storage.BUFFER_B) / 100_000
+    assert clock.now_s - before_s >= (250_000 - batch.BUFFER_B) / 100_000
 
 
 @pytest.mark.parametrize("format", FORMATS)

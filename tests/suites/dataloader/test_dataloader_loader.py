@@ -324,7 +324,7 @@ Opened = Callable[..., Any]
 @pytest.fixture
 def opened(session: Any, request: pytest.FixtureRequest) -> Iterator[Opened]:
     """Open a loader of this test's own job; its actors end with the test."""
-    from suites.dataloader.disaggregation.client import DisaggregatedLoader, end_actors
+    from suites.dataloader.loaders.disaggregated import DisaggregatedLoader, end_actors
 
     used: list[tuple[ActorSettings, LoaderSpec]] = []
 
@@ -351,7 +351,7 @@ class Undisturbed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def undisturbed(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    from suites.dataloader.disaggregation.client import DisaggregatedLoader, end_actors
+    from suites.dataloader.loaders.disaggregated import DisaggregatedLoader, end_actors
 
     spec = specification(corpus(tmp_path_factory.mktemp("texts")), mixture=CHANGING, prefetch=1)
     settings = ActorSettings("undisturbed")
