@@ -22,6 +22,7 @@ from typing import Any
 from harness.config.code_fingerprint import source_digest
 from harness.config.validation import ConfigError, check_fields, check_relations, shown, unknown
 from harness.config.variants.optimizations import CONF, read_yaml
+from harness.records import current_model
 
 
 def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -85,16 +86,6 @@ FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages, of which one file is read and not all that it imports."""
-
-
-MOVED = {"suites.memory_published.models": "suites.published.models"}
-"""Modules of models that have another name in earlier records, and in commands that reports print of them."""
-
-
-def current_model(value: str) -> str:
-    """Return `package.module:function` with the name that the module has now."""
-    module, colon, function = value.partition(":")
-    return f"{MOVED.get(module, module)}{colon}{function}"
 
 
 def check_model(where: str, value: Any) -> str:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.config.user_inputs.trace_file import current_model
 from harness.records import Origin, Record, Status, wrong_variants
 from harness.report.language.spec import Spec
 
@@ -350,8 +349,6 @@ def _stated(name: str, value: Any) -> str:
 
 def _same(ours: Any, given: Any) -> bool:
     """Return whether a record's value is the YAML's; one that refers to other keys is not compared."""
-    if isinstance(ours, str):
-        ours = current_model(ours)
     if isinstance(given, str) and not isinstance(ours, str):
         try:
             return given.startswith("${") or float(given) == ours  # PyYAML reads 1.0e9 as text

@@ -149,7 +149,6 @@ def apply(subject: Subject) -> Subject:
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     """Return the rank's batches without end; closing the iterator leaves Ray and its actors as they are."""
-
     settings = settings_of(spec)
     with closing(DisaggregatedLoader(spec, place, settings, str(spec.options["ray_address"]))) as loader:
         yield from loader

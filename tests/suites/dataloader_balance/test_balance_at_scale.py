@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -101,7 +100,7 @@ def test_the_file_of_steps_is_printed_anew(monkeypatch, capsys):
     monkeypatch.setattr(document_seconds, "LONGEST", 32)
     monkeypatch.setattr(document_seconds, "SHORTEST", 16)
     monkeypatch.setattr(document_seconds, "REPETITIONS", 1)
-    runpy.run_module("suites.dataloader_balance", run_name="__main__")
+    document_seconds.main()
     first, *others = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["model"] == MODEL
     assert [TimedStep(**one)[:2] for one in others] == [(16, 32), (32, 32)]
@@ -110,11 +109,7 @@ def test_the_file_of_steps_is_printed_anew(monkeypatch, capsys):
 def test_a_step_is_timed_once_for_all_variants(monkeypatch):
     monkeypatch.setattr(document_seconds, "TIMED_TOKENS", 64)
     monkeypatch.setattr(document_seconds, "TIMED_LENGTHS", (16, 64))
-    monkeypatch.setattr(
-        document_seconds,
-        "fitted",
-        lambda dataloader_balance: DocumentCost(dataloader_balance[0].seconds, 0.0),
-    )
+    monkeypatch.setattr(document_seconds, "fitted", lambda steps: DocumentCost(steps[0].seconds, 0.0))
     fields = RUN.workloads["textbooks_timed_1024"] | {"hidden_size": 16, "intermediate_size": 8}
     fields |= {"groups": 2, "documents_per_step": 8, "steps": 1}
     document_seconds._timed_once.cache_clear()
