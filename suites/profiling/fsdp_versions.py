@@ -24,7 +24,7 @@ from suites.profiling.allocator_events import reserved_by_step
 from suites.profiling.workload import FsdpVersionsWorkload
 from suites.training import correctness
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.ranks.shared_trainers import SharedTrainers
+from suites.training.ranks.shared_trainers import SharedTrainers, backend_of
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 from suites.training.techniques import apply_techniques as with_techniques
@@ -55,16 +55,6 @@ class ShardingRanks(SharedTrainers):
 def shared(workload: FsdpVersionsWorkload) -> ShardingRanks:
     """Return the ranks of all variants of a workload."""
     return ShardingRanks(workload.dp_size)
-
-
-def backend_of(ranks: int) -> str:
-    """Return NCCL where each rank has a GPU, gloo where there is none; raises `Unavailable` for too few."""
-    seen = torch.cuda.device_count()
-    if seen == 0:
-        return "gloo"
-    if seen < ranks:
-        raise Unavailable(f"{ranks} ranks need a GPU each, and there are {seen}")
-    return "nccl"
 
 
 def shared_techniques(workload: FsdpVersionsWorkload) -> Techniques:

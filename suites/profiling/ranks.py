@@ -16,17 +16,15 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
 from harness.instruments.control_group import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
-from harness.records import Unavailable
 from suites.profiling import competing_process, recorder
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
 from suites.training.ranks import on_rank as training_on_rank
+from suites.training.ranks.shared_trainers import backend_of
 from suites.training.step import TrainingStep
 
 PERIOD_S = 0.01
@@ -127,7 +125,7 @@ class RecordedRanks:
         self.variants = 0
         self.checked: set[str] = set()
         self._made: set[str] = set()
-        self.backend = backend_of(workload)
+        self.backend = "gloo" if workload.linked else backend_of(workload.dp_size)
         self.network: Network | None = None
         self.fastest_chain_s = math.inf
         count = workload.dp_size
@@ -215,16 +213,6 @@ class RecordedRanks:
         """Return the median seconds of what the step sends, sent alone, of the slowest rank."""
         times_s = zip(*self.call("communicate_s", key=key, count=count), strict=True)
         return float(median(max(one) for one in times_s))
-
-
-def backend_of(workload: Workload) -> str:
-    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
-    seen = torch.cuda.device_count()
-    if seen == 0 or workload.linked:
-        return "gloo"
-    if seen < workload.dp_size:
-        raise Unavailable(f"{workload.dp_size} ranks need a GPU each, and there are {seen}")
-    return "nccl"
 
 
 def linked(count: int) -> Topology:

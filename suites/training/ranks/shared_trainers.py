@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from harness.instruments.distributed.rank_pool import RankPool
+from harness.records import Unavailable
 from suites.training.ranks import on_rank
 from suites.training.step import TrainingStep
 
@@ -37,3 +40,13 @@ class SharedTrainers:
     def close(self) -> None:
         """End the ranks."""
         self.pool.close()
+
+
+def backend_of(ranks: int) -> str:
+    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
+    seen = torch.cuda.device_count()
+    if seen == 0:
+        return "gloo"
+    if seen < ranks:
+        raise Unavailable(f"{ranks} ranks need a GPU each, and there are {seen}")
+    return "nccl"
