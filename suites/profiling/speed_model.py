@@ -55,7 +55,7 @@ class MeanParts(NamedTuple):
 
 
 def mean_parts(ranks: Sequence[Mapping[str, Sequence[float]]]) -> MeanParts:
-    """Return the means of what `on_rank.instants` returned; the first update of the ranks is left out."""
+    """Return the means of what `instants` returned; the first update of the ranks is left out."""
     last_ready_s = [max(all_ready) for all_ready in zip(*(one["ready"] for one in ranks), strict=True)]
     of_ranks, steps_s = [], []
     for one in ranks:

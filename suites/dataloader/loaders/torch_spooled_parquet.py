@@ -1,6 +1,6 @@
 """torch's DataLoader as in the baseline, every worker with every source, with the suite's own Parquet reader.
 
-The reader decodes each row group into a temporary file (`parquet_documents.spooled`), as the disaggregated
+The reader decodes each row group into a temporary file (`formats.spooled`), as the disaggregated
 loader's does. So what this loader saves over the baseline is the reader's part, and what the disaggregated
 loader saves over this one is the part of sharing. Each worker has temporary files of its own.
 """
