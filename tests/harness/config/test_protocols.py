@@ -50,14 +50,13 @@ def test_a_suites_package_imports_nothing(suite):
 
 def test_suites_share_a_package_by_modules_of_their_names(toy, tmp_path, monkeypatch):
     """One with functions of its own, and one with those of the package."""
-    for name in ("late_one", "late_two"):
-        shutil.copy(toy, toy.parent / f"{name}.py")
-    functions = toy.parent / "optimizations.py"
+    folder = toy.parents[1].rename(tmp_path / "shared_suites") / "timed"
+    functions = folder / "optimizations.py"
     functions.write_text("def late(subject): return subject\n")
-    own = toy.parent / "late_one_optimizations.py"
+    own = folder / "late_one_optimizations.py"
     own.write_text("def late(subject, time_s: float = 3): raise ValueError(f'late by {time_s}')\n")
-    one, two = (SuiteCode(toy.parent, name) for name in ("late_one", "late_two"))
-    assert (one.module, one.workload) == ("toy_suites.timed.late_one", "LateOneWorkload")
+    one, two = (SuiteCode(folder, name) for name in ("late_one", "late_two"))
+    assert (one.module, one.workload) == ("shared_suites.timed.late_one", "LateOneWorkload")
     monkeypatch.syspath_prepend(tmp_path)
     assert (optimization_file(one, "late"), optimization_file(two, "late")) == (own, functions)
     assert list(settings_of(one, "late")) == ["time_s"]
