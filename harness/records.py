@@ -85,7 +85,7 @@ class Cell(NamedTuple):
     suite: str
     workload: str
     optimization: str  # the variant: `fsdp2`, or `activation_checkpointing.full` for a variant
-    module: str  # without the variant; also the name of its module under suites/<suite>/, where it has one
+    module: str  # without the variant; also the name of its module or function, where it has one
     repeat: int
     seed: int
     config: Json  # {"workload": {...}, "settings": {...}}, as resolved, and [[name, {...}]] in "techniques"
@@ -212,10 +212,23 @@ def record_to_json(record: Record) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
+MOVED = {"suites.memory_published.models": "suites.published.models"}
+"""Modules of models that have another name in earlier records, and in commands that reports print of them."""
+
+
+def current_model(value: str) -> str:
+    """Return `package.module:function`, the code of a model, with the name that the module has now."""
+    module, colon, function = value.partition(":")
+    return f"{MOVED.get(module, module)}{colon}{function}"
+
+
 def record_from_json(data: Json) -> Record:
     """Return the record of a parsed line; raises KeyError, TypeError or ValueError where it is not one."""
     fields = {name: data[name] for name in Record._fields if name != "host"}
-    fields["cell"] = Cell(**data["cell"])
+    cell = fields["cell"] = Cell(**data["cell"])
+    if isinstance(model := cell.config.get("workload", {}).get("model"), str):
+        workload = {**cell.config["workload"], "model": current_model(model)}
+        fields["cell"] = cell._replace(config={**cell.config, "workload": workload})
     fields["limits"] = Limits(**data["limits"])
     fields["notes"] = tuple(data["notes"])
     fields["measurements"] = tuple(

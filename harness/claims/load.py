@@ -17,16 +17,8 @@ import yaml
 
 from harness.claims.model import Claim, Interpretation
 from harness.claims.published import Sources, read_sources, source_of
-from harness.config.optimizations import CONF, titles
-from harness.config.validation import (
-    ConfigError,
-    Fields,
-    as_mapping,
-    check_fields,
-    refuse_doubles,
-    unknown,
-    workload_fields,
-)
+from harness.config.optimizations import CONF, titles, workload_fields
+from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles, unknown
 from harness.records import UNITS
 
 _TEXT = {"type": "str"}

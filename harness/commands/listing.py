@@ -21,9 +21,9 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.commands.command_line import SHOWN, VALUES
 from harness.config import techniques
 from harness.config.code_fingerprint import ROOT, parsed
-from harness.config.optimizations import CONF, SUITES, question_of, read_yaml, suites_with_techniques
+from harness.config.optimizations import CONF, code_of, question_of, read_yaml, suites_with_techniques
 from harness.config.overrides import first_line, keys_of
-from harness.config.protocols import function_of, optimization_file
+from harness.config.protocols import SuiteCode, function_of, optimization_file
 from harness.config.run import GROUPS, Choice, Run, choose, compose_run, load_suite, names
 from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError, by_key, describe, key_and_value, shown, unknown
@@ -87,14 +87,15 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
+    code = code_of(run.suite)
     for one in run.variants:
-        yield one.name, one.title or _about_optimization(SUITES / run.suite, one.module)
+        yield one.name, one.title or _about_optimization(code, one.module)
 
 
-def _about_optimization(package: Path, name: str) -> str:
-    if (function := function_of(package, name)) is not None:
+def _about_optimization(code: SuiteCode, name: str) -> str:
+    if (function := function_of(code, name)) is not None:
         return function.about
-    source = optimization_file(package, name)
+    source = optimization_file(code, name)
     return _about(source) if source is not None else ""
 
 

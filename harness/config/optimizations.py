@@ -1,8 +1,8 @@
 """Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
 
 An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or has a function of its name in
-`suites/<suite>/optimizations.py` or the module `<name>.py` there or in a folder, or both. `baseline` and
-`baseline_again` are the harness's own.
+`optimizations.py` of the suite's package or the module `<name>.py` there or in a folder, or both. `baseline`
+and `baseline_again` are the harness's own.
 
 Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
 
@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.protocols import function_of, optimization_file
+from harness.config.protocols import SuiteCode, function_of, optimization_file
 from harness.config.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
 from harness.config.techniques import title_of as title_of_list
 from harness.config.validation import (
@@ -151,6 +152,28 @@ class Variant:
     repeats: int | None = None  # fresh processes at most; None: as many as the run has
 
 
+@cache
+def package_of(suite: str) -> str:
+    """Return the name of the package of a suite's code: the one that its YAML names, or the suite's own."""
+    return str(read_yaml(CONF / "suite" / f"{suite}.yaml").get("package") or suite)
+
+
+def code_of(suite: str, suites: Path = SUITES) -> SuiteCode:
+    """Return where the code of a suite is; `suites`: the folder of all packages."""
+    return SuiteCode(suites / package_of(suite), suite)
+
+
+def code_below(package: str, suite: str) -> SuiteCode:
+    """Return where the code of a suite is; `package`: the dotted name of the package of all packages."""
+    return code_of(suite, Path(import_module(package).__path__[0]))
+
+
+def workload_fields(suite: str, package: str = "suites") -> Fields:
+    """Return the fields of a suite's workloads; raises ConfigError, one line that names its workload.py."""
+    code = code_of(suite, Path(package))
+    return declared_in(f"{code.package}.workload", code.workload)
+
+
 def optimizations(suite: str, conf: Path = CONF) -> list[str]:
     """Return the names of a suite's optimizations, sorted: those of its YAMLs."""
     return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
@@ -168,23 +191,24 @@ def variants(
     `techniques`: a command's own list, which is one more variant; without `only` it runs with the baseline.
     Raises ConfigError.
     """
+    code = code_of(suite, suites)
     every = [Variant(BASELINE, BASELINE, {}, (), config["baseline_title"])]
     if config["interleave"] or config["baseline_again"]:
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
-        file = optimization_file(suites / suite, name)
+        file = optimization_file(code, name)
         if file is None and not entry["applies_to"]:
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
-        settings = partial(settings_of, suites / suite, name)
+        settings = partial(settings_of, code, name)
         variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
-        if (function := function_of(suites / suite, name)) is not None:
+        if (function := function_of(code, name)) is not None:
             for one in variants_here:
                 check_fields(f"suite.optimizations.{name}", one.settings, parameters_of(function.function))
         if file is None and not all(one.techniques for one in variants_here):
             raise ConfigError(
-                f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
-                "apply(subject) is missing; expected either"
+                f"suite.optimizations.{name}: it lists no techniques, and suites/{code.folder.name}/"
+                f"{name}.py with apply(subject) is missing; expected either"
             )
         every += variants_here
     if techniques:
@@ -241,14 +265,14 @@ def variants_of(
     return variants
 
 
-def settings_of(package: Path, name: str) -> Fields:
+def settings_of(code: SuiteCode, name: str) -> Fields:
     """Return what the settings of an optimization may be; raises ConfigError."""
-    if (function := function_of(package, name)) is not None:
+    if (function := function_of(code, name)) is not None:
         return parameters_of(function.function)
-    file = optimization_file(package, name)
+    file = optimization_file(code, name)
     if file is None:
         return {}
-    return declared_in(f"{package.parent.name}.{module_of(file, package.parent)}", "Settings")
+    return declared_in(f"{code.package}.{module_of(file, code.folder)}", "Settings")
 
 
 def _checked_settings(

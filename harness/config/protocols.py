@@ -1,6 +1,6 @@
 """The interface of suites and optimizations, which the worker checks before it runs a cell.
 
-A suite is the module `suites/<suite>/suite.py`. An optimization is a function of its name in
+A suite is a module of suites/, see `SuiteCode`. An optimization is a function of its name in
 `optimizations.py` next to it, or the module `<optimization>.py` there or in a folder.
 docs/extend/adding-a-suite.md shows all. mypy checks each module's types against these protocols
 (tests/harness/config/test_protocols.py).
@@ -163,6 +163,44 @@ FUNCTIONS = "optimizations.py"
 """The file of a suite's package with the optimizations that are functions; it imports without torch."""
 
 
+class SuiteCode(NamedTuple):
+    """Where the code of a suite is.
+
+    Suites with much in common share a package: the modules of one that has the package's name are suite.py
+    and optimizations.py, those of others bear their names. workload.py declares the workloads of all.
+    """
+
+    folder: Path  # of the package
+    suite: str
+
+    @property
+    def is_namesake(self) -> bool:
+        """Return whether suite and package have the same name."""
+        return self.folder.name == self.suite
+
+    @property
+    def package(self) -> str:
+        """Return the dotted name of the package."""
+        return f"{self.folder.parent.name}.{self.folder.name}"
+
+    @property
+    def module(self) -> str:
+        """Return the dotted name of the suite's module."""
+        return f"{self.package}.{'suite' if self.is_namesake else self.suite}"
+
+    @property
+    def workload(self) -> str:
+        """Return the name of the class in workload.py that declares its workloads."""
+        own = "" if self.is_namesake else "".join(part.title() for part in self.suite.split("_"))
+        return f"{own}Workload"
+
+    @property
+    def functions(self) -> Path:
+        """Return the file with the optimizations that are functions: its own, or the package's."""
+        own = self.folder / f"{self.suite}_{FUNCTIONS}"
+        return own if own.is_file() else self.folder / FUNCTIONS
+
+
 def check_suite(suite: ModuleType, techniques: bool = False) -> None:
     """Raise ConfigError, one line, where a suite lacks a function; with `techniques` it has to apply them."""
     expected = SUITE["apply_techniques"]._replace(required=techniques)
@@ -196,30 +234,30 @@ def _fault(module: ModuleType, name: str, function: Function) -> str:
     return ""
 
 
-def optimization_file(package: Path, name: str) -> Path | None:
+def optimization_file(code: SuiteCode, name: str) -> Path | None:
     """Return the file of an optimization, in a suite's package or in a folder there; None without one.
 
     Raises ConfigError where there are several.
     """
-    found = [*package.glob(f"*/{name}.py"), *package.glob(f"{name}.py")]
-    if function_of(package, name) is not None:
-        found.append(package / FUNCTIONS)
+    found = [*code.folder.glob(f"*/{name}.py"), *code.folder.glob(f"{name}.py")]
+    if function_of(code, name) is not None:
+        found.append(code.functions)
     if len(found) > 1:
-        places = " and ".join(str(one.relative_to(package.parents[1])) for one in found)
+        places = " and ".join(str(one.relative_to(code.folder.parents[1])) for one in found)
         raise ConfigError(f"{places}: an optimization has one module; rename one of them")
     return found[0] if found else None
 
 
-def function_of(package: Path, name: str) -> FunctionOptimization | None:
+def function_of(code: SuiteCode, name: str) -> FunctionOptimization | None:
     """Return the function of a suite's `optimizations.py` with a name; None where there is none.
 
     Raises ConfigError where the file cannot be imported.
     """
-    file = package / FUNCTIONS
+    file = code.functions
     if not file.is_file():
         return None
     try:
-        module = import_module(f"{package.parent.name}.{package.name}.{file.stem}")
+        module = import_module(f"{code.package}.{file.stem}")
     except Exception as error:
         raise ConfigError(f"{shown_path(file)}: {' '.join(str(error).split())}. {SEE}") from None
     function = vars(module).get(name)
@@ -229,13 +267,12 @@ def function_of(package: Path, name: str) -> FunctionOptimization | None:
     return FunctionOptimization(function) if own else None
 
 
-def optimization_module(package: str, name: str) -> OptimizationModule | None:
-    """Import an optimization of a suite's package; None where it has no module and no function."""
-    folder = Path(import_module(package).__path__[0])
-    file = optimization_file(folder, name)
+def optimization_module(code: SuiteCode, name: str) -> OptimizationModule | None:
+    """Import an optimization of a suite; None where it has no module and no function."""
+    file = optimization_file(code, name)
     if file is None:
         return None
-    return function_of(folder, name) or import_module(f"{package}.{module_of(file, folder)}")
+    return function_of(code, name) or import_module(f"{code.package}.{module_of(file, code.folder)}")
 
 
 def unavailable(module: OptimizationModule, host: HostInfo) -> str | None:

@@ -25,11 +25,14 @@ from harness.config.optimizations import (
     Alternatives,
     Variant,
     checked_alternatives,
+    code_of,
     entry_of,
     optimizations,
+    package_of,
     read_yaml,
     suites_with_techniques,
     variants,
+    workload_fields,
 )
 from harness.config.overrides import (
     apply_override,
@@ -40,15 +43,7 @@ from harness.config.overrides import (
     unknown_key,
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
-from harness.config.validation import (
-    ConfigError,
-    as_mapping,
-    check_value,
-    nearest,
-    shown,
-    unknown,
-    workload_fields,
-)
+from harness.config.validation import ConfigError, as_mapping, check_value, nearest, shown, unknown
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 from harness.instruments.distributed.remote_ranks import LaunchError, launch
 from harness.instruments.process import memory_bytes
@@ -346,7 +341,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     _refuse_optimizations(name, read_yaml(CONF / f"suite/{name}.yaml"))
     if config.suite.fields:
         raise ConfigError(
-            f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name}/workload.py declares them; "
+            f"conf/suite/{name}.yaml: fields: the class {code_of(name).workload} of "
+            f"suites/{package_of(name)}/workload.py declares them; "
             "see docs/extend/adding-a-suite.md"
         )
     config.suite.fields = workload_fields(name)
@@ -422,6 +418,8 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})
     check_show(config["show"])
+    if suite["package"] not in ("", package_of(name)):
+        raise ConfigError(f"suite.package: conf/suite/{name}.yaml says where the suite's code is")
     check_names(suite)
     repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
     check_value("repeats", repeats, {"type": "int", "at_least": 1})

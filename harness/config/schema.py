@@ -50,6 +50,7 @@ class SamplingSchema:
 class SuiteSchema:
     """One suite's YAML; `fields`, those of its class Workload; and its optimizations' YAMLs."""
 
+    package: str = ""  # of its code, which other suites share: suites/<package>/; "": the suite's own
     question: str = ""
     baseline_title: str = "Baseline"
     baseline_again: bool = False  # also where cells are not interleaved

@@ -3,7 +3,7 @@
 A declaration is a mapping: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
 `{type: float, optional: true}`. The fields of a dataclass make them.
 
-A suite declares its workloads in the class `Workload` of suites/<suite>/workload.py, an optimization its
+A suite declares its workloads in a class of its package's workload.py, an optimization its
 settings as the parameters of its function, or in the class `Settings` of its module. The parent imports them,
 so their imports need no torch. The annotation of a field says what is allowed: int, float, str, bool, dict,
 list or `Literal[...]`, each or None, numbers within the bounds of `Annotated[int, Bounds(at_least=1)]`, read
@@ -235,11 +235,6 @@ class DeclaredTechnique(NamedTuple):
 
 
 EXPECTED = "expected int, float, str, bool, dict[str, Any], list[Any] or Literal[...], each or None"
-
-
-def workload_fields(suite: str, package: str = "suites") -> Fields:
-    """Return the fields of a suite's workloads; raises ConfigError, one line that names its workload.py."""
-    return declared_in(f"{package}.{suite}.workload", "Workload")
 
 
 @cache

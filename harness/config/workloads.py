@@ -30,6 +30,7 @@ from harness.config.hf_config import (
 )
 from harness.config.optimizations import CONF, applies, checked_alternatives, read_yaml
 from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
+from harness.records import current_model
 
 
 def workloads(
@@ -62,7 +63,8 @@ def workloads(
         checked[name] = check_fields(where, every[name], fields)
         check_relations(where, checked[name], fields)
         if checked[name].get("model") is not None:
-            check_model(f"{where}.model", checked[name]["model"])
+            model = check_model(f"{where}.model", checked[name]["model"])
+            checked[name] = {**checked[name], "model": model}
     for name, given in references.items():
         needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
         if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
@@ -77,9 +79,9 @@ def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"suite.model={suite['model']}: this suite takes no model code")
     if suite["workload_from"] is not None:
         raise ConfigError("suite.model: suite.workload_from is a model too; give one of the two")
-    check_model("suite.model", suite["model"])
+    model = check_model("suite.model", suite["model"])
     every = {
-        name: {**one, "model": suite["model"]} if isinstance(one, dict) else one
+        name: {**one, "model": model} if isinstance(one, dict) else one
         for name, one in suite["workloads"].items()
     }
     return {**suite, "workloads": every}
@@ -234,19 +236,21 @@ INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages, of which one file is read and not all that it imports."""
 
 
-def check_model(where: str, value: Any) -> None:
-    """Raise ConfigError unless `value` is `package.module:function` and the module's file is found."""
+def check_model(where: str, value: Any) -> str:
+    """Return `package.module:function` as it is called now; raises ConfigError where it has no such file."""
     if not isinstance(value, str) or not FORM.fullmatch(value):
         raise ConfigError(f"{where}={shown(value)}: expected package.module:function")
-    module = value.partition(":")[0]
+    model = current_model(value)
+    module = model.partition(":")[0]
     if _spec(module) is None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
-        model_digest(value)
+        model_digest(model)
     except ConfigError as error:
         raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
+    return model
 
 
 @cache

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.claims.model import Verdict
-from harness.config.optimizations import question_of, titles, workloads_of
-from harness.config.validation import ConfigError, workload_fields
+from harness.config.optimizations import question_of, titles, workload_fields, workloads_of
+from harness.config.validation import ConfigError
 from harness.records import Record
 
 if TYPE_CHECKING:

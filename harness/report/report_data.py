@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.claims.model import Claim, Verdict
+from harness.config.optimizations import code_of
 from harness.records import Record
 from harness.report.block_tables import TABLES, columns_table
 from harness.report.comparison import OTHERS
@@ -69,8 +70,8 @@ def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
 
 
 def own_report(suite: str) -> ModuleType:
-    """Return the module with the suite's own tables and figures."""
-    return import_module(f"suites.{suite}.report")
+    """Return the module of the suite's package with tables and figures of its own."""
+    return import_module(f"{code_of(suite).package}.report")
 
 
 @dataclass(frozen=True)

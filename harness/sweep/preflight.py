@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.optimizations import BASELINE, BASELINES, CONF, read_yaml
-from harness.config.protocols import apply, optimization_module
+from harness.config.optimizations import BASELINE, BASELINES, CONF, code_below, read_yaml
+from harness.config.protocols import SuiteCode, apply, optimization_module
 from harness.config.run import Run
 from harness.config.validation import ConfigError
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Unavailable
@@ -174,20 +174,20 @@ def survey(asked: Sequence[Any]) -> dict[str, Any]:
     slow = bf16_products.bf16_is_slow()
     flop, too_large = dict[str, float](), ""
     for cell in (Cell(*fields) for fields in group.cells):
-        name = f"{group.package}.{cell.suite}"
+        code = code_below(group.package, cell.suite)
         with suppress(Exception):  # raised again when the cell is run, and recorded there
-            suite: Any = import_module(f"{name}.suite")
+            suite: Any = import_module(code.module)
             if cell.optimization == BASELINE and _has_own_model(cell) and hasattr(suite, TOO_LARGE):
                 too_large = too_large or suite.too_large(suite.build(cell.config["workload"], cell.seed))
-            if slow and (found := bf16_FLOP(cell, name, suite)):
+            if slow and (found := bf16_FLOP(cell, code, suite)):
                 flop[cell.id] = found
     return HostProbe(bf16_products.matmul_FLOP_per_s(), slow, flop, too_large)._asdict()
 
 
-def bf16_FLOP(cell: Cell, name: str, suite: Any) -> float:
-    """Return the FLOP of one cell of the suite's package `name`: built, its module and techniques applied."""
+def bf16_FLOP(cell: Cell, code: SuiteCode, suite: Any) -> float:
+    """Return the FLOP of one cell of a suite: built, its module and techniques applied."""
     subject = suite.build(cell.config["workload"], cell.seed)
-    if (module := optimization_module(name, cell.module)) is not None:
+    if (module := optimization_module(code, cell.module)) is not None:
         subject = apply(module, subject, cell.config["settings"])
     if techniques := cell.config.get("techniques"):
         subject = suite.apply_techniques(subject, [tuple(one) for one in techniques])
@@ -231,7 +231,7 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
     Also where building fails in another way, or takes longer than `BUILD_TIMEOUT_S`.
     """
     cells = [
-        (f"{group.package}.{cell.suite}", cell.workload, cell.optimization, cell.module, cell.config)
+        (group.package, cell.suite, cell.workload, cell.optimization, cell.module, cell.config)
         for group in groups
         for cell in group.cells
         if cell.repeat == 0
@@ -244,13 +244,14 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
         raise ConfigError(reason)
 
 
-def first_fault(cells: Iterable[tuple[str, str, str, str, Any]]) -> str:
+def first_fault(cells: Iterable[tuple[str, str, str, str, str, Any]]) -> str:
     """Return the reason why the first cell that cannot be built cannot, "" where all can."""
-    for package, workload, variant, name, config in cells:
-        suite = import_module(f"{package}.suite")
+    for package, of_suite, workload, variant, name, config in cells:
+        code = code_below(package, of_suite)
+        suite = import_module(code.module)
         try:
             subject = suite.build(config["workload"], 0)
-            if (module := optimization_module(package, name)) is not None:
+            if (module := optimization_module(code, name)) is not None:
                 apply(module, subject, config["settings"])
         except Unavailable as fault:
             return f"{workload}, {variant}: {fault}"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from harness.config.code_fingerprint import ROOT, module_of, source_digest
-from harness.config.optimizations import Variant
+from harness.config.code_fingerprint import module_of, source_digest
+from harness.config.optimizations import Variant, code_of
 from harness.config.protocols import optimization_file
 from harness.config.run import Run
 from harness.config.techniques import file_of
@@ -148,13 +148,17 @@ def prepare(suite_run: Run) -> PreparedSweep:
 
 
 def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
-    """Return the plan, each variant's identity taken from the sources that its values come out of."""
-    package = f"suites.{suite_run.suite}"
+    """Return the plan, each variant's identity taken from the sources that its values come out of.
+
+    These are the files that the suite's module, the variant's and those of its techniques import, whatever
+    else the suite's package has.
+    """
+    suite = code_of(suite_run.suite)
 
     def code(variant: Variant) -> str:
-        own = optimization_file(ROOT / "suites" / suite_run.suite, variant.module)
+        own = optimization_file(suite, variant.module)
         files = [*([own] if own else []), *(file_of(name) for name, _ in variant.techniques)]
-        return source_digest(("harness.sweep.worker", f"{package}.suite", *map(module_of, files)))
+        return source_digest(("harness.sweep.worker", suite.module, *map(module_of, files)))
 
     def own_code(workload: Mapping[str, Any]) -> str:
         if workload.get("trace"):

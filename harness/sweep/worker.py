@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from harness.config.optimizations import AGAIN, BASELINE
+from harness.config.optimizations import AGAIN, BASELINE, code_below
 from harness.config.protocols import (
     OptimizationModule,
     apply,
@@ -176,7 +176,7 @@ def run_group(
     limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))
     with memory_limit(limits.memory_B):
         tools = WorkerHooks(
-            importlib.import_module(f"{package}.{cells[0].suite}.suite"),
+            importlib.import_module(code_below(package, cells[0].suite).module),
             set_up,
             lambda error: _fault(error, package, limits),
             emit_output,
@@ -204,17 +204,17 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
 
 def _load(cell: Cell, package: str) -> tuple[Any, OptimizationModule | None]:
     """Return the suite, and the optimization's module: None where it has none, as the baseline."""
-    name = f"{package}.{cell.suite}"
-    suite = importlib.import_module(f"{name}.suite")
+    code = code_below(package, cell.suite)
+    suite = importlib.import_module(code.module)
     preload(suite)
     check_suite(suite, "techniques" in cell.config)
     for technique, _ in cell.config.get("techniques") or ():
         check_functions(technique)
-    module = optimization_module(name, cell.module)
+    module = optimization_module(code, cell.module)
     if module is not None:
         check_optimization(module)
     elif cell.module not in (BASELINE, AGAIN) and "techniques" not in cell.config:
-        raise ModuleNotFoundError(f"No module named '{name}.{cell.module}'")
+        raise ModuleNotFoundError(f"No module named '{code.package}.{cell.module}'")
     return suite, module
 
 

@@ -11,15 +11,19 @@ Inputs with a range and a source each: checked, and drawn within their ranges. S
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.instruments.prices import DATE, DATES
-from harness.records import Unavailable
+from harness.instruments.prices import DATE, DATES, PriceList, price_lists
+from harness.records import Origin, Reading, Unavailable
+from suites.cost.workload import Workload
 
 FloatArray = npt.NDArray[np.float64]
 Amount = float | FloatArray
@@ -171,3 +175,185 @@ def drawn(inputs: CostInputs, count: int, seed: int, prefix: str) -> dict[str, A
 def with_input(inputs: CostInputs, name: str, value: float) -> CostInputs:
     """Return the inputs with another value of one of them."""
     return inputs._replace(values={**inputs.values, name: value}) if name in inputs.values else inputs
+
+
+LEAST_USD, MOST_USD = 1_000, 200_000
+"""Capital per GPU that can be meant."""
+
+LEAST_KW, MOST_KW = 0.2, 5.0
+"""Power per GPU that can be meant."""
+
+LEAST_RENT = 10.0
+"""Dollars per kW and month below which a rent that is not 0 is taken to be per hour or per year."""
+
+
+def refuse_confused_units(machine: Machine, owner: CostInputs) -> None:
+    """Raise `Unavailable`, one line that names the input and the unit that was probably meant."""
+    values, gpus = machine.inputs.values, machine.gpus
+    per_gpu = (values["server_USD"] + values["network_USD"]) / gpus
+    if not LEAST_USD <= per_gpu <= MOST_USD:
+        meant = (
+            "a node's price needs the node's gpus" if per_gpu > MOST_USD else "is it the price of one GPU?"
+        )
+        raise Unavailable(
+            f"server_USD={values['server_USD']:g}: ${per_gpu:,.0f} per GPU with gpus={gpus}, expected "
+            f"{LEAST_USD:,} to {MOST_USD:,}; {meant}"
+        )
+    power_kW = values["power_kW"] / gpus
+    if not LEAST_KW <= power_kW <= MOST_KW:
+        meant = "is it in W, or of a node?" if power_kW > MOST_KW else "is it the power of one GPU?"
+        raise Unavailable(
+            f"power_kW={values['power_kW']:g}: {power_kW:.3g} kW per GPU with gpus={gpus}, expected "
+            f"{LEAST_KW:g} to {MOST_KW:g}; {meant}"
+        )
+    rent = owner.values["colocation_USD_per_kW_month"]
+    if 0 < rent < LEAST_RENT:
+        raise Unavailable(
+            f"colocation_USD_per_kW_month={rent:g}: expected 0 or at least {LEAST_RENT:g}; is it per hour?"
+        )
+
+
+def refuse_wrong_throughput(given: Workload) -> None:
+    """Raise `Unavailable` where a throughput is not positive, or a pair lacks that of its machine."""
+    if given.tokens_per_s and given.samples_per_s:
+        raise Unavailable("samples_per_s: give it or tokens_per_s, not both")
+    if given.samples_per_s and not given.sample:
+        raise Unavailable("sample: missing; expected what a sample is, as an image of 512 x 512")
+    for unit, published in (("tokens", given.tokens_per_s), ("samples", given.samples_per_s)):
+        for name, per_s in published.items():
+            if not isinstance(per_s, int | float) or not 0 < per_s < math.inf:
+                raise Unavailable(f"{unit}_per_s.{name}={per_s}: expected {unit}/s of one GPU, above 0")
+    if given.kind == "pair" and given.machine not in (given.samples_per_s or given.tokens_per_s):
+        unit = "samples" if given.samples_per_s else "tokens"
+        raise Unavailable(f"{unit}_per_s.{given.machine}: missing; a pair has the {unit}/s of both machines")
+
+
+OWNER = (
+    "price_level",
+    "life_years",
+    "interest",
+    "electricity_USD_per_kWh",
+    "pue",
+    "colocation_USD_per_kW_month",
+    "operations_share",
+)
+"""Inputs that both machines share."""
+
+OF_PRICE = ("server_USD", "network_USD", "power_kW")
+"""Inputs of each machine that may all be unknown."""
+
+OF_MACHINE = (*OF_PRICE, "used_share")
+"""Inputs of each machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine by its unit of sale, with its inputs."""
+
+    name: str  # in conf/hardware
+    device_name: str
+    gpus: int
+    inputs: CostInputs  # without any where only price lists have its cost
+
+    @property
+    def has_formula(self) -> bool:
+        """Return whether its cost can be calculated."""
+        return bool(self.inputs.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload, its owner's inputs, the machine of this variant, and that of the baseline."""
+
+    workload: Workload
+    owner: CostInputs
+    machine: Machine
+    baseline: Machine
+    seed: int
+
+
+def machine_of(source: Any, where: str) -> Machine:
+    """Return the machine that a workload or a variant's settings describe; raises `Unavailable`."""
+    values = {name: getattr(source, name) for name in OF_MACHINE}
+    missing = [name for name, value in values.items() if value is None]
+    if missing == list(OF_PRICE):
+        values = {}
+    elif missing:
+        raise Unavailable(f"{missing[0]}: missing; give all of {', '.join(OF_PRICE)}, or none of them")
+    inputs = checked_inputs(values, source.ranges, source.sources, where)
+    return Machine(source.machine, source.device_name, source.gpus, inputs)
+
+
+def central_parts(subject: Subject, machine: Machine, owner: CostInputs | None = None) -> CostParts:
+    """Return the parts of a GPU-hour's cost in dollars, every input at its own value."""
+    return cost_parts(machine.inputs.values, (owner or subject.owner).values, machine.gpus)
+
+
+def drawn_total(subject: Subject, machine: Machine) -> Amount:
+    """Return dollars per GPU-hour of each draw (D,)."""
+    count = subject.workload.draws
+    owner = drawn(subject.owner, count, subject.seed, "owner")
+    own = drawn(machine.inputs, count, subject.seed, machine.name)
+    return cost_parts(own, owner, machine.gpus).total
+
+
+def listed(subject: Subject, machine: Machine) -> Iterator[tuple[PriceList, float]]:
+    """Yield each price list that has a machine, with its dollars per GPU-hour."""
+    for one in price_lists(subject.workload.prices):
+        if machine.name in one.usd_per_h:
+            yield one, one.usd_per_h[machine.name]
+
+
+def calibrated_owner(subject: Subject) -> CostInputs | None:
+    """Return the owner at the interest at which the baseline costs what was published; None for no such."""
+    published = subject.workload.published_USD_per_h
+    if published is None:
+        return None
+
+    def total(interest: float) -> float:
+        owner = with_input(subject.owner, "interest", interest)
+        return float(central_parts(subject, subject.baseline, owner).total)
+
+    interest = solved(total, published, 0.0, 1.0)
+    return None if interest is None else with_input(subject.owner, "interest", interest)
+
+
+MOST = 10_000
+"""Combinations that are calculated at most."""
+
+
+def checked_combinations(given: Mapping[str, Any]) -> None:
+    """Raise `Unavailable` where an input is unknown, has no list of numbers, or there are too many."""
+    refuse_unknown(given, (*OWNER, *OF_MACHINE), "combinations")
+    for name, values in given.items():
+        if not isinstance(values, list) or not values:
+            raise Unavailable(f"combinations.{name}={values}: expected a list of numbers")
+        for one in values:
+            if not isinstance(one, int | float) or not 0 <= one < math.inf:
+                raise Unavailable(f"combinations.{name}: {one}; expected numbers of at least 0")
+    count = math.prod(len(values) for values in given.values())
+    if count > MOST:
+        raise Unavailable(f"combinations: {count:,}; expected at most {MOST:,}")
+
+
+def combination_readings(subject: Subject) -> Iterator[Reading]:
+    """Yield both costs and the break-even by combination; inputs of a machine are those of the dearer one."""
+    given = subject.workload.combinations
+    if not given:
+        return
+    places = list(product(*given.values()))
+    columns: dict[str, Amount] = dict(zip(given, np.array(places, float).T, strict=True))
+    owner = {**subject.owner.values, **{name: columns[name] for name in OWNER if name in columns}}
+    dearer = {
+        **subject.machine.inputs.values,
+        **{name: columns[name] for name in OF_MACHINE if name in columns},
+    }
+    ours, base = (
+        np.broadcast_to(cost_parts(inputs, owner, machine.gpus).total, len(places))
+        for inputs, machine in ((dearer, subject.machine), (subject.baseline.inputs.values, subject.baseline))
+    )
+    for place, dear, cheap in zip(places, ours, base, strict=True):
+        method = ", ".join(f"{name}={value:g}" for name, value in zip(given, place, strict=True))
+        yield Reading("baseline_rate", "USD/h", float(cheap), Origin.CALCULATED, method)
+        yield Reading("cost_rate", "USD/h", float(dear), Origin.CALCULATED, method)
+        yield Reading("break_even", "1", float(dear / cheap), Origin.CALCULATED, method)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from harness.bounds import Bounds, PositiveInt
-from suites.cost.plausible import refuse_confused_units
-from suites.cost.subject import Subject, machine_of
+from suites.cost.cost_model import Subject, machine_of, refuse_confused_units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

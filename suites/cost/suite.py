@@ -10,30 +10,168 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from harness.instruments.prices import price_lists
-from harness.records import Json, Note, Reading, Unavailable, WrongResult
-from suites.cost.cost_model import annuity_factor, checked_inputs, refuse_unknown
-from suites.cost.plausible import refuse_confused_units, refuse_wrong_throughput
-from suites.cost.readings import (
-    input_readings,
-    listed_ratios,
-    listed_readings,
-    rate_readings,
-    ratio_readings,
-    throughput_readings,
-)
-from suites.cost.subject import (
+from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
+from suites.cost.cost_model import (
     OF_MACHINE,
     OF_PRICE,
     OWNER,
+    Amount,
+    CostParts,
+    Machine,
     Subject,
+    annuity_factor,
+    calibrated_owner,
     central_parts,
     checked_combinations,
+    checked_inputs,
     combination_readings,
+    cost_parts,
     drawn_total,
+    listed,
     machine_of,
+    refuse_confused_units,
+    refuse_unknown,
+    refuse_wrong_throughput,
+    usd_per_unit,
+    with_input,
 )
 from suites.cost.workload import Workload
+
+FORMULA = "formula"
+BAND = "band"
+CALIBRATED = "calibrated"
+
+QUANTILES = (0.05, 0.95)
+"""The ends of a band: 90 % of the draws lie between them."""
+
+
+def input_readings(subject: Subject) -> Iterator[Reading | Note]:
+    """Yield each input with the ends of its range by its name, and its source as a note."""
+    for inputs in (subject.owner, subject.machine.inputs):
+        for name, value in inputs.values.items():
+            low, high = inputs.ranges.get(name, (value, value))
+            for metric, one in (("input", value), ("input_low", low), ("input_high", high)):
+                yield Reading(metric, "1", one, Origin.CALCULATED, name)
+            yield Note(f"{name}: {inputs.sources[name]}")
+
+
+def rate_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Reading]:
+    """Yield the cost of a GPU-hour, its parts, its band, and the published prices."""
+    parts = central_parts(subject, subject.machine)
+    yield _rate("cost_rate", rate, FORMULA)
+    for name, part in zip(CostParts._fields, parts, strict=True):
+        yield _rate(f"cost_rate/{name}", float(part), FORMULA)
+    for end in np.quantile(draws, QUANTILES):
+        yield _rate("cost_rate", float(end), BAND)
+    yield from listed_readings(subject)
+    if owner := calibrated_owner(subject):
+        yield _rate("cost_rate", float(central_parts(subject, subject.machine, owner).total), CALIBRATED)
+        yield Reading("interest", "1", owner.values["interest"], Origin.CALCULATED, CALIBRATED)
+
+
+def listed_readings(subject: Subject) -> Iterator[Reading]:
+    """Yield the published prices of a GPU-hour."""
+    for one, usd_per_h in listed(subject, subject.machine):
+        yield Reading("cost_rate", "USD/h", usd_per_h, Origin.PUBLISHED, one.name)
+
+
+def _rate(metric: str, usd_per_h: float, method: str) -> Reading:
+    return Reading(metric, "USD/h", usd_per_h, Origin.CALCULATED, method)
+
+
+def ratio_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Reading]:
+    """Yield cost per owned hour over the baseline's, the speed-up that breaks even, and what moves it."""
+    base = float(central_parts(subject, subject.baseline).total)
+    base_draws = drawn_total(subject, subject.baseline)
+    used = subject.machine.inputs.values["used_share"] / subject.baseline.inputs.values["used_share"]
+    yield Reading("cost_ratio", "1", rate * used / base, Origin.CALCULATED, FORMULA)
+    yield Reading("break_even", "1", rate / base, Origin.CALCULATED, FORMULA)
+    for end in np.quantile(draws * used / base_draws, QUANTILES):
+        yield Reading("cost_ratio", "1", float(end), Origin.CALCULATED, BAND)
+    for end in np.quantile(draws / base_draws, QUANTILES):
+        yield Reading("break_even", "1", float(end), Origin.CALCULATED, BAND)
+    if owner := calibrated_owner(subject):
+        ours, theirs = (
+            float(central_parts(subject, one, owner).total) for one in (subject.machine, subject.baseline)
+        )
+        yield Reading("break_even", "1", ours / theirs, Origin.CALCULATED, CALIBRATED)
+    yield from listed_ratios(subject)
+    yield from _sensitivity(subject)
+
+
+def listed_ratios(subject: Subject) -> Iterator[Reading]:
+    """Yield the speed-up that breaks even by each price list that has both machines."""
+    of_base = {one.name: usd for one, usd in listed(subject, subject.baseline)}
+    for one, usd_per_h in listed(subject, subject.machine):
+        if one.name in of_base:
+            ratio = usd_per_h / of_base[one.name]
+            yield Reading("break_even", "1", ratio, Origin.PUBLISHED, one.name)
+
+
+def _sensitivity(subject: Subject) -> Iterator[Reading]:
+    """Yield the break-even with one input at each end of its range, the others at their values."""
+    named = [(name, ends, "owner") for name, ends in subject.owner.ranges.items()]
+    for machine in (subject.baseline, subject.machine):
+        named += [(name, ends, machine.name) for name, ends in machine.inputs.ranges.items()]
+    for name, ends, whose in named:
+        for metric, value in zip(("break_even_low", "break_even_high"), ends, strict=True):
+            owner = with_input(subject.owner, name, value)
+            ours, base = (
+                float(cost_parts(_moved(one, whose, name, value), owner.values, one.gpus).total)
+                for one in (subject.machine, subject.baseline)
+            )
+            method = name if whose == "owner" else f"{name} of {whose}"
+            yield Reading(metric, "1", ours / base, Origin.CALCULATED, method)
+
+
+def _moved(machine: Machine, whose: str, name: str, value: float) -> Mapping[str, float]:
+    return {**machine.inputs.values, name: value} if machine.name == whose else machine.inputs.values
+
+
+def throughput(subject: Subject, machine: Machine) -> float | None:
+    """Return tokens/s or samples/s of one GPU as published, or tokens/s by the published MFU; or None."""
+    given = subject.workload
+    published = given.samples_per_s or given.tokens_per_s
+    if machine.name in published:
+        return float(published[machine.name])
+    if given.mfu and given.peak_FLOP_per_s and given.model_FLOP_per_token and machine == subject.baseline:
+        return given.mfu * given.peak_FLOP_per_s / given.model_FLOP_per_token
+    return None
+
+
+def throughput_readings(
+    subject: Subject, rate: float | None = None, draws: Amount | None = None
+) -> Iterator[Reading]:
+    """Yield throughput, the cost of a token and a run, or of a sample, and what a dearer machine gains.
+
+    `rate` and `draws`: dollars per GPU-hour by the formula; None where it was not calculated.
+    """
+    given = subject.workload
+    per_s = throughput(subject, subject.machine)
+    if per_s is None:
+        return
+    unit = "sample" if given.samples_per_s else "token"
+    is_published = subject.machine.name in (given.samples_per_s or given.tokens_per_s)
+    origin = Origin.PUBLISHED if is_published else Origin.CALCULATED
+    yield Reading(f"{unit}s_per_s_per_device", f"{unit}/s", per_s, origin)
+    costs = {one.name: usd for one, usd in listed(subject, subject.machine)}
+    for method, usd_per_h in ({FORMULA: rate, **costs} if rate is not None else costs).items():
+        cost = float(usd_per_unit(usd_per_h, per_s))
+        yield Reading(f"cost_per_{unit}", f"USD/{unit}", cost, Origin.CALCULATED, method)
+        if unit == "token":
+            yield Reading("run_cost", "USD", cost * given.run_tokens, Origin.CALCULATED, method)
+    base_per_s = throughput(subject, subject.baseline)
+    if subject.machine == subject.baseline or base_per_s is None:
+        return
+    speed_up = per_s / base_per_s
+    yield Reading("speedup", "1", speed_up, origin)
+    if draws is not None:
+        shares = np.asarray(draws / drawn_total(subject, subject.baseline)) < speed_up
+        yield Reading("share_that_pays", "1", float(np.mean(shares)), Origin.CALCULATED)
+
 
 ROUNDING = 1e-9
 """Relative rounding of sums of payments."""

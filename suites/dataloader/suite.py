@@ -1,7 +1,7 @@
 """The dataloader suite (OVERLORD, MegaScale-Data): loaders of text from many sources, for ranks that train.
 
-The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module
-`suites/dataloader/<name>.py`. Each cell has processes of its own: memory is proportional set size over all of
+The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module of
+suites/dataloader/loaders. Each cell has processes of its own: memory is proportional set size over all of
 them, Ray's included, without the process that starts them.
 """
 
@@ -16,17 +16,10 @@ from typing import Any
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Subject
-from suites.dataloader.corpora.corpus import (
-    Corpus,
-    CorpusSettings,
-    Documents,
-    generated,
-    sources_of_text,
-    write,
-)
+from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
 from suites.dataloader.disaggregation.plan import ActorSettings
-from suites.dataloader.measured.loaded_text import check_steps, piece_index
-from suites.dataloader.ranks.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
+from suites.dataloader.loaded_text import check_steps, piece_index
+from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
 from suites.dataloader.workload import Workload
 
 GENERATED_DOCUMENTS = 40
@@ -190,7 +183,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 def of_actors(session: Session) -> Iterator[Reading]:
     """Kill actors while batches are taken, or deliver plans to simulated clients, in a fresh Ray."""
-    from suites.dataloader.measured import control_plane, failures
+    from suites.dataloader import control_plane, failures
 
     workload = session.subject.workload
     with closing(RaySession()) as ray:

@@ -1,11 +1,12 @@
-"""A workload of the dataloader suite: what is loaded, by how many ranks."""
+"""Workloads of the dataloader suites: what is loaded by how many ranks, and how documents are assigned."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
+from suites.training.balance import DocumentCost, flop_of_document
 
 TRAINS = ("training", "slow_storage")
 """Kinds in which batches feed training steps."""
@@ -67,3 +68,75 @@ class Workload:
     def trains(self) -> bool:
         """Return whether batches feed training steps."""
         return self.kind in TRAINS
+
+
+DOCUMENTS = OnlyWith("items", ("documents",))
+ROWS = OnlyWith("items", ("rows",))
+LOG_NORMAL = OnlyWith("lengths_from", ("log_normal",))
+PUBLISHED = OnlyWith("lengths_from", ("published",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataloaderBalanceWorkload:
+    """The documents of a step, the model that trains on them, and the groups that share them."""
+
+    # log_normal: drawn. published: drawn from the quantiles of real documents in published_lengths.jsonl.
+    # file: drawn with replacement from the numbers of a file. list: these, in every step.
+    lengths_from: Literal["log_normal", "published", "file", "list"] = "log_normal"
+    documents_of: Annotated[Literal["wikipedia", "textbooks", "source_code", "long_context"], PUBLISHED] = (
+        "wikipedia"
+    )
+    mean_tokens: Annotated[float, Bounds(above=0), LOG_NORMAL] = 1093.0  # of documents, before they are cut
+    sigma: Annotated[float, Bounds(at_least=0), LOG_NORMAL] = 1.5  # of the logarithm of the lengths
+    lengths_file: Annotated[str, OnlyWith("lengths_from", ("file",))] = ""  # .npy, or .json with one list
+    lengths: Annotated[list[Any], OnlyWith("lengths_from", ("list",))] = field(default_factory=list)
+
+    context_length: PositiveInt = 16384  # tokens; longer documents are cut into parts of it
+    # documents: each is an item, and a group may get any number of tokens.
+    # rows: documents are joined and cut into rows of the context length; each group gets equally many rows.
+    items: Literal["documents", "rows"] = "documents"
+    documents_per_step: Annotated[PositiveInt, DOCUMENTS] = 1024
+    # Parts of a document longer than the context, where they are dealt in order or at random. spread: dealt
+    # one by one, like documents. kept: all to the group of their document, as torch's DataLoader deals them.
+    long_documents: Annotated[Literal["spread", "kept"], DOCUMENTS] = "spread"
+    rows_per_group: Annotated[PositiveInt, ROWS] = 4
+    groups: PositiveInt = 64  # data-parallel groups
+    steps: PositiveInt = 40
+
+    # What a document costs. flop: FLOP by the sizes below. measured: seconds by document_seconds.jsonl, of a
+    # model of these sizes. timed: seconds of a step of a model of these sizes, timed here beforehand.
+    cost: Literal["flop", "measured", "timed"] = "flop"
+    # The gain that others measured in this setting, for the error of the prediction; 0: none.
+    published_gain: Annotated[float, Bounds(at_least=0)] = 0.0
+
+    # The model, by its sizes: those of Llama 3 8B (arXiv 2407.21783, table 3).
+    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 4096
+    num_hidden_layers: PositiveInt = 32
+    intermediate_size: PositiveInt = 14336
+    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")] = 32
+    num_key_value_heads: PositiveInt = 8
+    vocab_size: Annotated[int, Bounds(at_least=0)] = 128256  # 0: no language-model head
+    mlp_matrices: Annotated[int, Bounds(at_least=2, at_most=3)] = 3
+    causal: bool = True
+    attention_only: bool = False  # leave out all that grows linearly with the length
+    source: str = ""
+
+    @property
+    def flop(self) -> DocumentCost:
+        """Return the FLOP of a document, by its length."""
+        flop = flop_of_document(
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            intermediate_size=self.intermediate_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            vocab_size=self.vocab_size,
+            mlp_matrices=self.mlp_matrices,
+            causal=self.causal,
+        )
+        return flop._replace(linear=0.0) if self.attention_only else flop
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Return the tokens that a group has room for; None without a limit."""
+        return self.rows_per_group * self.context_length if self.items == "rows" else None

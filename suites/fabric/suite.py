@@ -1,28 +1,215 @@
 """The fabric suite: how routing and the number of queue pairs change a collective, with real packets.
 
 The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses. Packets travel
-between namespaces on this machine. A round is a random placement, the same for all variants of a workload.
-Each round is also simulated by flows on the routes that the packets took
+between namespaces on this machine, a leaf-spine fabric with a rank on each host. All variants of a workload
+share the network and the ranks; switches are reconfigured before each turn. A round is a random placement,
+the same for all variants. Each round is also simulated by flows on the routes that the packets took
 (`harness.instruments.network`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network import clos as placements
-from harness.instruments.network.clos import FloatArray, IntArray
+from harness.instruments.network import routing
+from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
+from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.flow_simulator import CollectiveResult, simulate_routed
-from harness.instruments.network.routing import flows_of
-from harness.instruments.network.topology import FRAME_B
+from harness.instruments.network.routing import Flows, Routed, RoutingPolicy, flows_of
+from harness.instruments.network.topology import FRAME_B, Flow, Link, RouteRule, Topology
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
-from suites.fabric.emulated import CollectiveRun, EmulatedFabric, Subject
+from suites.fabric import on_rank
 from suites.fabric.on_rank import NUMBER_B, messages
 from suites.fabric.workload import Workload
+
+TIMEOUT_S = 120.0
+
+LEAST_BUFFER_B, BUFFER_S = 16 << 10, 0.0025
+"""A connection's least receive buffer, and the time that a faster link's buffer covers. Small, so that a
+NIC's neighbours share it evenly and 32 connections to each fit into the queues."""
+
+STEAL_LAST = 8
+"""Fields of psutil.cpu_times() that add up: user to steal; a guest's time is already in user and nice."""
+
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class CollectiveRun(NamedTuple):
+    """One collective: the slowest rank's seconds, the spine of each flow (F,), and the load of uplinks.
+
+    `load_B` are the bytes from racks to spines and back (2, racks, spines), including frame headers,
+    acknowledgements, barriers and notices. The run also has what may have disturbed it, from before receives
+    are posted until results are checked: segments retransmitted, and the share of this machine's processor
+    time that its hypervisor took (steal).
+    """
+
+    time_s: float
+    spines: IntArray
+    load_B: FloatArray
+    retransmitted: int
+    stolen: float
+
+
+def topology(clos: Clos) -> Topology:
+    """Return the topology, hosts' links first, in order, then each rack's uplinks, by spine."""
+    hosts = tuple(f"h{number}" for number in range(clos.racks * clos.nics_per_rack))
+    leaves = tuple(f"leaf{number}" for number in range(clos.racks))
+    spines = tuple(f"spine{number}" for number in range(clos.spines))
+    down = [
+        Link(host, leaves[number // clos.nics_per_rack], clos.nic_B_per_s)
+        for number, host in enumerate(hosts)
+    ]
+    up = [Link(leaf, spine, clos.uplink_B_per_s) for leaf in leaves for spine in spines]
+    return Topology(hosts, leaves + spines, (*down, *up))
+
+
+def stolen_since(before: Any) -> float:
+    """Return the stolen share of processor time since those psutil.cpu_times() (steal, proc_stat(5)).
+
+    The kernel counts in ticks of 10 ms; less than one tick is reported as nothing.
+    """
+    now = psutil.cpu_times()
+    whole_s = sum(now[:STEAL_LAST]) - sum(before[:STEAL_LAST])
+    return float((now.steal - before.steal) / whole_s) if whole_s else 0.0
+
+
+def receive_buffer_B(clos: Clos) -> int:
+    """Return the receive buffer of each connection."""
+    return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
+
+
+class EmulatedFabric:
+    """The network and its ranks, which follow one placement at a time."""
+
+    def __init__(self, workload: Workload, clos: Clos) -> None:
+        self.clos, self.max_queue_pairs, self.variants = clos, 1, 0
+        self._connected: tuple[list[int], int] | None = None
+        self._connections: list[Any] = []
+        self._routed: tuple[RoutingPolicy, list[RouteRule]] | None = None
+        with ExitStack() as stack:
+            self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
+            hosts = self.network.topology.hosts[: workload.ranks]
+            places = [
+                RankLocation(
+                    self.network.command(host, []),
+                    {"GLOO_SOCKET_IFNAME": self.network.interface(host)} | ALONE,
+                )
+                for host in hosts
+            ]
+            self.carried_B_per_s = self._verify_links()
+            self.pool = stack.enter_context(
+                RankPool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S)
+            )
+            stack.pop_all()
+
+    def close(self) -> None:
+        """End the ranks and remove the network."""
+        self.pool.close()
+        self.network.close()
+
+    def run_collective(
+        self, workload: Workload, policy: RoutingPolicy, flows: Flows, order: Sequence[int]
+    ) -> CollectiveRun:
+        """Run one collective with the ranks in that order, by the variant's policy; `flows` are its flows."""
+        self._connect(list(order))
+        self._configure_routing(policy, flows)
+        before_B, before = self._uplinks_B(), sum(self.network.retransmitted())
+        processors = psutil.cpu_times()
+        times_s = self.pool.call(
+            f"{on_rank.__name__}:collective",
+            kind=workload.collective,
+            buffer_B=workload.buffer_B,
+            pairs=policy.queue_pairs,
+            split=policy.split,
+            in_flight=routing.IN_FLIGHT,
+        )
+        load_B = (self._uplinks_B() - before_B).T.reshape(2, self.clos.racks, self.clos.spines)
+        retransmitted, stolen = sum(self.network.retransmitted()) - before, stolen_since(processors)
+        return CollectiveRun(max(times_s), self.spines_of(flows), load_B, retransmitted, stolen)
+
+    def spines_of(self, flows: Flows) -> IntArray:
+        """Return the spine of each flow, as the kernel of its rack's switch reports it."""
+        clos, spine_F = self.clos, np.full(len(flows.source), IN_RACK)
+        hosts, queried, which = self.network.topology.hosts, [], []
+        for number, (source, other, pair) in enumerate(
+            zip(flows.source, flows.destination, flows.queue_pair, strict=True)
+        ):
+            if source // clos.nics_per_rack == other // clos.nics_per_rack:
+                continue
+            own, port = self._ports(int(pair), int(source), int(other))
+            leaf = f"leaf{source // clos.nics_per_rack}"
+            queried.append(Flow(leaf, int(source), hosts[source], own, hosts[other], port))
+            which.append(number)
+        links = np.array(self.network.egress_links(queried), dtype=np.int64)
+        spine_F[which] = (links - len(hosts)) % clos.spines
+        return spine_F
+
+    def _ports(self, pair: int, source: int, destination: int) -> tuple[int, int]:
+        address = self.network.address(self.network.topology.hosts[destination])
+        for own, other, port in self._connections[source][pair]:
+            if other == address:
+                return own, port
+        raise Unavailable(f"gloo has no connection from host {source} to {address} in group {pair}")
+
+    def _connect(self, order: list[int]) -> None:
+        """Order the ranks, in groups with their own connections, unless they are in that order already."""
+        if self._connected != (order, self.max_queue_pairs):
+            self._connected = None
+            self._connections = self.pool.call(
+                f"{on_rank.__name__}:connect", order=order, count=self.max_queue_pairs, timeout_s=TIMEOUT_S
+            )
+            self._connected = (order, self.max_queue_pairs)
+
+    def _configure_routing(self, policy: RoutingPolicy, flows: Flows) -> None:
+        """Configure the switches to route by the policy, unless they do already."""
+        rules = self._route_rules(policy, flows)
+        if self._routed != (policy, rules):
+            self._routed = None
+            self.network.hash_ports(policy.hash_ports)
+            self.network.set_rules(rules)
+            self._routed = (policy, rules)
+
+    def _route_rules(self, policy: RoutingPolicy, flows: Flows) -> list[RouteRule]:
+        if policy.method == "hash":
+            return []
+        hosts, clos = self.network.topology.hosts, self.clos
+        spines = routing.choose_spines(flows, clos, policy)
+        rules = set()
+        for source, other, spine in zip(flows.source, flows.destination, spines, strict=True):
+            rack = source // clos.nics_per_rack
+            if spine != IN_RACK:
+                link = len(hosts) + int(rack) * clos.spines + int(spine)
+                named = hosts[source] if policy.method == "central" else None
+                rules.add(RouteRule(f"leaf{rack}", hosts[other], link, named))
+        return sorted(rules, key=str)
+
+    def _uplinks_B(self) -> FloatArray:
+        """Return the bytes sent so far on each uplink by rack and by spine (racks x spines, 2)."""
+        return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
+
+    def _verify_links(self) -> float:
+        """Return the slowest uplink's rate; raises `Unavailable` where any link is off by over 5 %."""
+        links = self.network.topology.links
+        rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]
+        return min(rates[len(self.network.topology.hosts) :])
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Routed):
+    """A workload under one variant's routing."""
+
+    workload: Workload
+    seed: int
+
 
 TCP_DATA_B = FRAME_B - 14 - 20 - 32
 """Payload share of a full frame: without the headers of Ethernet, IP, and TCP with timestamps (RFC 7323)."""

@@ -17,8 +17,7 @@ from statistics import fmean
 from harness.instruments.distributed.remote_ranks import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.interconnect import training_cluster
-from suites.interconnect.emulated_cluster import EmulatedCluster, trace_key
-from suites.interconnect.replay import computed_s
+from suites.interconnect.emulated_cluster import EmulatedCluster, computed_s, trace_key
 from suites.interconnect.training_cluster import SHARED, Subject, TrainingCluster, strategy_step
 from suites.interconnect.workload import Workload
 from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning

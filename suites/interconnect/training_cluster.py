@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -19,40 +18,18 @@ from harness.instruments.distributed.remote_ranks import Launch, places
 from harness.records import Unavailable
 from suites.interconnect import on_rank
 from suites.interconnect.workload import Workload
-from suites.training import on_rank as training_on_rank
+from suites.training.shared_trainers import SharedTrainers
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 
 
-class TrainingCluster:
+class TrainingCluster(SharedTrainers):
     """A pool, and the variants that have trainers on it; `close` ends the pool."""
 
     def __init__(self, pool: RankPool) -> None:
-        self.pool = pool
-        self.variants: set[str] = set()
+        super().__init__(pool, on_rank)
         self._known: dict[str, float] = {}
         self.call("use_ring")
-
-    def close(self) -> None:
-        """End the ranks."""
-        self.pool.close()
-
-    def call(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of this suite's `on_rank`, or of training's, returned on each rank."""
-        module = on_rank if hasattr(on_rank, function) else training_on_rank
-        return self.pool.call(f"{module.__name__}:{function}", **arguments)
-
-    def enter(self, key: str, step: TrainingStep) -> None:
-        """Create a variant's trainers, which last until it leaves."""
-        self.variants.add(key)
-        self.call("make", key=key, step=step.described)
-
-    def leave(self, key: str | None) -> None:
-        """Let a variant's trainers go, if it has any."""
-        if key in self.variants:
-            self.variants.remove(key)
-            if len(self.pool):
-                self.call("drop", key=key)
 
     @contextmanager
     def trainer(self, key: str, step: TrainingStep) -> Iterator[None]:

@@ -21,12 +21,11 @@ from harness.instruments.memory.allocator import shortage
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
-from suites.memory import largest_batch
 from suites.memory import subject as assumptions
 from suites.memory.formulas import estimates, gpus
 from suites.memory.live_bytes import live_bytes, measure_peak, write_snapshot
 from suites.memory.subject import Subject, reserved, room_B, subject_of
-from suites.memory.thresholds import PeakOf, thresholds
+from suites.memory.thresholds import PeakOf, largest_batch_readings, thresholds
 from suites.memory.workload import Workload
 from suites.training import correctness, techniques
 from suites.training.dry_run.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
@@ -129,7 +128,7 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield from errors(subject, peaks, beyond, blocks_B)
     if subject.search != "thresholds":
         yield from host_memory(subject, counts)
-        yield from largest_batch.readings(
+        yield from largest_batch_readings(
             subject,
             lambda one: peak_of(one) if one is subject else peak_of_rank(one, True, found),
             lambda largest: assumptions.readings(subject, largest, peak_of_rank),

@@ -1,9 +1,8 @@
-"""Where a step begins to fit: ranks that really suffice, and the tokens that take 40 B per parameter.
+"""Where a step begins to fit: ranks that suffice, the largest micro-batch, tokens at 40 B per parameter.
 
-Find where a peak crosses a limit, in few evaluations, each of which costs seconds.
-
-Every answer is verified on both sides. Where the peak is not monotone there may be other crossings: the one
-found is correct, but need not be the first. Callers that search twice should cache their function.
+Where a peak crosses a limit is found in few evaluations, each of which costs seconds. Every answer is
+verified on both sides. Where the peak is not monotone there may be other crossings: the one found is correct,
+but need not be the first. Callers that search twice should cache their function.
 """
 
 from __future__ import annotations
@@ -17,10 +16,19 @@ from typing import NamedTuple, Protocol
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
-from suites.memory.subject import Subject
+from suites.memory.subject import Subject, room_B
 from suites.training.dry_run.dry_run import DryRun, is_sharded
 from suites.training.dry_run.estimates import ModelCounts
-from suites.training.dry_run.largest_batch import outside_allocator_B
+from suites.training.dry_run.largest_batch import (
+    MOST_SEQUENCES,
+    fit_of,
+    outside_allocator_B,
+    predicted_largest,
+    refined_prediction,
+    search,
+    with_micro_batch,
+)
+from suites.training.dry_run.live_tensors import live_tensors
 from suites.training.step import TrainingStep
 
 PATIENCE = 3
@@ -146,7 +154,6 @@ def _guess(
 MOST_RANKS = 4096
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
 """Largest model whose ranks are searched by dry runs of deepspeed's engine, where that shards the model."""
-MOST_SEQUENCES = 65_536
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
@@ -316,3 +323,62 @@ def tokens_by(
 ) -> tuple[Callable[[int], float], Callable[[int], float]]:
     """Return the bytes of so many sequences of `seq_len` tokens, and of one sequence of so many tokens."""
     return lambda batch: size_B(batch, seq_len), lambda length: size_B(1, length)
+
+
+def largest_batch_readings(
+    subject: Subject,
+    run_of: Callable[[Subject], DryRun],
+    assumed: Callable[[int], Iterator[Reading]] = lambda largest: iter(()),
+) -> Iterator[Reading | Note]:
+    """Return whether the subject fits and, where it asks for it, the largest micro-batch that does.
+
+    `assumed`: what could turn the answer, given the largest micro-batch.
+    """
+    room, step = room_B(subject), subject.step
+    requested = step.workload.micro_batch_size
+    yield Reading("room_for_allocator", "B", room, Origin.CALCULATED, "fake_step")
+    yield Reading("usable_memory", "B", subject.usable_B, Origin.CALCULATED, "fake_step")
+
+    @cache
+    def run_at(count: int) -> DryRun:
+        changed = with_micro_batch(step, count)
+        return run_of(subject if changed is step else replace(subject, step=changed))
+
+    if subject.search == "fits":
+        predicted = refined_prediction(step, subject.target, run_at)
+    else:
+        predicted = predicted_largest(step, subject.target, run_at(requested), requested)
+    yield Reading("largest_micro_batch_predicted", "1", predicted, Origin.SIMULATED, "fake_step")
+    tried = [requested]
+    if subject.search == "largest_micro_batch":
+        largest, tried = search(step, subject.target, run_at)
+        yield Reading("largest_micro_batch", "1", largest, Origin.SIMULATED, "fake_step")
+        yield from assumed(largest)
+        if largest == MOST_SEQUENCES:
+            yield Note(f"largest_micro_batch: {MOST_SEQUENCES} sequences still fit; no more were tried")
+    for count in sorted({requested, *tried}):
+        yield from at_micro_batch(subject, count, run_at(count))
+
+
+def at_micro_batch(subject: Subject, count: int, run: DryRun) -> Iterator[Reading | Note]:
+    """Return what one dry run shows: whether it fits, its peak, and what is alive then."""
+    target = subject.target
+    fit = fit_of(subject.step, run, target)
+    expandable = replace(target.allocator, expandable_segments=True)
+    better = fit_of(subject.step, run, target._replace(allocator=expandable))
+
+    def reading(metric: str, unit: str, value: float) -> Reading:
+        return Reading(f"at_micro_batch/{count}/{metric}", unit, value, Origin.SIMULATED, "fake_step")
+
+    yield reading("fits", "1", int(fit.fits))
+    yield reading("fits_with_expandable_segments", "1", int(better.fits))
+    yield reading("allocator_retries", "1", fit.retries)
+    yield reading("peak_memory", "B", run.peak_B)
+    if run.reserved_B is not None:
+        yield reading("reserved_memory", "B", run.reserved_B)
+    for kind, size_B in run.by_kind_B.items():
+        yield reading(f"peak_memory/{kind}", "B", size_B)
+    if run.timeline is not None:
+        workload = subject.step.workload
+        for label, size_B in live_tensors(run.timeline, workload.vocab_size, workload.seq_len).items():
+            yield reading(f"live_at_peak/{label}", "B", size_B)

@@ -17,16 +17,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from harness.instruments.control_group import started_ticks
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.instruments.memory.process_memory import EXACT, SMALL_STACKS
-from harness.records import IN_OTHER_PROCESS, Unavailable
+from harness.records import IN_OTHER_PROCESS
 from suites.offload import on_rank
 from suites.offload.subject import Subject
 from suites.offload.workload import Workload
 from suites.training import on_rank as training_on_rank
+from suites.training.shared_trainers import backend_of
 
 PREFIX = "harness-swap"
 
@@ -131,13 +130,3 @@ def errors_marked() -> Iterator[None]:
     except (RankFailed, RankTimeout, MemoryError) as error:
         setattr(error, IN_OTHER_PROCESS, True)
         raise
-
-
-def backend_of(ranks: int) -> str:
-    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
-    seen = torch.cuda.device_count()
-    if seen == 0:
-        return "gloo"
-    if seen < ranks:
-        raise Unavailable(f"{ranks} ranks need a GPU each, and there are {seen}")
-    return "nccl"

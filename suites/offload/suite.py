@@ -19,7 +19,7 @@ import torch
 
 from harness.records import SET_UP_SAMPLES, Json, Note, Origin, Reading, Unavailable
 from suites.offload.largest import DepthSearch, origin, sample_largest, trained_parameters
-from suites.offload.managed_memory import UNCOUNTED
+from suites.offload.managed import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
 from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
 from suites.offload.ranks import Ranks

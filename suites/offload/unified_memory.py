@@ -26,7 +26,7 @@ class Settings:
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Return what is missing: a memory cgroup without a GPU; with one, the rank checks `managed_memory`."""
+    """Return what is missing: a memory cgroup without a GPU; with one, the rank checks."""
     if host.device == "cuda":
         return None
     try:

@@ -1,4 +1,4 @@
-"""A workload of the offload suite: a training step over ranks on one machine."""
+"""Workloads of the offload suites: a training step over ranks, and one update on the host."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ class Workload(training.StepWorkload):
         AdamW is torch's fused one, which needs no temporaries.
         """
         return training.Workload.of({**asdict(self), "optimizer_impl": "fused"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptimizerWorkload:
+    """One update."""
+
+    # In fp32, as are gradients and states: 16 B each.
+    parameters: Annotated[int, Bounds(at_least=1, multiple_of="tensors")]
+    tensors: PositiveInt = 1  # number of tensors of equal size; ZeRO keeps the parameters as one flat tensor
+    source: str = ""

@@ -12,17 +12,13 @@ import torch.distributed as dist
 from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
 from harness.instruments.distributed.rank_worker import RankState
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.ag_gemm import TimedAllGatherGemm
-from suites.overlap.operations.ag_moe import AllGatherMoe
 from suites.overlap.operations.all_gather import SmallAllGather, TimedFlashDecode
-from suites.overlap.operations.combine import Combine
-from suites.overlap.operations.common import Spans, TimedOperation, spanned
-from suites.overlap.operations.dispatch import Dispatch
-from suites.overlap.operations.gemm_rs import TimedGemmReduceScatter
+from suites.overlap.operations.collectives import Spans, TimedOperation, spanned
+from suites.overlap.operations.experts import Combine, Dispatch
+from suites.overlap.operations.gemms import AllGatherMoe, TimedAllGatherGemm, TimedGemmReduceScatter
 from suites.overlap.operations.training_step import TensorParallelStep
-from suites.overlap.subject import Subject
 from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
-from suites.overlap.workload import Workload
+from suites.overlap.workload import Subject, Workload
 
 LINKED: Mapping[str, Callable[[Subject, OneSided], TimedOperation]] = {
     "ag_gemm": TimedAllGatherGemm,

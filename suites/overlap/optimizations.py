@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from suites.overlap.subject import Subject
+    from suites.overlap.workload import Subject
 
 
 def decomposed(subject: Subject) -> Subject:

@@ -1,4 +1,4 @@
-"""The optimizations of the profiling suite as functions of their settings."""
+"""The optimizations of the suites profiling and clock_speed as functions of their settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from harness.bounds import Bounds
 
 if TYPE_CHECKING:
     from suites.profiling.recorder import Subject
+    from suites.profiling.speed_model import Subject as PacedStep
 
 
 def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1e5)] = 300e6) -> Subject:
@@ -66,3 +67,29 @@ def launch_sleep(
     forward pass.
     """
     return subject.with_injection(kind="launch_sleep", rank=rank, seconds=seconds, every=every)
+
+
+def alternating(
+    subject: PacedStep, dwell_s: Annotated[float, Bounds(at_least=0.02)], together: bool
+) -> PacedStep:
+    """All ranks alternate between slow and full speed, with the mean of `steady`.
+
+    `dwell_s`: how long a rank keeps a speed; `together`: ranks change at once, else each by itself.
+    """
+    from suites.profiling.speed_model import Speeds
+
+    return subject.at(Speeds("alternating", dwell_s, together))
+
+
+def one_slow(subject: PacedStep) -> PacedStep:
+    """One rank at reduced speed, all others at full speed."""
+    from suites.profiling.speed_model import Speeds
+
+    return subject.at(Speeds("one_slow"))
+
+
+def steady(subject: PacedStep) -> PacedStep:
+    """All ranks at the mean of slow and full speed, all the time."""
+    from suites.profiling.speed_model import Speeds
+
+    return subject.at(Speeds("steady"))

@@ -4,26 +4,102 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import combinations
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
+from harness.instruments.control_group import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
-from harness.records import Unavailable
-from suites.profiling import on_rank
-from suites.profiling.injection.injector import Toggle, injector
+from suites.profiling import competing_process, recorder
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
 from suites.training import on_rank as training_on_rank
+from suites.training.shared_trainers import backend_of
 from suites.training.step import TrainingStep
+
+PERIOD_S = 0.01
+"""Period of a competing load: short, so that a step spans many."""
+
+Toggle = Callable[[bool], None]
+"""Turns an injected loss on or off."""
+
+
+class InjectedRanks(Protocol):
+    """What an injector has to know of the ranks."""
+
+    cores: list[int]
+    network: Network | None
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process of each rank."""
+
+
+@contextmanager
+def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
+    """Give the switch of a loss injected from outside, and the id of a competing process, else 0.
+
+    It is off at first and at the end. A rank's own sleeps are switched on the rank.
+    """
+    if injection is None or injection.kind in ("data_wait", "launch_sleep"):
+        yield lambda on: None, 0
+    elif injection.kind == "competing_load":
+        with competing(ranks.cores[injection.rank], injection.share) as process:
+            yield stopped_or_not(process), process.pid
+    elif injection.kind == "cpu_quota":
+        with CpuQuota() as quota:
+            quota.enter(ranks.pids[injection.rank])
+            share = injection.share
+            yield lambda on: quota.limit(share if on else None), 0
+    else:
+        assert ranks.network is not None
+        with slowed(ranks.network, injection.rate_B_per_s) as switch:
+            yield switch, 0
+
+
+@contextmanager
+def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
+    """Keep the core busy for this share of the time, once the process is continued."""
+    command = [sys.executable, competing_process.__file__, str(core), str(share), str(PERIOD_S)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+def stopped_or_not(process: subprocess.Popen[str]) -> Toggle:
+    """Return what continues and stops a process."""
+    return lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+
+
+@contextmanager
+def slowed(network: Network, rate_B_per_s: float) -> Iterator[Toggle]:
+    """Give what sets every link to this rate, and back to what the machine carries."""
+    links = range(len(network.topology.links))
+
+    def switch(on: bool) -> None:
+        for link in links:
+            network.set_rate(link, rate_B_per_s if on else None)
+
+    try:
+        yield switch
+    finally:
+        switch(False)
+
 
 ALONE = {"OMP_NUM_THREADS": "1"}
 
@@ -49,7 +125,7 @@ class RecordedRanks:
         self.variants = 0
         self.checked: set[str] = set()
         self._made: set[str] = set()
-        self.backend = backend_of(workload)
+        self.backend = "gloo" if workload.linked else backend_of(workload.dp_size)
         self.network: Network | None = None
         self.fastest_chain_s = math.inf
         count = workload.dp_size
@@ -96,7 +172,7 @@ class RecordedRanks:
 
     def call(self, function: str, **arguments: Any) -> list[Any]:
         """Return what `function` of `on_rank` returned on each rank."""
-        return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
+        return self.pool.call(f"{recorder.__name__}:{function}", **arguments)
 
     def train(self, function: str, **arguments: Any) -> list[Any]:
         """Return what `function` of `suites.training.on_rank` returned on each rank."""
@@ -137,16 +213,6 @@ class RecordedRanks:
         """Return the median seconds of what the step sends, sent alone, of the slowest rank."""
         times_s = zip(*self.call("communicate_s", key=key, count=count), strict=True)
         return float(median(max(one) for one in times_s))
-
-
-def backend_of(workload: Workload) -> str:
-    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
-    seen = torch.cuda.device_count()
-    if seen == 0 or workload.linked:
-        return "gloo"
-    if seen < workload.dp_size:
-        raise Unavailable(f"{workload.dp_size} ranks need a GPU each, and there are {seen}")
-    return "nccl"
 
 
 def linked(count: int) -> Topology:

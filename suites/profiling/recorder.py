@@ -1,33 +1,77 @@
 """Record training steps of one rank: its time, torch's trace, and what the system counted meanwhile.
 
 Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader. The
-counters are read between steps, outside of the marks; a device's clocks are sampled by a thread.
-
-The profiling suite's types: a training step to record, and what is injected into it.
+counters are read between steps, outside of the marks; a device's clocks are sampled by a thread. What is
+injected into a rank's own steps is a sleep, which sums by its own clock what it took. The functions that take
+a `RankState` are called by name on every rank: see `harness.instruments.distributed.rank_pool`.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, IterableDataset
 
+from harness.instruments.distributed.fake_process_group import use_ring_reduce_scatter
+from harness.instruments.distributed.rank_worker import RankState
+from harness.instruments.memory.bf16_products import matmul_FLOP_per_s
 from harness.instruments.timing.core_account import chain_s, core_counts
 from harness.instruments.timing.device_telemetry import DeviceSampler, state_reader, telemetry_means
 from harness.records import Unavailable
-from suites.profiling.injection.injection_on_rank import Sleeper
 from suites.profiling.workload import Workload
+from suites.training.on_rank import device
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step
 from suites.training.trainer import Batch, Trainer
+
+
+class Sleeper:
+    """Sleeps while it is `active`, and sums by its own clock how long: a sleep takes longer than asked."""
+
+    def __init__(self, seconds: float, every: int = 1) -> None:
+        self._seconds, self._every = seconds, every
+        self._calls = 0
+        self.active = False
+        self.slept_s = 0.0
+
+    def __call__(self) -> None:
+        """Sleep, if this call's turn has come."""
+        if not self.active:
+            return
+        self._calls += 1
+        if self._calls % self._every == 0:
+            begin_s = time.perf_counter()
+            time.sleep(self._seconds)
+            self.slept_s += time.perf_counter() - begin_s
+
+
+def before_launches(trainer: Trainer, sleeper: Sleeper) -> Callable[[], None]:
+    """Call the sleeper before each launch of a linear layer in the forward pass; return what ends that."""
+
+    def hook(module: nn.Module, inputs: Any) -> None:
+        sleeper()
+
+    handles = [
+        one.register_forward_pre_hook(hook) for one in trainer.plain.modules() if isinstance(one, nn.Linear)
+    ]
+
+    def end() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return end
+
 
 LEFT_OUT = "step before the recording"
 """The mark of steps that are left out, in which caches and the profiler's buffers fill."""
@@ -166,3 +210,75 @@ class Subject:
 def baseline(workload: Workload, seed: int) -> Subject:
     """Return the baseline's subject: the step with nothing injected."""
     return Subject(workload, seed, build_step(workload.training, workload.techniques, seed))
+
+
+def begin(state: RankState, cores: list[int]) -> None:
+    """Keep this rank on its core, if it has one of its own, with one thread."""
+    torch.set_num_threads(1)
+    use_ring_reduce_scatter()
+    if cores:
+        os.sched_setaffinity(0, {cores[dist.get_rank()]})
+        for thread in os.listdir("/proc/self/task"):  # gloo's threads exist already
+            os.sched_setaffinity(int(thread), {cores[dist.get_rank()]})
+
+
+def matmul_rate(state: RankState) -> float | None:
+    """Return the FLOP/s at which this rank multiplies in fp32 while all do; None on a GPU."""
+    dist.barrier()
+    return None if device().type == "cuda" else matmul_FLOP_per_s()["fp32"]
+
+
+def start(state: RankState, key: str, injection: Mapping[str, Any] | None, load: int, profiler: bool) -> None:
+    """Start a recording; `load` is the process that competes with the rank of the injection."""
+    own = injection if injection is not None and injection["rank"] == dist.get_rank() else None
+    sleeper = Sleeper(own["seconds"], own["every"]) if own else Sleeper(0.0)
+    kind = own["kind"] if own else ""
+    wait, launches = (sleeper if kind == one else Sleeper(0.0) for one in ("data_wait", "launch_sleep"))
+    trainer: Trainer = state[key]
+    state["sleeper"], state["end"] = sleeper, before_launches(trainer, launches)
+    state["recorder"] = Recorder(trainer, wait, launches, load if own else 0, profiler)
+
+
+def step(state: RankState, number: int | None, injected: bool) -> list[float]:
+    """Run one step with the others, with what is injected into this rank itself, or without; its account."""
+    state["sleeper"].active = injected
+    recorder: Recorder = state["recorder"]
+    dist.barrier()
+    return list(recorder.step(number))
+
+
+def end(state: RankState, folder: str) -> dict[str, float]:
+    """End the recording, write the trace into `folder`, and return the means of the device's telemetry."""
+    state.pop("end")()
+    recorder: Recorder = state.pop("recorder")
+    return recorder.end(os.path.join(folder, f"rank{dist.get_rank()}.json"))
+
+
+def communicate_s(state: RankState, key: str, count: int) -> list[float]:
+    """Return the seconds of what the step sends, alone, `count` times: see `send_as`."""
+    trainer: Trainer = state[key]
+    ranks = dist.get_world_size()
+    numbers = sum(one.numel() for one in trainer.plain.parameters())
+    whole = torch.ones(-(-numbers // ranks) * ranks, device=trainer.device)
+    sharded = trainer.step.features.sharding == "zero3"
+    taken_s = []
+    for _ in range(count):
+        dist.barrier()
+        begin_s = time.perf_counter()
+        send_as(sharded, whole)
+        taken_s.append(time.perf_counter() - begin_s)
+    return taken_s
+
+
+def send_as(sharded: bool, whole: Tensor) -> None:
+    """Send as DDP does, or as FSDP: gather parameters for either pass, and scatter the reduced gradients.
+
+    `whole`: as many numbers as the model has parameters, or a few more, so that ranks have equal shares.
+    """
+    if not sharded:
+        dist.all_reduce(whole)
+        return
+    share = whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+    for _ in ("forward pass", "backward pass"):
+        dist.all_gather_into_tensor(whole, share)
+    dist.reduce_scatter_tensor(share, whole)

@@ -18,12 +18,13 @@ import torch
 
 from harness.instruments.traces.causes import causes
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.profiling.injection.truth import calibrated, injected_s
 from suites.profiling.measure import (
     TracedElsewhere,
+    calibrated,
     counted_readings,
     factor_readings,
     in_a_sentence,
+    injected_s,
     model_FLOP,
     naming_readings,
     plain_times,

@@ -1,11 +1,11 @@
-"""A workload of the profiling suite: a training step to record."""
+"""Workloads of the profiling suites: a training step that is recorded, paced or sharded."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from harness.bounds import Bounds
+from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 from suites.training.workload import TextVocabulary
 
@@ -58,3 +58,40 @@ class Workload(training.Workload):
             "none": [],
         }
         return [*self.shared_techniques, *own[self.parallelism]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSpeedWorkload(training.StepWorkload):
+    """A training step under DDP, whose ranks' speeds are imposed."""
+
+    vocab_size: TextVocabulary
+    dp_size: Annotated[int, Bounds(at_least=2)] = 4
+    core_share: Annotated[float, Bounds(at_least=0.25, at_most=1)]  # of one core, at full speed
+    slow: Annotated[float, Bounds(at_least=0.25, below=1)] = 0.8  # speed of a slow rank, full speed being 1
+    quota_period_s: Annotated[float, Bounds(at_least=0.004, at_most=0.1)] = 0.005
+    updates: PositiveInt = 24  # of a sample, at the imposed speeds
+    reference_updates: PositiveInt = 8  # before them, at full speed
+    source: str = ""
+
+    @property
+    def training(self) -> training.Workload:
+        """Return the workload of `suites.training`."""
+        return training.Workload.of(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsdpVersionsWorkload(training.StepWorkload):
+    """A training step that is sharded over ranks: trained here, or a dry run of one rank on CUDA."""
+
+    vocab_size: TextVocabulary
+    dp_size: Annotated[int, Bounds(at_least=2)]
+    simulated: bool = False  # nothing is trained: a dry run of one rank, of a model too large for this host
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: FSDP's own mixed precision
+    checkpointing: bool = False  # activation checkpointing of every layer
+    source: str = ""
+
+    @property
+    def training(self) -> training.Workload:
+        """Return the workload of `suites.training`."""
+        implementation = "fused" if self.simulated else "default"
+        return training.Workload.of({**asdict(self), "optimizer_impl": implementation})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from suites.stack.session import Subject
+    from suites.stack.suite import Subject
 
 
 def factorial(subject: Subject, loads_ahead: bool = False, fills_memory: bool = False) -> Subject:

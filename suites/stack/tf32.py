@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suites.stack.session import Subject
+from suites.stack.suite import Subject
 from suites.training.tf32 import products_in_tf32
 from suites.training.tf32 import unavailable as unavailable
 

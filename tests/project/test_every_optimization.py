@@ -15,7 +15,7 @@ from cheap_sessions import cheap_sessions
 from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run, unavailable
 
-from harness.config.optimizations import AGAIN
+from harness.config.optimizations import AGAIN, code_of
 from harness.config.protocols import close, prepared
 from harness.config.run import names
 from harness.records import UNITS, Origin, Reading, Unavailable
@@ -98,7 +98,7 @@ class Baseline:
         if self.point == (suite, workload):
             return
         self.close()
-        module = import_module(f"suites.{suite}.suite")
+        module = import_module(code_of(suite).module)
         session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
         self.stack.callback(close, module, session)
         self.point = suite, workload
@@ -127,7 +127,7 @@ def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, var
         )
     if reason := unavailable(suite, variant, host(torch)):
         pytest.skip(reason)
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     fields = tiny_run(suite).workloads[workload]
     with skipped_where_unavailable(), ExitStack() as stack:
         baseline.open(suite, workload)
@@ -148,7 +148,7 @@ def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, var
 @pytest.mark.parametrize("suite", names("suite"))
 def test_every_optimization_applies_to_a_tiny_workload(suite):
     """Or needs what this host lacks."""
-    run, module, tried = tiny_run(suite), import_module(f"suites.{suite}.suite"), set()
+    run, module, tried = tiny_run(suite), import_module(code_of(suite).module), set()
     for variant in run.variants:
         if unavailable(suite, variant, host(torch)):
             tried.add(variant.name)

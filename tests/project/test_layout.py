@@ -8,7 +8,7 @@ import yaml
 
 from harness.claims.load import load_claims
 from harness.config.code_fingerprint import ROOT
-from harness.config.optimizations import CONF, optimizations, settings_of, titles
+from harness.config.optimizations import CONF, code_of, optimizations, settings_of, titles
 from harness.config.protocols import FunctionOptimization, optimization_module
 from harness.config.run import load, names
 from harness.report.spec import REPORTS, LinesBlock, PairedBlock, load_spec
@@ -27,19 +27,20 @@ def defined(path):
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)
 def test_the_settings_of_a_module_are_those_of_its_yaml(suite, name):
-    module = optimization_module(f"suites.{suite}", name)
+    module = optimization_module(code_of(suite), name)
     set_ = hasattr(module, "Settings") or isinstance(module, FunctionOptimization)
-    own = settings_of(ROOT / "suites" / suite, name) if set_ else {}
+    own = settings_of(code_of(suite), name) if set_ else {}
     config = yaml.safe_load((CONF / "suite" / suite / f"{name}.yaml").read_text()) or {}
     assert set(own) == set(config.get("settings", {}))
 
 
 @pytest.mark.parametrize("suite", names("suite"))
 def test_every_module_of_an_optimization_has_a_yaml(suite):
-    folder = ROOT / "suites" / suite
+    folder = code_of(suite).folder
     modules = [*folder.glob("*.py"), *folder.glob("*/*.py")]
     applied = {file.stem for file in modules if re.search(r"^def apply\(", file.read_text(), re.M)}
-    assert applied <= set(optimizations(suite))
+    together = [one for one in names("suite") if code_of(one).folder == folder]
+    assert applied <= {name for one in together for name in optimizations(one)}
 
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from harness.config.optimizations import code_of
 from harness.records import Group, Limits
 from harness.sweep.environment import Environment, describe
 from harness.sweep.executors import CellEvent
@@ -103,7 +104,7 @@ class LocalExecutor:
         """
         if not self.forks(group):
             return None
-        suite = f"{group.package}.{group.cells[0].suite}"
+        suite = code_of(group.cells[0].suite, Path(group.package)).module
         if suite not in self._templates:
             self._templates[suite] = None
             if not several:

@@ -1,7 +1,7 @@
 """One process per suite that has imported it and forks a child for each group, which spares the imports.
 
 The local executor's side is `Template` and `Forked`. The process itself is
-`python -m harness.sweep.executors.template SOCKET LIFELINE PACKAGE.SUITE`: it imports, and computes nothing.
+`python -m harness.sweep.executors.template SOCKET LIFELINE MODULE`: it imports, and computes nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Forked:
 
 
 class Template:
-    """A process that imports `suite`, within `start_s` seconds, and then forks.
+    """A process that imports a suite's module, within `start_s` seconds, and then forks.
 
     Where an import fails it is never ready: the cells' own processes report that.
     """
@@ -184,7 +184,7 @@ def main() -> None:
     die_with_parent(lifeline)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     over = worker.end_group_at_exit()  # before the imports, as in a worker: their own handlers run first
-    worker.preload(importlib.import_module(f"{sys.argv[3]}.suite"))
+    worker.preload(importlib.import_module(sys.argv[3]))
     worker.host(sys.modules.get("torch"))  # else each child reads all versions; with a GPU nothing forks
     _end_threads()
     tmpdir, room_B = _initial_tmpdir(), len(os.environb[b"TMPDIR"])

@@ -31,10 +31,10 @@ from suites.dataloader.batch import (
     pack,
     with_ends,
 )
-from suites.dataloader.disaggregation.autoscaler import Autoscaler
 from suites.dataloader.disaggregation.calls import ActorCalls, ended, started
 from suites.dataloader.disaggregation.plan import (
     ActorSettings,
+    Autoscaler,
     Lengths,
     Mixture,
     Pieces,
@@ -43,7 +43,7 @@ from suites.dataloader.disaggregation.plan import (
     plan_steps,
 )
 from suites.dataloader.disaggregation.source_reader import SourceReader
-from suites.dataloader.reading.formats import BadSample
+from suites.dataloader.formats import BadSample
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt(3)`."""

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any
 
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderError
+from suites.dataloader.batch import LoaderError, one_line
 from suites.dataloader.disaggregation.plan import ActorSettings
-from suites.dataloader.reading.storage import one_line
 
 CONCURRENT_CALLS = 8
 """Calls that an actor accepts at once; it runs those that need its state one after another."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from suites.dataloader.batch import END_BYTE, LoaderError, LoaderSpec, Tokens, with_ends
 from suites.dataloader.disaggregation.plan import Pieces, Wanted
-from suites.dataloader.reading.formats import BadSample, read_text
+from suites.dataloader.formats import BadSample, read_text
 
 END_TEXT = bytes([END_BYTE])
 

@@ -25,10 +25,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Source,
+    Throttle,
+    UnreadableFile,
+    library,
+    one_line,
+    open_file,
+    packed,
+    tokenize,
+)
 from suites.dataloader.disaggregation.plan import refuse_weights
-from suites.dataloader.ranks.worker_processes import from_worker, refuse_formats
-from suites.dataloader.reading.storage import Throttle, UnreadableFile, library, one_line, open_file
+from suites.dataloader.loaders.peers import from_worker, refuse_formats
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -17,11 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.records import HostInfo, Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Subject, packed, tokenize
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Subject,
+    library,
+    packed,
+    tokenize,
+)
 from suites.dataloader.disaggregation.plan import Mixture, refuse_weights
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
-from suites.dataloader.ranks.worker_processes import refuse_formats
-from suites.dataloader.reading.storage import library
+from suites.dataloader.loaders.peers import refuse_formats
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

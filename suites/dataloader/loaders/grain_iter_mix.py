@@ -22,10 +22,19 @@ from typing import Any
 import psutil
 
 from harness.records import HostInfo, Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, Subject
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Source,
+    Subject,
+    Throttle,
+    library,
+    one_line,
+)
 from suites.dataloader.loaders.grain_map_mix import batched, imported, random_access, read_options
-from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
-from suites.dataloader.reading.storage import Throttle, library, one_line
+from suites.dataloader.loaders.peers import constant_mixture, missing, refuse_formats
 
 FORMATS = ("array_record", "parquet")
 """File formats, those that are preferred first."""

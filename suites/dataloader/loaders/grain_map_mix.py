@@ -30,17 +30,13 @@ from suites.dataloader.batch import (
     RankPlace,
     Source,
     Subject,
+    Throttle,
+    library,
+    one_line,
     packed,
     tokenize,
 )
-from suites.dataloader.ranks.worker_processes import (
-    children_since,
-    constant_mixture,
-    end,
-    missing,
-    refuse_formats,
-)
-from suites.dataloader.reading.storage import Throttle, library, one_line
+from suites.dataloader.loaders.peers import children_since, constant_mixture, end, missing, refuse_formats
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import HostInfo, Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Subject, packed, tokenize
-from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
-from suites.dataloader.ranks.worker_processes import constant_mixture, refuse_formats
-from suites.dataloader.reading.storage import library
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    RankPlace,
+    Subject,
+    library,
+    packed,
+    tokenize,
+)
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, refuse_formats, refuse_slow_storage
 
 FORMATS = ("mds",)
 """File formats, those that are preferred first."""

@@ -30,12 +30,17 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
-from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
-from suites.dataloader.reading.storage import library
+from suites.dataloader.loaders.peers import (
+    constant_mixture,
+    in_one_line,
+    missing,
+    refuse_formats,
+    refuse_slow_storage,
+)
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

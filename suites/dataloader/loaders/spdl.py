@@ -24,14 +24,13 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
     packed,
 )
 from suites.dataloader.disaggregation.plan import refuse_weights
+from suites.dataloader.formats import BadSample, read
 from suites.dataloader.loaders.baseline_loader import weights_at
-from suites.dataloader.loaders.peers import in_one_line
-from suites.dataloader.ranks.worker_processes import missing, refuse_formats
-from suites.dataloader.reading.formats import BadSample, read
-from suites.dataloader.reading.storage import library
+from suites.dataloader.loaders.peers import in_one_line, missing, refuse_formats
 
 FORMATS = ("jsonl", "parquet", "array_record", "webdataset")
 """File formats, those that are preferred first."""

@@ -1,6 +1,6 @@
 """torch's DataLoader as in the baseline, every worker with every source, with the suite's own Parquet reader.
 
-The reader decodes each row group into a temporary file (`parquet_documents.spooled`), as the disaggregated
+The reader decodes each row group into a temporary file (`formats.spooled`), as the disaggregated
 loader's does. So what this loader saves over the baseline is the reader's part, and what the disaggregated
 loader saves over this one is the part of sharing. Each worker has temporary files of its own.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
-from suites.dataloader.reading.storage import CorruptSample
+from suites.dataloader.batch import CorruptSample, LoaderSpec, PackedBatch, RankPlace, Subject
 
 FORMATS = ("parquet",)
 """File formats: the one whose reader it changes."""
@@ -29,7 +28,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 
 def _rows(path: str, spec: LoaderSpec) -> Iterator[bytes | CorruptSample]:
-    from suites.dataloader.reading.parquet_documents import spooled
+    from suites.dataloader.formats import spooled
 
     return spooled(path, spec, 0)
 

@@ -33,10 +33,11 @@ from suites.dataloader.batch import (
     RankPlace,
     Source,
     Subject,
+    library,
     packed,
     tokenize,
 )
-from suites.dataloader.ranks.worker_processes import (
+from suites.dataloader.loaders.peers import (
     children_since,
     constant_mixture,
     end,
@@ -44,7 +45,6 @@ from suites.dataloader.ranks.worker_processes import (
     missing,
     refuse_formats,
 )
-from suites.dataloader.reading.storage import library
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -22,12 +22,13 @@ from suites.dataloader.batch import (
     Source,
     Subject,
     Tokens,
+    library,
+    one_line,
+    open_file,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import in_one_line
-from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
-from suites.dataloader.reading.storage import library, one_line, open_file
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, missing, refuse_formats
 
 FORMATS = ("webdataset",)
 """File formats, those that are preferred first."""

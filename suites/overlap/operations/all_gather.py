@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from suites.overlap.operations.common import RankShare, worst_error
-from suites.overlap.subject import Subject
+from suites.overlap.operations.collectives import RankShare, worst_error
 from suites.overlap.symmetric.heap import SignalTimeout, SymmetricHeap
 from suites.overlap.workload import DECODE_HEAD_SIZE as HEAD_SIZE
 from suites.overlap.workload import DECODE_HEADS as HEADS
+from suites.overlap.workload import Subject
 
 POLLS = 256
 """Reads of a message's last word before a rank pauses and looks at the clock."""

@@ -1,16 +1,20 @@
 """A training step of a small Llama-like model: forward, backward and update, with tensor parallelism.
 
 The residual stream is sharded by rows (Megatron's sequence parallelism): RMSNorm, all-gather and the fused
-product to q, k and v, causal attention of this rank's heads, product and reduce-scatter; then the same with
-a gated MLP. The loss is the mean squared difference from random targets. The model has no embedding, no
-rotary positions, and norms without weights, whose gradients would need collectives of their own.
+product to q, k and v, causal attention of this rank's heads, product and reduce-scatter; then the same with a
+gated MLP. The loss is the mean squared difference from random targets. The model has no embedding, no rotary
+positions, and norms without weights, whose gradients would need collectives of their own.
+
+Each linear layer is an all-gather or a reduce-scatter with its product; its gradient is the other of the two.
+Where a reduce-scatter overlaps, the weight's gradient is computed while its last parts are under way, as in
+Megatron; after an all-gather, it is summed over the rows as they arrive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,10 +22,114 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
-from suites.overlap.operations.collectives import NOT_COMMUNICATED, RankGroup
-from suites.overlap.operations.common import RankShare, worst_error
-from suites.overlap.operations.tensor_parallel_layers import ColumnParallel, RowParallel
-from suites.overlap.subject import Subject
+from suites.overlap.operations.collectives import (
+    NOT_COMMUNICATED,
+    AllGather,
+    RankGroup,
+    RankShare,
+    ReduceScatter,
+    worst_error,
+)
+from suites.overlap.workload import Subject
+
+
+class Layer:
+    """A weight's part on this rank, with collectives of its own for forward and backward.
+
+    Both move `rows` of this rank with `columns`. As each is used once per step, `gather.gathered` stays as
+    it is from the forward to the backward pass. `chunks` are those of the next pass.
+    """
+
+    def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
+        self.chunks, self.gathered_rows = 1, group.ranks * rows
+        self.gather = AllGather(subject, group, rows, columns)
+        self.scatter = ReduceScatter(subject, group, rows, columns)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes that this rank sends in a forward and a backward pass."""
+        return self.gather.sent_B + self.scatter.sent_B
+
+
+class ColumnParallel(Layer):
+    """y (all rows, columns / ranks) = all-gather(x) @ w."""
+
+    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
+        """Return this rank's columns of the product of all ranks' rows."""
+        y: Tensor = _AllGatherGemm.apply(x, w, self)  # type: ignore[no-untyped-call]
+        return y
+
+
+class RowParallel(Layer):
+    """y (own rows, columns) = this rank's rows of the sum over ranks of x (all rows, inner / ranks) @ w."""
+
+    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
+        """Return this rank's rows of the sum of products."""
+        y: Tensor = _GemmReduceScatter.apply(x, w, self)  # type: ignore[no-untyped-call]
+        return y
+
+
+class _AllGatherGemm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, layer: ColumnParallel) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(w)
+        return gathered_product(layer, x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        layer, (w,), dy = ctx.layer, ctx.saved_tensors, gradients[0].contiguous()
+        dw = torch.empty_like(w)
+        dx = scattered_product(layer, dy, w.t(), lambda: torch.mm(layer.gather.gathered.t(), dy, out=dw))
+        return dx, dw, None
+
+
+class _GemmReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, layer: RowParallel) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x, w)
+        return scattered_product(layer, x, w, lambda: None)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        layer, (x, w), dy = ctx.layer, ctx.saved_tensors, gradients[0].contiguous()
+        dw = torch.zeros_like(w)
+
+        def weight_gradient(rows: Tensor, first: int) -> None:
+            dw.addmm_(x[first : first + len(rows)].t(), rows)
+
+        return gathered_product(layer, dy, w.t(), weight_gradient), dw, None
+
+
+def gathered_product(
+    layer: Layer, x: Tensor, w: Tensor, also: Callable[[Tensor, int], None] | None = None
+) -> Tensor:
+    """Return the product of all ranks' rows with w.
+
+    `also(rows, first)` is other computation with these rows. Without it, `gathered` then has all rows.
+    """
+    y = x.new_empty(layer.gathered_rows, w.shape[1])
+
+    def product(rows: Tensor, first: int) -> None:
+        torch.mm(rows, w, out=y[first : first + len(rows)])
+        if also is not None:
+            also(rows, first)
+
+    layer.gather.multiply(x, product, layer.chunks, keep=also is None)
+    return y
+
+
+def scattered_product(layer: Layer, x: Tensor, w: Tensor, meanwhile: Callable[[], Any]) -> Tensor:
+    """Return this rank's rows of the sum over ranks of x @ w."""
+    y = x.new_empty(layer.scatter.rows, w.shape[1])
+
+    def product(first: int, rows: Tensor) -> None:
+        torch.mm(x[first : first + len(rows)], w, out=rows)
+
+    layer.scatter.multiply(product, y, layer.chunks, meanwhile)
+    return y
+
 
 LEARNING_RATE = 1e-9
 """So small that every step has the initial weights, whose gradients are known; an update costs the same."""

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from harness.instruments.torch_internals import symmetric_memory
 from harness.instruments.triton_kernels.launch import Grid, launch
 from harness.records import Unavailable
 
@@ -142,3 +143,17 @@ def _memory(size_B: int) -> int:
         os.close(descriptor)
         raise HeapFull(f"this machine cannot share {size_B:,} B: {error.strerror}") from error
     return descriptor
+
+
+def gpu_heaps(heap_B: int) -> Heaps:
+    """Map `heap_B` bytes per rank of the process group, each on its current GPU; a collective call.
+
+    Raises `Unavailable` without CUDA, or where PyTorch cannot share memory between these GPUs.
+    """
+    if not torch.cuda.is_available():
+        raise Unavailable("symmetric memory of GPUs needs CUDA, which PyTorch does not find here")
+    own, addresses = symmetric_memory(heap_B)
+    own.zero_()
+    torch.cuda.synchronize()
+    dist.barrier()  # no rank writes to a heap that is not zeroed yet
+    return Heaps(own, torch.tensor(addresses, dtype=torch.int64, device=own.device))

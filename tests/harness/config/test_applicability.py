@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from planned import RUN
 
-from harness.config.optimizations import SUITES, Variant, applies, checked_alternatives, left_out
+from harness.config.optimizations import Variant, applies, checked_alternatives, code_of, left_out
 from harness.config.protocols import optimization_file
 from harness.config.run import load
 from harness.config.validation import ConfigError
@@ -143,7 +143,7 @@ def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     alone = [
         one
         for one in run.variants
-        if one.techniques and optimization_file(SUITES / "kernels", one.module) is None
+        if one.techniques and optimization_file(code_of("kernels"), one.module) is None
     ]
     assert alone
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)

@@ -5,8 +5,9 @@ from importlib import invalidate_caches
 
 import pytest
 
+from harness.config.optimizations import workload_fields
 from harness.config.run import names
-from harness.config.validation import SEE, ConfigError, workload_fields
+from harness.config.validation import SEE, ConfigError
 
 HEADER = """
 from __future__ import annotations

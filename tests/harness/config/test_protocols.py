@@ -12,12 +12,12 @@ from places import SUPPORT
 from toy.sweep import cell, environ, group, sweep
 
 from harness.config.code_fingerprint import ROOT, module_of
-from harness.config.optimizations import optimizations, read_yaml, settings_of
+from harness.config.optimizations import code_of, optimizations, read_yaml, settings_of
 from harness.config.protocols import (
-    FUNCTIONS,
     OPTIMIZATION,
     SEE,
     SUITE,
+    SuiteCode,
     check_optimization,
     check_suite,
     optimization_file,
@@ -32,20 +32,35 @@ TOY = SUPPORT / "toy" / "toy_suites"
 
 @pytest.mark.parametrize("suite", names("suite"))
 def test_every_suite_of_the_project_is_complete(suite):
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     own = read_yaml(ROOT / "conf" / "suite" / f"{suite}.yaml")
     check_suite(module, techniques=own.get("takes_techniques", False))
     assert hasattr(module, "apply_techniques") == own.get("takes_techniques", False)
     assert hasattr(module, "bf16_FLOP") == own.get("bf16_products", False)
     for variant in load([f"suite={suite}"])[0].variants:
-        if (optimization := optimization_module(f"suites.{suite}", variant.module)) is not None:
+        if (optimization := optimization_module(code_of(suite), variant.module)) is not None:
             check_optimization(optimization)
 
 
 @pytest.mark.parametrize("suite", names("suite"))
 def test_a_suites_package_imports_nothing(suite):
     """So that its workload.py can be imported without torch."""
-    assert not (ROOT / "suites" / suite / "__init__.py").read_text()
+    assert not (code_of(suite).folder / "__init__.py").read_text()
+
+
+def test_suites_share_a_package_by_modules_of_their_names(toy, tmp_path, monkeypatch):
+    """One with functions of its own, and one with those of the package."""
+    folder = toy.parents[1].rename(tmp_path / "shared_suites") / "timed"
+    functions = folder / "optimizations.py"
+    functions.write_text("def late(subject): return subject\n")
+    own = folder / "late_one_optimizations.py"
+    own.write_text("def late(subject, time_s: float = 3): raise ValueError(f'late by {time_s}')\n")
+    one, two = (SuiteCode(folder, name) for name in ("late_one", "late_two"))
+    assert (one.module, one.workload) == ("shared_suites.timed.late_one", "LateOneWorkload")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert (optimization_file(one, "late"), optimization_file(two, "late")) == (own, functions)
+    assert list(settings_of(one, "late")) == ["time_s"]
+    assert not settings_of(two, "late")
 
 
 def test_what_the_parent_imports_of_suites_needs_no_torch():
@@ -133,14 +148,14 @@ def test_an_optimization_is_checked_against_its_protocol(source, message):
 
 
 def test_an_optimization_may_be_in_a_folder_of_its_suite(toy):
-    folder = toy.parent / "folder"
+    folder, code = toy.parent / "folder", SuiteCode(toy.parent, "timed")
     folder.mkdir()
     (folder / "late.py").touch()
-    assert optimization_file(toy.parent, "late") == folder / "late.py"
-    assert optimization_file(toy.parent, "nowhere") is None
+    assert optimization_file(code, "late") == folder / "late.py"
+    assert optimization_file(code, "nowhere") is None
     (toy.parent / "late.py").touch()
     with pytest.raises(ConfigError, match=r"^toy_suites/timed/folder/late\.py and toy_suites/timed/late\.py"):
-        optimization_file(toy.parent, "late")
+        optimization_file(code, "late")
 
 
 def test_an_optimization_may_be_a_function(toy, tmp_path, monkeypatch):
@@ -148,8 +163,10 @@ def test_an_optimization_may_be_a_function(toy, tmp_path, monkeypatch):
         "def late(subject, time_s: float = 3): raise ValueError(f'late by {time_s}')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert optimization_file(toy.parent, "late") == toy.parent / "optimizations.py"
-    assert settings_of(toy.parent, "late") == {"time_s": {"type": "float", "default": 3.0}}
+    assert optimization_file(SuiteCode(toy.parent, "timed"), "late") == toy.parent / "optimizations.py"
+    assert settings_of(SuiteCode(toy.parent, "timed"), "late") == {
+        "time_s": {"type": "float", "default": 3.0}
+    }
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
     one = cell(suite="timed", module="late", time_s=1.0)
     record = sweep(tmp_path / "out", [group(one)])[one.id]
@@ -160,8 +177,8 @@ def test_what_optimizations_import_is_none(toy, tmp_path, monkeypatch):
     source = "from dataclasses import replace\ndef late(subject): ...\n"
     (toy.parent / "optimizations.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    assert optimization_file(toy.parent, "replace") is None
-    assert optimization_file(toy.parent, "late")
+    assert optimization_file(SuiteCode(toy.parent, "timed"), "replace") is None
+    assert optimization_file(SuiteCode(toy.parent, "timed"), "late")
 
 
 def test_a_child_imports_an_optimization_from_its_folder(toy, tmp_path, monkeypatch):
@@ -219,23 +236,23 @@ OPTIONAL = {
 }
 
 
-def typed_uses(package, folder, optimizations):
+def typed_uses(code, optimizations):
     """Return Python that mypy accepts if a suite and its optimizations fit the protocols."""
-    text = (folder / "suite.py").read_text()
+    suite, package = code.module, code.package
+    text = (code.folder / f"{suite.rpartition('.')[2]}.py").read_text()
 
     def has(name, source=text):
         return re.search(rf"^def {name}\(|^from .* import .*\b{name}\b", source, re.M)
 
-    suite = f"{package}.suite"
     lines = [f"import {suite}"]
     lines += [f"prepared({suite}, {suite})" if has("prepare") else f"plain({suite})"]
     lines += [f"{call}({suite}, {suite})" for name, call in OPTIONAL.items() if has(name)]
     for one in optimizations:
-        file = optimization_file(folder, one)
-        if file.name == FUNCTIONS:
-            lines += [f"import {package}.optimizations", f"function({suite}, {package}.optimizations.{one})"]
+        file = optimization_file(code, one)
+        module, source = f"{package}.{module_of(file, code.folder)}", file.read_text()
+        if file == code.functions:
+            lines += [f"import {module}", f"function({suite}, {module}.{one})"]
             continue
-        module, source = f"{package}.{module_of(file, folder)}", file.read_text()
         kind = (
             "configured"
             if re.search(r"^class Settings|import .*\bSettings\b", source, re.M)
@@ -259,17 +276,13 @@ def mypy(folder, text, **environment):
 
 def modules_of(suite):
     """Return the optimizations of a suite that have a module."""
-    return [name for name in optimizations(suite) if optimization_file(ROOT / "suites" / suite, name)]
+    return [name for name in optimizations(suite) if optimization_file(code_of(suite), name)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_mypy_holds_every_suite_and_optimization_to_the_protocols(tmp_path):
-    lines = [
-        line
-        for suite in names("suite")
-        for line in typed_uses(f"suites.{suite}", ROOT / "suites" / suite, modules_of(suite))
-    ]
+    lines = [line for suite in names("suite") for line in typed_uses(code_of(suite), modules_of(suite))]
     assert len(lines) > 3 * len(names("suite"))
     done = mypy(tmp_path, TYPED + "\n".join(lines))
     assert done.returncode == 0, done.stdout
@@ -308,9 +321,10 @@ def sample(session: list[int]) -> Iterator[Reading]:
     ids=["complete", "a function removed", "another session", "another result"],
 )
 def test_mypy_refuses_a_suite_that_does_not_fit(tmp_path, before, after, message):
-    package = tmp_path / "small_suite"
-    package.mkdir()
+    package = tmp_path / "small" / "small_suite"
+    package.mkdir(parents=True)
     (package / "suite.py").write_text(SMALL.replace(before, after) if before else SMALL)
-    done = mypy(tmp_path, TYPED + "\n".join(typed_uses("small_suite", package, [])), MYPYPATH=str(tmp_path))
+    uses = typed_uses(SuiteCode(package, "small_suite"), [])
+    done = mypy(tmp_path, TYPED + "\n".join(uses), MYPYPATH=str(tmp_path))
     assert (done.returncode == 0) == (not message), done.stdout
     assert message in done.stdout

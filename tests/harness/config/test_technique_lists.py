@@ -4,6 +4,7 @@ from importlib import import_module
 
 import pytest
 
+from harness.config.optimizations import code_of
 from harness.config.run import load
 from harness.config.validation import Role
 from harness.records import Unavailable
@@ -28,7 +29,7 @@ ON_RANKS += ["interconnect ddp", "offload llama_5m"]
 def subject_of(where):
     """The suite, and the baseline of one of its workloads, made small."""
     suite, workload = where.split()
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     return module, module.build({**load([f"suite={suite}"])[0].workloads[workload], **SMALL}, 1)
 
 

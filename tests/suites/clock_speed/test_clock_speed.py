@@ -9,10 +9,9 @@ from marked import wait_for
 from variants import tiny_run
 
 from harness.records import Unavailable
-from suites.clock_speed import shared_ranks
-from suites.clock_speed import suite as clock_speed
-from suites.clock_speed.shared_ranks import ImposedSpeeds
-from suites.clock_speed.speed_model import (
+from suites.profiling import clock_speed
+from suites.profiling.clock_speed import ImposedSpeeds
+from suites.profiling.speed_model import (
     Dwell,
     Speeds,
     computed_s,
@@ -168,7 +167,7 @@ def quotas(monkeypatch):
         made.append(RecordedQuota())
         return made[-1]
 
-    monkeypatch.setattr(shared_ranks, "CpuQuota", make)
+    monkeypatch.setattr(clock_speed, "CpuQuota", make)
     return made
 
 

@@ -14,12 +14,12 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
-from suites.congestion import suite as congestion
-from suites.congestion.receiver_admission import CLEAR_S
-from suites.congestion.receiver_admission import Settings as Admitted
-from suites.congestion.receiver_admission import apply as admit
-from suites.congestion.switch import Delay, LineRate, Subject, simulate
-from suites.congestion.workload import Workload
+from suites.fabric import congestion
+from suites.fabric.congestion import Delay, LineRate, Subject, simulate
+from suites.fabric.receiver_admission import CLEAR_S
+from suites.fabric.receiver_admission import Settings as Admitted
+from suites.fabric.receiver_admission import apply as admit
+from suites.fabric.workload import CongestionWorkload
 
 RUN = load(["suite=congestion"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}
@@ -28,7 +28,7 @@ C, HOP, RTT, XOFF = 50e9, 1e-6, 22e-6, 240e3
 
 def incast(**changed):
     """Return 16 senders of 1 MB that start together."""
-    return Workload(**{**RUN.workloads["incast_16"], "message_B": 1e6, "jitter_s": 0.0, **changed})
+    return CongestionWorkload(**{**RUN.workloads["incast_16"], "message_B": 1e6, "jitter_s": 0.0, **changed})
 
 
 def under(variant, workload):
@@ -68,7 +68,7 @@ def watched(variant, workload):
 @pytest.mark.parametrize("name", ["incast_16", "stream_16_small"])
 def test_no_byte_is_lost_or_made_at_any_step(variant, name):
     """Sent is on the wire for `hop_s`; what has come and not left is the queue."""
-    workload = Workload(**{**RUN.workloads[name], "message_B": 400e3, "messages": 2})
+    workload = CongestionWorkload(**{**RUN.workloads[name], "message_B": 400e3, "messages": 2})
     _, sent, left, queue = watched(variant, workload)
     hop = round(HOP / workload.dt_s)
     come = np.vstack([np.zeros((hop, 16)), sent[:-hop]])
@@ -215,7 +215,9 @@ def test_one_slot_below_the_threshold_pauses_no_port_and_four_do():
 )
 def test_half_the_step_changes_little(name, variant):
     """By 3 % of completion, 5 % of the largest queue and 10 kB; of first order, so as much again is left."""
-    workload = Workload(**{**RUN.workloads[name], "message_B": min(RUN.workloads[name]["message_B"], 2e6)})
+    workload = CongestionWorkload(
+        **{**RUN.workloads[name], "message_B": min(RUN.workloads[name]["message_B"], 2e6)}
+    )
     ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
     assert ours.completion_s == pytest.approx(fine.completion_s, rel=0.03)
     assert ours.queue_K.mean() == pytest.approx(fine.queue_K.mean(), abs=10e3 + 0.05 * fine.queue_K.max())
@@ -224,7 +226,7 @@ def test_half_the_step_changes_little(name, variant):
 @pytest.mark.parametrize("variant", ["dcqcn.strict", "dcqcn.relaxed"])
 def test_half_the_step_changes_little_until_chance_has_grown(variant):
     """For some first cuts; later a notification that falls elsewhere changes what follows, as a seed does."""
-    workload = Workload(**{**RUN.workloads["incast_16"], "message_B": 2e6})
+    workload = CongestionWorkload(**{**RUN.workloads["incast_16"], "message_B": 2e6})
     ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
     assert ours.queue_K[:2000].mean() == pytest.approx(fine.queue_K[:4000].mean(), rel=0.03)
     assert ours.queue_K[:2000].max() == pytest.approx(fine.queue_K[:4000].max(), rel=0.03)

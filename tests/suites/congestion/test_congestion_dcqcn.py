@@ -9,9 +9,9 @@ import pytest
 from scipy.optimize import brentq
 
 from harness.config.run import load
-from suites.congestion.dcqcn import MARKINGS, Dcqcn, Marking, Settings, apply
-from suites.congestion.switch import Subject, simulate
-from suites.congestion.workload import Workload
+from suites.fabric.congestion import Subject, simulate
+from suites.fabric.dcqcn import MARKINGS, Dcqcn, Marking, Settings, apply
+from suites.fabric.workload import CongestionWorkload
 
 INCAST = load(["suite=congestion"])[0].workloads["incast_16"]
 C, G, DT = 50e9, 1 / 256, 1e-7
@@ -20,7 +20,7 @@ ALWAYS, NEVER = 1e9, 0.0
 
 
 def network(**changed):
-    return Workload(**{**INCAST, "senders": 2, "jitter_s": 0.0, **changed})
+    return CongestionWorkload(**{**INCAST, "senders": 2, "jitter_s": 0.0, **changed})
 
 
 def step(flows, queue_B, seconds=DT, sent_B=0.0, left_B=1.0, dt_s=DT):

@@ -16,22 +16,19 @@ import numpy as np
 import pytest
 
 from harness.records import Unavailable
+from suites.dataloader import batch
 from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, Source
-from suites.dataloader.corpora.corpus import (
+from suites.dataloader.corpus import (
     Corpus,
     CorpusSettings,
+    FileDocuments,
     generated,
     load,
     sources_of_text,
     write,
 )
-from suites.dataloader.corpora.corpus_sources import FileDocuments
-from suites.dataloader.corpora.installed_files import LARGEST_DOCUMENT_B, Root, kind_of_text
-from suites.dataloader.reading import storage
-from suites.dataloader.reading.formats import (
-    BadSample,
-    read,
-)
+from suites.dataloader.formats import BadSample, read
+from suites.dataloader.installed_files import LARGEST_DOCUMENT_B, Root, kind_of_text
 
 TEXTS = ["a", "two\nlines\r\n", 'a "quoted" \\ text', "é 漢字 \u2028 \U0001f600", "\0 \x1f", "x" * 70_000]
 NEEDS = {"parquet": "pyarrow", "array_record": "array_record.python.array_record_module"}
@@ -134,7 +131,7 @@ def test_the_digest_depends_on_contents_names_and_sizes_and_not_on_times(tmp_pat
 def test_a_description_is_used_again_until_a_file_changes(tmp_path, monkeypatch):
     first = described(tmp_path)
     with monkeypatch.context() as without:
-        without.setattr("suites.dataloader.corpora.corpus_sources.usable", None)  # nothing is read again
+        without.setattr("suites.dataloader.corpus.usable", None)  # nothing is read again
         assert described(tmp_path) == first
     (tmp_path / "packages" / "first" / "below" / "0.py").write_text("another, longer text")
     assert described(tmp_path) != first
@@ -235,7 +232,7 @@ def test_spooled_documents_hold_no_memory_of_arrow_and_leave_no_file(tmp_path, m
     next(reader)
     assert arrow.total_allocated_bytes() == before_B
     assert list((tmp_path / "spool").iterdir()) == []
-    monkeypatch.setattr("suites.dataloader.reading.parquet_documents._write_all", full_disk)
+    monkeypatch.setattr("suites.dataloader.formats._write_all", full_disk)
     with pytest.raises(
         LoaderError, match=r"^source first/py, file .*: row group 0 cannot be kept in .*spool"
     ):
@@ -263,7 +260,7 @@ def test_documents_are_shuffled_by_the_seed(tmp_path):
 
 def test_a_corpus_is_written_once(tmp_path, monkeypatch):
     corpus = corpus_in(tmp_path, "jsonl")
-    monkeypatch.setattr("suites.dataloader.corpora.corpus._write_sources", None)
+    monkeypatch.setattr("suites.dataloader.corpus._write_sources", None)
     assert corpus_in(tmp_path, "jsonl") == corpus == load(corpus.folder)
     assert len(list((tmp_path / "corpora").iterdir())) == 1
 
@@ -278,16 +275,14 @@ def test_a_writer_that_fails_leaves_no_corpus(tmp_path):
 
 def test_two_writers_at_once_give_one_corpus(tmp_path, monkeypatch):
     documents = described(tmp_path)
-    publish: Callable[[Path, Path], None] = __import__(
-        "suites.dataloader.corpora.corpus", fromlist=["_"]
-    )._publish
+    publish: Callable[[Path, Path], None] = __import__("suites.dataloader.corpus", fromlist=["_"])._publish
 
     def second(part: Path, target: Path) -> None:
-        monkeypatch.setattr("suites.dataloader.corpora.corpus._publish", publish)
+        monkeypatch.setattr("suites.dataloader.corpus._publish", publish)
         write(tmp_path / "corpora", "jsonl", documents)
         publish(part, target)
 
-    monkeypatch.setattr("suites.dataloader.corpora.corpus._publish", second)
+    monkeypatch.setattr("suites.dataloader.corpus._publish", second)
     assert write(tmp_path / "corpora", "jsonl", documents).documents == 43
     assert len(list((tmp_path / "corpora").iterdir())) == 1
 
@@ -477,7 +472,7 @@ def test_missing_and_empty_files_and_wrong_counts_are_named(tmp_path, format):
 
 def write_raw(format: str, path: Path, documents: list[bytes]) -> None:
     """Write documents that need not be UTF-8."""
-    from suites.dataloader.corpora.corpus import WRITTEN_AS
+    from suites.dataloader.corpus import WRITTEN_AS
 
     if format == "parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -509,15 +504,15 @@ def test_slow_reads_take_the_delay_and_the_time_of_their_bytes(tmp_path, monkeyp
     path = tmp_path / "file"
     path.write_bytes(bytes(range(250)) * 1000)
     clock = Clock(monkeypatch)
-    with storage.open_file(str(path), specification(read_delay_s=0.5, read_B_per_s=100_000)) as file:
+    with batch.open_file(str(path), specification(read_delay_s=0.5, read_B_per_s=100_000)) as file:
         assert file.read(10) == bytes(range(10))
-        assert clock.now_s == pytest.approx(0.5 + storage.BUFFER_B / 100_000)
+        assert clock.now_s == pytest.approx(0.5 + batch.BUFFER_B / 100_000)
         file.read(10)  # of the buffer
-        assert clock.now_s == pytest.approx(0.5 + storage.BUFFER_B / 100_000)
+        assert clock.now_s == pytest.approx(0.5 + batch.BUFFER_B / 100_000)
         file.seek(0)
         before_s = clock.now_s
         assert file.read() == path.read_bytes()
-    assert clock.now_s - before_s >= (250_000 - storage.BUFFER_B) / 100_000
+    assert clock.now_s - before_s >= (250_000 - batch.BUFFER_B) / 100_000
 
 
 @pytest.mark.parametrize("format", FORMATS)

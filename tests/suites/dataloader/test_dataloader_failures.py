@@ -12,7 +12,7 @@ from harness.records import WrongResult
 from suites.dataloader.batch import LoaderSpec, pack
 from suites.dataloader.disaggregation.plan import BalanceSettings, Mixture, plan_steps
 from suites.dataloader.disaggregation.source_reader import SourceReader
-from suites.dataloader.measured.failures import TakenBatch, checksum, recoveries_s, refuse_changed
+from suites.dataloader.failures import TakenBatch, checksum, recoveries_s, refuse_changed
 
 
 def taken_steps(spec: LoaderSpec, count: int) -> list[list[TakenBatch]]:

@@ -40,20 +40,22 @@ from suites.dataloader.batch import (
 )
 from suites.dataloader.disaggregation import actors, source_reader
 from suites.dataloader.disaggregation.actors import Planner, SourceLoader, start_loader
-from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
 from suites.dataloader.disaggregation.calls import answer, ended, found
 from suites.dataloader.disaggregation.plan import (
     BLOCK,
+    PATIENCE,
     ActorSettings,
+    Autoscaler,
     BalanceSettings,
     Mixture,
     Pieces,
     digest_of,
+    moved,
     plan_steps,
 )
 from suites.dataloader.disaggregation.source_reader import SourceReader
-from suites.dataloader.ranks import worker_processes
-from suites.dataloader.ranks.loader_ranks import LoaderRanks
+from suites.dataloader.loader_ranks import LoaderRanks
+from suites.dataloader.loaders import peers
 
 SIZES = (40, 7, 23)
 FIRST = RankPlace(0, 0)
@@ -322,7 +324,7 @@ Opened = Callable[..., Any]
 @pytest.fixture
 def opened(session: Any, request: pytest.FixtureRequest) -> Iterator[Opened]:
     """Open a loader of this test's own job; its actors end with the test."""
-    from suites.dataloader.disaggregation.client import DisaggregatedLoader, end_actors
+    from suites.dataloader.loaders.disaggregated import DisaggregatedLoader, end_actors
 
     used: list[tuple[ActorSettings, LoaderSpec]] = []
 
@@ -349,7 +351,7 @@ class Undisturbed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def undisturbed(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    from suites.dataloader.disaggregation.client import DisaggregatedLoader, end_actors
+    from suites.dataloader.loaders.disaggregated import DisaggregatedLoader, end_actors
 
     spec = specification(corpus(tmp_path_factory.mktemp("texts")), mixture=CHANGING, prefetch=1)
     settings = ActorSettings("undisturbed")
@@ -607,6 +609,6 @@ def test_a_missing_ray_is_named_before_anything_starts(
     "peer", ["spdl", "grain_map_mix", "webdataset", "torchdata_nodes", "ray_data", "mosaicml_streaming"]
 )
 def test_a_missing_peer_is_named(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_processes, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
     module = importlib.import_module(f"suites.dataloader.loaders.{peer}")
     assert "is not installed: " in module.unavailable(None)

@@ -24,8 +24,17 @@ import psutil
 import pytest
 
 from harness.records import Unavailable
-from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, PackedBatch, RankPlace, Source
-from suites.dataloader.corpora.corpus import CorpusSettings, write
+from suites.dataloader.batch import (
+    END,
+    LoaderError,
+    LoaderSpec,
+    MixturePhase,
+    PackedBatch,
+    RankPlace,
+    Source,
+)
+from suites.dataloader.corpus import CorpusSettings, write
+from suites.dataloader.formats import BadSample, read
 from suites.dataloader.loaders.peers import in_one_line, refuse_slow_storage
 from suites.dataloader.loaders.ray_data import (
     BLOCK_DOCUMENTS,
@@ -33,7 +42,6 @@ from suites.dataloader.loaders.ray_data import (
     SHUFFLED_BLOCKS,
     round_documents,
 )
-from suites.dataloader.reading.formats import BadSample, read
 
 LIBRARY = {
     "webdataset": "webdataset",

@@ -27,7 +27,7 @@ from suites.dataloader.batch import (
     Source,
     context_slice,
 )
-from suites.dataloader.ranks.worker_processes import constant_mixture, from_worker
+from suites.dataloader.loaders.peers import constant_mixture, from_worker
 
 SAMPLES = 16
 SOURCES = 2

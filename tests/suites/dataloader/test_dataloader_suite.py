@@ -33,14 +33,14 @@ from suites.dataloader.batch import (
     RankPlace,
     Source,
     context_slice,
+    flop_of_model,
     packed,
     tokenize,
 )
-from suites.dataloader.corpora.corpus import generated
-from suites.dataloader.measured.fed_flop import flop_of_model
-from suites.dataloader.measured.fed_step import DocumentModel, joined
-from suites.dataloader.measured.loaded_text import check_steps, piece_index
-from suites.dataloader.ranks.loader_ranks import MemorySampler, plain, specified
+from suites.dataloader.fed_step import DocumentModel, joined
+from suites.dataloader.installed_files import generated
+from suites.dataloader.loaded_text import check_steps, piece_index
+from suites.dataloader.loader_ranks import MemorySampler, plain, specified
 from suites.training.balance import cost
 
 MIB = 1 << 20
@@ -429,7 +429,7 @@ def test_the_index_has_each_piece_of_each_document_and_is_kept(corpus, tmp_path,
     assert int(index.equal.sum()) == pieces.total()
     assert all(index.find(np.array(piece, np.uint16)) is not None for piece in pieces)
     first = piece_index(documents, CONTEXT, tmp_path)
-    monkeypatch.setattr("suites.dataloader.measured.loaded_text._indexed", None)
+    monkeypatch.setattr("suites.dataloader.loaded_text._indexed", None)
     kept = piece_index(documents, CONTEXT, tmp_path)
     assert all((one == other).all() for one, other in zip(first, kept, strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +13,10 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites.dataloader_balance import document_seconds, steps
-from suites.dataloader_balance import suite as dataloader_balance
-from suites.dataloader_balance.document_seconds import MODEL, TimedStep, cost_of, fitted
-from suites.dataloader_balance.steps import LengthTable, Subject
-from suites.dataloader_balance.workload import Workload
+from suites.dataloader import dataloader_balance, document_seconds
+from suites.dataloader.dataloader_balance import LengthTable, Subject
+from suites.dataloader.document_seconds import MODEL, TimedStep, cost_of, fitted
+from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training.balance import DocumentCost, loads
 
 RUN = load(["suite=dataloader_balance"])[0]
@@ -30,7 +28,7 @@ COST = DocumentCost(1.0, 1e-4)
 def subject(method="in_order", seed=0, cost=COST, **changed):
     fields = {"lengths_from": "published", "long_documents": "kept", "context_length": 4096, "groups": 16}
     fields |= {"documents_per_step": 16 * changed.get("groups", 16), "steps": 3}
-    return Subject(Workload(**fields | changed), seed, cost, method)
+    return Subject(DataloaderBalanceWorkload(**fields | changed), seed, cost, method)
 
 
 def read(one, metric):
@@ -39,9 +37,11 @@ def read(one, metric):
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_inverse_distribution_gives_the_committed_quantiles_and_mean(name):
-    rows = {row["documents_of"]: row for row in map(json.loads, steps.FILE.read_text().splitlines())}
+    rows = {
+        row["documents_of"]: row for row in map(json.loads, dataloader_balance.FILE.read_text().splitlines())
+    }
     assert [*rows] == DOCUMENTS
-    table = steps.published_lengths()[name]
+    table = dataloader_balance.published_lengths()[name]
     probability, tokens = np.array(rows[name]["quantiles"]).T
     assert probability[0] == 0
     assert probability[-1] == 1
@@ -88,7 +88,7 @@ def test_committed_steps_are_of_the_model_that_the_workloads_have():
     for length in {one.document_tokens for one in timed}:
         seconds = np.median([one.seconds / one.tokens for one in timed if one.document_tokens == length])
         assert cost.linear + cost.quadratic * length == pytest.approx(seconds, rel=0.15)
-    workload = Workload(**RUN.workloads["textbooks_16k_1024"])
+    workload = DataloaderBalanceWorkload(**RUN.workloads["textbooks_16k_1024"])
     assert cost_of(workload) == cost
     with pytest.raises(Unavailable, match="hidden_size=512"):
         cost_of(replace(workload, hidden_size=1024))
@@ -100,7 +100,7 @@ def test_the_file_of_steps_is_printed_anew(monkeypatch, capsys):
     monkeypatch.setattr(document_seconds, "LONGEST", 32)
     monkeypatch.setattr(document_seconds, "SHORTEST", 16)
     monkeypatch.setattr(document_seconds, "REPETITIONS", 1)
-    runpy.run_module("suites.dataloader_balance", run_name="__main__")
+    document_seconds.main()
     first, *others = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["model"] == MODEL
     assert [TimedStep(**one)[:2] for one in others] == [(16, 32), (32, 32)]
@@ -153,17 +153,19 @@ def test_identical_documents_gain_nothing(method, tokens):
 
 @pytest.mark.parametrize("long_documents", ["kept", "spread"])
 def test_every_variant_has_the_same_documents(long_documents):
-    items = [steps.items_of(subject(method, long_documents=long_documents), 2) for method in METHODS]
+    items = [
+        dataloader_balance.items_of(subject(method, long_documents=long_documents), 2) for method in METHODS
+    ]
     for one in items[1:]:
         assert all(np.array_equal(mine, other) for mine, other in zip(one, items[0], strict=True))
-    other = steps.items_of(subject(long_documents="kept"), 2)
+    other = dataloader_balance.items_of(subject(long_documents="kept"), 2)
     assert np.array_equal(items[0].parts, other.parts)
 
 
 @pytest.mark.parametrize("method", METHODS[:2])
 def test_parts_of_a_long_document_stay_in_one_group_where_they_are_dealt_together(method):
     kept = subject(method, documents_of="textbooks")
-    items = steps.items_of(kept, 0)
+    items = dataloader_balance.items_of(kept, 0)
     group_of = dataloader_balance.planned(kept, items)
     assert len(items.parts) > kept.workload.documents_per_step
     for document in np.unique(items.dealt[items.parts == 4096]):
@@ -174,7 +176,7 @@ def test_parts_of_a_long_document_stay_in_one_group_where_they_are_dealt_togethe
 
 
 def test_kept_documents_are_never_faster_dealt_than_the_largest_document_allows():
-    items = steps.items_of(subject(documents_of="textbooks"), 1)
+    items = dataloader_balance.items_of(subject(documents_of="textbooks"), 1)
     documents = loads(items.costs, items.dealt, int(items.dealt[-1]) + 1)
     load = loads(items.costs, dataloader_balance.dealt(items, 16, "in_order"), 16)
     assert load.max() >= documents.max()

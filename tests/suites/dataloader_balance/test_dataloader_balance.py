@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
-from suites.dataloader_balance import steps
-from suites.dataloader_balance import suite as dataloader_balance
-from suites.dataloader_balance.optimizations import greedy, karmarkar_karp, random_order
-from suites.dataloader_balance.steps import Subject
-from suites.dataloader_balance.workload import Workload
+from suites.dataloader import dataloader_balance
+from suites.dataloader.dataloader_balance import Subject
+from suites.dataloader.optimizations import greedy, karmarkar_karp, random_order
+from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training import balance
 from suites.training.balance import assign, cost, flop_of_document, loads, lower_bound
 
@@ -219,7 +218,7 @@ def test_attention_to_all_tokens_costs_twice_as_much():
 
 def subject(method="in_order", seed=0, **changed):
     fields = {"groups": 8, "documents_per_step": 64, "steps": 3, "context_length": 4096, "source": "here"}
-    given = Workload(**{**fields, **changed})
+    given = DataloaderBalanceWorkload(**{**fields, **changed})
     return Subject(given, seed, given.flop, method)
 
 
@@ -248,14 +247,19 @@ def test_variants_differ_by_their_method_alone():
 
 
 def test_documents_are_cut_to_the_context():
-    assert steps.cut(np.array([3, 10, 5, 12]), 5).tolist() == [3, 5, 5, 5, 5, 5, 2]
+    assert dataloader_balance.cut(np.array([3, 10, 5, 12]), 5).tolist() == [3, 5, 5, 5, 5, 5, 2]
 
 
 def test_rows_are_full_and_keep_the_documents_in_order():
     workload = subject(items="rows", rows_per_group=3, context_length=100, mean_tokens=60).workload
-    parts, row_of = steps.rows(workload, 24, np.random.default_rng(5))
+    parts, row_of = dataloader_balance.rows(workload, 24, np.random.default_rng(5))
     assert np.bincount(row_of, parts).tolist() == [100] * 24
-    ends, lengths = 0, steps.draw(workload, steps.DRAWN_AT_ONCE, np.random.default_rng(5)).tolist()
+    ends, lengths = (
+        0,
+        dataloader_balance.draw(
+            workload, dataloader_balance.DRAWN_AT_ONCE, np.random.default_rng(5)
+        ).tolist(),
+    )
     expected, row = [], 0
     for length in lengths:
         while length and row < 24:
@@ -269,22 +273,22 @@ def test_rows_are_full_and_keep_the_documents_in_order():
 
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
 def test_drawn_lengths_have_the_stated_mean_and_spread(sigma):
-    drawn = steps.draw(subject(sigma=sigma).workload, 200_000, np.random.default_rng(0))
+    drawn = dataloader_balance.draw(subject(sigma=sigma).workload, 200_000, np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(1093, rel=0.02)
     assert np.log(drawn).std() == pytest.approx(sigma, rel=0.02)
 
 
 def test_all_methods_have_the_same_documents_and_seeds_have_others():
-    same = [steps.items_of(subject(method), 1).tokens.tolist() for method in METHODS]
+    same = [dataloader_balance.items_of(subject(method), 1).tokens.tolist() for method in METHODS]
     assert all(one == same[0] for one in same)
-    assert steps.items_of(subject(seed=1), 1).tokens.tolist() != same[0]
-    assert steps.items_of(subject(), 2).tokens.tolist() != same[0]
+    assert dataloader_balance.items_of(subject(seed=1), 1).tokens.tolist() != same[0]
+    assert dataloader_balance.items_of(subject(), 2).tokens.tolist() != same[0]
 
 
 def test_overlords_example_by_hand():
     workload = RUN.workloads["toy"]
     for method in METHODS[2:]:
-        given = Workload(**workload)
+        given = DataloaderBalanceWorkload(**workload)
         (ratio,) = read(Subject(given, 0, given.flop, method), "slowest_over_fastest")
         assert ratio == pytest.approx(5800 / 5000)
     readings = [*dataloader_balance.sample(dataloader_balance.build(workload, 0))]
@@ -337,7 +341,7 @@ def test_real_lengths_are_drawn_from_their_file(tmp_path):
     np.save(tmp_path / "lengths.npy", np.array([7, 11]))
     for name in ("lengths.json", "lengths.npy"):
         one = subject(lengths_from="file", lengths_file=str(tmp_path / name))
-        assert {*steps.items_of(one, 0).tokens.tolist()} == {7, 11}
+        assert {*dataloader_balance.items_of(one, 0).tokens.tolist()} == {7, 11}
         dataloader_balance.check(one)
 
 
@@ -349,7 +353,9 @@ def test_the_check_finds_a_group_that_does_not_exist(monkeypatch):
 
 
 def test_the_check_finds_costs_that_are_not_those_of_the_lengths(monkeypatch):
-    monkeypatch.setattr(steps, "cost", lambda lengths, linear, quadratic: balance.cost(lengths, linear, 0.0))
+    monkeypatch.setattr(
+        dataloader_balance, "cost", lambda lengths, linear, quadratic: balance.cost(lengths, linear, 0.0)
+    )
     with pytest.raises(WrongResult, match="its documents have"):
         dataloader_balance.check(subject())
 

@@ -19,9 +19,9 @@ from harness.instruments.distributed.rank_pool import RankFailed
 from harness.instruments.network import emulated_network
 from harness.instruments.network.routing import RoutingPolicy, flows_of
 from harness.records import Unavailable, WrongResult
-from suites.fabric import emulated, on_rank
+from suites.fabric import on_rank
 from suites.fabric import suite as fabric
-from suites.fabric.emulated import Subject
+from suites.fabric.suite import Subject
 from suites.fabric.workload import Workload
 
 RUN = tiny_run("fabric")
@@ -257,7 +257,7 @@ def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monke
     monkeypatch.setattr(emulated_network, "PROBE_S", (0.1,))
     given = subject_of("baseline")
     with pytest.raises(Unavailable, match=r"^link h0-leaf0 is shaped to 20 Mbit/s but carries"):
-        emulated.EmulatedFabric(given.workload, given.workload.clos())
+        fabric.EmulatedFabric(given.workload, given.workload.clos())
     wait_until_none(mark)
 
 
@@ -271,7 +271,7 @@ def test_a_rank_that_is_killed_in_mid_collective_ends_the_collective_and_leaves_
     begin_s = time.monotonic()
     with pytest.raises(RankFailed, match="rank 2"):
         net.run_collective(subject.workload, subject.policy, flows, list(map(int, nic_HG[:, 0])))
-    assert time.monotonic() - begin_s < emulated.TIMEOUT_S
+    assert time.monotonic() - begin_s < fabric.TIMEOUT_S
     assert len(net.pool) == 0
 
 
@@ -280,9 +280,9 @@ def test_what_the_hypervisor_took_is_a_part_of_the_processors_time(monkeypatch):
     Times = namedtuple("Times", names.split())
     before = Times(100.0, 1, 50, 200, 2, 3, 4, 10, 90, 0)
     seconds = iter([before, before._replace(user=103.0, idle=203.0, steal=12.0, guest=93.0)])
-    monkeypatch.setattr(emulated.psutil, "cpu_times", lambda: next(seconds))
-    assert emulated.stolen_since(before) == 0
-    assert emulated.stolen_since(before) == pytest.approx(2 / (3 + 3 + 2))
+    monkeypatch.setattr(fabric.psutil, "cpu_times", lambda: next(seconds))
+    assert fabric.stolen_since(before) == 0
+    assert fabric.stolen_since(before) == pytest.approx(2 / (3 + 3 + 2))
 
 
 @pytest.mark.parametrize("kind", on_rank.KINDS)

@@ -4,9 +4,8 @@ import pytest
 
 from harness.instruments.network.routing import RoutingPolicy
 from harness.records import Origin, Unavailable, WrongResult
-from suites.fabric_flows import optimizations
-from suites.fabric_flows import suite as fabric_flows
-from suites.fabric_flows.subject import Subject
+from suites.fabric import fabric_flows, optimizations
+from suites.fabric.fabric_flows import Subject
 
 ZONE = {
     "collective": "allreduce",

@@ -5,18 +5,18 @@ import torch
 
 from harness.instruments.memory.caching_allocator import replay
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
-from suites.fsdp_versions import delayed_release
-from suites.fsdp_versions.allocator_events import (
+from suites.profiling import allocator_events
+from suites.profiling.allocator_events import (
     MARK,
     AllocatorEvent,
     cpu_events,
     cpu_profile,
     cuda_events,
     mean_by_bytes,
+    reserved_by_step,
+    since,
     summaries,
 )
-from suites.fsdp_versions.delayed_release import reserved_by_step
-from suites.fsdp_versions.on_rank import since
 
 MiB = 2**20
 
@@ -159,7 +159,7 @@ class Latest:
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
 def test_each_gather_that_a_release_is_late_reserves_one_unit_more(most, monkeypatch):
-    monkeypatch.setattr(delayed_release, "Random", Latest)
+    monkeypatch.setattr(allocator_events, "Random", Latest)
     assert reserved_by_step(gathers(6), most, 2, 0) == [(1 + most) * GATHERED_B] * 2
 
 

@@ -20,8 +20,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import HostInfo, Origin, Status, WrongResult
 from harness.sweep.failure_classification import of_exception
-from suites.host_optimizer import cpu_adam, subject
-from suites.host_optimizer import suite as host_optimizer
+from suites.offload import cpu_adam, host_optimizer
 
 ARMS = {variant.name: variant for variant in load(["suite=host_optimizer"])[0].variants}
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
@@ -51,8 +50,8 @@ def closed_form(p, g, updates):
 @pytest.mark.parametrize(("p", "g"), [(1.5, -0.3), (-4.0, 2.0), (0.0, 1e-9), (3.0, 0.0)])
 def test_the_reference_is_the_closed_form(p, g):
     given = [torch.tensor([value], dtype=torch.float64) for value in (p, g, 0.0, 0.0)]
-    ours = [float(one) for one in subject.adamw(*given)]
-    assert ours == pytest.approx(closed_form(p, g, subject.UPDATES), rel=1e-12, abs=1e-18)
+    ours = [float(one) for one in host_optimizer.adamw(*given)]
+    assert ours == pytest.approx(closed_form(p, g, host_optimizer.UPDATES), rel=1e-12, abs=1e-18)
 
 
 @pytest.mark.timeout(900)  # DeepSpeed compiles for minutes, the first time on a machine
@@ -63,14 +62,14 @@ def test_a_variant_gives_what_the_closed_form_gives(variant, tensors):
     session = host_optimizer.prepare(ours)
     begun = [one.parameter.detach().clone() for one in session.tensors]
     host_optimizer.check(session)
-    assert 0 < session.max_error <= subject.TOLERANCE
+    assert 0 < session.max_error <= host_optimizer.TOLERANCE
     for before, (parameter, *moments) in zip(begun, session.tensors, strict=True):
         assert parameter.numel() == 50_000 // tensors
         for place in (0, 7, -1):
             p, g, *found = (
                 float(one[place]) for one in (before, parameter.grad, *moments, parameter.detach())
             )
-            after, *moments_due = closed_form(p, g, subject.UPDATES)
+            after, *moments_due = closed_form(p, g, host_optimizer.UPDATES)
             assert found[:2] == pytest.approx(moments_due, rel=1e-4)
             assert found[2] - p == pytest.approx(after - p, rel=1e-3, abs=1e-6)
 
@@ -123,14 +122,14 @@ def test_updates_before_a_check_do_not_matter():
     for _ in range(3000):
         first.optimizer.step()
     host_optimizer.check(second)
-    assert second.max_error <= subject.TOLERANCE
+    assert second.max_error <= host_optimizer.TOLERANCE
 
 
 def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
-    monkeypatch.setattr(subject, "LOOKED_AT", 11)
-    tensors = subject.made(subject.Workload(50_000), seed=1)
+    monkeypatch.setattr(host_optimizer, "LOOKED_AT", 11)
+    tensors = host_optimizer.made(host_optimizer.HostOptimizerWorkload(50_000), seed=1)
     parameter = tensors[0].parameter.detach()
-    looked_at = subject.wide(tensors, 0)[0]
+    looked_at = host_optimizer.wide(tensors, 0)[0]
     assert len(looked_at) == 11
     assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
 
@@ -140,12 +139,12 @@ def test_all_variants_update_the_same_tensors_until_the_last_is_gone():
     for one in (first, second):
         host_optimizer.check(one)
     assert first.tensors is second.tensors
-    assert first.tensors is not subject.shared(applied("baseline", parameters=50_001))
+    assert first.tensors is not host_optimizer.shared(applied("baseline", parameters=50_001))
     del first, one
-    assert subject.shared(applied("baseline")) is second.tensors
+    assert host_optimizer.shared(applied("baseline")) is second.tensors
     del second
     gc.collect()
-    assert not list(subject._shared)
+    assert not list(host_optimizer._shared)
 
 
 def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
@@ -153,7 +152,7 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     ours = host_optimizer.build({"parameters": 500_000_000}, seed=1)
     with pytest.raises(MemoryError, match=r"500,000,000 .* take 12\.5 GB, and 12\.0 GB are free") as told:
-        subject.shared(ours)
+        host_optimizer.shared(ours)
     assert of_exception(told.value, "suites")[0] is Status.OUT_OF_MEMORY
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.interconnect.replay import (
+from suites.interconnect.emulated_cluster import (
     Collective,
     alone_s,
     collectives,

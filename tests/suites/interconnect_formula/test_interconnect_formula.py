@@ -9,8 +9,8 @@ from variants import applied
 
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
-from suites.interconnect_formula import suite as interconnect_formula
-from suites.interconnect_formula.step_bounds import model_size
+from suites.interconnect import interconnect_formula
+from suites.interconnect.interconnect_formula import model_size
 
 RUN = load(["suite=interconnect_formula"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}

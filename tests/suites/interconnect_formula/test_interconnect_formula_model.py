@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.interconnect_formula.step_bounds import (
+from suites.interconnect.interconnect_formula import (
     BEST,
     WORST,
     Assumption,

@@ -13,9 +13,9 @@ pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
 from harness.question import Question
 from harness.records import Reading, Unavailable
-from suites.layouts import suite as layouts
-from suites.layouts.subject import built, question
-from suites.layouts.workload import Workload
+from suites.seconds import layouts
+from suites.seconds.layouts import built, question
+from suites.seconds.workload import LayoutsWorkload
 from suites.training import seconds_engine
 from suites.training.account_engine import possible
 from suites.training.layouts.account import worst_peak
@@ -31,10 +31,10 @@ MIXTRAL = {
     "num_experts_per_tok": 2,
     "vocab_size": 32000,
 }
-ONE = Workload(hf_config=LLAMA, gpus=16, seq_len=8192, tp=2, pp=2)
+ONE = LayoutsWorkload(hf_config=LLAMA, gpus=16, seq_len=8192, tp=2, pp=2)
 
 
-def readings(workload: Workload) -> dict[tuple[str, str], float]:
+def readings(workload: LayoutsWorkload) -> dict[tuple[str, str], float]:
     found = layouts.sample(built(workload))
     return {(one.metric, one.method): one.value for one in found if isinstance(one, Reading)}
 

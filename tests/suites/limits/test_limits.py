@@ -13,10 +13,10 @@ from harness.commands.main import main
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Origin, Reading, WrongResult
-from suites.limits import suite as limits
-from suites.limits.readings import Subject
-from suites.limits.walls import RANGES
-from suites.limits.workload import Workload
+from suites.seconds import limits
+from suites.seconds.limits import Subject
+from suites.seconds.walls import RANGES
+from suites.seconds.workload import LimitsWorkload
 
 RUN = load(["suite=limits"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
@@ -36,7 +36,7 @@ def values_of(subject: Subject) -> dict[tuple[str, str], float]:
 
 def test_the_gate_has_every_published_point() -> None:
     assert len(GATE) == 9
-    gpus = [Workload(**RUN.workloads[name]).gpus for name in GATE]
+    gpus = [LimitsWorkload(**RUN.workloads[name]).gpus for name in GATE]
     assert gpus == [512, 768, 4096, 6144, 8192, 10240, 10752, 512, 8192]
     assert [int(name.rpartition("_")[2]) for name in GATE] == gpus
 
@@ -114,7 +114,7 @@ def test_a_run_that_no_layout_finishes_has_no_layout() -> None:
 
 
 def test_the_baseline_alone_has_a_band(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suites.limits.readings.PER_DECADE", 1)
+    monkeypatch.setattr("suites.seconds.limits.PER_DECADE", 1)
     readings: list[Reading] = list(limits.sample(subject_of("three_months", draws=5)))
     draws = [one.value for one in readings if (one.metric, one.method) == ("wall_begins", "draws")]
     assert len(draws) == 5

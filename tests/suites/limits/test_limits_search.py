@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from suites.limits import search
-from suites.limits import walls as walls_module
-from suites.limits.formula import ParallelLayout, step_time
-from suites.limits.readings import searched
-from suites.limits.search import (
+from suites.seconds import search
+from suites.seconds import walls as walls_module
+from suites.seconds.formula import ParallelLayout, step_time
+from suites.seconds.limits import searched
+from suites.seconds.search import (
     GRID,
     BestLayouts,
     LayoutGrid,
@@ -29,7 +29,7 @@ from suites.limits.search import (
     stacked,
     taken,
 )
-from suites.limits.walls import (
+from suites.seconds.walls import (
     CHOICES,
     FALLEN,
     LOW,
@@ -47,10 +47,10 @@ from suites.limits.walls import (
     walls_of,
     with_input,
 )
-from suites.limits.workload import Workload
+from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time.collectives import Floats
 
-RUN = Workload(kind="curve")
+RUN = LimitsWorkload(kind="curve")
 
 GRID_TOLERANCE = 0.08
 """Of a wall, in FLOP: 1 % of utilization is up to 10 % of the wall where utilization begins to fall."""
@@ -68,7 +68,7 @@ FINER = LayoutGrid(
 """Half powers of two; the search then goes on from its best, as it does from that of GRID."""
 
 
-def brute_force(given: Workload, flop: float, grid: LayoutGrid) -> float:
+def brute_force(given: LimitsWorkload, flop: float, grid: LayoutGrid) -> float:
     """Return the best utilization of all layouts of the grid, each with every number of replicas."""
     shape, best = shape_of(given, flop), 0.0
     for c, r, p, e, m, v in product(*grid):
@@ -298,7 +298,7 @@ def test_more_bandwidth_never_lowers_utilization(power: float, overlap: float, f
 def power_law(monkeypatch: pytest.MonkeyPatch, stops: float = np.inf) -> None:
     """Let a curve be flat up to 1e26 and then fall as the root of the computation, to 0 past `stops`."""
 
-    def found(given: Workload, flop: Floats, grid: LayoutGrid = GRID) -> BestLayouts:
+    def found(given: LimitsWorkload, flop: Floats, grid: LayoutGrid = GRID) -> BestLayouts:
         used = np.where(flop <= 1e26, 0.5, 0.5 * (flop / 1e26) ** -0.5)
         layout = ParallelLayout(*(np.ones_like(flop) for _ in ParallelLayout._fields))
         return BestLayouts(np.where(flop <= stops, 1 + used, 0.5), layout)
@@ -355,7 +355,7 @@ def test_one_input_at_a_time_gives_both_its_ends() -> None:
 def test_combinations_are_all_and_each_has_its_own_walls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(combinations())) == np.prod([len(values) for values in CHOICES.values()])
     few = {name: values[:2] for name, values in CHOICES.items() if name in ("overlap", "node_size")}
-    monkeypatch.setattr("suites.limits.walls.CHOICES", few)
+    monkeypatch.setattr("suites.seconds.walls.CHOICES", few)
     found = dict(chosen(RUN))
     assert list(found) == [method_of(values) for values in combinations()]
     assert found["overlap=0.5, node_size=64"] == replace(RUN, overlap=0.5, node_size=64)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from suites.limits.formula import (
+from suites.seconds.formula import (
     Model,
     ParallelLayout,
     StepTime,
@@ -21,15 +21,15 @@ from suites.limits.formula import (
     tokens_of,
     utilization,
 )
-from suites.limits.workload import Workload
+from suites.seconds.workload import LimitsWorkload
 
 RUN = load(["suite=limits"])[0]
-GPT3 = Workload(**RUN.workloads["gpt3_512"])
-LLAMA = Workload(**RUN.workloads["llama_405b_512"])
+GPT3 = LimitsWorkload(**RUN.workloads["gpt3_512"])
+LLAMA = LimitsWorkload(**RUN.workloads["llama_405b_512"])
 FLOP_PER_S, BYTES_PER_S = 0.6 * 1979e12, 0.6 * 3.35e12
 
 
-def parts(work: Workload) -> dict[str, float]:
+def parts(work: LimitsWorkload) -> dict[str, float]:
     return {name: float(value[0]) for name, value in published_time(work)._asdict().items()}
 
 
@@ -95,7 +95,7 @@ def test_a_small_matmul_takes_its_bytes_or_its_start() -> None:
     """One token: weights are read; with a long start that counts, four times forward and eight backward."""
     model = Model(1, 4096, 3 * 4096, 4 * 4096, 4 * 4096, 0, 1)
     layout = ParallelLayout(*(np.ones(1) for _ in ParallelLayout._fields))
-    work = Workload(kernel_s=0.0)
+    work = LimitsWorkload(kernel_s=0.0)
     read = 12 * 4096**2 + (4 + 12) * 4096 * 2
     assert step_time(work, model, layout, 1.0).matmul_s[0] == pytest.approx(3 * read / BYTES_PER_S)
     slow = replace(work, kernel_s=1e-3)
@@ -107,7 +107,7 @@ def test_experts_are_read_sent_and_reduced_by_the_ranks_that_share_them() -> Non
     h, tokens = 1024.0, 16 * 4096.0
     model = Model(2, h, 3 * h, 4 * h, 4 * h, 0, 4096, sparsity=8, experts_per_token=8)
     layout = ParallelLayout(*(np.array([float(size)]) for size in (1, 1, 1, 16, 1, 8, 1, 1)))
-    work = Workload(node_size=1, collective_s=0, node_hop_s=0, network_hop_s=0)
+    work = LimitsWorkload(node_size=1, collective_s=0, node_hop_s=0, network_hop_s=0)
     found = step_time(work, model, layout, tokens)
     assert found.expert_s[0] == pytest.approx(2 * 4 * 4096 * 8 * h * 2 * 7 / 8 / 50e9)
     attention, experts = 4 * h * h, 8 * h * h * 8 / 8
@@ -130,7 +130,7 @@ TOKENS = 2.0**22
 
 
 def seconds(layout: ParallelLayout, model: Model = MODEL, tokens: float = TOKENS, **inputs: float) -> float:
-    return float(step_time(replace(Workload(), **inputs), model, layout, tokens).total_s[0])
+    return float(step_time(replace(LimitsWorkload(), **inputs), model, layout, tokens).total_s[0])
 
 
 @given(layouts, overlaps, st.floats(1, 50))
@@ -141,7 +141,7 @@ def seconds(layout: ParallelLayout, model: Model = MODEL, tokens: float = TOKENS
 def test_a_faster_part_never_makes_a_step_longer(
     field: str, layout: ParallelLayout, overlap: float, factor: float
 ) -> None:
-    faster = getattr(Workload(), field) * factor
+    faster = getattr(LimitsWorkload(), field) * factor
     assert seconds(layout, overlap=overlap, **{field: faster}) <= seconds(layout, overlap=overlap) * (
         1 + 1e-12
     )
@@ -154,7 +154,7 @@ def test_a_faster_part_never_makes_a_step_longer(
 def test_more_latency_or_bytes_never_make_a_step_shorter(
     field: str, layout: ParallelLayout, overlap: float, factor: float
 ) -> None:
-    more = getattr(Workload(), field) * factor
+    more = getattr(LimitsWorkload(), field) * factor
     assert seconds(layout, overlap=overlap, **{field: more}) >= seconds(layout, overlap=overlap) * (1 - 1e-12)
 
 
@@ -181,8 +181,8 @@ def test_seconds_are_seconds(layout: ParallelLayout, overlap: float, unit: float
         "network_B_per_s",
     )
     latencies = ("kernel_s", "collective_s", "node_hop_s", "network_hop_s")
-    inputs = {name: getattr(Workload(), name) / unit for name in rates}
-    inputs |= {name: getattr(Workload(), name) * unit for name in latencies}
+    inputs = {name: getattr(LimitsWorkload(), name) / unit for name in rates}
+    inputs |= {name: getattr(LimitsWorkload(), name) * unit for name in latencies}
     assert seconds(layout, overlap=overlap, **inputs) == pytest.approx(
         unit * seconds(layout, overlap=overlap)
     )
@@ -191,11 +191,11 @@ def test_seconds_are_seconds(layout: ParallelLayout, overlap: float, unit: float
 @given(layouts, overlaps, st.floats(0.1, 10))
 def test_bytes_are_bytes(layout: ParallelLayout, overlap: float, unit: float) -> None:
     inputs = {
-        name: getattr(Workload(), name) * unit
+        name: getattr(LimitsWorkload(), name) * unit
         for name in ("memory_B_per_s", "node_link_B_per_s", "network_B_per_s")
     }
     inputs |= {
-        name: getattr(Workload(), name) * unit
+        name: getattr(LimitsWorkload(), name) * unit
         for name in ("weight_B", "activation_B", "gradient_B", "gathered_B", "kept_B")
     }
     assert seconds(layout, overlap=overlap, **inputs) == pytest.approx(seconds(layout, overlap=overlap))
@@ -204,7 +204,7 @@ def test_bytes_are_bytes(layout: ParallelLayout, overlap: float, unit: float) ->
 @given(layouts, overlaps)
 def test_layouts_are_independent_of_one_another(layout: ParallelLayout, overlap: float) -> None:
     """What is calculated for many layouts at once is what each alone gives."""
-    work = replace(Workload(), overlap=overlap)
+    work = replace(LimitsWorkload(), overlap=overlap)
     twice = ParallelLayout(*(np.concatenate([one, 2 * np.ones(1)]) for one in layout))
     many = step_time(work, MODEL, twice, TOKENS)
     alone = step_time(work, MODEL, layout, TOKENS)

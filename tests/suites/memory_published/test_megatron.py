@@ -9,15 +9,18 @@ import torch
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Reading, Unavailable
-from suites.memory_published import megatron
-from suites.memory_published import suite as memory_published
-from suites.memory_published.workload import Workload
+from suites.published import memory_published
+from suites.published.workload import MemoryPublishedWorkload
 from suites.training.layouts.account import worst_peak
 
 (RUN,) = load(["suite=memory_published"])
-ROWS = {name: Workload(**row) for name, row in RUN.workloads.items() if row["program"] == "megatron"}
+ROWS = {
+    name: MemoryPublishedWorkload(**row)
+    for name, row in RUN.workloads.items()
+    if row["program"] == "megatron"
+}
 FEW_TOKENS = "megatron_allgather_ep8_gb200"
-GPT = Workload(
+GPT = MemoryPublishedWorkload(
     program="megatron", num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8,
     intermediate_size=256, vocab_size=1024, seq_len=128, micro_batch_size=3, max_position_embeddings=128,
     norm="layer", mlp="gelu", position="learned", bias=True, dropout=0.1, architecture="hopper",
@@ -38,7 +41,11 @@ def test_published_peaks_are_predicted(name):
 def test_the_one_farther_off_is_of_a_rank_whose_experts_got_fewer_tokens_than_the_mean():
     """The same layout on H100 is within 1 %; routing without a balancing loss decides between them."""
     of = replace(ROWS[FEW_TOKENS], published=None)
-    shape, layout, training = megatron.shape_of(of), megatron.layout_of(of), megatron.training_of(of)
+    shape, layout, training = (
+        memory_published.shape_of(of),
+        memory_published.layout_of(of),
+        memory_published.training_of(of),
+    )
     few_B, more_B = (
         float(worst_peak(shape, layout, replace(training, imbalance=one), of.architecture).total_B[0])
         for one in (0.7, 1.0)
@@ -62,7 +69,7 @@ def test_deterministic_sums_keep_what_the_published_peaks_rose_by():
     for name, (before, after) in ADDED.items():
         even = replace(ROWS[name], imbalance=1.0)
         without_B, with_B = (
-            megatron.published_peak(replace(even, deterministic=one)).total_B for one in (False, True)
+            memory_published.published_peak(replace(even, deterministic=one)).total_B for one in (False, True)
         )
         shares.append((after - before) * 1e9 / (with_B - without_B))
     assert all(0.95 < one < 1.15 for one in shares)
@@ -85,21 +92,21 @@ def test_index_add_keeps_what_it_adds_and_scatter_add_does_not():
 
 
 def test_half_of_them_are_predicted_within_one_per_cent():
-    errors = [megatron.published_peak(row).total_B / row.published_B - 1 for row in ROWS.values()]
+    errors = [memory_published.published_peak(row).total_B / row.published_B - 1 for row in ROWS.values()]
     assert median(map(abs, errors)) < 0.01
 
 
 def test_the_rank_that_takes_the_most_is_reported_where_nothing_was_published():
     workload = replace(GPT, pp_size=4, vocab_size=128, gradient_accumulation_steps=8)
-    assert megatron.published_peak(workload).stage == 0
-    assert megatron.published_peak(replace(workload, vocab_size=200_000)).stage == 3
-    assert megatron.published_peak(replace(workload, published=1.0)).stage == 3
+    assert memory_published.published_peak(workload).stage == 0
+    assert memory_published.published_peak(replace(workload, vocab_size=200_000)).stage == 3
+    assert memory_published.published_peak(replace(workload, published=1.0)).stage == 3
 
 
 def test_cublas_has_torchs_workspaces_unless_it_is_told_otherwise():
     ampere = replace(GPT, architecture="ampere")
     told = replace(ampere, cublas_workspace_B=32 * 2**20)
-    default_B, told_B = (megatron.published_peak(one).workspaces for one in (ampere, told))
+    default_B, told_B = (memory_published.published_peak(one).workspaces for one in (ampere, told))
     assert told_B == 2 * 32 * 2**20 + 4 * 2**20
     assert default_B == told_B - 2 * (32 * 2**20 - 8 * 2**20 - 2**17)
 
@@ -134,5 +141,5 @@ def test_megatrons_arguments_are_refused_of_a_step_of_torch():
 )
 def test_a_layout_that_is_not_covered_is_unavailable(changes, message):
     with pytest.raises(Unavailable, match=message) as refused:
-        megatron.published_peak(replace(GPT, **changes))
+        memory_published.published_peak(replace(GPT, **changes))
     assert "\n" not in str(refused.value)

@@ -17,10 +17,9 @@ from harness.records import Origin, Reading, Unavailable, measurement
 from harness.sweep.store import read_records
 from harness.units import LEGEND, legend
 from suites.memory import suite as memory
-from suites.memory_published import suite as memory_published
-from suites.memory_published.command import PUBLISHED
-from suites.memory_published.subject import not_built
-from suites.memory_published.workload import Workload
+from suites.published import memory_published
+from suites.published.memory_published import PUBLISHED, not_built
+from suites.published.workload import MemoryPublishedWorkload
 from suites.training.dry_run.dry_run import Device, dry_run
 
 (RUN,) = load(["suite=memory_published"])
@@ -121,7 +120,7 @@ def test_reserved_memory_holds_what_is_allocated(expandable):
 
 def test_a_percentage_of_the_device_is_the_bytes_that_were_published():
     row = subject_of("titan_llama2_7b_active").workload
-    assert isinstance(row, Workload)
+    assert isinstance(row, MemoryPublishedWorkload)
     assert row.published_B == pytest.approx(0.2392 * 95.0396 * 2**30, rel=1e-4)
     assert subject_of("titan_llama2_7b_reserved").workload.published_B == pytest.approx(
         0.3264 * 95.0396 * 2**30, rel=1e-4

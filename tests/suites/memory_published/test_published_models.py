@@ -11,7 +11,7 @@ from test_memory_published import subject_of
 from torch._subclasses import FakeTensorMode
 
 from suites.memory.live_bytes import measure_peak
-from suites.memory_published import litgpt, models
+from suites.published import litgpt, models
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.simulated_cuda import cuda_operations
 from suites.training.models.model import Attention, PositionTensors, rotary_tables
@@ -49,7 +49,7 @@ FP32, BF16 = (), ({"mixed_precision": {"gradients": "bf16"}},)
 )
 def test_the_dry_run_of_each_model_is_the_real_steps_peak(model, given):
     """By the allocator's events of a real step on this CPU."""
-    workload = replace(TINY, model=f"suites.memory_published.models:{model}")
+    workload = replace(TINY, model=f"suites.published.models:{model}")
     if model == "gpt2_from_scratch":
         workload = replace(workload, num_key_value_heads=4, dropout=0.1)
     if model == "litgpt_phi":
@@ -84,7 +84,7 @@ def assert_the_peak_of_a_real_step(step):
     ["litgpt_2024_adapter", "litgpt_2024_adapter_v2_nf4_double", "litgpt_2023_lora", "litgpt_2023_nf4"],
 )
 def test_the_dry_run_of_stablelm_is_the_real_steps_peak(model):
-    model = f"suites.memory_published.models:{model}"
+    model = f"suites.published.models:{model}"
     assert_the_peak_of_a_real_step(
         build_step(replace(TINY, model=model, num_hidden_layers=4, **STABLELM), ["bf16_states"], 1)
     )
@@ -116,7 +116,7 @@ def trained_elements(step):
 
 
 def test_prompts_are_stored_as_keys_and_values_and_get_no_gradient():
-    named = "suites.memory_published.models:litgpt_2024_adapter"
+    named = "suites.published.models:litgpt_2024_adapter"
     trainer = Trainer(build_step(replace(TINY, model=named, num_hidden_layers=4), (), 1))
     trainer.accumulate(trainer.text_batches(), 1)
     trained = {name: one.grad is None for name, one in trainer.plain.named_parameters() if one.requires_grad}
@@ -174,7 +174,7 @@ def test_a_layer_in_nf4_keeps_its_input_and_gives_what_one_without_gives():
 
 
 def test_logits_of_an_earlier_forward_pass_are_gone_when_one_begins():
-    workload = replace(TINY, model="suites.memory_published.models:litgpt_2023_lora")
+    workload = replace(TINY, model="suites.published.models:litgpt_2023_lora")
     trainer = Trainer(build_step(workload, ["bf16_states"], 1))
     held = trainer.plain.head_loss
     trainer.train_step()

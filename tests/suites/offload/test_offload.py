@@ -16,9 +16,10 @@ from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_engine import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from suites.offload.ranks import Ranks, backend_of
+from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.models.model import Transformer
+from suites.training.shared_trainers import backend_of
 from suites.training.techniques.host_update import owners_of
 
 __all__ = ["pools"]

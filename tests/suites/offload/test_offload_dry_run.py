@@ -11,7 +11,7 @@ from offload_ranks import placed
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
-from suites.offload import dry_run
+from suites.offload import memory_estimates
 from suites.offload.subject import HOST, MemoryPlacement
 from suites.offload.workload import Workload
 from suites.training.dry_run import dry_run as training_dry_run
@@ -77,9 +77,9 @@ def one_rank():
 def sends_nothing(monkeypatch):
     """Make fake ranks keep no copies of what they pretend to send."""
     monkeypatch.setattr(training_dry_run, "TEMPORARY_B", {})
-    dry_run._trace.cache_clear()
+    memory_estimates._trace.cache_clear()
     yield
-    dry_run._trace.cache_clear()
+    memory_estimates._trace.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -96,7 +96,7 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
     workload, plan = replace(SMALL, precision=precision, **sizes), MemoryPlacement("ddp", activations=kept)
     subject = placed(workload, plan)
-    found_B = dry_run.fake_step_B(subject)
+    found_B = memory_estimates.fake_step_B(subject)
     for _ in range(TIMES):
         real_B = measured_B(subject)
         if real_B <= found_B * (1 + CLOSE):
@@ -118,7 +118,7 @@ def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision,
     subject = placed(workload, MemoryPlacement("fsdp2", activations=kept))
     with fake_process_group(ranks):
         real_B = measured_B(subject)
-    assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
+    assert memory_estimates.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_is_on_the_host_does_not_count(sends_nothing, plan):
     subject = placed(replace(SMALL, dp_size=2), plan)
     with fake_process_group(2):
         real_B = measured_B(subject)
-    assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
+    assert memory_estimates.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_what_a_single_rank_allocates_in_addition_to_the_buffers(one_rank, colle
 
 def test_gloos_copies_count(sends_nothing, monkeypatch):
     subject = placed(replace(SMALL, dp_size=2), MemoryPlacement("fsdp2"))
-    without_B = dry_run.fake_step_B(subject)
+    without_B = memory_estimates.fake_step_B(subject)
     monkeypatch.undo()
-    dry_run._trace.cache_clear()
-    assert dry_run.fake_step_B(subject) > without_B
+    memory_estimates._trace.cache_clear()
+    assert memory_estimates.fake_step_B(subject) > without_B
 
 
 STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
@@ -172,13 +172,13 @@ STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
 def test_fewer_layers_say_what_a_full_trace_does(monkeypatch, plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
     walked = []
-    original = dry_run.traced
+    original = memory_estimates.traced
     subject = placed(replace(SMALL, num_hidden_layers=6, dp_size=2, **sizes), plan)
     full_B = original(subject.step, 6).peak().total_B
     monkeypatch.setattr(
-        dry_run, "traced", lambda step, layers: walked.append(layers) or original(step, layers)
+        memory_estimates, "traced", lambda step, layers: walked.append(layers) or original(step, layers)
     )
-    assert dry_run.fake_step_B(subject) == full_B
+    assert memory_estimates.fake_step_B(subject) == full_B
     assert 0 < max(walked) < 6
 
 
@@ -191,15 +191,15 @@ def test_fewer_layers_say_what_a_full_trace_does(monkeypatch, plan, sizes):
 )
 def test_what_cannot_be_traced_says_why(plan, reason):
     with pytest.raises(Unavailable, match=reason):
-        dry_run.fake_step_B(placed(SMALL, plan))
+        memory_estimates.fake_step_B(placed(SMALL, plan))
 
 
 def test_a_rank_cannot_stand_for_others(one_rank):
     with pytest.raises(Unavailable, match="rank itself"):
-        dry_run.fake_step_B(placed(SMALL, MemoryPlacement("fsdp2")))
+        memory_estimates.fake_step_B(placed(SMALL, MemoryPlacement("fsdp2")))
 
 
 def test_nothing_is_reported_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Unavailable, match="GPU"):
-        dry_run.fake_step_B(placed(SMALL, MemoryPlacement()))
+        memory_estimates.fake_step_B(placed(SMALL, MemoryPlacement()))

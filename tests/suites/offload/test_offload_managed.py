@@ -18,7 +18,7 @@ from harness.instruments.control_group import group_places
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import HostInfo, Unavailable
 from harness.sweep.plan import is_planned
-from suites.offload import managed_memory, unified_memory
+from suites.offload import managed, unified_memory
 from suites.offload.cgroup import MEMORY, Cgroup, can_leave
 from suites.offload.subject import Managed, baseline
 from suites.offload.workload import Workload
@@ -198,7 +198,7 @@ def library(tmp_path):
         check=True,
         timeout=100,
     )
-    library = managed_memory.load(managed_memory.build(runtime, tmp_path))
+    library = managed.load(managed.build(runtime, tmp_path))
     library.managed_malloc.restype = ctypes.c_void_p
     library.managed_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
     library.managed_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
@@ -237,10 +237,10 @@ def test_without_a_cuda_runtime_or_a_compiler(tmp_path, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("there is a runtime")
     with pytest.raises(Unavailable, match="libcudart"):
-        managed_memory.ManagedMemory()
+        managed.ManagedMemory()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Unavailable, match="needs g\\+\\+"):
-        managed_memory.build(tmp_path / "libcudart.so", tmp_path)
+        managed.build(tmp_path / "libcudart.so", tmp_path)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.25])

@@ -12,13 +12,7 @@ from torch import nn
 
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
-from suites.offload.memory_estimates import (
-    METHODS,
-    estimates_B,
-    largest,
-    with_activations_B,
-    zero_formula_B,
-)
+from suites.offload.memory_estimates import METHODS, estimates_B, largest, with_activations_B, zero_formula_B
 from suites.offload.subject import DISK, HOST, MemoryPlacement
 from suites.offload.workload import Workload
 from suites.training.dry_run.estimates import ModelStates, zero_states_bytes

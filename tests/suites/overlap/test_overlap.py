@@ -13,10 +13,9 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.topology import FRAME_B, Link, Topology, TopologyError
 from harness.records import Unavailable, WrongResult
 from suites.overlap import suite as overlap
-from suites.overlap.cluster import shaped_links, topology_of
-from suites.overlap.operations.common import RankShare
-from suites.overlap.subject import Subject
-from suites.overlap.workload import Workload
+from suites.overlap.operations.collectives import RankShare
+from suites.overlap.suite import shaped_links, topology_of
+from suites.overlap.workload import Subject, Workload
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"

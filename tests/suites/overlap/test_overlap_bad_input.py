@@ -15,7 +15,7 @@ from places import PYTHONPATH
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
-from suites.overlap.cluster import OverlapCluster
+from suites.overlap.suite import OverlapCluster
 from suites.overlap.symmetric import heap
 from suites.overlap.workload import Workload
 

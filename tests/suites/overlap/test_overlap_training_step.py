@@ -12,8 +12,7 @@ from places import PYTHONPATH
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
 from suites.overlap import suite as overlap
-from suites.overlap.subject import Subject
-from suites.overlap.workload import Workload
+from suites.overlap.workload import Subject, Workload
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"

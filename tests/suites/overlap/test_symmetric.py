@@ -15,8 +15,7 @@ from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, 
 from harness.records import Unavailable
 from suites.overlap.symmetric import ag_gemm, flash_decode, gemm_rs, moe_combine, moe_dispatch
 from suites.overlap.symmetric import low_latency_allgather as low_latency
-from suites.overlap.symmetric.gpu_heap import gpu_heaps
-from suites.overlap.symmetric.heap import HeapFull, Heaps, SymmetricHeap
+from suites.overlap.symmetric.heap import HeapFull, Heaps, SymmetricHeap, gpu_heaps
 
 ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 MODULES = (ag_gemm, gemm_rs, moe_dispatch, moe_combine, low_latency, flash_decode)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
-from suites.overlap_schedule import suite as overlap_schedule
-from suites.overlap_schedule.links import (
+from suites.overlap import overlap_schedule
+from suites.overlap.overlap_schedule import (
     Links,
     OverlapModel,
     Subject,
@@ -24,8 +24,8 @@ from suites.overlap_schedule.links import (
     model_of,
     simulate,
 )
-from suites.overlap_schedule.optimizations import same_order, swizzle_full_mesh, swizzle_ring
-from suites.overlap_schedule.workload import Workload
+from suites.overlap.overlap_schedule_optimizations import same_order, swizzle_full_mesh, swizzle_ring
+from suites.overlap.workload import OverlapScheduleWorkload
 
 RUN = load(["suite=overlap_schedule"])[0]
 RATE, PEAK = 100e9, 500e12
@@ -43,7 +43,7 @@ TOPOLOGIES = ["switch", "full_mesh"]
 def under(schedule, **changed):
     """Return the schedule's subject on a GEMM of 8 ranks; 1 MiB per shard, unless k or n say otherwise."""
     fields = {"m": 4096, "n": 1024, "k": 1024, "rate_B_per_s": RATE, "peak_FLOP_per_s": PEAK, **changed}
-    subject = Subject(Workload(**{"message_s": 0.0, "source": "here", **fields}))
+    subject = Subject(OverlapScheduleWorkload(**{"message_s": 0.0, "source": "here", **fields}))
     return SCHEDULES[schedule](subject)
 
 
@@ -192,11 +192,11 @@ def test_the_model_by_hand():
 
 def test_flop_and_bytes_of_a_published_shape_by_hand():
     """8,192 x 28,672 x 8,192 on 8 GPUs: 2 m n k / 8 FLOP, and 7 shards of 1,024 x 8,192 x 2 B at 200 GB/s."""
-    workload = Workload(**RUN.workloads["h800_ag_28672_8192"])
+    workload = OverlapScheduleWorkload(**RUN.workloads["h800_ag_28672_8192"])
     assert workload.shard_B == 2**24
     assert workload.compute_time_s(1.0) == pytest.approx(2 * 8192 * 28672 * 8192 / 8 / 989.4e12)
     assert workload.communication_time_s == pytest.approx(7 * 2**24 / 200e9)
-    mesh = Workload(**RUN.workloads["mi308x_rs_8192_28672"])
+    mesh = OverlapScheduleWorkload(**RUN.workloads["mi308x_rs_8192_28672"])
     assert mesh.communication_time_s == pytest.approx(2**24 / 50e9)
 
 
@@ -224,7 +224,7 @@ def test_what_async_tensor_parallelism_computes_and_sends_by_hand(name):
     flop = (2 * 8192 * parameters + 2 * 8192**2 * hidden) / 8
     sent_B = 4 * 7 / 8 * 8192 * hidden * 2
     times = (4, 3) if "step" in name else (1, 1)
-    workload = Workload(**RUN.workloads[name])
+    workload = OverlapScheduleWorkload(**RUN.workloads[name])
     assert workload.flop == pytest.approx(times[0] * flop, rel=1e-4)
     assert workload.communication_B == times[1] * sent_B
 
@@ -232,7 +232,7 @@ def test_what_async_tensor_parallelism_computes_and_sends_by_hand(name):
 @pytest.mark.parametrize("name", RUN.workloads)
 def test_a_workloads_readings_agree_with_one_another(name):
     found = readings(name)
-    model = model_of(Workload(**RUN.workloads[name]))
+    model = model_of(OverlapScheduleWorkload(**RUN.workloads[name]))
     assert (
         found["overlapped", "no first chunk"] <= found["overlapped", "model"] <= found["sequential", "model"]
     )

@@ -26,13 +26,11 @@ from harness.instruments.timing.device_telemetry import (
     telemetry_readings,
 )
 from harness.records import UNITS, Unavailable
+from suites.profiling import competing_process, recorder
 from suites.profiling.diagnosis import ALL_RANKS
-from suites.profiling.injection import competing_process, injection_on_rank
-from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
-from suites.profiling.on_rank import send_as
 from suites.profiling.ranks import RankRecord
-from suites.profiling.recorder import StepAccount, Subject, baseline
+from suites.profiling.recorder import Sleeper, StepAccount, Subject, baseline, before_launches, send_as
 from suites.profiling.suite import build
 from suites.profiling.workload import Workload
 
@@ -52,8 +50,8 @@ SIZES = {
 
 def test_a_sleeper_sums_what_its_sleeps_took(monkeypatch):
     now_s = [0.0]
-    monkeypatch.setattr(injection_on_rank.time, "perf_counter", lambda: now_s[0])
-    monkeypatch.setattr(injection_on_rank.time, "sleep", lambda s: now_s.__setitem__(0, now_s[0] + s + 1e-4))
+    monkeypatch.setattr(recorder.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(recorder.time, "sleep", lambda s: now_s.__setitem__(0, now_s[0] + s + 1e-4))
     sleeper = Sleeper(0.002, every=3)
     for active in (False, True):
         sleeper.active = active

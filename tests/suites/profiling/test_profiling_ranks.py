@@ -14,8 +14,7 @@ from harness.instruments.control_group import CPU, group_places
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s
-from suites.profiling.injection.truth import calibrated
-from suites.profiling.measure import recorded
+from suites.profiling.measure import calibrated, recorded
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.recorder import Injection, Subject, baseline
 from suites.profiling.workload import Workload

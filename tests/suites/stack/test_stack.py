@@ -13,7 +13,7 @@ from variants import applied, tiny_run
 from harness.config.run import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites.stack import suite as stack
-from suites.stack.session import (
+from suites.stack.suite import (
     LoadedAhead,
     LoadedInStep,
     Session,

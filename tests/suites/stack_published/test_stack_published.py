@@ -8,8 +8,8 @@ import pytest
 
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
-from suites.stack_published import suite as stack_published
-from suites.stack_published.subject import Subject
+from suites.stack import stack_published
+from suites.stack.stack_published import Subject
 
 RUN = load(["suite=stack_published"])[0]
 LADDERS = [name for name, one in RUN.workloads.items() if one["kind"] == "ladder"]

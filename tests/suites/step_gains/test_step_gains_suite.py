@@ -8,10 +8,10 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import Unavailable
 from harness.sweep.store import read_records
-from suites.step_gains import suite as step_gains
-from suites.step_gains.optimizations import attention, exposed, gpu, link, precision, zero_3
-from suites.step_gains.subject import Subject, changed
-from suites.step_gains.workload import Workload
+from suites.seconds import step_gains
+from suites.seconds.optimizations import attention, exposed, gpu, link, precision, zero_3
+from suites.seconds.step_gains import Subject, changed
+from suites.seconds.workload import StepGainsWorkload
 from suites.training.step_time.questions import answers
 
 WORKLOADS = load(["suite=step_gains"])[0].workloads
@@ -27,7 +27,7 @@ def values(subject: Subject) -> dict[str, float]:
     return {one.metric: one.value for one in step_gains.sample(subject) if hasattr(one, "metric")}
 
 
-def row(given: Workload) -> dict[str, object]:
+def row(given: StepGainsWorkload) -> dict[str, object]:
     """Return the step as others publish theirs."""
     layout = {"sharding": "distributed optimizer", "recompute": "none", **given.layout}
     model = {**given.sizes, "mlp": "swiglu" if given.sizes["gated_mlp"] else "gelu"}

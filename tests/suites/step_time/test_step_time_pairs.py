@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suites.step_time.scores import SWITCHES, SwitchedFields, of_ratios, pairs_of, per_token_s
+from suites.published.step_time import SWITCHES, SwitchedFields, of_ratios, pairs_of, per_token_s
 from suites.training.step_time.published.steps import published, with_and_without_attention
 from suites.training.step_time.published.typed import network_B_per_s
 from suites.training.step_time.questions import answers

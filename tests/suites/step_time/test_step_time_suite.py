@@ -8,9 +8,8 @@ import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.sweep.store import read_records
-from suites.step_time import leave_out, scores
-from suites.step_time import suite as step_time
-from suites.step_time.suite import PREDICTORS, on_file, steps_of
+from suites.published import leave_out, step_time
+from suites.published.step_time import PREDICTORS, on_file, steps_of
 from suites.training.step_time.constants import StepConstants
 from suites.training.step_time.published.steps import published, ran
 from suites.training.step_time.published.typed import typed_step
@@ -29,7 +28,7 @@ STEPS = [step("a", 2.0), step("b", 4.0, micro_batch_size=2), step("c", None, mic
 
 def listed(said, steps=STEPS):
     found: dict[str, list[float]] = {}
-    for metric, value in scores.values(steps, said):
+    for metric, value in step_time.values(steps, said):
         found.setdefault(metric, []).append(value)
     return found
 
@@ -65,12 +64,12 @@ def test_a_choice_that_does_not_run_is_worth_nothing():
 def test_parameters_are_those_of_the_published_models():
     """LLM Foundry, whose models are the tied ones, counts learned positions, too."""
     stated = [one for one in published() if one["model"].get("parameters")]
-    dense = [one for one in map(typed_step, stated) if not scores.has_experts(one.questions[0])]
+    dense = [one for one in map(typed_step, stated) if not step_time.has_experts(one.questions[0])]
     assert len(dense) > 100
     for one in dense:
         model, seq_len = one.questions[0].config or {}, one.questions[0].seq_len or 0
         positions = seq_len * model["hidden_size"] if model["tie_word_embeddings"] else 0
-        ours = scores.parameters_of(model) + positions
+        ours = step_time.parameters_of(model) + positions
         assert ours == pytest.approx(model["parameters"], rel=0.005), one.id
 
 

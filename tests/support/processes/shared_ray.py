@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from harness.instruments.distributed.ray_session import RaySession
+from suites.dataloader.batch import library
+from suites.dataloader.loader_ranks import LoaderRanks
 from suites.dataloader.loaders.ray_data import LEAST_OBJECT_STORE_B
-from suites.dataloader.ranks.loader_ranks import LoaderRanks
-from suites.dataloader.reading.storage import library
 
 
 class SharedRay:

@@ -4,7 +4,7 @@ import numpy as np
 import torch.distributed as dist
 
 from suites.dataloader.batch import PackedBatch
-from suites.dataloader.measured.fed_step import FedTrainer
+from suites.dataloader.fed_step import FedTrainer
 
 
 def _batch(batches):

@@ -18,6 +18,7 @@ from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, baseline
 from suites.offload.workload import Workload
 from suites.training import on_rank as training_on_rank
+from suites.training.shared_trainers import backend_of
 from suites.training.techniques import build_step
 
 SEED = 3
@@ -120,7 +121,7 @@ class Pools:
         if count not in self.pools or len(self.pools[count]) == 0:
             common = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
             places = [RankLocation((), {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
-            backend = ranks.backend_of(count)
+            backend = backend_of(count)
             self.pools[count] = self.stack.enter_context(
                 RankPool(places, "127.0.0.1", backend, timeout_s=200)
             )

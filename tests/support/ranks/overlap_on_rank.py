@@ -16,9 +16,8 @@ import torch.distributed as dist
 
 from suites.overlap.one_sided import HEADER, PAUSE_S, OneSided, unsent_B
 from suites.overlap.operations.all_gather import Gather
-from suites.overlap.subject import Subject
 from suites.overlap.symmetric.heap import SignalTimeout, SymmetricHeap, shared_heaps
-from suites.overlap.workload import Workload
+from suites.overlap.workload import Subject, Workload
 
 
 def exchange(state: dict[str, Any], sizes: list[int], in_turn: bool) -> list[bool]:

@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
-from suites.overlap.symmetric.gpu_heap import gpu_heaps
-from suites.overlap.symmetric.heap import Heaps, SignalTimeout, SymmetricHeap, shared_heaps
+from suites.overlap.symmetric.heap import Heaps, SignalTimeout, SymmetricHeap, gpu_heaps, shared_heaps
 
 HEAP_B = 1 << 20
 ROUNDS = 3

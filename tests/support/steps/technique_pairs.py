@@ -16,7 +16,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.optimizations import Variant, suites_with_techniques
+from harness.config.optimizations import Variant, code_of, suites_with_techniques
 from harness.config.protocols import close, prepared
 from harness.config.techniques import names
 from harness.records import Unavailable
@@ -75,7 +75,7 @@ def unavailable(chosen: Iterable[str]) -> str | None:
 
 def workload_of(suite: str) -> dict[str, Any]:
     """Return the first tiny workload that techniques apply to."""
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     for fields in tiny_run(suite).workloads.values():
         try:
             module.apply_techniques(module.build(fields, 1), [("activation_checkpointing", {})])
@@ -90,7 +90,7 @@ def subject_of(suite: str, fields: dict[str, Any], chosen: tuple[str, ...]) -> A
     variant = Variant("pair", "", {}, tuple(techniques.named(recipe(chosen))))
     known = {field: value for name in chosen for field, value in FIELDS.get(name, {}).items()}
     sizes = {field: value for field, value in known.items() if field in fields}
-    return applied(suite, variant, import_module(f"suites.{suite}.suite").build(fields | sizes, 1))
+    return applied(suite, variant, import_module(code_of(suite).module).build(fields | sizes, 1))
 
 
 def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bool = True) -> Tried:
@@ -115,7 +115,7 @@ def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bo
 
 def run(suite: str, subject: Any) -> None:
     """Start a session, check it, and take a sample."""
-    module = import_module(f"suites.{suite}.suite")
+    module = import_module(code_of(suite).module)
     with ExitStack() as stack:
         session = prepared(module, subject)
         stack.callback(close, module, session)

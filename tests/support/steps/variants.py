@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from harness.config import protocols
-from harness.config.optimizations import Variant
+from harness.config.optimizations import Variant, code_of
 from harness.config.run import Run, compose_suite, load
 from harness.config.validation import check_fields, check_relations
 from harness.records import HostInfo
@@ -34,7 +34,7 @@ def tiny_run(suite: str) -> Run:
 
 
 def module_of(suite: str, variant: Variant) -> ModuleType | None:
-    return protocols.optimization_module(f"suites.{suite}", variant.module)
+    return protocols.optimization_module(code_of(suite), variant.module)
 
 
 def unavailable(suite: str, variant: Variant, host: HostInfo = HOST) -> str | None:
@@ -52,10 +52,10 @@ def applied(suite: str, variant: Variant, subject: Any) -> Any:
     if module is not None:
         subject = protocols.apply(module, subject, variant.settings)
     if variant.techniques:
-        subject = import_module(f"suites.{suite}.suite").apply_techniques(subject, variant.techniques)
+        subject = import_module(code_of(suite).module).apply_techniques(subject, variant.techniques)
     return subject
 
 
 def session_of(suite: str, variant: Variant, subject: Any) -> Any:
     """Apply the variant and start its session."""
-    return protocols.prepared(import_module(f"suites.{suite}.suite"), applied(suite, variant, subject))
+    return protocols.prepared(import_module(code_of(suite).module), applied(suite, variant, subject))

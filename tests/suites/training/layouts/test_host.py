@@ -10,8 +10,8 @@ import torch
 
 from harness.instruments.transformer import TransformerShape
 from harness.records import Reading
-from suites.memory_published import suite as memory_published
-from suites.memory_published.subject import ERROR, METRIC
+from suites.published import memory_published
+from suites.published.memory_published import ERROR, METRIC
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.states import all_layers_of, deepspeed_host_B, host_B, power_of_two
 from suites.training.models.model import Transformer

@@ -155,11 +155,11 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
 @pytest.mark.parametrize(("rows", "columns"), list(product((1, 2, 4), (1, 2, 4))))
 def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, columns: int) -> None:
     """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    from suites.limits.formula import Model, ParallelLayout, _tensor_s
-    from suites.limits.workload import Workload
+    from suites.seconds.formula import Model, ParallelLayout, _tensor_s
+    from suites.seconds.workload import LimitsWorkload
 
     hidden, tokens = 16, 8
-    work = Workload(
+    work = LimitsWorkload(
         node_size=1, network_B_per_s=1e8, node_link_B_per_s=1e9, collective_s=0, node_hop_s=0, network_hop_s=0
     )
     model = Model(1, hidden, 3 * hidden, 4 * hidden, 4 * hidden, 0, 8)

@@ -10,6 +10,7 @@ import pytest
 
 from harness.config import protocols
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import code_of
 from harness.records import Record, Status
 from harness.sweep.store import read_records
 
@@ -28,10 +29,10 @@ def quick(record: Record) -> bool:
 def recomputed(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield each reading of a record's cell, taken now, as (metric, method) and value."""
     cell = record.cell
-    suite: Any = import_module(f"suites.{cell.suite}.suite")
+    suite: Any = import_module(code_of(cell.suite).module)
     subject = suite.build(cell.config["workload"], cell.seed)
     if cell.module != "baseline":
-        module = protocols.optimization_module(f"suites.{cell.suite}", cell.module)
+        module = protocols.optimization_module(code_of(cell.suite), cell.module)
         subject = protocols.apply(module, subject, cell.config["settings"])
     for one in suite.sample(subject):
         yield (one.metric, one.method), one.value

@@ -182,6 +182,6 @@ def test_what_cannot_be_had_is_refused_in_one_line(given, words):
 
 
 def test_the_attention_of_another_model_is_refused():
-    model = "suites.memory_published.models:litgpt_llama"
+    model = "suites.published.models:litgpt_llama"
     with pytest.raises(Unavailable, match="llama_adapter: prompts are built for"):
         build_step(replace(LLAMA, model=model), [adapter()])

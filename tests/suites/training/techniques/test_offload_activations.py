@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
-from suites.offload.transfer_counter import TransferCounter
+from suites.offload.on_rank import TransferCounter
 from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
 from suites.training.host_memory import Copy, Resources, SideStream
 from suites.training.host_memory import HostMemory as Host

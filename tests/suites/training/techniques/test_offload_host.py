@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
 from harness.instruments.memory.process_memory import private_bytes
 from harness.records import Unavailable
-from suites.offload.transfer_counter import TransferCounter
+from suites.offload.on_rank import TransferCounter
 from suites.training.host_memory import HostMemory as Host
 
 CPU = torch.device("cpu")

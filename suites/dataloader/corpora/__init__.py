@@ -1,1 +1,0 @@
-"""Corpora that loaders read: which documents they contain, and how they are written."""

@@ -1,0 +1,426 @@
+"""How each file format is read: the documents of one source from any number on, each as bytes.
+
+Documents come in the order of the source's files, with little memory per reader. Those of a Parquet file are
+streamed by Arrow, or by row group through a temporary file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import IO, Any, NamedTuple, TypeVar
+
+from suites.dataloader.batch import (
+    BUFFER_B,
+    CorruptSample,
+    LoaderError,
+    LoaderSpec,
+    Source,
+    Throttle,
+    Tokens,
+    UnreadableFile,
+    library,
+    one_line,
+    open_file,
+    tokenize,
+)
+
+BATCH_B = 64 << 10
+"""Text that a Parquet reader decodes at once, by the mean of its row group."""
+
+LARGE_B = 16 << 20
+"""Row groups of more encoded bytes than this, over all columns, return what decoding them took.
+
+Others use it again: returned memory comes back by page faults, which cost more than decoding.
+"""
+
+TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
+COLUMN = "text"
+
+
+@contextmanager
+def _parquet_file(path: str, spec: LoaderSpec) -> Iterator[Any]:
+    """Open a file so that it holds one page per column, not a row group."""
+    parquet, arrow = library("pyarrow.parquet"), library("pyarrow")
+    with open_file(path, spec) if Throttle(spec).slow else nullcontext(path) as given:
+        try:
+            file = parquet.ParquetFile(given, pre_buffer=False, buffer_size=BUFFER_B)
+        except arrow.ArrowException as error:
+            raise UnreadableFile(f"it is not a whole Parquet file: {one_line(error)}") from error
+        with file:
+            yield file
+
+
+def count_rows(path: str, spec: LoaderSpec) -> int:
+    """Return the documents of a Parquet file."""
+    with _parquet_file(path, spec) as file:
+        return int(file.metadata.num_rows)
+
+
+def streamed(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return the documents from number `skip` on. A dictionary and a page stay in memory."""
+    with _parquet_file(path, spec) as file:
+        column = _text_column(file.schema_arrow)
+        for group in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if skip < rows:
+                yield from _row_group(file, group, column, skip)
+            skip = max(skip - rows, 0)
+
+
+def spooled(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return the documents from number `skip` on. A row group is decoded at once into a temporary file.
+
+    Only the documents' offsets stay in memory; the file is in `tempfile.gettempdir()`, has no name and is as
+    large as the row group's text. The first document comes when its row group is decoded.
+    """
+    group = 0
+    while (found := _spool_next(path, spec, group, skip)) is not None:
+        group, skip = found.group + 1, 0
+        with found.file as file:
+            begin = 0
+            for number, end in enumerate(found.ends):
+                yield found.corrupt.get(number) or os.pread(file.fileno(), end - begin, begin)
+                begin = end
+
+
+class SpooledRowGroup(NamedTuple):
+    """A decoded row group: documents in a file by the offsets of their ends, and those that are corrupt."""
+
+    group: int
+    file: IO[bytes]
+    ends: array[int]
+    corrupt: dict[int, CorruptSample]
+
+
+def _spool_next(path: str, spec: LoaderSpec, group: int, skip: int) -> SpooledRowGroup | None:
+    """Decode the first row group from `group` on that has rows after the first `skip` ones."""
+    decoded_B = 0
+    try:
+        with _parquet_file(path, spec) as file:
+            column = _text_column(file.schema_arrow)
+            while group < file.metadata.num_row_groups:
+                described = file.metadata.row_group(group)
+                if skip < described.num_rows:
+                    decoded_B = described.total_byte_size
+                    return _spool(group, _row_group(file, group, column, skip))
+                group, skip = group + 1, skip - described.num_rows
+            return None
+    finally:
+        if decoded_B > LARGE_B:  # it returns free memory of all the process, which then costs page faults
+            library("pyarrow").default_memory_pool().release_unused()
+
+
+def _spool(group: int, documents: Iterator[bytes | CorruptSample]) -> SpooledRowGroup:
+    ends, corrupt, end = array("q"), {}, 0
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with the reader
+    try:
+        for number, data in enumerate(documents):
+            if isinstance(data, CorruptSample):
+                corrupt[number] = data
+            else:
+                end += len(data)
+                _write_all(file, data)
+            ends.append(end)
+    except OSError as error:
+        file.close()
+        raise UnreadableFile(
+            f"row group {group} cannot be kept in {tempfile.gettempdir()}: {one_line(error)}"
+        ) from error
+    return SpooledRowGroup(group, file, ends, corrupt)
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _text_column(schema: Any) -> str:
+    if COLUMN not in schema.names:
+        raise UnreadableFile(f"it has no column {COLUMN}, but {', '.join(schema.names)}")
+    kind = str(schema.field(COLUMN).type)
+    if kind not in TEXT_TYPES:
+        raise UnreadableFile(f"its column {COLUMN} has type {kind}, not one of {', '.join(TEXT_TYPES)}")
+    return COLUMN
+
+
+def _row_group(file: Any, group: int, column: str, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return a row group's documents; where it is corrupt, all from there on are."""
+    arrow = library("pyarrow")
+    described = file.metadata.row_group(group)
+    batch_rows = max(1, BATCH_B * described.num_rows // max(described.total_byte_size, 1))
+    done = 0
+    try:
+        for batch in file.iter_batches(batch_rows, [group], [column], use_threads=False):
+            values = batch.column(0)
+            for row in range(max(skip - done, 0), len(values)):
+                yield _value(values[row])
+            done += len(values)
+    except (arrow.ArrowException, OSError) as error:
+        reason = f"row group {group} is corrupt after {done} rows: {one_line(error)}"
+        for _ in range(max(skip, done), described.num_rows):
+            yield CorruptSample(reason)
+
+
+def _value(value: Any) -> bytes | CorruptSample:
+    data = value.as_buffer()
+    return CorruptSample("the text is null") if data is None else bytes(data)
+
+
+LINES_APART = 256
+"""Lines of a JSON lines file between two offsets that are remembered."""
+
+ARRAY_RECORD_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+ARRAY_RECORD_BUFFER_B = 32 << 10
+
+_OFFSETS: dict[tuple[str, int, int], dict[int, int]] = {}  # by file, size and time: of every 256th line
+
+
+class FileFormat(NamedTuple):
+    """`size` returns the number of documents of a file, `documents` returns them from a number on."""
+
+    size: Callable[[str, LoaderSpec], int]
+    documents: Callable[[str, LoaderSpec, int], Iterator[bytes | CorruptSample]]
+
+
+def _lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes]:
+    """Return the file's lines from line `skip` on; begin at the closest offset known, and remember more."""
+    status = os.stat(path)
+    with open_file(path, spec) as file:
+        known = _OFFSETS.setdefault((path, status.st_size, status.st_mtime_ns), {0: 0})
+        nearest = min(skip // LINES_APART, len(known) - 1)
+        number, offset = nearest * LINES_APART, known[nearest]
+        file.seek(offset)
+        for line in file:
+            if number % LINES_APART == 0:
+                known[number // LINES_APART] = offset
+            if number >= skip:
+                yield line
+            number += 1
+            offset += len(line)
+
+
+def _count_lines(path: str, spec: LoaderSpec) -> int:
+    return sum(1 for _ in _lines(path, spec, 0))
+
+
+def _json_lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    for line in _lines(path, spec, skip):
+        yield _text_of(line)
+
+
+def _text_of(line: bytes) -> bytes | CorruptSample:
+    try:
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return CorruptSample(f"the line is not UTF-8: {error.reason} at byte {error.start}")
+    except (ValueError, RecursionError) as error:
+        torn = "" if line.endswith(b"\n") else ", and it ends without a newline: the file is truncated"
+        return CorruptSample(f"the line is not JSON: {error}{torn}")
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        return CorruptSample('the line is not an object with a string "text"')
+    try:
+        return bytes(value["text"].encode())
+    except UnicodeEncodeError as error:
+        return CorruptSample(f"the text is not UTF-8: {error.reason} at character {error.start}")
+
+
+def _array_record_file(path: str) -> Any:
+    module = library("array_record.python.array_record_module")
+    with open(path, "rb"):  # names a missing file as all other formats do
+        pass
+    try:
+        reader = module.ArrayRecordReader(
+            path, ARRAY_RECORD_OPTIONS, file_reader_buffer_size=ARRAY_RECORD_BUFFER_B
+        )
+        whole = reader.ok()
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise UnreadableFile(f"it is not a whole ArrayRecord file: {one_line(error)}") from error
+    if not whole:
+        raise UnreadableFile("it is not a whole ArrayRecord file")
+    return reader
+
+
+def _count_records(path: str, spec: LoaderSpec) -> int:
+    reader = _array_record_file(path)
+    try:
+        return int(reader.num_records())
+    finally:
+        reader.close()
+
+
+def _array_record(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return records by number. The library opens the file itself: the emulated storage waits afterwards."""
+    throttle = Throttle(spec)
+    reader = _array_record_file(path)
+    try:
+        for number in range(skip, reader.num_records()):
+            begin_s = time.perf_counter()
+            record: bytes | CorruptSample
+            try:
+                (data,) = reader.read([number])
+                throttle.wait(len(data), begin_s)
+                record = data
+            except (RuntimeError, ValueError, IndexError) as error:
+                record = CorruptSample(f"the record is corrupt: {one_line(error)}")
+                reader.close()
+                reader = _array_record_file(path)  # one that failed gives no further record
+            yield record
+    finally:
+        reader.close()
+
+
+def _members(path: str, spec: LoaderSpec) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    try:
+        with open_file(path, spec) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined] # it would keep all
+                if member.isfile():
+                    yield archive, member
+    except tarfile.TarError as error:
+        raise UnreadableFile(f"it is not a whole tar file: {error}") from error
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    try:
+        content = archive.extractfile(member)
+        return content.read() if content else b""
+    except tarfile.TarError as error:
+        raise UnreadableFile(f"it is truncated in its member {member.name}: {error}") from error
+
+
+def _count_members(path: str, spec: LoaderSpec) -> int:
+    return sum(1 for _ in _members(path, spec))
+
+
+def _webdataset(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return the files of a tar shard: each is one document."""
+    for number, (archive, member) in enumerate(_members(path, spec)):
+        if number >= skip:
+            yield _member(archive, member)
+
+
+FORMATS = {
+    "jsonl": FileFormat(_count_lines, _json_lines),
+    "parquet": FileFormat(count_rows, streamed),
+    "array_record": FileFormat(_count_records, _array_record),
+    "webdataset": FileFormat(_count_members, _webdataset),
+}
+"""Readers by `Source.format`. "mds" is read by its own library alone."""
+
+SPOOLED = {**FORMATS, "parquet": FileFormat(count_rows, spooled)}
+"""The same, with as little memory per reader as can be."""
+
+
+Decoded = TypeVar("Decoded")
+
+
+class BadSample(NamedTuple):
+    """A document that cannot be used. `sample`: its number within one epoch; all others keep theirs."""
+
+    source: str
+    sample: int
+    file: str
+    reason: str
+
+
+def read(
+    source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
+) -> Iterator[Tokens | BadSample]:
+    """Return the tokens of the source's documents of one epoch, from number `first` on, in the files' order.
+
+    With `spool`, a Parquet row group is decoded at once into a temporary file, for least memory per open
+    reader; without, Arrow streams it. Other formats need no such file.
+
+    Raises `LoaderError` where the source is empty, and where a file is missing, cut or of another format
+    once reading comes to it; `Unavailable` where the format's library is missing.
+    """
+    return _decoded(source, _numbered(source, spec, first, spool), _tokens)
+
+
+def read_text(
+    source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
+) -> Iterator[bytes | BadSample]:
+    """Return the documents' text as UTF-8, checked, as `read` does: half of the memory of its tokens."""
+    return _decoded(source, _numbered(source, spec, first, spool), _utf8)
+
+
+class _Numbered(NamedTuple):
+    number: int
+    file: str
+    data: bytes | CorruptSample
+
+
+def _numbered(source: Source, spec: LoaderSpec, first: int, spool: bool = False) -> Iterator[_Numbered]:
+    """Check the source at once; open its files when the first document is asked for."""
+    if source.format not in FORMATS:
+        raise LoaderError(
+            f"source {source.name}: format {source.format!r} is not one of {', '.join(sorted(FORMATS))}"
+        )
+    if not source.files or source.samples <= 0:
+        raise LoaderError(
+            f"source {source.name} is empty: {len(source.files)} files with {source.samples} documents"
+        )
+    if not 0 <= first <= source.samples:
+        raise LoaderError(
+            f"source {source.name}: there is no document {first}; it has {source.samples}, from 0 on"
+        )
+    return _read_files(source, spec, first, (SPOOLED if spool else FORMATS)[source.format])
+
+
+def _read_files(source: Source, spec: LoaderSpec, first: int, format: FileFormat) -> Iterator[_Numbered]:
+    size_of, documents = format
+    number = skip = first
+    for file in source.files:
+        try:
+            if skip and file != source.files[-1]:
+                size = size_of(file, spec)
+                if skip >= size:
+                    skip -= size
+                    continue
+            for data in documents(file, spec, skip):
+                yield _Numbered(number, file, data)
+                number += 1
+        except (OSError, UnreadableFile) as error:
+            reason = "it does not exist" if isinstance(error, FileNotFoundError) else one_line(error)
+            raise LoaderError(f"source {source.name}, file {file}: {reason}") from error
+        skip = 0
+    if number != source.samples:
+        raise LoaderError(
+            f"source {source.name}, file {source.files[-1]}: the source ends after {number} documents, not "
+            f"{source.samples}: a file is truncated, or another one than was counted"
+        )
+
+
+def _decoded(
+    source: Source, documents: Iterator[_Numbered], decode: Callable[[bytes], Decoded]
+) -> Iterator[Decoded | BadSample]:
+    for number, file, data in documents:
+        try:
+            if isinstance(data, CorruptSample):
+                raise data
+            got: Decoded | BadSample = decode(data)
+        except CorruptSample as error:
+            got = BadSample(source.name, number, file, str(error))
+        yield got
+
+
+def _tokens(data: bytes) -> Tokens:
+    return tokenize(_utf8(data))
+
+
+def _utf8(data: bytes) -> bytes:
+    if data.isascii():  # much faster, and needs no copy
+        return data
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptSample(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
+    return data

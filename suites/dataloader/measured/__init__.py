@@ -1,1 +1,0 @@
-"""What is measured beyond loading: training on batches, plans for many clients, kills, wrong text."""

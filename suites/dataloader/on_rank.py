@@ -1,0 +1,143 @@
+"""What a rank of the dataloader suite does; `harness.instruments.distributed.rank_pool` calls it by name."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.instruments.distributed.rank_worker import RankState
+from harness.records import Unavailable
+from suites.dataloader.batch import PackedBatch, RankPlace
+from suites.dataloader.fed_step import FedTrainer
+from suites.dataloader.loader_ranks import INSTALL, loader_module, specified
+
+
+def begin(state: RankState, loader: str, spec: Mapping[str, Any], libraries: Sequence[str]) -> None:
+    """Import what the loader needs; nothing is loaded yet."""
+    torch.set_num_threads(1)
+    state["spec"] = specified(spec)
+    state["place"] = RankPlace.of(dist.get_rank(), state["spec"].cp_size)
+    state["module"] = loader_module(loader)
+    for name in libraries:
+        with suppress(ImportError):  # a library that a loader imports in another way costs time later
+            importlib.import_module(name)
+    state["known"] = set(sys.modules)
+
+
+def libraries(state: RankState) -> list[str]:
+    """Return the libraries that this rank has imported since it began, in order."""
+    new = [name for name in sys.modules if name not in state["known"]]
+    own = {*sys.stdlib_module_names, "suites", "harness"}
+    return [name for name in new if "." not in name and not name.startswith("_") and name not in own]
+
+
+def first_batch(state: RankState) -> float:
+    """Create the loader and return the seconds until its first batch, which is kept for the next call."""
+    dist.barrier()
+    begin_s = time.perf_counter()
+    try:
+        state["batches"] = state["module"].batches(state["spec"], state["place"])
+        state["ready"] = [next(state["batches"])]
+    except ImportError as error:
+        raise Unavailable(f"{error}: {INSTALL}") from error
+    return time.perf_counter() - begin_s
+
+
+def _next(state: RankState) -> PackedBatch:
+    batch: PackedBatch = state["ready"].pop() if state["ready"] else next(state["batches"])
+    return batch
+
+
+def rows(state: RankState, count: int) -> list[dict[str, Any]]:
+    """Return this many batches as plain data: tokens and segments as base64 of 16-bit integers."""
+    taken = []
+    for _ in range(count):
+        one = _next(state)
+        taken.append(
+            {
+                "shape": list(one.tokens.shape),
+                "tokens": base64.b64encode(one.tokens.astype("<u2").tobytes()).decode(),
+                "segments": base64.b64encode(one.segments.astype("<u2").tobytes()).decode(),
+                "documents": int(one.documents),
+                "real_tokens": int(one.real_tokens),
+            }
+        )
+    return taken
+
+
+def take(state: RankState, first: int, count: int, least_s: float = 0.0) -> dict[str, float]:
+    """Load `first` and then `count` batches, which nobody uses, and `count` more until `least_s` have passed.
+
+    All ranks load equally many, without a pause before those that are timed. Return the timed batches, their
+    seconds until the last rank has its last one, and what was in their full rows.
+    """
+    dist.barrier()
+    for _ in range(first):
+        _next(state)
+    dist.barrier()
+    begin_s = time.perf_counter()
+    contents = [counted(state, _next(state)) for _ in range(count)]
+    while (taken_s := slowest_s(begin_s)) < least_s:
+        contents += [counted(state, _next(state)) for _ in range(count)]
+    return {"seconds": taken_s, "batches": len(contents), **summed(contents)}
+
+
+def slowest_s(begin_s: float) -> float:
+    """Return the most seconds that any rank has spent since its `begin_s`."""
+    taken_s = torch.tensor(time.perf_counter() - begin_s, dtype=torch.float64)
+    dist.all_reduce(taken_s, dist.ReduceOp.MAX)
+    return float(taken_s)
+
+
+def counted(state: RankState, batch: PackedBatch) -> dict[str, float]:
+    """Return the places, real tokens and documents in the full rows of a batch."""
+    places = batch.tokens.size * state["spec"].cp_size
+    return {"places": places, "tokens": int(batch.real_tokens), "documents": int(batch.documents)}
+
+
+def summed(contents: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sum of each value; 0 where there is no batch."""
+    return {name: sum(one[name] for one in contents) for name in ("places", "tokens", "documents")}
+
+
+def begin_training(state: RankState, model: Mapping[str, int], seed: int) -> None:
+    """Create the model that batches are trained on."""
+    state["trainer"] = FedTrainer(**model, cp_size=state["spec"].cp_size, seed=seed)
+
+
+def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[str, float]]:
+    """Load `first` batches that nobody uses, train on `warm_up` and then on `count`.
+
+    Return for each of the last `count` steps its seconds, those of waiting, its FLOP, and its contents.
+    """
+    trainer: FedTrainer = state["trainer"]
+    dist.barrier()
+    for _ in range(first):
+        _next(state)
+    for _ in range(warm_up):
+        trainer.step(_next(state))
+    steps = []
+    for _ in range(count):
+        begin_s = time.perf_counter()
+        batch = _next(state)
+        waited_s = time.perf_counter() - begin_s
+        times = trainer.step(batch)
+        step_s = time.perf_counter() - begin_s
+        own = {"step_s": step_s, "wait_s": waited_s, "cpu_s": times.cpu_s, "flop": times.flop}
+        steps.append({**own, **counted(state, batch)})
+    return steps
+
+
+def stop(state: RankState) -> None:
+    """End the loader, and what it has started."""
+    batches = state.pop("batches", None)
+    if hasattr(batches, "close"):
+        batches.close()

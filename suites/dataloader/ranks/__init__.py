@@ -1,1 +1,0 @@
-"""The processes that load: ranks, their workers, and their memory."""

@@ -1,1 +1,0 @@
-"""Documents out of files of each format."""

@@ -1,1 +1,0 @@
-"""What is injected into a step, and how much of it there was."""
