@@ -185,9 +185,10 @@ def unseen_propagation() -> Iterator[None]:
 
 @contextmanager
 def own_sharding_cache() -> Iterator[None]:
-    """Let DTensor use no cached operation of another rank inside the block, and leave none behind.
+    """Let DTensor use no cached operation of another process group inside the block, and leave none behind.
 
-    Meshes of one shape are equal to it on all ranks, which are processes of their own in a real run.
+    Meshes of one shape are equal to it: of another rank, and of an earlier group, whose dimensions may have
+    had other names. A real run has one group and one rank to a process.
     """
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 

@@ -14,7 +14,7 @@ The coalesced form and that of lists stay gloo's: neither FSDP2 nor deepspeed's 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
             torch_internals.real_fsdp2_meshes(),
             torch_internals.allocated_by_size(),
             torch_internals.results_of_fake_works(),
-            torch_internals.own_sharding_cache() if rank else nullcontext(),
+            torch_internals.own_sharding_cache(),
         ):
             yield
     finally:
