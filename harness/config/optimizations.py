@@ -123,7 +123,7 @@ def _cells(count: int) -> str:
 
 
 SUITES = ROOT / "suites"
-CONF = (Path(__file__).parents[2] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
+CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
 
 BASELINE = "baseline"
 AGAIN = "baseline_again"

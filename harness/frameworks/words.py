@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from harness.frameworks.models import published_model
+from harness.frameworks.models import canonical, published_model
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
 from harness.question import Adapters, Question
 
@@ -78,8 +78,10 @@ def hub_name(question: Question) -> str:
     """Return the model's name on the Hub; names of formats that use such names stay as they are."""
     name = question.model_name
     as_on_the_hub = bool(question.format) and framework_named(question.format).hub_names
-    shape = published_model(name) if name and not as_on_the_hub else None
-    return shape.hub if shape is not None else name
+    shape = published_model(name) if name and "/" not in name and not as_on_the_hub else None
+    if shape is None or canonical(shape.hub.rpartition("/")[2]) != canonical(name):
+        return name  # its own, since another model of one shape has other weights
+    return shape.hub
 
 
 def mesh(question: Question) -> Fields:

@@ -190,13 +190,21 @@ def own_sharding_cache() -> Iterator[None]:
     Meshes of one shape are equal to it: of another rank, and of an earlier group, whose dimensions may have
     had other names. A real run has one group and one rank to a process.
     """
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-
-    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    clear_sharding_cache()
     try:
         yield
     finally:
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        clear_sharding_cache()
+
+
+def clear_sharding_cache() -> None:
+    """Do what `torch.distributed.tensor.debug._clear_sharding_prop_cache` does, which loads the compiler."""
+    if "torch.distributed.tensor._api" in sys.modules:
+        from torch.distributed.tensor import DTensor
+
+        propagator: Any = DTensor._op_dispatcher.sharding_propagator
+        propagator.propagate_op_sharding.cache_clear()
+        torch._C._clear_DTensor_sharding_propagator_cache()
 
 
 class ChunksWhenAsked:

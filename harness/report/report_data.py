@@ -128,7 +128,7 @@ class ReportData:
         return tuple(distinct.values())
 
     def table(self, block: Block) -> Table | None:
-        """Return the table that the block asks for; None where it asks for a figure."""
+        """Return the table that the block asks for; None for one of a figure, or without values."""
         if isinstance(block, TableBlock):
             made = columns_table(block, self.spec, self.index, self.claims)
         elif isinstance(block, OwnTableBlock):
@@ -136,6 +136,8 @@ class ReportData:
         elif type(block) in TABLES:
             made = TABLES[type(block)](block, self.spec, self.index)
         else:
+            return None
+        if made is None:
             return None
         if not made.rows:
             return made._replace(text="Nothing was recorded for this table.")

@@ -2,7 +2,7 @@
 
 The baseline is torch.optim.AdamW's for-loop. It always runs on the CPU, where ZeRO-Offload leaves the update.
 All variants of a workload update the same tensors, in turn; their drifting values do not change the work.
-Cells of one workload are timed together: see harness/sweep/worker/interleaved_group.py for the order of the
+Cells of one workload are timed together: see harness/sweep/interleaved.py for the order of the
 calls below. Parameters and moments are compared with AdamW in float64, written from its formula.
 """
 

@@ -20,7 +20,6 @@ from suites.portability import graph, problem
 from suites.portability.graph import one_line
 from suites.portability.session import Session
 from suites.portability.subject import Subject
-from suites.portability.triton_engines import modules_of
 from suites.training.models import huggingface, model
 
 SIDE = 1024
@@ -90,6 +89,8 @@ def source_lines(subject: Subject) -> Iterator[Reading]:
     names = engine.rewritten if engine is not None else ()
     own = sum(graph.lines_of(graph.REWRITES[name][1]) for name in names)
     if engine is not None and not engine.takes_graph:
+        from suites.portability.triton_engines import modules_of
+
         kernels = modules_of(subject.workload)
         own += sum(len(graph.code_lines(inspect.getsource(one))) for one in kernels)
     yield Reading("source_lines", "1", shared, Origin.CALCULATED, "shared")

@@ -3,7 +3,7 @@
 Shapes as in `model.py`.
 
 `ContextGroup`: the ranks that share each sequence; shape suffixes as in
-`techniques/parallelism/context_parallel.py`.
+`techniques/context_parallel.py`.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 Needs Linux, and root or a kernel that allows user namespaces; `Unavailable` names what is missing. All of it
 is in namespaces that no other process sees. So names cannot collide, and nothing is left once the processes
 in it are gone, however they ended: not in `ip netns list` either.
-
-`python -m harness.instruments.network.emulated_network receive ADDRESS`, or `send ADDRESS PORT INTERFACE
-FRAME_B SECONDS`, is the program at either end of a link that measures what the link carries: it keeps one
-connection full and prints the bytes per second by which the interface's own counter grew.
 """
 
 from __future__ import annotations
@@ -14,108 +10,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.instruments.network.netns_server import NAMESPACES, interface
 from harness.instruments.network.topology import Flow, RouteRule, Topology, validate_rate, validate_rules
-from harness.instruments.process import die_with_starter
 from harness.records import Unavailable
 
-CHUNK = bytes(1 << 16)
-FILL_SHARE = 0.5
-"""Share of the measured time for which the link is filled first, so that its saved-up burst is spent."""
-
-WAIT_S = 10.0
-AT_ONCE_S = 0.0005
-"""Longest time that reading the counter may take, so that it is of one moment."""
-
-READS = 50
-
-
-class Count(NamedTuple):
-    """What an interface has sent, and when it was read."""
-
-    bytes_B: int
-    packets: int
-    at_s: float
-
-
-def sent(interface: str) -> Count:
-    """Return what the interface has sent, in this process's own network (proc(5), /proc/net/dev)."""
-    count = Count(0, 0, 0.0)
-    for _ in range(READS):  # the processor may be taken away between the counter and the clock
-        begin_s = time.monotonic()
-        lines = Path("/proc/net/dev").read_text().splitlines()
-        end_s = time.monotonic()
-        counters = {
-            name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)
-        }
-        if interface not in counters:
-            raise SystemExit(f"there is no interface {interface}")
-        count = Count(int(counters[interface][8]), int(counters[interface][9]), (begin_s + end_s) / 2)
-        if end_s - begin_s < AT_ONCE_S:
-            break
-    return count
-
-
-def line_rate(begin: Count, end: Count, segment_B: int, frame_B: int) -> float:
-    """Return B/s on the line between two counts, each frame with its header.
-
-    A packet that the kernel passes on in one piece, to be cut into frames of `segment_B` bytes of data later,
-    counts with one header.
-    """
-    head_B = frame_B - segment_B
-    data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
-    return data_B * frame_B / segment_B / (end.at_s - begin.at_s)
-
-
-def report(value: float) -> None:
-    """Print a value for the process that started this one."""
-    sys.stdout.write(f"{value}\n")
-    sys.stdout.flush()
-
-
-def receive(address: str) -> None:
-    """Read one connection until it ends."""
-    with socket.create_server((address, 0)) as server:
-        report(server.getsockname()[1])
-        server.settimeout(WAIT_S)
-        connection, _ = server.accept()
-        buffer = bytearray(1 << 18)
-        with connection:
-            connection.settimeout(WAIT_S)
-            while connection.recv_into(buffer):
-                pass
-
-
-def send(address: str, port: int, interface: str, frame_B: int, seconds: float) -> None:
-    """Keep one connection full, and print the interface's rate in B/s."""
-    with socket.create_connection((address, port), timeout=WAIT_S) as connection:
-        segment_B = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-        connection.settimeout(0.02)
-        _fill(connection, time.monotonic() + FILL_SHARE * seconds)
-        begin = sent(interface)
-        _fill(connection, begin.at_s + seconds)
-        report(line_rate(begin, sent(interface), segment_B, frame_B))
-
-
-def _fill(connection: socket.socket, until_s: float) -> None:
-    while time.monotonic() < until_s:
-        try:
-            connection.send(CHUNK)
-        except TimeoutError:
-            continue
-
-
 SERVER = "harness.instruments.network.netns_server"
-PROBE = "harness.instruments.network.emulated_network"
+PROBE = "harness.instruments.network.bandwidth_probe"
 PROGRAMS = ("unshare", "nsenter", "mount")
 RATE_TOLERANCE = 0.05
 """Relative error of a link's rate beyond which it is refused."""
@@ -331,11 +237,3 @@ def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
 
 def _last_line(text: str) -> str:
     return next(reversed([line for line in text.splitlines() if line.strip()]), "it printed nothing")
-
-
-if __name__ == "__main__":
-    die_with_starter()
-    if sys.argv[1] == "receive":
-        receive(sys.argv[2])
-    else:
-        send(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), float(sys.argv[6]))

@@ -26,7 +26,8 @@ DEFAULT_MODULES = ("core_attn",)
 """Those that it names by default."""
 
 OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0}
-"""Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice (adamw_8bit.py)."""
+"""Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice
+(suites/training/quantization.py)."""
 
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""

@@ -176,7 +176,7 @@ class MixtureMLP(nn.Module):
 class Experts(nn.Module):
     """SwiGLU MLPs with stacked weights: `gate` and `up` (E, F, D), `down` (E, D, F).
 
-    `exchange` runs them where ranks share them, see `techniques/parallelism/expert_parallel.py`; gradients of
+    `exchange` runs them where ranks share them, see `techniques/expert_parallel.py`; gradients of
     weights are multiplied by `gradient_scale`.
     """
 

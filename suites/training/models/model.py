@@ -53,7 +53,7 @@ class PositionTensors(NamedTuple):
 
 
 class SequenceShard(NamedTuple):
-    """The tokens of each sequence that one rank takes, see `techniques/parallelism/context_parallel.py`."""
+    """The tokens of each sequence that one rank takes, see `techniques/context_parallel.py`."""
 
     positions_T: Tensor
     length: int  # of a full sequence
@@ -112,7 +112,7 @@ class Attention(nn.Module):
 
     `gather`: takes keys, or values, of part of a sequence and returns those of all of it. `prompts`: takes
     queries and the layers of keys and values, and returns what is added, see
-    `techniques/adapters/llama_adapter.py`.
+    `techniques/llama_adapter.py`.
     """
 
     def __init__(self, shape: ModelShape, kind: str, functions: Functions = NONE):

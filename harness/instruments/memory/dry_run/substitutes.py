@@ -221,6 +221,7 @@ def load() -> None:
 
     Dynamo looks up what it knows by name once, so it does before a dry run replaces functions of torch.
     """
+    require_tried_version()
     load_compiler()
     import_module("torch._dynamo.trace_rules").get_torch_obj_rule_map()
     import_module("torch._inductor.compile_fx")

@@ -239,7 +239,7 @@ def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch)
     def groups():
         for repeat in range(4):
             if repeat == 2:
-                os.kill(executor._templates["toy_suites.counted"]._process.pid, signal.SIGSTOP)
+                os.kill(executor._templates["toy_suites.counted.suite"]._process.pid, signal.SIGSTOP)
             yield group(counted(repeat=repeat))
 
     readings = [
