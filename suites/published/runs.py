@@ -1,0 +1,318 @@
+"""Public training runs: what was set, what came out, where it is printed; and how far off an answer is.
+
+A run is a line of runs.jsonl; without its outcome it is a question. docs/extend/published-rows.md says how to
+add one.
+
+    python -m suites.published.runs questions=FILE              the runs as questions
+    python -m harness.fit questions=FILE out=BYTES              what is answered
+    python -m harness.advise questions=FILE out=SECONDS
+    python -m suites.published.runs bytes=BYTES seconds=SECONDS    how far off that is, by kind of run
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+FILE = Path(__file__).parent / "runs.jsonl"
+
+Text = Annotated[str, Meta(min_length=1)]
+Positive = Annotated[float, Meta(gt=0)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+PeakKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
+"""What a published peak counts: max_memory_allocated, max_memory_reserved, the device's use; not stated."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came out. `runs`: absent where it did not finish for a reason that is not printed."""
+
+    runs: bool | None = None
+    peak_GB: Positive | None = None  # 10⁹ B, per GPU
+    peak_kind: PeakKind | None = None
+    step_s: Positive | None = None  # per update of the weights
+    tokens_s_per_gpu: Positive | None = None
+    samples_s: Positive | None = None
+    tflops_per_gpu: Positive | None = None
+    mfu_pct: Positive | None = None
+    mfu_convention: Text | None = None
+    max_batch: AtLeastOne | None = None
+    max_seq_len: AtLeastOne | None = None
+    more: dict[str, Any] = {}
+
+
+class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A published run, in the words of its source; sizes in their usual names."""
+
+    id: Text
+    kind: Literal["pretrain", "finetune"]
+    source: Text
+    framework: Text
+    model: Text
+    device: Text
+    gpus: AtLeastOne
+    outcome: Outcome
+    page: str = ""  # where a person finds it; "" where its publisher's page has no address that is known
+    place: str = ""  # on that page
+    date: str = ""
+    topic: str = ""
+    parameters_B: Positive | None = None
+    active_parameters_B: Positive | None = None
+    shape: dict[str, Any] = {}
+    method: str = ""  # full, lora, qlora, grpo, …
+    lora: dict[str, Any] = {}
+    gpus_per_node: AtLeastOne | None = None
+    network: str = ""
+    seq_len: AtLeastOne | None = None
+    padded_or_packed: str = ""
+    global_batch_size: AtLeastOne | None = None
+    micro_batch_size: AtLeastOne | None = None
+    gradient_accumulation_steps: AtLeastOne | None = None
+    precision: str = ""
+    optimizer: str = ""
+    attention: str = ""
+    checkpointing: bool | None = None
+    recompute: str = ""
+    sharding: str = ""
+    offload: str = ""
+    dp: AtLeastOne | None = None
+    tp: AtLeastOne | None = None
+    pp: AtLeastOne | None = None
+    vp: AtLeastOne | None = None
+    cp: AtLeastOne | None = None
+    ep: AtLeastOne | None = None
+    etp: AtLeastOne | None = None
+    loss: str = ""
+    compile: bool | None = None
+    overlap: str = ""
+    dispatcher: str = ""
+    other: dict[str, Any] = {}
+    file: str = ""  # the configuration that the publisher committed: owner/repository and its path there
+
+    def __post_init__(self) -> None:
+        """Refuse an outcome that says nothing, and a peak without what it counts."""
+        if not self.page and not self.place:
+            raise ValueError(
+                "page: missing; give the address where it is printed, or the page's name as place"
+            )
+        named = ("runs", "peak_GB", "step_s", "tokens_s_per_gpu", "samples_s", "max_batch", "max_seq_len")
+        if all(getattr(self.outcome, name) is None for name in named):
+            raise ValueError(f"outcome: nothing came out; give one of {', '.join(named)}")
+        if self.outcome.peak_GB is not None and self.outcome.peak_kind is None:
+            raise ValueError(f"outcome.peak_kind: missing; allowed: {', '.join(get_args(PeakKind))}")
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the published seconds per update, or those that follow from its speed."""
+        outcome, batch, length = self.outcome, self.sequences, self.seq_len
+        if outcome.step_s is not None:
+            return outcome.step_s
+        if batch is None or length is None:
+            return None
+        if outcome.tokens_s_per_gpu is not None and self.kind == "pretrain":
+            return batch * length / (outcome.tokens_s_per_gpu * self.gpus)
+        return None if outcome.samples_s is None else batch / outcome.samples_s
+
+    @property
+    def sequences(self) -> int | None:
+        """Return the sequences of one update."""
+        if self.global_batch_size is not None or self.micro_batch_size is None or self.kind == "pretrain":
+            return self.global_batch_size
+        ranks = self.gpus // ((self.tp or 1) * (self.pp or 1) * (self.cp or 1))
+        return self.micro_batch_size * (self.gradient_accumulation_steps or 1) * ranks
+
+
+@cache
+def published_runs(file: Path = FILE) -> tuple[PublishedRun, ...]:
+    """Return the runs of a file; raises ValueError with the line of one without source, unit or outcome."""
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=PublishedRun))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{file.name}, line {number}: {error}") from None
+    return tuple(found)
+
+
+def question(run: PublishedRun) -> dict[str, Any]:
+    """Return a run without its outcome: a line for `questions=`."""
+    row: dict[str, Any] = msgspec.to_builtins(run)
+    return {name: value for name, value in row.items() if name != "outcome" and value not in ("", {}, None)}
+
+
+KINDS = {
+    "dense": "Dense pretraining",
+    "experts": "Mixtures of experts, pretraining",
+    "hybrid": "Hybrids, pretraining",
+    "fp8": "FP8 and narrower, pretraining",
+    "long_context": "32,768 tokens and more",
+    "full": "Full fine-tuning",
+    "lora": "LoRA and adapters",
+    "qlora": "LoRA on a quantized base",
+    "post_training": "DPO and GRPO",
+    "vision": "Vision and language",
+}
+LONG = 32768
+
+
+def kind_of(run: PublishedRun) -> str:
+    """Return the kind of a run, of `KINDS`: the first that holds."""
+    name, precision = run.model.lower(), run.precision.lower()
+    if any(word in run.method for word in ("grpo", "dpo", "ppo", "kto", "orpo")):
+        return "post_training"
+    if any(word in name for word in ("-vl", "vlm", "llava", "pixtral")):
+        return "vision"
+    if (run.seq_len or 0) >= LONG:
+        return "long_context"
+    if run.kind == "finetune":
+        quantized, adapters = "qlora" in run.method, "lora" in run.method or "adapter" in run.method
+        return "qlora" if quantized else "lora" if adapters else "full"
+    if any(word in name for word in ("hybrid", "mamba")):
+        return "hybrid"
+    if any(word in precision for word in ("fp8", "fp4")):
+        return "fp8"
+    return "experts" if run.shape.get("experts") else "dense"
+
+
+class Score(NamedTuple):
+    """How an answer compares with what was published; None where that is not reported or not answered."""
+
+    refused: bool
+    wrong: bool | None = None  # a firm verdict
+    caught: bool | None = None  # of a run that failed: not called "fits"
+    depends: bool | None = None
+    error: float | None = None  # (predicted − published) / published
+    inside: bool | None = None  # the published value, in the 90 % interval
+    half_width: float | None = None  # of the interval, over the predicted value
+
+
+AnswerLine = Mapping[str, Any]
+"""A line that `questions=` writes: the fields of answer.json."""
+
+
+REFUSED: AnswerLine = {"verdict": "refused"}
+"""What silence counts as."""
+
+
+def of_bytes(run: PublishedRun, answer: AnswerLine) -> Score:
+    """Return the score of what `harness.fit` says of a run."""
+    ran, verdict = run.outcome.runs, str(answer["verdict"])
+    found = peak_of(run, answer)
+    lacking = run.outcome.peak_GB is not None and found is None
+    score = Score(
+        refused=verdict == "refused" or lacking,
+        wrong=None if ran is None or verdict not in ("fits", "does not fit") else (verdict == "fits") != ran,
+        caught=None if ran is not False else verdict in ("does not fit", "depends"),
+        depends=None if verdict == "refused" else verdict == "depends",
+    )
+    return score if found is None else compared(score, run.outcome.peak_GB or math.nan, *found)
+
+
+def peak_of(run: PublishedRun, answer: AnswerLine) -> tuple[float, float, float] | None:
+    """Return the predicted peak of the kind that was published, with its interval, in 10⁹ B.
+
+    What was reserved, and what nvidia-smi shows, is compared with reserved bytes; a peak of an unknown kind
+    with the nearer of the two.
+    """
+    published, kind = run.outcome.peak_GB, run.outcome.peak_kind
+    kinds = ("allocated", "reserved")
+    if kind != "unknown":
+        kinds = ("allocated",) if kind == "allocated" else ("reserved",)  # type: ignore[assignment]
+    peaks = [
+        tuple(float(answer.get(f"peak_{one}{end}_GB", math.nan)) for end in ("", "_low", "_high"))
+        for one in kinds
+        if answer.get(f"peak_{one}_GB")
+    ]
+    if published is None or not peaks:
+        return None
+    likely, low, high = min(peaks, key=lambda peak: abs(math.log(peak[0] / published)))
+    return likely, low, high
+
+
+def of_seconds(run: PublishedRun, answer: AnswerLine) -> Score:
+    """Return the score of what `harness.advise` says of a run."""
+    published, predicted = run.step_s, answer.get("step_s")
+    score = Score(refused=answer["verdict"] == "refused" or (published is not None and not predicted))
+    if published is None or not predicted:
+        return score
+    low, high = (float(answer.get(name, math.nan)) for name in ("step_low_s", "step_high_s"))
+    return compared(score, published, predicted, low, high)
+
+
+def compared(score: Score, published: float, likely: float, low: float, high: float) -> Score:
+    """Return a score with the error of a predicted value and what its interval holds."""
+    return score._replace(
+        error=likely / published - 1,
+        inside=None if math.isnan(high - low) else low <= published <= high,
+        half_width=(high - low) / 2 / likely,
+    )
+
+
+HEADS = ("n", "refused", "wrong", "caught", "depends", "median", "nine in ten", "inside", "half width")
+
+
+def summary(
+    runs: Sequence[PublishedRun], asked: str, answers: Mapping[str, AnswerLine]
+) -> Iterator[tuple[str, ...]]:
+    """Yield a row of `HEADS` for each kind of run and for all; `asked`: bytes or seconds."""
+    score_of = {"bytes": of_bytes, "seconds": of_seconds}[asked]
+    scores = [
+        (kind_of(run), score_of(run, answers.get(run.id, REFUSED)))
+        for run in runs
+        if asked == "bytes" or run.step_s is not None
+    ]
+    for kind, title in (*KINDS.items(), ("", "All")):
+        of = [score for one, score in scores if kind in ("", one)]
+        if of:
+            yield title, *figures(of)
+
+
+def figures(scores: Sequence[Score]) -> Iterator[str]:
+    """Yield the figures of some scores as text: their number, shares, errors and intervals."""
+    yield str(len(scores))
+    for name in ("refused", "wrong", "caught", "depends"):
+        yield percent([float(one) for score in scores if (one := getattr(score, name)) is not None])
+    errors = [abs(score.error) for score in scores if score.error is not None]
+    yield percent(errors, 0.5)
+    yield percent(errors, 0.9)
+    yield percent([float(score.inside) for score in scores if score.inside is not None])
+    widths = [score.half_width for score in scores if score.half_width is not None]
+    yield percent([one for one in widths if not math.isnan(one)], 0.5)
+
+
+def percent(values: Sequence[float], quantile: float | None = None) -> str:
+    """Return the mean of values, or a quantile, in percent; a dash where there is none."""
+    if not values:
+        return "–"
+    value = np.mean(values) if quantile is None else np.quantile(values, quantile)
+    return f"{100 * value:.1f} %"
+
+
+def main(words: Sequence[str]) -> None:
+    """Write the runs as questions, or print how far off answers to them are."""
+    paths = {key: Path(path) for key, _, path in (word.partition("=") for word in words)}
+    runs = published_runs()
+    if "questions" in paths:
+        lines = (json.dumps(question(run), ensure_ascii=False) for run in runs)
+        paths["questions"].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for asked in ("bytes", "seconds"):
+        if asked in paths:
+            said = map(json.loads, paths[asked].read_text(encoding="utf-8").splitlines())
+            rows = [(asked, *HEADS), *summary(runs, asked, {one["id"]: one for one in said})]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for title, *cells in rows:
+                texts = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+                sys.stdout.write("  ".join([title.ljust(widths[0]), *texts]) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
