@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from harness.frameworks.models import canonical, published_model
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, models_of, yaml_tree
 from harness.question import Adapters, Question
 
 
@@ -76,12 +76,14 @@ def steps_of(question: Question) -> int:
 
 def hub_name(question: Question) -> str:
     """Return the model's name on the Hub; names of formats that use such names stay as they are."""
-    name = question.model_name
-    as_on_the_hub = bool(question.format) and framework_named(question.format).hub_names
-    shape = published_model(name) if name and "/" not in name and not as_on_the_hub else None
-    if shape is None or canonical(shape.hub.rpartition("/")[2]) != canonical(name):
-        return name  # its own, since another model of one shape has other weights
-    return shape.hub
+    name, framework = question.model_name, question.format
+    as_on_the_hub = bool(framework) and framework_named(framework).hub_names
+    shape = published_model(name) if name and not as_on_the_hub else None
+    if shape is None:
+        return name
+    own = "models" in yaml_tree(framework) and name in models_of(framework) if framework else False
+    same = "/" not in name and canonical(shape.hub.rpartition("/")[2]) == canonical(name)
+    return shape.hub if own or same else name  # else a model of the same shape with other weights
 
 
 def mesh(question: Question) -> Fields:

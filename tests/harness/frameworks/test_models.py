@@ -197,6 +197,8 @@ def test_a_name_is_translated_between_frameworks():
         == "meta-llama/Meta-Llama-3.1-405B"
     )
     assert hub_name(question_of(model_name="mine/model", format="axolotl")) == "mine/model"
+    distilled = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"  # the shape of Llama 3.1 8B, other weights
+    assert hub_name(question_of(model_name=distilled)) == distilled
 
 
 def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
