@@ -35,6 +35,9 @@ LONGEST_S = 60.0
 """Tests of one change take no more than that in all, by their earlier times."""
 MOST_TESTS = 60
 
+PHASES = ("|setup", "|run", "|teardown")
+"""What pytest-cov adds to a test's name in a context."""
+
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -194,8 +197,8 @@ class Reached:
         found = self._data.execute(query + lines, (number, first, last, first, last)).fetchall()
         if not site.in_function:
             found = self._data.execute(query, (number,)).fetchall()
-        names = (name.split("|")[0] or name.split("|")[-2] for (name,) in found if "::" in name)
-        return sorted(set(names))
+        names = (name.lstrip("|") for (name,) in found if "::" in name)
+        return sorted({name.rpartition("|")[0] if name.endswith(PHASES) else name for name in names})
 
     def chosen(self, tests: Sequence[str]) -> list[str]:
         """Return quick ones, of one test file after the other, for as long as a change may take."""
@@ -225,40 +228,49 @@ def name_of(case: ElementTree.Element) -> str:
 
 
 def run(site: Site, tests: Sequence[str]) -> tuple[str, str]:
-    """Return what became of a change, and the test that noticed it."""
+    """Return what became of a change, and the test that noticed it: one that passes without the change."""
     if not tests:
         return "not reached", ""
     path = ROOT / site.file
     text = path.read_text()
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--timeout=120",
-        "--tb=no",
-        "-rfE",
-    ]
     try:
         path.write_text(changed(text, site))
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*words, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
-        )
-    except subprocess.TimeoutExpired:
-        return "noticed", "a hang"
+        code, failed = tried(tests)
     finally:
         path.write_text(text)
-    if done.returncode == 0:
-        return "survived", ""
-    if done.returncode == 5:
-        return "not reached", ""
+    if code in (PASSED, NONE_COLLECTED):
+        return "survived" if code == PASSED else "not reached", ""
+    if code not in (FAILED, HANGS, NOT_IMPORTED):
+        return f"pytest ended with {code}", failed
+    name = failed.removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0]
+    known = [test for test in tests if test == name]
+    if known and tried(known)[0] != PASSED:
+        return "fails without it", name
+    return "noticed", failed
+
+
+PASSED, FAILED, NOT_IMPORTED, NONE_COLLECTED, HANGS = 0, 1, 2, 5, -1
+"""Statuses of pytest, and one for a run that does not end."""
+
+
+def tried(tests: Sequence[str]) -> tuple[int, str]:
+    """Return pytest's status after some tests, and the line of the first that failed."""
+    options = ["-x", "-p", "no:cacheprovider", "--timeout=120", "--tb=no", "-rfE"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    except subprocess.TimeoutExpired:
+        return HANGS, "a hang"
     marks = ("FAILED ", "ERROR ")
-    failed = next((line for line in done.stdout.splitlines() if line.startswith(marks)), "import")
-    return "noticed", failed[:300]
+    lines = done.stdout.splitlines()
+    return done.returncode, next((line for line in lines if line.startswith(marks)), "")[:300]
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

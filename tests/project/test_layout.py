@@ -41,6 +41,12 @@ def test_every_module_of_an_optimization_has_a_yaml(suite):
     applied = {file.stem for file in modules if re.search(r"^def apply\(", file.read_text(), re.M)}
     together = [one for one in names("suite") if code_of(one).folder == folder]
     assert applied <= {name for one in together for name in optimizations(one)}
+    own = code_of(suite).functions
+    if own.stem == f"{suite}_optimizations":
+        functions = set(re.findall(r"^def ([a-z]\w*)\(", own.read_text(), re.M))
+        assert functions & {name for one in together for name in optimizations(one)} <= set(
+            optimizations(suite)
+        )
 
 
 @pytest.mark.parametrize(("suite", "name"), PAIRS)

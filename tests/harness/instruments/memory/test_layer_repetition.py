@@ -104,6 +104,9 @@ def test_what_a_third_depth_does_not_show_is_not_repeated():
     built = layer_repetition.timeline_of(trace, 12)
     assert built == timeline(*[5] * 3, *[7] * 9)
     assert traced == [2, 3, 4, 5, 6]  # from n = 4 on the sevens repeat
+    traced.clear()
+    assert layer_repetition.timeline_of(trace, 12, first=4) == built
+    assert traced == [4, 5, 6]
 
 
 def test_what_grows_twice_as_fast_is_traced():
