@@ -50,6 +50,7 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""  # of Question, or what it is a part of
     means: str = ""  # what the key means; of one that is not modelled, what it changes
     memory: Direction = "none"  # of one that is not modelled
+    to_states: bool = False  # one that lowers: down to the states at most, since sequences may be short
     seconds: Direction = "none"
     source: str = ""  # of these directions
 

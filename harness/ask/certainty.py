@@ -64,7 +64,10 @@ def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> 
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
-        sizes[kind] = Interval(likely * (error["low"] * lowers), likely, likely * (error["high"] * raises))
+        low_B = likely * (error["low"] * lowers)
+        if keys and any(key.to_states for key in unmodelled(question)):
+            low_B = min(low_B, states_of(memory, question) * error["low"])
+        sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises))
     return msgspec.structs.replace(memory, **sizes)
 
 
@@ -110,9 +113,16 @@ def sharded_would_fit(memory: Memory, question: Question) -> bool:
     of_file = question.format and question.origin("sharing").kind == "assumption"
     if peak is None or not of_file or question.sharing != "ddp" or ranks == 1:
         return False
+    return memory.reserved_B.likely - states_of(memory, question) * (1 - 1 / ranks) <= memory.room_B
+
+
+def states_of(memory: Memory, question: Question) -> float:
+    """Return the bytes of parameters, gradients with what carries them, and optimizer states, of the peak."""
+    peak = memory.peak_at(question.micro_batch_size)
+    if peak is None:
+        return memory.parts_B.get("states", 0.0)
     kinds = ("parameters", "gradients", "communication", "optimizer_states")
-    states_B = sum(peak.by_kind_B.get(kind, 0.0) for kind in kinds)
-    return memory.reserved_B.likely - states_B * (1 - 1 / ranks) <= memory.room_B
+    return sum(peak.by_kind_B.get(kind, 0.0) for kind in kinds)
 
 
 def turned(memory: Memory, fits: bool) -> bool:

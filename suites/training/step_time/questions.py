@@ -183,7 +183,7 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
     padded, method = str(row.get("padded_or_packed") or ""), str(row.get("method") or "")
     if any(word in padded for word in ("padd", "maximum", "up to")):
         means = "sequences may be shorter than seq_len"
-        yield _unmodelled("padded_or_packed", padded, means, "lowers")
+        yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
     if any(word in method for word in ("dpo", "grpo")):
         yield _unmodelled("method", method, "a reference model, and generation next to training", "raises")
     elif method in ("adapter", "adapter_v2", "spectrum"):
@@ -195,8 +195,9 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
         yield _unmodelled("compile", True, "torch.compile fuses operations", "lowers")
 
 
-def _unmodelled(key: str, value: object, means: str, memory: Any) -> KeyRead:
-    return KeyRead(key=key, value=value, status="not modelled", means=means, memory=memory, seconds="either")
+def _unmodelled(key: str, value: object, means: str, memory: Any, to_states: bool = False) -> KeyRead:
+    rest: dict[str, Any] = {"memory": memory, "to_states": to_states, "seconds": "either"}
+    return KeyRead(key=key, value=value, status="not modelled", means=means, **rest)
 
 
 def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:

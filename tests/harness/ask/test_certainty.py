@@ -235,3 +235,14 @@ def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(
     judged = with_certainty(answer, question)
     assert [turn.kind for turn in judged.turns] == turns
     assert judged.verdict == ("depends" if turns else "does not fit")
+
+
+@pytest.mark.parametrize(("states_GB", "verdict"), [(40.0, "depends"), (90.0, "does not fit")])
+def test_where_sequences_may_be_short_only_states_are_sure_to_be_there(states_GB, verdict):
+    """Five times the room is needed at the stated length, of which half is not enough to turn the verdict."""
+    short = msgspec.structs.replace(key("lowers", "padded_or_packed"), to_states=True)
+    answer = account(400.0, parts_B={"states": states_GB * 1e9})
+    assert with_certainty(answer, asked(key("lowers"))).verdict == "does not fit"
+    found = with_certainty(answer, asked(short))
+    assert found.verdict == verdict
+    assert [turn.name for turn in found.turns] == (["padded_or_packed"] if verdict == "depends" else [])
