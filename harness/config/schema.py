@@ -73,6 +73,9 @@ class SuiteSchema:
     takes_techniques: bool = False  # its suite.py has apply_techniques
     bf16_products: bool = False  # its suite.py has bf16_FLOP
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
+    depends_on: list[str] = field(
+        default_factory=list
+    )  # modules and files that its cells start or read otherwise
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.run
     workload_from: str | None = None
@@ -102,6 +105,12 @@ class HardwareSchema:
     matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
     memory_bandwidth_B_per_s: float | None = None
     link_B_per_s: float | None = None  # to its peers in a node, each way
+    link_domain: int | None = None  # GPUs that this link connects, where they are not those of a node
+    processors: int | None = None  # streaming multiprocessors
+    power_share: float | None = None  # power limit over that of the GPU whose matmuls were measured
+    variants: dict[str, Any] = field(
+        default_factory=dict
+    )  # other names for which the file counts, with what differs
     source: str = MISSING
 
 

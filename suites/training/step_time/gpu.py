@@ -23,28 +23,11 @@ from suites.training.step_time.collectives import Amount, Floats
 
 HARDWARE = Path(harness.__file__).parent / "conf" / "hardware"  # a link to conf/, a copy where installed
 
-PROCESSORS: Mapping[str, int] = {"v100": 80, "a100": 108, "h100": 132, "h200": 132}
-"""Streaming multiprocessors: NVIDIA's whitepapers of V100, A100 and H100 (SXM5)."""
-
 OTHER_PROCESSORS = 148
 """Of B200, as CUDA reports it; others are taken for alike, since only the last wave depends on it."""
 
 NARROW_FACTOR: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}
 """Dense rate over that of bf16, where a datasheet does not list it: each halving of the bits doubles it."""
-
-ALIKE: Mapping[str, str] = {
-    "a100": "a100_80gb",
-    "a800": "a100_80gb",
-    "h100": "h100_80gb",
-    "h800": "h100_80gb",
-    "gh200": "h100_80gb",
-    "mi325x": "mi300x",
-    "v100": "v100_32gb",
-}
-"""Chips by the first part of a name, and which file of conf/hardware has their rates."""
-
-EXPORT_LINK_B_PER_S = 200e9
-"""Of A800 and H800, each way: their NVLink has 400 GB/s both ways (of H800: arXiv 2505.09343, section 2)."""
 
 STACK_B, STACK_B_PER_S = 16e9, 400e9
 """Of HBM2e on an H100, whose PCIe card has five stacks: 80 GB at 2.0 TB/s (conf/hardware/h100_pcie.yaml)."""
@@ -54,10 +37,6 @@ FULL_POWER_W = 700.0
 
 LESS_POWER_W = 500.0
 """Of the H100 with HBM2e: what published steps on it say."""
-
-
-MORE_POWER: Mapping[str, float] = {"gb300": 1.4 / 1.2}
-"""Power limit over GB200's, whose matmuls were measured: https://verda.com/blog/gb300-nvl72-architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +80,12 @@ def gpu_of(device: str) -> RatedGpu | None:
     if name in known:
         return _read(name)
     chip = name.split("_")[0]
-    near = ALIKE.get(chip) or next((one for one in known if one.split("_")[0] == chip), None)
-    return None if near is None else _variant(_read(near), name, chip)
+    for near in known:
+        if chip in (differs := content_of(near).get("variants") or {}):
+            changed = {field: float(value) for field, value in differs[chip].items()}
+            return _variant(replace(_read(near), **changed), name, chip)
+    near = next((one for one in known if one.split("_")[0] == chip), "")
+    return _variant(_read(near), name, chip) if near else None
 
 
 def known_gpu(device: str) -> RatedGpu:
@@ -113,13 +96,17 @@ def known_gpu(device: str) -> RatedGpu:
     return gpu
 
 
-NVLINK_DOMAIN = 64
-"""GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
-
-
 def nvlink_domain(device: str, gpus_per_node: int) -> int:
     """Return how many GPUs share the fast link: those of a node, of GB200 and GB300 those of a rack."""
-    return NVLINK_DOMAIN if device.startswith("gb") else gpus_per_node
+    near = next((one for one in (device, device.split("_")[0]) if one in device_names()), None)
+    return int((near and content_of(near).get("link_domain")) or gpus_per_node)
+
+
+@cache
+def content_of(name: str) -> Mapping[str, Any]:
+    """Return what a file of conf/hardware has."""
+    content: Mapping[str, Any] = yaml.safe_load((HARDWARE / f"{name}.yaml").read_text())
+    return content
 
 
 def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
@@ -135,14 +122,12 @@ def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
         gpu = replace(gpu, power_share=LESS_POWER_W / FULL_POWER_W)
     if power and gpu.architecture == "hopper":
         gpu = replace(gpu, power_share=min(1.0, float(power[1]) / FULL_POWER_W))
-    if chip in ("a800", "h800"):
-        gpu = replace(gpu, link_B_per_s=EXPORT_LINK_B_PER_S)
     return replace(gpu, name=name)
 
 
 def _read(name: str) -> RatedGpu:
     """Return the GPU of a file of conf/hardware."""
-    values: dict[str, Any] = yaml.safe_load((HARDWARE / f"{name}.yaml").read_text())
+    values = content_of(name)
     rates = values.get("matmul_FLOP_per_s") or {}
     return RatedGpu(
         name=name,
@@ -152,8 +137,8 @@ def _read(name: str) -> RatedGpu:
         memory_B_per_s=float(values.get("memory_bandwidth_B_per_s") or 0.0),
         link_B_per_s=float(values.get("link_B_per_s") or 0.0),
         matmul_FLOP_per_s={precision: float(rate) for precision, rate in rates.items()},
-        processors=PROCESSORS.get(name.split("_")[0], OTHER_PROCESSORS),
-        power_share=MORE_POWER.get(name, 1.0),
+        processors=values.get("processors") or OTHER_PROCESSORS,
+        power_share=values.get("power_share") or 1.0,
         title=str(values.get("name", name)),
     )
 
