@@ -13,7 +13,6 @@ from typing import Any
 import gate
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from forked_children import forked_children
 from forked_ranks import forking
 from hypothesis import HealthCheck, settings
 from marked import left, marked, wait_for
@@ -106,13 +105,6 @@ def ranks_by_command(ranks_forked):
     """Let pools start their ranks as in a sweep: for tests of starts, and of a rank's own memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rank_pool, "subprocess", subprocess)
-        yield
-
-
-@pytest.fixture(scope="session")
-def of_one_process(tmp_path_factory):
-    """Let sweeps fork the children of the memory suite: see forked_children.py."""
-    with forked_children(tmp_path_factory.mktemp("template")):
         yield
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from benchmarks import coverage
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.config.code_fingerprint import ROOT
 from harness.statistics import (
     Ratio,
     break_even,
@@ -52,52 +48,26 @@ def noisy(processes: int, rounds: int, seed: int, factor: float = 1.0, spread: f
 
 
 @few
-@given(pairs(), st.floats(1e-3, 1e3))
-def test_ratio_does_not_depend_on_the_unit(both: tuple[Times, Times], factor: float) -> None:
+@given(pairs(), st.floats(1e-3, 1e3), st.randoms())
+def test_ratio_does_not_depend_on_the_unit_or_the_order_and_inverts_when_variants_are_swapped(
+    both, factor, shuffle
+):
     ours, base = both
-    scaled = [[[factor * x for x in one] for one in side] for side in both]
-    assert near(ratio(scaled[0], scaled[1]), ratio(ours, base))
-
-
-@few
-@given(pairs())
-def test_ratio_inverts_when_variants_are_swapped(both: tuple[Times, Times]) -> None:
-    there, back = ratio(*both), ratio(*both[::-1])
-    assume(math.isfinite(there.high) and there.low > 0)
-    assert near(there, Ratio(1 / back.value, 1 / back.high, 1 / back.low, back.processes, back.rounds))
-
-
-@few
-@given(pairs())
-def test_ratio_of_identical_samples_is_exactly_1(both: tuple[Times, Times]) -> None:
-    ours, _ = both
-    found = ratio(ours, ours)
-    assert (found.value, found.low, found.high) == (1, 1, 1)
-    assert (found.processes, found.rounds) == (len(ours), sum(map(len, ours)))
-
-
-@few
-@given(pairs(processes=2), st.randoms())
-def test_ratio_does_not_depend_on_the_order_of_processes_or_rounds(
-    both: tuple[Times, Times], shuffle: random.Random
-) -> None:
+    found, scaled = ratio(ours, base), [[[factor * x for x in one] for one in side] for side in both]
+    assert near(ratio(*scaled), found)
+    assert math.isclose(ratio(scaled[0], base).value, factor * found.value, rel_tol=1e-9)
     together = [list(zip(a, b, strict=True)) for a, b in zip(*both, strict=True)]
     shuffle.shuffle(together)
     for one in together:
         shuffle.shuffle(one)
-    ours, base = ([[pair[side] for pair in one] for one in together] for side in (0, 1))
-    assert ratio(ours, base) == ratio(*both)
+    assert ratio(*([[pair[side] for pair in one] for one in together] for side in (0, 1))) == found
+    assert ratio(ours, ours) == (1, 1, 1, len(ours), sum(map(len, ours)), "pairs", 0)
+    back = ratio(base, ours)
+    if math.isfinite(found.high) and found.low > 0:
+        assert near(found, Ratio(1 / back.value, 1 / back.high, 1 / back.low, back.processes, back.rounds))
 
 
-@few
-@given(pairs(), st.floats(0.5, 2))
-def test_ratio_follows_a_slower_variant(both: tuple[Times, Times], factor: float) -> None:
-    ours, base = both
-    slower = [[factor * x for x in one] for one in ours]
-    assert math.isclose(ratio(slower, base).value, factor * ratio(ours, base).value, rel_tol=1e-9)
-
-
-def test_ratio_of_processes_is_the_t_interval_of_their_interquartile_means() -> None:
+def test_ratio_of_processes_is_the_t_interval_of_their_interquartile_means():
     ours, base = noisy(5, 12, 1, 1.05), noisy(5, 12, 2)
     logs = np.log(np.array(ours) / np.array(base))
     locations = stats.trim_mean(logs, 0.25, axis=1)
@@ -106,7 +76,7 @@ def test_ratio_of_processes_is_the_t_interval_of_their_interquartile_means() -> 
     assert [found.value, found.low, found.high] == pytest.approx(np.exp([locations.mean(), *expected]))
 
 
-def test_ratio_of_one_process_is_the_interval_of_a_trimmed_mean() -> None:
+def test_ratio_of_one_process_is_the_interval_of_a_trimmed_mean():
     ours, base = noisy(1, 20, 1, 1.05), noisy(1, 20, 2)
     logs = np.log(np.array(ours[0]) / np.array(base[0]))
     centre, error = stats.trim_mean(logs, 0.25), stats.mstats.trimmed_stde(logs, (0.25, 0.25))
@@ -114,9 +84,10 @@ def test_ratio_of_one_process_is_the_interval_of_a_trimmed_mean() -> None:
     found = ratio(ours, base)
     assert [found.value, found.low, found.high] == pytest.approx(np.exp([centre, *expected]))
     assert found.processes == 1
+    assert ratio([[2.0]], [[1.0]]) == (2.0, 0.0, math.inf, 1, 1, "pairs", 0), "one round is no interval"
 
 
-def test_ratio_of_draws_is_the_t_interval_of_their_mean() -> None:
+def test_ratio_of_draws_is_the_t_interval_of_their_mean():
     """A third of the draws gains nothing: none of them is left out."""
     base = noisy(1, 21, 2)
     ours = [[x / (1 if draw % 3 == 0 else 2) for draw, x in enumerate(noisy(1, 21, 1)[0])]]
@@ -132,11 +103,7 @@ def test_ratio_of_draws_is_the_t_interval_of_their_mean() -> None:
     assert ratio([[2.0]], [[1.0]], draws=True) == (2.0, 0.0, math.inf, 1, 1, "pairs", 0)
 
 
-def test_ratio_of_one_round_is_known_to_nobody() -> None:
-    assert ratio([[2.0]], [[1.0]]) == (2.0, 0.0, math.inf, 1, 1, "pairs", 0)
-
-
-def test_ratio_ignores_a_shared_drift_and_rounds_that_took_ten_times_as_long() -> None:
+def test_ratio_ignores_a_shared_drift_and_rounds_that_took_ten_times_as_long():
     draw = random.Random(0)
     base = noisy(5, 20, 1)
     ours = [[1.05 * x for x in one] for one in noisy(5, 20, 2)]
@@ -150,18 +117,15 @@ def test_ratio_ignores_a_shared_drift_and_rounds_that_took_ten_times_as_long() -
 @pytest.mark.parametrize(
     ("ours", "base", "words"),
     [
-        ([], [], "processes do not pair: 0 of ours, 0"),
-        ([[1.0]], [], "processes do not pair: 1 of ours, 0"),
         ([[1.0], [1.0]], [[1.0]], "processes do not pair: 2 of ours, 1"),
         ([[1.0], []], [[1.0], []], "rounds of process 1 do not pair: 0 of ours, 0"),
         ([[1.0, 2.0]], [[1.0]], "rounds of process 0 do not pair: 2 of ours, 1"),
         ([[0.0]], [[1.0]], "positive and finite, not 0.0"),
-        ([[1.0]], [[-1.0]], "positive and finite, not -1.0"),
         ([[math.nan]], [[1.0]], "positive and finite, not nan"),
         ([[1.0]], [[math.inf]], "positive and finite, not inf"),
     ],
 )
-def test_ratio_refuses(ours: Times, base: Times, words: str) -> None:
+def test_ratio_refuses(ours, base, words):
     with pytest.raises(ValueError, match=words):
         ratio(ours, base)
 
@@ -188,11 +152,7 @@ QUIET, LOUD = of(1.0, 0.999, 1.001), of(1.01, 0.98, 1.04)
         (of(1.0, 0.985, 1.005), QUIET, "undecided"),
         (of(0.995, 0.993, 0.997), QUIET, "pays"),  # small, and known
         (of(1.0, 1.0, 1.0), of(1.0, 1.0, 1.0), "no difference"),
-        (
-            of(0.9, 0.5, 1.6),
-            of(1.0, 0.4, 2.5),
-            "undecided",
-        ),  # such noise says nothing, nor does what it holds
+        (of(0.9, 0.5, 1.6), of(1.0, 0.4, 2.5), "undecided"),  # such noise says nothing
         (of(1.0, 0.96, 1.04), of(1.0, 0.4, 2.5), "no difference"),
         (of(0.90, 0.88, 0.92), None, "undecided"),
         (of(1.0, 1.0, 1.0), None, "undecided"),
@@ -200,23 +160,8 @@ QUIET, LOUD = of(1.0, 0.999, 1.001), of(1.01, 0.98, 1.04)
         (of(0.90, 0.0, math.inf), QUIET, "undecided"),
     ],
 )
-def test_effect(found: Ratio, noise: Ratio | None, expected: str) -> None:
+def test_effect(found, noise, expected):
     assert effect(found, noise) == expected
-
-
-@given(st.floats(0.5, 2), st.floats(0, 0.3), st.floats(0.9, 1.1), st.floats(0, 0.1))
-def test_effect_of_the_inverse_is_the_inverse_effect(
-    value: float, half: float, noise_value: float, noise_half: float
-) -> None:
-    noise = of(noise_value, noise_value * math.exp(-noise_half), noise_value * math.exp(noise_half))
-    band = abs(math.log(noise_value)) + noise_half
-    ends = (math.log(value), math.log(value) - half, math.log(value) + half)
-    edges = (0.0, band, max(band, math.log(1.01)))
-    assume(all(abs(abs(end) - edge) > 1e-9 for end in ends for edge in edges))  # rounding decides there
-    there = of(value, value * math.exp(-half), value * math.exp(half))
-    back = of(1 / value, math.exp(-half) / value, math.exp(half) / value)
-    swapped = {"pays": "costs", "costs": "pays"}
-    assert effect(back, noise) == swapped.get(effect(there, noise), effect(there, noise))
 
 
 def settles_after(times: list[float]) -> int:
@@ -240,9 +185,7 @@ def processes_like(centre: float, spread: float, count: int) -> Ratio:
     ("centre", "spread", "decided"),
     [(-0.05, 0.06, "pays"), (0.03, 0.05, "costs"), (0.004, 0.03, "no difference")],
 )
-def test_so_many_more_repeats_decide_and_one_less_does_not(
-    centre: float, spread: float, decided: str
-) -> None:
+def test_so_many_more_repeats_decide_and_one_less_does_not(centre, spread, decided):
     noise = processes_like(-0.006, 0.004, 5)
     more = more_repeats(processes_like(centre, spread, 5), noise)
     assert more is not None
@@ -251,7 +194,7 @@ def test_so_many_more_repeats_decide_and_one_less_does_not(
     assert found == ["undecided", decided]
 
 
-def test_without_noise_a_given_band_decides() -> None:
+def test_without_noise_a_given_band_decides():
     more = more_repeats(processes_like(-0.05, 0.06, 5), None, equal_within=0.01)
     assert more is not None
     found = [effect_within(processes_like(-0.05, 0.06, n), 0.01) for n in (5 + more - 1, 5 + more)]
@@ -259,21 +202,6 @@ def test_without_noise_a_given_band_decides() -> None:
     assert effect_within(processes_like(0.002, 0.001, 5), 0.01) == "no difference"
     assert effect_within(processes_like(0.09, 0.01, 5), 0.01) == "costs"
     assert more_repeats(processes_like(0.09, 0.01, 5), None, equal_within=0.01) is None
-
-
-def test_about_half_of_simulated_sweeps_of_so_many_repeats_decide() -> None:
-    centre, spread = -0.05, 0.06
-    more = more_repeats(processes_like(centre, spread, 5), QUIET)
-    assert more is not None
-    draw = np.random.default_rng(7)
-
-    def decided(count: int) -> float:
-        sweeps = np.exp(draw.normal(centre, spread, (400, count)))
-        ratios = [ratio([[float(one)] for one in sweep], [[1.0]] * count) for sweep in sweeps]
-        return sum(effect(one, QUIET) == "pays" for one in ratios) / len(ratios)
-
-    assert 0.4 < decided(5 + more) < 0.7
-    assert decided(4 * (5 + more)) > 0.95
 
 
 @pytest.mark.parametrize(
@@ -287,11 +215,11 @@ def test_about_half_of_simulated_sweeps_of_so_many_repeats_decide() -> None:
         (of(1.0102, 0.2, 5.1), QUIET._replace(value=1.01, low=1.005, high=1.015)),  # too many
     ],
 )
-def test_no_number_of_repeats_is_suggested_where_none_is_known(found: Ratio, noise: Ratio | None) -> None:
+def test_no_number_of_repeats_is_suggested_where_none_is_known(found, noise):
     assert more_repeats(found, noise) is None
 
 
-def test_break_even_is_the_step_at_which_the_totals_meet() -> None:
+def test_break_even_is_the_step_at_which_the_totals_meet():
     compile_s, step_s, found = 10.0, 0.5, of(0.9, 0.8, 0.95)
     steps = break_even(compile_s, step_s, found)
     for share, after in zip((0.9, 0.8, 0.95), steps, strict=True):
@@ -301,55 +229,34 @@ def test_break_even_is_the_step_at_which_the_totals_meet() -> None:
     assert break_even(compile_s, step_s, of(1.2, 1.1, 1.3)) == (math.inf, math.inf, math.inf)
 
 
-def test_steady_from_the_first_window_on_without_a_warm_up() -> None:
-    assert settles_after([1.0] * 60) == 8
-    assert [is_steady([1.0] * n) for n in range(8)] == [False] * 8
-
-
-@pytest.mark.parametrize("rounds", [1.5, 3.0, 6.0])
-def test_steady_after_an_exponential_decay_only(rounds: float) -> None:
+@pytest.mark.parametrize("rounds", [1.5, 6.0])
+def test_steady_after_an_exponential_decay_or_a_step_only(rounds):
     seen = settles_after([1 + 9 * math.exp(-i / rounds) for i in range(200)])
     assert seen <= 200
     assert 9 * math.exp(-seen / rounds) < 0.01
-
-
-@pytest.mark.parametrize("at", [1, 3, 7, 8])
-def test_steady_after_a_step_only(at: int) -> None:
-    seen = settles_after([2.0] * at + [1.0] * 60)
-    assert at < seen <= at + 12 or at == 8  # at 8, two flat windows were seen before the step came
+    for at in (1, 3, 7):
+        assert at < settles_after([2.0] * at + [1.0] * 60) <= at + 12
+    assert settles_after([2.0] * 8 + [1.0] * 60) == 8  # two flat windows were seen before the step came
     assert not is_steady([2.0] * 8 + [1.0])
     assert not is_steady([2.0] * 8 + [1.0] * 4)
 
 
-@pytest.mark.parametrize("spread", [0.01, 0.05, 0.3])
-def test_noise_alone_seldom_delays(spread: float) -> None:
+@pytest.mark.parametrize("spread", [0.01, 0.3])
+def test_noise_alone_seldom_delays(spread: float):
     seen = [settles_after(with_noise(lambda i: 1.0, spread, seed)) for seed in range(200)]
     assert sum(n == 8 for n in seen) >= 150
     assert max(seen) <= 20
 
 
-def test_a_noisy_decay_is_seen_through_the_noise() -> None:
-    shape = lambda i: 1 + 4 * math.exp(-i / 4)  # noqa: E731
-    seen = [settles_after(with_noise(shape, 0.05, seed)) for seed in range(200)]
-    left = sorted(4 * math.exp(-n / 4) for n in seen)
-    assert left[180] < 0.2, (
-        "nine times of ten less than a fifth is left of a warm-up that began at four times"
-    )
-    assert sorted(seen)[180] <= 40, "nor is it waited for without end"
-
-
-@pytest.mark.parametrize("fall", [0.005, 0.02, 0.1])
-def test_a_series_that_never_settles_is_never_steady(fall: float) -> None:
-    times = [math.exp(-fall * i) for i in range(100)]
+def test_a_series_that_never_settles_is_never_steady_and_what_is_no_time_is_refused():
+    times = [math.exp(-0.005 * i) for i in range(100)]
     assert not any(is_steady(times[:n]) for n in range(101))
-
-
-def test_steady_refuses_what_is_no_time() -> None:
+    assert settles_after([1.0] * 60) == 8
     with pytest.raises(ValueError, match="positive and finite, not 0"):
         is_steady([1.0] * 8 + [0.0])
 
 
-def test_narrow_once_the_rounds_tell_enough() -> None:
+def test_narrow_once_the_rounds_tell_enough():
     ours, base = noisy(1, 400, 1)[0], noisy(1, 400, 2)[0]
     found = ratio([ours], [base])
     half = max(found.high / found.value, found.value / found.low) - 1
@@ -358,41 +265,5 @@ def test_narrow_once_the_rounds_tell_enough() -> None:
     assert not is_narrow(ours[:8], base[:8], half)
     assert is_narrow([1.0, 2.0], [1.0, 2.0], 0.0)
     assert not is_narrow([1.0], [1.0], 1e9)
-
-
-def test_narrow_refuses_unequal_rounds() -> None:
     with pytest.raises(ValueError, match="rounds of process 0 do not pair: 2 of ours, 1"):
         is_narrow([1.0, 2.0], [1.0], 0.01)
-
-
-def test_the_simulation_has_the_interval_that_is_in_use() -> None:
-    rng = np.random.default_rng(3)
-    for processes, rounds in [(3, 8), (5, 15), (8, 40)]:
-        logs = coverage.log_ratios("all", 1, processes, rounds, 1.0, rng)
-        low, high = coverage.in_use(logs, rng)
-        found = ratio(np.exp(logs[0]).tolist(), np.ones_like(logs[0]).tolist())
-        assert [found.low, found.high] == pytest.approx([math.exp(low[0]), math.exp(high[0])])
-
-
-@pytest.mark.parametrize("kind", coverage.KINDS)
-@pytest.mark.parametrize("processes", [3, 5, 20])
-def test_the_interval_covers_the_truth_95_times_of_100(kind: str, processes: int) -> None:
-    """1500 samples: within four standard errors, 2.3 %, and the whole grid of coverage.py is within 2 %."""
-    rng = np.random.default_rng(12)
-    for between in coverage.BETWEEN:
-        logs = coverage.log_ratios(kind, 1500, processes, 15, between, rng)
-        assert 0.925 <= coverage.coverage(coverage.in_use, logs, rng).covered <= 0.975
-
-
-def test_the_percentile_bootstrap_would_not() -> None:
-    """Why it is not in use: too narrow where processes differ, too wide where they do not."""
-    rng = np.random.default_rng(12)
-    apart = coverage.log_ratios("noise", 400, 5, 15, 4.0, rng)
-    alike = coverage.log_ratios("noise", 400, 5, 15, 0.0, rng)
-    assert coverage.coverage(coverage.percentile, apart, rng).covered < 0.90
-    assert coverage.coverage(coverage.percentile, alike, rng).covered > 0.975
-
-
-def test_scipy_is_imported_only_where_an_interval_is_asked_for() -> None:
-    code = "import sys, harness.statistics; sys.exit('scipy' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

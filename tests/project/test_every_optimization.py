@@ -95,25 +95,20 @@ class Baseline:
 
     def open(self, suite: str, workload: str) -> None:
         """Open this baseline, and close that of another suite or workload."""
-        if self.point == (suite, workload):
-            return
-        self.close()
-        module = import_module(code_of(suite).module)
-        session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
-        self.stack.callback(close, module, session)
-        self.point = suite, workload
-
-    def close(self) -> None:
-        """Close what is open."""
-        self.point = ("", "")
-        self.stack.close()
+        if self.point != (suite, workload):
+            self.stack.close()
+            self.point = ("", "")
+            module = import_module(code_of(suite).module)
+            session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
+            self.stack.callback(close, module, session)
+            self.point = suite, workload
 
 
 @pytest.fixture(scope="module")
 def baseline(started_once):
     opened = Baseline()
     yield opened
-    opened.close()
+    opened.stack.close()
 
 
 @pytest.mark.parametrize(

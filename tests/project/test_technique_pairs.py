@@ -10,14 +10,13 @@ import technique_pairs as pairs
 from harness.config.techniques import names
 
 FOUND = pairs.recorded()
-LONGEST = 300
 
 
 def test_nothing_of_the_record_crashed_and_each_refusal_is_one_line():
     assert {suite for suite, _ in FOUND} == set(pairs.SUITES)
     assert {chosen for _, chosen in FOUND} <= set(pairs.combined())
     assert {one.status for one in FOUND.values()} == {pairs.OK, pairs.REFUSED}
-    assert all("\n" not in one.reason and len(one.reason) <= LONGEST for one in FOUND.values())
+    assert all("\n" not in one.reason and len(one.reason) <= 300 for one in FOUND.values())
 
 
 @pytest.mark.slow

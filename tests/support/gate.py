@@ -8,41 +8,38 @@ from long_tests import LONG, SAMPLED
 
 STARTS = {
     "ranks, engines and networks": """
-        test_context_parallel test_dataloader_loader test_dataloader_other_peers test_dataloader_peers
-        test_dataloader_suite test_drain_gloo test_every_optimization test_expert_parallel test_fabric
-        test_expert_tensor_parallel
-        test_fsdp1 test_fsdp2 test_fsdp2_resharding test_further_meshes
-        test_interconnect test_launcher test_memory_order
-        test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
-        test_offload_activations test_offload_bytes test_offload_host test_offload_largest
-        test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline
+        test_dataloader_loader test_dataloader_peers
+        test_dataloader_suite test_drain_gloo test_every_optimization test_fabric
+        test_fsdp2 test_interconnect test_launcher test_memory_order
+        test_mesh test_network test_offload test_overlap_training_step
+        test_offload_activations test_offload_host test_offload_largest
+        test_offload_losses test_offload_managed test_pipeline test_ranks_of_a_step
         test_profiling_ranks test_ranks test_ray_executor test_ring_reduce_scatter test_slurm_executor
-        test_overlap test_overlap_bad_input test_real_cluster test_routing_rules test_run_queue
-        test_symmetric test_tensor_parallel
-        test_ddp test_zero
+        test_overlap test_overlap_bad_input test_run_queue
+        test_symmetric
+        test_ddp
     """,
     "compilers": """
         test_compiled_memory test_deepspeed_operators test_deferred_compiler
         test_kernels test_kernels_float64 test_kernels_step
-        test_portability_capture test_portability_engines test_portability_targets
-        test_symmetric_compiled
+        test_portability_capture test_portability_engines
         test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """
-        test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
-        test_account test_ask_page test_ask_page_browser test_fabric_flows test_fake_step
-        test_files_on_the_way test_fit_answers test_float8 test_host_optimizer
-        test_huggingface test_huggingface_refusals test_seconds_causes test_step_gains_suite
-        test_light_start test_light_transformers
-        test_layer_repetition test_layouts_suite test_leaf_spine_max_min test_leaf_spine_simulator
+        test_bf16_products test_checkpointing_policies test_congestion test_cpu_quota
+        test_account test_ask_page test_fabric_flows test_fake_step
+        test_fit_answers test_float8 test_host_optimizer
+        test_huggingface test_seconds_causes test_step_gains_suite
+        test_light_imports
+        test_layer_repetition test_layouts_suite test_leaf_spine_simulator
         test_llama_adapter
-        test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
-        test_largest_micro_batch test_losses_in_chunks test_memory_published test_mixture
-        test_pipeline_mesh test_published_models
+        test_config_fault test_limits_search test_lora
+        test_losses_in_chunks test_memory_published test_model
+        test_published_models
         test_real_configs test_reserved_memory test_room
-        test_stack test_steady_micro_batches test_techniques test_offload_dry_run
+        test_stack test_steady_micro_batches test_techniques
         test_offload_memory_estimates
-        test_optimizations test_optimizer_states test_precision_and_losses
+        test_optimizations test_optimizer_states
         test_search test_simulated_cuda
         test_user_model
     """,
@@ -55,7 +52,7 @@ STARTS = {
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
 
 
-FRESH = ("test_dataloader_other_peers",)
+FRESH = ("test_dataloader_peers",)
 """Files whose tests come before all others, in a worker in which nothing else has run: loaders fork it, and
 their processes have ended at once in one that had run other tests."""
 

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from marked import wait_for
 from small_config import config
 
 from harness.ask import engines, fit
@@ -19,7 +19,6 @@ from harness.ask.engines import DryRunChild, answer_of
 from harness.ask.words import FIT, question_from, words_of
 from harness.commands.entry import DONE, MISTAKE
 from harness.config.code_fingerprint import ROOT
-from harness.question import Question
 
 ENGINE = '''
 """An engine that does what the model's name says."""
@@ -43,17 +42,17 @@ def answers(request):
     peak = Peak(micro_batch_size=1, fits=True, allocated_B=1e9, reserved_B=1e9)
     points = Interval(1e9, 1e9, 1e9)
     memory = Memory(usable_B=4e9, room_B=3e9, allocated_B=points, reserved_B=points, peaks=(peak,))
-    yield Answer(verdict="fits", likely_fits=True, parameters=1e6, memory=memory)
-    if what == "killed_later":
-        os.kill(os.getpid(), 9)
-    if what == "hangs":
-        time.sleep(600)
-    yield Answer(verdict="fits", likely_fits=True, parameters=2e6, memory=memory)
+    for parameters in (1e6, 2e6):
+        yield Answer(verdict="fits", likely_fits=True, parameters=parameters, memory=memory)
+        if what == "killed_later":
+            os.kill(os.getpid(), 9)
+        if what == "hangs":
+            time.sleep(600)
 '''
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def made_up(tmp_path, monkeypatch):
     """Let an engine of this test answer, in a child all the same; return the folder of its models."""
     (tmp_path / "made_up_engine.py").write_text(ENGINE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -62,16 +61,16 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def model(folder: Path, name: str) -> str:
+def model(folder, name):
     """Return the word for a model whose name tells the engine what to do."""
     return f"model={Path(config(folder)).rename(folder / f'{name}.json')}"
 
 
-def question(folder: Path, name: str) -> Question:
+def question(folder, name):
     return question_from(words_of([model(folder, name)], FIT))
 
 
-def children() -> set[int]:
+def children():
     return {child.pid for child in psutil.Process().children()}
 
 
@@ -84,9 +83,7 @@ def children() -> set[int]:
         ("refuses", "no such model"),
     ],
 )
-def test_how_a_child_fails_is_one_line(
-    made_up: Path, name: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_a_child_fails_is_one_line(made_up, name, line, capsys):
     before = children()
     assert fit.main([model(made_up, name), "what_ifs=false", f"out={made_up / 'out'}"]) == MISTAKE
     assert capsys.readouterr().err == f"harness.fit: {line}\n"
@@ -94,19 +91,13 @@ def test_how_a_child_fails_is_one_line(
     assert not (made_up / "out").exists()
 
 
-def test_what_is_printed_in_the_child_is_no_answer(made_up: Path) -> None:
-    answer = answer_of(question(made_up, "prints"))
-    assert (answer.verdict, answer.parameters) == ("fits", 2e6)
-    assert answer.answer_s is not None
-    assert answer.why
-
-
-def test_a_child_answers_several_questions_and_a_lost_one_is_started_again(made_up: Path) -> None:
+def test_a_child_answers_several_questions_and_a_lost_one_is_started_again(made_up):
     before = children()
     with DryRunChild() as child:
         for name in ("plain", "refuses", "prints"):
             last = answer_of(question(made_up, name), child=child)
             assert last.verdict == ("refused" if name == "refuses" else "fits")
+        assert (last.parameters, bool(last.why)) == (2e6, True)  # what it prints is no answer
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
         reason = answer_of(question(made_up, "plain"), child=child).reason
@@ -116,7 +107,7 @@ def test_a_child_answers_several_questions_and_a_lost_one_is_started_again(made_
     assert children() == before
 
 
-def test_whoever_stops_listening_leaves_no_child(made_up: Path) -> None:
+def test_whoever_stops_listening_leaves_no_child(made_up):
     before = children()
     listening = engines.answers(question(made_up, "hangs"))
     assert next(listening).parameters == 1e6
@@ -124,56 +115,33 @@ def test_whoever_stops_listening_leaves_no_child(made_up: Path) -> None:
     assert children() == before
 
 
-def test_a_line_of_progress_is_printed_where_an_answer_takes_long(
-    made_up: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer_of(question(made_up, "plain"))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(engines, "PROGRESS_AFTER_S", 0.0)
-    answer_of(question(made_up, "plain"))
-    assert capsys.readouterr().err == "dry run of plain.json ...\n"
+def test_a_line_of_progress_is_printed_where_an_answer_takes_long(made_up, monkeypatch, capsys):
+    for after_s, line in ((600.0, ""), (0.0, "dry run of plain.json ...\n")):
+        monkeypatch.setattr(engines, "PROGRESS_AFTER_S", after_s)
+        answer_of(question(made_up, "plain"))
+        assert capsys.readouterr().err == line
 
 
-@pytest.mark.parametrize(("package", "extra"), [("torch", "train"), ("transformers", "hf")])
-def test_without_its_libraries_a_dry_run_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
-) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == package else name)
-    reason = answer_of(question(tmp_path, "plain")).reason
-    assert package in reason
-    assert f"throughput-harness[{extra}]" in reason
+def test_without_its_libraries_a_dry_run_names_the_extra(tmp_path, monkeypatch):
+    for package, extra in {"torch": "train", "transformers": "hf"}.items():
+        monkeypatch.setattr(engines, "find_spec", lambda name, lost=package: None if name == lost else name)
+        reason = answer_of(question(tmp_path, "plain")).reason
+        assert package in reason
+        assert f"throughput-harness[{extra}]" in reason
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder):
     """Start the command, which dry-runs a small model."""
-    given = [
-        f"model={config(folder)}",
-        "seq_len=64",
-        "device=560MB",
-        "what_ifs=false",
-        "techniques=[]",
-        *words,
-    ]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "-m", "harness.fit", *given, f"out={folder / 'out'}"],
-        cwd=ROOT,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
+    words = (
+        f"model={config(folder)} seq_len=64 device=560MB what_ifs=false techniques=[] out={folder / 'out'}"
     )
-
-
-def wait_for(condition: object, limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    command, pipe = [sys.executable, "-m", "harness.fit", *words.split()], subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", ["start", "request"])
-def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path, after: str) -> None:
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path, after):
     parent = started(tmp_path)
     try:
         process = psutil.Process(parent.pid)
@@ -191,7 +159,7 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path, after: str) -
 
 
 @pytest.mark.slow
-def test_two_processes_that_ask_the_same_at_once_both_answer(tmp_path: Path) -> None:
+def test_two_processes_that_ask_the_same_at_once_both_answer(tmp_path):
     both = [started(tmp_path), started(tmp_path)]
     (one, other) = [(process.communicate(timeout=250), process.returncode) for process in both]
     assert [status for _, status in (one, other)] == [DONE, DONE], (one, other)

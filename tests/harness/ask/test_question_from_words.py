@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from own_texts import MEGATRON, TITAN
@@ -12,34 +11,24 @@ from small_config import CONFIG, config
 from harness.ask.engines import choose
 from harness.ask.fit import folder_of
 from harness.ask.lines import devices_of, link_title
-from harness.ask.words import (
-    ADVISE,
-    COST,
-    FIT,
-    Mode,
-    question_from,
-    searching,
-    step_question,
-    words_of,
-)
+from harness.ask.words import ADVISE, COST, FIT, question_from, searching, step_question, words_of
 from harness.config.validation import ConfigError
-from harness.question import Question
 
 SEARCH = "every layout is tried"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "titan.toml").write_text(TITAN)
-    (tmp_path / "megatron.sh").write_text(MEGATRON)
-    (tmp_path / "accumulating.toml").write_text(
-        TITAN.replace("seq_len = 8192", "seq_len = 8192\nglobal_batch_size = 64")
-    )
-    config(tmp_path)
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("words")
+    (folder / "titan.toml").write_text(TITAN)
+    (folder / "megatron.sh").write_text(MEGATRON)
+    accumulating = TITAN.replace("seq_len = 8192", "seq_len = 8192\nglobal_batch_size = 64")
+    (folder / "accumulating.toml").write_text(accumulating)
+    config(folder)
+    return folder
 
 
-def asked(folder: Path, words: str, mode: Mode = FIT) -> Question:
+def asked(folder, words, mode=FIT):
     """Return the question of words, in which MODEL and FILE are in the folder."""
     given = words.replace("MODEL", f"model={folder / 'small.json'}").replace("FILE=", f"config={folder}/")
     read = question_from if mode is FIT else step_question
@@ -48,29 +37,19 @@ def asked(folder: Path, words: str, mode: Mode = FIT) -> Question:
 
 FIELDS = """
 MODEL | devices=1 assumption, seq_len=256 assumption, device=h100_80gb assumption, techniques=None assumption
-MODEL | sharing=ddp assumption
-MODEL devices=2 | devices=2 command devices, sharing=fsdp2 assumption, zero=3 assumption
-MODEL gpus=2 seq_len=64 | devices=2 command devices, seq_len=64 command seq_len
+MODEL gpus=2 seq_len=64 | devices=2 command devices, seq_len=64 command seq_len, sharing=fsdp2 assumption
 MODEL device=24gb | memory_B=24000000000.0 command device, device=h100_80gb assumption
 MODEL device=44.5GiB | memory_B=47781511168.0 command device
-MODEL device=A100_80GB | memory_B=None command device, device=a100_80gb command device
 MODEL compiled=true fused_loss=true | compile=True command compiled, fused_loss=True command
 MODEL recompute=full precision=fp8 | recompute=full command, precision=fp8 command precision
-MODEL recompute_modules=[mlp] | recompute=selective command
-MODEL techniques=[] | techniques=() command techniques
 MODEL devices=16 layout=tp8,pp:2 | tp=8 command layout, pp=2 command layout, zero=1 assumption
-MODEL devices=16 layout=tp8 | program=megatron assumption, sequence_parallel=True assumption
-MODEL devices=16 layout={tp:8} program=torchtitan | tp=8 command layout, program=torchtitan command program
-MODEL devices=16 layout={tp:8} program=torchtitan | sharing=fsdp2 assumption
+MODEL devices=16 layout={tp:8} program=torchtitan | tp=8 command layout, sharing=fsdp2 assumption
 MODEL devices=16 layout=zero:0,sequence_parallel:0 | zero=0 command, sequence_parallel=False command
-MODEL devices=16 layout=search | search=True command layout
 model=Llama-3.2-1B | model_name=Llama-3.2-1B command model, seq_len=2048 assumption
 MODEL seq_len=128 tokens_per_batch=512k | global_batch_size=4096 command tokens_per_batch
-MODEL global_batch_size=12 | global_batch_size=12 command global_batch_size
+MODEL seq_len=8192 tokens_per_batch=4M | global_batch_size=512 command tokens_per_batch
 FILE=titan.toml devices=16 | tp=2 key parallelism.tensor_parallel_degree, pp=1 default torchtitan v0.2.2
-FILE=titan.toml devices=16 | recompute=full key activation_checkpoint.mode, seq_len=8192 key training.seq_len
-FILE=titan.toml devices=16 recompute=none seq_len=4096 | recompute=none command recompute
-FILE=titan.toml devices=16 recompute=none seq_len=4096 | seq_len=4096 command seq_len, micro_batch_size=2 key
+FILE=titan.toml devices=16 seq_len=4096 | recompute=full key activation_checkpoint.mode, seq_len=4096 command
 FILE=titan.toml devices=16 layout=pp:2 | tp=1 command layout, pp=2 command, zero=3 key
 FILE=titan.toml devices=16 MODEL | model_name=small.json command model, tp=2 key, seq_len=8192 key
 FILE=megatron.sh global_batch_size=512 | global_batch_size=512 command, devices=32 key, zero=1 key
@@ -79,12 +58,12 @@ FILE=megatron.sh | virtual_stages=4 key, sequence_parallel=False, recompute=sele
 """Words, and fields with their values and where these come from."""
 
 
-def rows(table: str) -> list[list[str]]:
+def rows(table):
     return [line.split(" | ") for line in table.strip().splitlines()]
 
 
 @pytest.mark.parametrize(("words", "fields"), rows(FIELDS))
-def test_each_field_has_its_value_and_where_it_comes_from(folder: Path, words: str, fields: str) -> None:
+def test_each_field_has_its_value_and_where_it_comes_from(folder, words, fields):
     question = asked(folder, words)
     for field in fields.split(", "):
         given, _, origin = field.partition(" ")
@@ -93,14 +72,15 @@ def test_each_field_has_its_value_and_where_it_comes_from(folder: Path, words: s
         assert " ".join(question.origin(name)).startswith(origin), name
 
 
-def test_recipes_are_the_fields_that_they_change(folder: Path) -> None:
+def test_recipes_are_the_fields_that_they_change(folder):
     assert asked(folder, "MODEL offload=parameters").offload == ("optimizer", "parameters")
-    assert asked(folder, "MODEL recompute_modules=[mlp,layernorm]").recompute_modules == ("mlp", "layernorm")
+    recomputed = asked(folder, "MODEL recompute_modules=[mlp,layernorm]")
+    assert (recomputed.recompute, recomputed.recompute_modules) == ("selective", ("mlp", "layernorm"))
     listed = asked(folder, "MODEL techniques=[mixed_precision] optimizer=muon").techniques
     assert listed == (("mixed_precision", {}), ("optimizer", {"name": "muon"}))
 
 
-def test_the_model_is_that_of_its_file_or_of_its_published_shape(folder: Path) -> None:
+def test_the_model_is_that_of_its_file_or_of_its_published_shape(folder):
     assert asked(folder, "MODEL").config == CONFIG
     published = asked(folder, "model=meta-llama/Llama-3.2-1B")
     assert (published.config or {})["hidden_size"] == 2048
@@ -112,49 +92,26 @@ def test_the_model_is_that_of_its_file_or_of_its_published_shape(folder: Path) -
     assert asked(folder, f"model={own}").model_name == "own/config.json"
 
 
-@pytest.mark.parametrize("mode", [ADVISE, COST], ids=["advise", "cost"])
 @pytest.mark.parametrize(
     ("link", "rate_B_per_s", "network"),
-    [
-        ("400gbit", 50e9, "infiniband"),
-        ("400Gbps", 50e9, "infiniband"),
-        ("3.2tbit/node", 50e9, "infiniband"),
-        ("3200gbit/node,efa", 50e9, "efa"),
-        ("10gbit", 1.25e9, "infiniband"),
-    ],
+    [("400Gbps", 50e9, "infiniband"), ("3.2tbit/node,efa", 50e9, "efa"), ("10gbit", 1.25e9, "infiniband")],
 )
-def test_links_are_rates_per_gpu_in_bits(
-    folder: Path, mode: Mode, link: str, rate_B_per_s: float, network: str
-) -> None:
-    question = asked(folder, f"MODEL gpus=16 link={link}", mode)
-    assert (question.network_B_per_s, question.network) == (pytest.approx(rate_B_per_s), network)
-    assert question.origin("network_B_per_s") == ("command", "link")
-    four = asked(folder, "MODEL gpus=16 gpus_per_node=4 link=1600gbit/node", mode)
+def test_links_are_rates_per_gpu_in_bits(folder, link, rate_B_per_s, network):
+    for mode in (ADVISE, COST):
+        question = asked(folder, f"MODEL gpus=16 link={link}", mode)
+        assert (question.network_B_per_s, question.network) == (pytest.approx(rate_B_per_s), network)
+        assert question.origin("network_B_per_s") == ("command", "link")
+    assert devices_of(asked(folder, "MODEL device=44.5GiB")) == "device of 44.5 GiB"
+    four = asked(folder, "MODEL gpus=16 gpus_per_node=4 link=1600gbit/node", ADVISE)
     assert link_title(four) == "400 Gbit/s per GPU"
 
 
-@pytest.mark.parametrize(("tokens", "sequences"), [("4M", 512), ("4194304", 512), ("512k", 64), ("1M", 128)])
-def test_a_batch_in_tokens_is_one_in_sequences(folder: Path, tokens: str, sequences: int) -> None:
-    question = asked(folder, f"MODEL gpus=16 seq_len=8192 tokens_per_batch={tokens}", ADVISE)
-    assert question.global_batch_size == sequences
-
-
-def test_sizes_are_shown_as_they_were_given(folder: Path) -> None:
-    for size in ("24 GB", "44.5 GiB", "0.56 GB"):
-        question = asked(folder, f"MODEL device={size.replace(' ', '')}")
-        assert devices_of(question) == f"device of {size}"
-    assert asked(folder, "MODEL device=560MB").memory_B == 560e6
-
-
-def test_seconds_are_those_of_every_layout_where_none_is_given(folder: Path) -> None:
+def test_seconds_are_those_of_every_layout_where_none_is_given_on_a_files_devices(folder):
     question = asked(folder, "MODEL gpus=16", ADVISE)
     assert question.search
     assert question.origin("search") == ("assumption", SEARCH)
     assert not asked(folder, "MODEL gpus=16 layout=tp:2", ADVISE).search
     assert not asked(folder, "FILE=titan.toml gpus=16", ADVISE).search
-
-
-def test_seconds_take_the_devices_of_a_file_or_ask_for_them(folder: Path) -> None:
     assert asked(folder, "FILE=megatron.sh", ADVISE).devices == 32
     with pytest.raises(ConfigError, match="devices is missing"):
         asked(folder, "FILE=titan.toml", ADVISE)
@@ -164,9 +121,7 @@ def test_seconds_take_the_devices_of_a_file_or_ask_for_them(folder: Path) -> Non
     ("file", "batch"),
     [("titan.toml", 2 * 8), ("accumulating.toml", 64), ("megatron.sh", 256)],
 )
-def test_the_other_layouts_of_a_file_have_its_recipe_batch_and_devices(
-    folder: Path, file: str, batch: int
-) -> None:
+def test_the_other_layouts_of_a_file_have_its_recipe_batch_and_devices(folder, file, batch):
     """Without accumulation a batch is micro-batch 2 on the 16 / tp 2 ranks."""
     question = asked(folder, f"FILE={file} gpus={32 if file == 'megatron.sh' else 16}", ADVISE)
     others = searching(question)
@@ -182,33 +137,19 @@ ENGINES = """
 MODEL | dry run | fake tensors
 MODEL devices=8 | dry run | fake tensors
 MODEL devices=8 techniques=[fsdp2] | dry run | techniques=
-MODEL devices=8 program=deepspeed | dry run | fake tensors
 MODEL devices=8 program=megatron | account | megatron
-MODEL devices=8 program=nanotron | account | nanotron
 MODEL devices=8 layout=tp:2 | account | layout
-MODEL devices=8 layout=dp:8 | account | layout
 MODEL devices=8 layout=search | account | layout
 FILE=titan.toml devices=16 | account | tp 2
-FILE=titan.toml devices=16 layout=dp:16 | account | layout
-FILE=megatron.sh | account | tp 4 × pp 2
 FILE=titan.toml devices=16 | step time | seconds
-MODEL devices=8 | step time | seconds
 """
 """Words, the engine that is chosen, and a part of why."""
 
 
-@pytest.mark.parametrize(("words", "engine", "why"), rows(ENGINES))
-def test_the_engine_is_chosen_by_the_question_and_says_why(
-    folder: Path, words: str, engine: str, why: str
-) -> None:
-    chosen, reason = choose(asked(folder, words), seconds=engine == "step time")
-    assert chosen == engine
-    assert why in reason
-
-
-def test_equal_questions_share_a_folder_and_others_do_not(folder: Path) -> None:
-    one, same, other = (
-        folder_of(asked(folder, f"MODEL seq_len={tokens}"), "out") for tokens in (64, 64, 128)
-    )
-    assert one == same
-    assert one != other
+def test_the_engine_is_chosen_by_the_question_and_says_why(folder):
+    for words, engine, why in rows(ENGINES):
+        chosen, reason = choose(asked(folder, words), seconds=engine == "step time")
+        assert chosen == engine, words
+        assert why in reason
+    one, same, other = (folder_of(asked(folder, f"MODEL seq_len={n}"), "out") for n in (64, 64, 128))
+    assert one == same != other

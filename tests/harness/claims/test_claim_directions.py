@@ -12,7 +12,7 @@ from harness.config.run import load
 UNITS = {"peak_memory": "B", "memory": "B", "sm_clock": "Hz", "throughput": "token/s"}
 
 CASES = [
-    ("fsdp_versions", "lower_peak", "baseline", "fsdp2", 0.975, "exceeds"),
+    ("fsdp_versions", "lower_peak", "baseline", "fsdp2", 0.975, "exceeds"),  # a higher peak is no lower one
     ("fsdp_versions", "higher_clocks", "baseline", "fsdp2", 1.2, "falls short"),
     ("dataloader", "memory", "baseline", "disaggregated", 1 / 13.5, "falls short"),
     ("dataloader", "throughput", "baseline", "disaggregated_balanced", 4.5, "falls short"),
@@ -43,7 +43,3 @@ def outcomes(suite, claim_id, before, after, factor):
 def test_a_claimed_gain_holds_and_its_inverse_does_not(suite, claim_id, before, after, factor, otherwise):
     assert outcomes(suite, claim_id, before, after, factor) == {"holds"}
     assert outcomes(suite, claim_id, before, after, 1 / factor) == {otherwise}
-
-
-def test_a_peak_of_fsdp2_that_is_higher_is_no_lower_peak():
-    assert outcomes("fsdp_versions", "lower_peak", "baseline", "fsdp2", 1.07) == {"exceeds"}

@@ -1,42 +1,22 @@
 """The claims data: read whole, refused in one line where wrong, true to the paper and its arithmetic."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from dataclasses import FrozenInstanceError
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from synthetic import claim as claim_of
+from refusals import mistaken
 
 from harness.claims.load import CLAIM, CONF, FILE, INTERPRETATION, load_claims
 from harness.claims.published import DOCUMENT, NO_SOURCE, STATEMENT
-from harness.config.validation import ConfigError
 from harness.records import UNITS
 
-GOOD = {
-    "suite": "invented",
-    "claims": [
-        {
-            "id": "first",
-            "quoted": "100 B",
-            "quoted_by": "Table 0",
-            "value": 100,
-            "unit": "B",
-            "relation": "about",
-            "tolerance": 0.1,
-            "conditions": {"device": "cuda"},
-            "requires": {"device_memory_B": 80e9},
-            "source": "somewhere/first",
-            "interpretations": [
-                {"name": "r", "metric": "m", "method": "y", "workload": "w_small", "variant": "o", "text": ""}
-            ],
-        }
-    ],
-}  # fmt: skip
+GOOD = """
+suite: invented
+claims:
+  - {id: first, quoted: 100 B, quoted_by: Table 0, value: 100, unit: B, relation: about, tolerance: 0.1,
+     conditions: {device: cuda}, requires: {device_memory_B: 8.0e+10}, source: somewhere/first,
+     interpretations: [{name: r, metric: m, method: y, workload: w_small, variant: o, text: ""}]}
+"""
 SOURCES = """
 somewhere: {cite: a place, provenance: stated, says: {first: {text: It is so.}}}
 """
@@ -49,13 +29,10 @@ workloads:
   other: {num_hidden_layers: 6, optimizer: adamw, device_memory_B: "${hardware.memory_B}", source: here}
 """
 
-Edit = Callable[[dict[str, Any], dict[str, Any]], object]
 
-
-def load(conf: Path, edit: Edit | None = None) -> Any:
-    data = yaml.safe_load(yaml.safe_dump(GOOD))
-    if edit:
-        edit(data, data["claims"][0])
+def load(conf, edit=lambda data, claim: None):
+    data = yaml.safe_load(GOOD)
+    edit(data, data["claims"][0])
     for folder in ("claims", "suite/invented", "report"):
         (conf / folder).mkdir(parents=True, exist_ok=True)
     (conf / "claims/invented.yaml").write_text(yaml.safe_dump(data))
@@ -67,48 +44,29 @@ def load(conf: Path, edit: Edit | None = None) -> Any:
     return load_claims("invented", conf, "toy.toy_suites")
 
 
-def test_a_good_file_is_read(tmp_path: Path) -> None:
+def test_a_claim_is_about_the_workload_as_the_suite_declares_it(tmp_path):
+    """Nothing is copied: what the hardware gives and where it was taken from is left out."""
     (claim,) = load(tmp_path)
     assert (claim.value, claim.unit, claim.source, claim.provenance) == (100.0, "B", "a place", "stated")
     assert (claim.verbatim, claim.misquoted, claim.source_says) == (True, "", "It is so.")
-    assert claim.interpretations[0].divide_by == ""
-    with pytest.raises(FrozenInstanceError):
-        claim.value = 1.0
-
-
-def test_a_claim_is_about_the_workload_as_the_suite_declares_it(tmp_path: Path) -> None:
-    """Nothing is copied: what the hardware gives and where it was taken from is left out."""
-    (claim,) = load(tmp_path)
-    assert claim.interpretations[0].requires == {
-        "num_hidden_layers": 2,
-        "optimizer": "adamw",
-        "learning_rate": 1e9,
-        "device_memory_B": 80e9,
-    }
-    assert claim.interpretations[0].defaults == {"bias": False, "ranks": 2}
-
-
-def test_a_field_on_which_no_claim_depends_is_not_required(tmp_path: Path) -> None:
+    (only,) = claim.interpretations
+    shape = {"num_hidden_layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
+    assert only.requires == {**shape, "learning_rate": 1e9}
+    assert only.defaults == {"bias": False, "ranks": 2}
+    assert (only.divide_by, only.order, only.variants) == ("", (), ("o",))
     (claim,) = load(tmp_path, lambda d, c: d.update(ignore_fields=["ranks", "learning_rate"]))
     (only,) = claim.interpretations
-    assert set(only.requires) | set(only.defaults) == {
-        "num_hidden_layers", "optimizer", "device_memory_B", "bias"
-    }  # fmt: skip
+    assert (only.requires, only.defaults) == (shape, {"bias": False})
+    assert load_claims("without", tmp_path) == ()
 
 
-def test_interpretations_are_generated_over_workloads_and_variants(tmp_path: Path) -> None:
-    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
-        claim["interpretations"] = [
-            {
-                "metric": "m",
-                "workloads": ["w_*"],
-                "variants": ["o", "p.x", "p.y"],
-                "text": "{workload} by {variant}",
-            },
-            {"metric": "m", "workloads": ["other"], "variant": "o", "text": "T"},
-        ]
-
-    (claim,) = load(tmp_path, edit)
+def test_interpretations_are_generated_over_workloads_and_variants(tmp_path):
+    each = {"metric": "m", "workloads": ["w_*"], "text": "{workload} by {variant}"}
+    several = [
+        {**each, "variants": ["o", "p.x", "p.y"]},
+        {"metric": "m", "workloads": ["other"], "variant": "o", "text": "T"},
+    ]
+    (claim,) = load(tmp_path, lambda d, c: c.update(interpretations=several))
     found = [(one.workload, one.variant, one.name, one.text) for one in claim.interpretations]
     assert found == [
         ("w_small", "o", "Small, The other", "Small by The other"),
@@ -122,71 +80,39 @@ def test_interpretations_are_generated_over_workloads_and_variants(tmp_path: Pat
     assert claim.interpretations[-1].requires["num_hidden_layers"] == 6
 
 
-def test_a_range_and_a_ratio_are_read(tmp_path: Path) -> None:
-    (claim,) = load(tmp_path, ranged)
-    assert (claim.relation, claim.value, claim.upper, claim.tolerance) == ("range", 1.3, 2.0, 0.0)
-    assert claim.accepted == (1.3, 2.0)
-    assert claim.interpretations[0].relative_to == "baseline"
+INCREASING = {"relation": "increasing", "unit": "1", "value": 1.0}
 
 
-def ranged(_: dict[str, Any], claim: dict[str, Any], ends: object = (1.3, 2)) -> None:
+def ranged(_, claim, ends=(1.3, 2)):
     for name in ("relation", "value", "tolerance"):
         del claim[name]
     claim.update(unit="1", range=list(ends) if isinstance(ends, tuple) else ends)
     claim["interpretations"][0]["relative_to"] = "baseline"
 
 
-@pytest.mark.parametrize(
-    ("relation", "accepted"),
-    [
-        ("about", (90.0, 110.0)),
-        ("at_least", (90.0, math.inf)),
-        ("at_most", (-math.inf, 110.0)),
-        ("up_to", (1.0, 110.0)),
-        ("increasing", (90.0, math.inf)),
-    ],
-)
-def test_each_relation_accepts_a_band(relation: str, accepted: tuple[float, float]) -> None:
-    found = claim_of(100.0, relation=relation, tolerance=0.1, unit="1").accepted
-    assert found == pytest.approx(accepted)
-
-
-INCREASING = {"relation": "increasing", "unit": "1", "value": 1.0}
-
-
-def ordered(claim: dict[str, Any], order: Any, **more: Any) -> None:
+def ordered(claim, order, **more):
     """Turn the good claim into one of an order."""
     claim.update(INCREASING)
     del claim["tolerance"], claim["interpretations"][0]["variant"]
     claim["interpretations"][0].update(order=order, **more)
 
 
-def test_an_order_of_variants_is_read_and_needs_no_tolerance(tmp_path: Path) -> None:
+def test_a_range_a_ratio_and_an_order_are_read(tmp_path):
+    (claim,) = load(tmp_path, ranged)
+    assert (claim.relation, claim.value, claim.upper, claim.tolerance) == ("range", 1.3, 2.0, 0.0)
+    assert claim.accepted == (1.3, 2.0)
+    assert claim.interpretations[0].relative_to == "baseline"
     (claim,) = load(tmp_path, lambda _, c: ordered(c, ["low", "moderate", "high"]))
     assert (claim.relation, claim.value, claim.unit, claim.tolerance) == ("increasing", 1.0, "1", 0.0)
     (only,) = claim.interpretations
     assert only.order == only.variants == ("low", "moderate", "high")
     assert only.requires["num_hidden_layers"] == 2
-    (claim,) = load(tmp_path)
-    assert (claim.interpretations[0].order, claim.interpretations[0].variants) == ((), ("o",))
-
-
-def test_an_order_may_ask_for_more_than_merely_more(tmp_path: Path) -> None:
-    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
-        ordered(claim, ["a", "b"])
-        claim.update(value=1.25, tolerance=0.2)
-
-    (claim,) = load(tmp_path, edit)
+    (claim,) = load(tmp_path, lambda _, c: [ordered(c, ["a", "b"]), c.update(value=1.25, tolerance=0.2)])
     assert (claim.value, claim.tolerance) == (1.25, 0.2)
 
 
-def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
-    assert load_claims("invented", tmp_path) == ()
-
-
-def first(claim: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = claim["interpretations"][0]
-    return found
+def first(claim):
+    return claim["interpretations"][0]
 
 
 @pytest.mark.parametrize(
@@ -194,46 +120,31 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d, c: c.update(vaule=1), ["claims[0] (first).vaule", "did you mean value"]),
         (lambda d, c: c.pop("value"), ["claims[0] (first).value", "missing", "range"]),
-        (lambda d, c: c.pop("relation"), ["claims[0] (first).relation", "missing", "range"]),
-        (lambda d, c: c.update(value="many"), ["(first).value"]),
         (lambda d, c: c.update(value=0), ["(first).value", "above 0"]),
-        (lambda d, c: c.update(unit="GB"), ["(first).unit", "B/s"]),
-        (lambda d, c: (c.pop("unit"), c.update(relation="up_to", value=0.5)), ["(first).value", "above 1"]),
+        (lambda d, c: c.update(value="many"), ["(first).value"]),
+        (lambda d, c: c.update(relation="up_to", unit="1", value=1), ["(first).value", "above 1"]),
         (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
         (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
         (lambda d, c: c.update(source="somewhere/frist"), ["(first).source", "mean somewhere/first"]),
-        (lambda d, c: c.update(source=["none", 7]), ["(first).source", "DOCUMENT/STATEMENT"]),
-        (lambda d, c: c.update(source=[]), ["(first).source", "DOCUMENT/STATEMENT"]),
         (lambda d, c: c.update(source=["none", "none"]), ["(first).source", "'none' is given twice"]),
+        (lambda d, c: c.update(source=["none", 7]), ["(first).source", "DOCUMENT/STATEMENT"]),
+        (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
         (lambda d, c: c.pop("source"), ["(first).source", "missing"]),
-        (lambda d, c: c.update(source_says="It is not."), ["(first).source_says", "no such name"]),
         (lambda d, c: c.update(verbatim="no"), ["(first).verbatim", "true or false"]),
         (lambda d, c: c.update(interpretations=[]), ["(first).interpretations", "none"]),
-        (lambda d, c: first(c).pop("metric"), ["interpretations[0].metric", "missing"]),
         (lambda d, c: c["interpretations"].append(first(c)), ["interpretations", "'r' is given twice"]),
-        (lambda d, c: c["interpretations"].append("a word"), ["interpretations[1]", "expected KEY: VALUE"]),
-        (lambda d, c: d["claims"].append(c), ["'first' is given twice"]),
-        (lambda d, c: d["claims"].append(7), ["claims[1]", "expected KEY: VALUE"]),
         (lambda d, c: d.update(ignore_fields=["rank"]), ["ignore_fields", "'rank'"]),
         (lambda d, c: first(c).update(workload="w_smal"), ["interpretations[0].workload", "mean w_small"]),
         (lambda d, c: first(c).update(workloads=["w_*"]), ["interpretations[0]", "workload, or workloads"]),
-        (lambda d, c: first(c).pop("workload"), ["interpretations[0]", "workload, or workloads"]),
         (
             lambda d, c: (first(c).pop("workload"), first(c).update(workloads=["v*"])),
             ["interpretations[0].workload", "'v*'", "w_small"],
         ),
-        (
-            lambda d, c: (first(c).pop("workload"), first(c).update(workloads=["w_*"])),
-            ["interpretations", "'r' is given twice"],
-        ),
         (lambda d, c: first(c).update(text="{model} runs"), ["interpretations[0].text", "{workload}"]),
-        (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
         (lambda d, c: c.update(range=[1, 2]), ["(first)", "range and relation"]),
         (lambda d, c: ranged(d, c, (2, 1.3)), ["(first).range", "[LOW, HIGH]"]),
-        (lambda d, c: ranged(d, c, (1.3,)), ["(first).range", "[LOW, HIGH]"]),
         (lambda d, c: ranged(d, c, (0, 2)), ["(first).range", "above 0"]),
         (lambda d, c: ranged(d, c, ("a", "b")), ["(first).range", "two numbers"]),
-        (lambda d, c: ranged(d, c, 2), ["(first).range", "a list"]),
         (lambda d, c: first(c).update(relative_to="b"), ["(first).unit", "B", "'r' is a ratio"]),
         (
             lambda d, c: first(c).update(relative_to="b", divide_by="p"),
@@ -243,24 +154,17 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
             lambda d, c: (c.update(unit="1"), first(c).update(relative_to="b", stat="min")),
             ["interpretations[0]", "stat min and relative_to"],
         ),
-        (lambda d, c: first(c).update(stat="worst"), ["interpretations[0].stat", "worst", "min", "max"]),
         (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
         (lambda d, c: c.update(relation="up_to"), ["(first).unit", "B", "expected 1"]),
-        (lambda d, c: c.update(relation="up_to", unit="1", value=1), ["(first).value", "above 1"]),
         (lambda d, c: first(c).pop("variant"), ["interpretations[0]", "variant, or variants"]),
-        (lambda d, c: first(c).update(variants=["o"]), ["interpretations[0]", "variant, or variants"]),
-        (lambda d, c: ordered(c, ["a"]), ["interpretations[0].order", "['a']", "at least two variants"]),
-        (lambda d, c: ordered(c, []), ["interpretations[0].order", "at least two variants"]),
         (lambda d, c: ordered(c, "ab"), ["interpretations[0].order", "'ab'", "a list"]),
-        (lambda d, c: ordered(c, ["a", 2]), ["interpretations[0].order", "at least two variants"]),
+        (lambda d, c: ordered(c, ["a"]), ["interpretations[0].order", "['a']", "at least two variants"]),
         (lambda d, c: ordered(c, ["a", "b", "a"]), ["interpretations[0].order", "'a' is given twice"]),
         (lambda d, c: ordered(c, ["a", "b"], variant="a"), ["interpretations[0]", "order and variant"]),
         (
             lambda d, c: ordered(c, ["a", "b"], relative_to="c"),
             ["interpretations[0]", "order and relative_to"],
         ),
-        (lambda d, c: ordered(c, ["a", "b"], divide_by="p"), ["order and divide_by are both given"]),
-        (lambda d, c: ordered(c, None), ["interpretations[0].order"]),
         (lambda d, c: c.update(INCREASING, tolerance=0), ["interpretations[0]", "order", "keep order"]),
         (lambda d, c: first(c).update(order=["a", "b"]), ["order", "relation increasing alone"]),
         (lambda d, c: [ordered(c, ["a", "b"]), c.update(unit="B")], ["(first).unit", "B", "expected 1"]),
@@ -273,32 +177,21 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
         (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
     ],
 )
-def test_a_mistake_is_one_line_that_names_its_place(edit: Edit, words: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        load(tmp_path, edit)
-    text = str(error.value)
-    assert "\n" not in text
+def test_a_mistake_is_one_line_that_names_its_place(edit, words, tmp_path):
+    text = mistaken(lambda: load(tmp_path, edit), "invented.yaml")
     assert text.startswith("invented.yaml")
-    for part in words:
-        assert part in text
+    assert [part for part in words if part not in text] == []
 
 
-@pytest.mark.parametrize(
-    "text", ["claims: [", "- a list", "\x00", "!!python/object/apply:os.system ['true']"]
-)
-def test_a_file_that_is_no_claims_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_claims_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "claims").mkdir()
-    (tmp_path / "claims/invented.yaml").write_text(text)
-    with pytest.raises(ConfigError) as error:
-        load_claims("invented", tmp_path)
-    assert "\n" not in str(error.value)
+    for text in ("claims: [", "- a list", "\x00", "!!python/object/apply:os.system ['true']"):
+        (tmp_path / "claims/invented.yaml").write_text(text)
+        mistaken(lambda: load_claims("invented", tmp_path), "invented.yaml")
 
 
-SUITES = sorted(path.stem for path in (CONF / "claims").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_claim_says_what_its_source_says(suite: str) -> None:
+@pytest.mark.parametrize("suite", sorted(path.stem for path in (CONF / "claims").glob("*.yaml")))
+def test_every_claim_says_what_its_source_says(suite):
     for claim in load_claims(suite):
         assert claim.source_says
         assert bool(claim.source) == (claim.source_says != NO_SOURCE)
@@ -318,7 +211,7 @@ PAPER_TABLE_I = {
 }
 
 
-def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
+def test_table_1_is_the_papers_and_its_own_arithmetic():
     claims = {claim.id: claim for claim in load_claims("memory")}
     for workload, (parameters, gigabytes, gpus) in PAPER_TABLE_I.items():
         memory = claims[f"table_1_{workload}_memory"]
@@ -329,24 +222,15 @@ def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
         assert {one.workload for one in (*memory.interpretations, *count.interpretations)} == {workload}
 
 
-def test_both_interpretations_of_checkpointing_are_tried() -> None:
-    for claim in load_claims("memory"):
-        variants = {variant for one in claim.interpretations for variant in one.variants}
-        assert any("checkpointed" in variant for variant in variants), claim.id
-        assert any("checkpointed" not in variant for variant in variants), claim.id
-
-
-def test_a_claim_about_a_gpu_states_its_device() -> None:
-    assert all(claim.conditions.get("device") == "cuda" for claim in load_claims("memory"))
-
-
-def test_a_count_of_gpus_says_of_which_memory() -> None:
+def test_claims_of_the_paper_try_both_interpretations_and_state_their_device_and_its_memory():
     counts = ("gpus", "ranks_needed", "ranks_needed_power_of_two")
     for claim in load_claims("memory"):
+        variants = {variant for one in claim.interpretations for variant in one.variants}
+        assert {"checkpointed" in variant for variant in variants} == {True, False}, claim.id
+        assert claim.conditions.get("device") == "cuda"
         for one in claim.interpretations:
-            due = {"device_memory_B": 80e9} if one.metric in counts else {}
-            found = {name: v for name, v in one.requires.items() if name == "device_memory_B"}
-            assert found == due, (claim.id, one.name)
+            due = 80e9 if one.metric in counts else None
+            assert one.requires.get("device_memory_B") == due, (claim.id, one.name)
 
 
 def documented(heading: str) -> dict[str, str]:
@@ -367,19 +251,13 @@ def documented(heading: str) -> dict[str, str]:
         ("An interpretation", INTERPRETATION),
     ],
 )
-def test_the_documentation_describes_each_key_and_no_other(heading: str, schema: Any) -> None:
+def test_the_documentation_describes_each_key_and_no_other(heading, schema):
     rows = documented(heading)
     assert list(rows) == list(schema)
     for key, field in schema.items():
-        missing = [
-            one for one in field.get("one_of", ()) if f"`{one}`" not in rows[key] and key != "relation"
-        ]
-        assert not missing, f"{key}: {missing}"
-
-
-def test_the_documentation_describes_each_relation() -> None:
+        if key != "relation":
+            assert not [one for one in field.get("one_of", ()) if f"`{one}`" not in rows[key]], key
     page = (CONF.parent / "docs/extend/claims-language.md").read_text(encoding="utf-8")
     table = page.partition("| relation | accepted |")[2].partition("\n\n")[0]
-    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == CLAIM["relation"][
-        "one_of"
-    ]
+    relations = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert relations == CLAIM["relation"]["one_of"]

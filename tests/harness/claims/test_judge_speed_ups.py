@@ -1,100 +1,155 @@
-"""Speed-ups before the judge: one variant against another, round by round."""
-
-from __future__ import annotations
+"""Speed-ups: the one way from records to a ratio, what it rests on, and what the judge makes of it."""
 
 import math
 
 import pytest
 from judged import one
+from scipy import stats
 from synthetic import claim, made
 
-from harness.claims.model import Claim, Difference
-from harness.records import Record
+from harness.claims.model import Difference
+from harness.claims.values import NoPairsError, compare, inverse
+from harness.report.comparison import Comparison
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to both variants of a round
 
 
-def times(variant: str, factors: tuple[float, ...], **more: object) -> list[Record]:
+def record(variant, samples, repeat=0, **more):
+    figures = {("time", "warm"): ("s", "measured", samples)}
+    return made("small", variant, figures, repeat=repeat, **more)
+
+
+def times(variant, factors, **more):
     """Return one record per process: the drift, shifted per process, times its factor."""
-    records = []
-    for repeat, factor in enumerate(factors):
-        samples = tuple(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT)
-        figures = {("time", "warm"): ("s", "measured", samples)}
-        records.append(made("small", variant, figures, repeat=repeat, **more))  # type: ignore[arg-type]
-    return records
+    return [
+        record(variant, tuple(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT), repeat, **more)
+        for repeat, factor in enumerate(factors)
+    ]
 
 
-def speed_up(value: float = 2.0, upper: float | None = 3.0, **more: object) -> Claim:
-    relation = "about" if upper is None else "range"
-    return claim(value, relation=relation, tolerance=0.0, upper=upper, unit="1", metric="time", method="warm",
-                 variant="fast", relative_to="baseline", **more)  # type: ignore[arg-type]  # fmt: skip
+def ratio_of(ours, base, **more):
+    return compare(ours, base, "time", "warm", **more)
 
 
 BASE = times("baseline", (1.0,) * 4)
 
 
-def test_a_speed_up_is_the_other_variants_time_over_the_own_whatever_drifts() -> None:
-    verdict = one(speed_up(), *BASE, *times("fast", (0.4,) * 4))
-    assert verdict.outcome == "holds"
-    assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((2.5, 2.5, 2.5))
-    assert verdict.cell == "invented-small-fast-0"
-    assert (verdict.basis, verdict.processes, verdict.samples) == ("pairs", 4, 32)
-
-
-def test_the_interval_of_a_speed_up_against_a_t_test_of_its_processes() -> None:
+def test_rounds_of_several_processes_are_pairs_with_an_interval_of_the_processes():
     """Every round of a process has the same ratio, so the processes' log ratios are all there is."""
-    from scipy import stats
-
-    factors = (0.38, 0.42, 0.40, 0.41)
-    verdict = one(speed_up(), *BASE, *times("fast", factors))
-    logs = [-math.log(factor) for factor in factors]
+    shares = (0.5, 0.52, 0.49, 0.51)
+    found = ratio_of(times("fast", shares), BASE)
+    logs = [math.log(share) for share in shares]
     low, high = stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=stats.sem(logs))
-    assert verdict.low == pytest.approx(math.exp(low))
-    assert verdict.high == pytest.approx(math.exp(high))
-    assert verdict.ours == pytest.approx(math.exp(sum(logs) / 4))
+    expected = (math.exp(sum(logs) / 4), math.exp(low), math.exp(high), 4, 4 * len(DRIFT))
+    assert found[:5] == pytest.approx(expected)
+    assert (found.basis, found.left_out) == ("pairs", 0)
+    assert inverse(found)[:3] == pytest.approx(ratio_of(BASE, times("fast", shares))[:3])
 
 
-def test_a_mean_speed_up_has_every_round_in_it() -> None:
-    """Of eight draws two gain nothing, which a middle leaves out; against a t test of all."""
-    from scipy import stats
+def test_one_process_is_compared_by_its_ranges_where_more_are_asked_for():
+    ours, base = times("fast", (0.5,)), BASE[:1]
+    assert ratio_of(ours, base).basis == "pairs"
+    expected = (0.5, 0.5 * 0.9 / 1.7, 0.5 * 1.7 / 0.9)
+    found = ratio_of(ours, base, least_processes=2)
+    assert (found.basis, found[:3]) == ("ranges", pytest.approx(expected))
 
-    factors = (0.5,) * 6 + (1.0,) * 2
-    fast = {("time", "warm"): ("s", "measured", tuple(x * f for x, f in zip(DRIFT, factors, strict=True)))}
-    base = {("time", "warm"): ("s", "measured", DRIFT)}
-    records = [made("small", "fast", fast), made("small", "baseline", base)]
-    verdict = one(speed_up(stat="mean"), *records)
-    logs = [-math.log(factor) for factor in factors]
-    low, high = stats.t.interval(0.95, 7, loc=sum(logs) / 8, scale=stats.sem(logs))
-    assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
-    assert verdict.ours == pytest.approx(2 ** (6 / 8))
-    assert one(speed_up(), *records).ours == pytest.approx(2.0)
+
+@pytest.mark.parametrize(
+    ("ours", "base", "expected"),
+    [
+        ((3.0,), (4.0,), (0.75, 0.75, 0.75, 1, 1, "single", 0)),
+        ((3.0, 3.0), (4.0, 4.0, 4.0), (0.75, 0.75, 0.75, 1, 2, "exact", 0)),
+        ((1.0, 2.0, 3.0), (2.0, 2.0, 4.0, 4.0), (2 / 3, 1 / 4, 3 / 2, 1, 3, "ranges", 0)),
+    ],
+)
+def test_samples_that_do_not_pair_are_compared_by_medians_and_ends(ours, base, expected):
+    assert ratio_of([record("fast", ours)], [record("baseline", base)]) == expected
+    if expected[5] == "ranges":
+        assert ratio_of([record("fast", ours, 1)], [record("baseline", base, 0)]) == expected
+
+
+def test_a_repeat_with_more_samples_on_one_side_keeps_the_pairs_that_it_has():
+    """ln 4 = (ln 2 + ln 8)/2 and ln 16: mean ln 8, standard error (ln 16 - ln 4)/2 = ln 2; t(1) = 12.706."""
+    ours = [record("fast", (2.0, 8.0), 0), record("fast", (32.0, 48.0, 99.0), 1)]
+    base = [record("baseline", (1.0, 1.0), 0), record("baseline", (2.0, 3.0), 1)]
+    found = ratio_of(ours, base)
+    assert found[:3] == pytest.approx((8.0, 8 / 2**12.7062047, 8 * 2**12.7062047))
+    assert found[3:] == (2, 4, "pairs", 1)
+    assert ratio_of(base, ours).left_out == 1
+    shown = Comparison(found, "pays", "s", "measured", "cell")
+    assert shown.footnote == "left out: 1 sample without a counterpart in the other variant"
+    assert shown._replace(ratio=found._replace(left_out=0)).footnote == ""
+
+
+def test_what_was_wrong_in_one_process_has_no_ratio():
+    wrong = times("fast", (0.5, 0.5, 0.5))
+    wrong[2] = wrong[2]._replace(status="wrong_result")
+    for ours, base in ((wrong, BASE), (BASE, wrong)):
+        with pytest.raises(NoPairsError, match="fast gave a wrong result"):
+            ratio_of(ours, base)
+
+
+@pytest.mark.parametrize("bad", [(0.0,), (math.nan,), (-1.0, 1.0), (math.inf,)])
+def test_a_sample_that_is_no_number_above_0_is_refused(bad):
+    with pytest.raises(NoPairsError, match="not a positive number"):
+        ratio_of([record("fast", bad)], BASE)
+    assert one(speed_up(), *BASE, record("fast", bad)).outcome == "unavailable"
+    with pytest.raises(NoPairsError, match="no repeat in which both variants have time by cold"):
+        compare(BASE, BASE, "time", "cold")
+
+
+def speed_up(value=2.0, upper=3.0, **more):
+    return claim(value, relation="range", tolerance=0.0, upper=upper, unit="1", metric="time", method="warm",
+                 variant="fast", relative_to="baseline", **more)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("factors", "expected"),
-    [((0.3, 0.3, 0.3), "exceeds"), ((0.6, 0.6, 0.6), "falls short"), ((0.45, 0.5, 0.55), "undecided")],
+    [
+        ((0.4, 0.4, 0.4, 0.4), "holds"),
+        ((0.3, 0.3, 0.3), "exceeds"),
+        ((0.6, 0.6, 0.6), "falls short"),
+        ((0.45, 0.5, 0.55), "undecided"),
+    ],
 )
-def test_where_the_interval_of_a_speed_up_lies(factors: tuple[float, ...], expected: str) -> None:
-    assert one(speed_up(), *BASE, *times("fast", factors)).outcome == expected
+def test_a_speed_up_is_the_other_variants_time_over_the_own_whatever_drifts(factors, expected):
+    fast = times("fast", factors)
+    verdict = one(speed_up(), *BASE, *fast)
+    assert verdict.outcome == expected
+    value, low, high, processes, rounds, basis, _ = inverse(ratio_of(fast, BASE))
+    assert (verdict.ours, verdict.low, verdict.high) == (value, low, high)
+    assert verdict.cell == "invented-small-fast-0"
+    assert (verdict.basis, verdict.processes, verdict.samples) == (basis, processes, rounds)
+    assert verdict.ours == pytest.approx(math.exp(-sum(map(math.log, factors)) / len(factors)))
 
 
-def test_a_speed_up_within_the_noise_is_reported_as_such() -> None:
+def test_a_mean_speed_up_has_every_round_in_it():
+    """Of eight draws two gain nothing, which a middle leaves out; against a t test of all."""
+    factors = (0.5,) * 6 + (1.0,) * 2
+    fast = record("fast", tuple(x * factor for x, factor in zip(DRIFT, factors, strict=True)))
+    verdict = one(speed_up(stat="mean"), fast, record("baseline", DRIFT))
+    logs = [-math.log(factor) for factor in factors]
+    low, high = stats.t.interval(0.95, 7, loc=sum(logs) / 8, scale=stats.sem(logs))
+    assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert verdict.ours == pytest.approx(2 ** (6 / 8))
+    assert one(speed_up(), fast, record("baseline", DRIFT)).ours == pytest.approx(2.0)
+
+
+def test_a_speed_up_within_the_noise_is_reported_as_such():
     again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
     inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
     assert inside.outcome == "holds"
     assert inside.noise is not None
     low, high = inside.noise
     assert 0.9 < low < 1 < high < 1.1
-    outside = one(speed_up(1.0, 1.5), *BASE, *again, *times("fast", (0.8,) * 4))
-    assert outside.noise is None
-    unknown = one(speed_up(1.0, 1.5), *BASE, *times("fast", (0.99,) * 4))
-    assert unknown.noise is None
+    assert one(speed_up(), *BASE, *again, *times("fast", (0.8,) * 4)).noise is None
+    assert one(speed_up(), *BASE, *times("fast", (0.99,) * 4)).noise is None
     own = times("fast_again", (1.03, 0.97, 1.04, 0.98))
-    turned = one(speed_up(1.0, 1.1), *BASE, *own, *times("fast", (1.0,) * 4))
+    turned = one(speed_up(), *BASE, *own, *times("fast", (1.0,) * 4))
     assert turned.noise == pytest.approx(inside.noise)
 
 
-def test_only_repeats_in_which_both_variants_ended_well_are_pairs() -> None:
+def test_only_repeats_in_which_both_variants_ended_well_are_pairs():
     fast = times("fast", (0.4, 0.4, 0.4, 9.0))
     fast[3] = fast[3]._replace(status="crashed", reason="signal 11")
     verdict = one(speed_up(), *BASE[1:], *fast)
@@ -111,36 +166,21 @@ def test_only_repeats_in_which_both_variants_ended_well_are_pairs() -> None:
         (
             BASE[:1],
             times("fast", (0.4, 0.4))[1:],
-            "too few repeats in which both variants have as many rounds of time",
+            "too few repeats in which both variants have as many rounds",
         ),
+        (BASE[:1], [record("fast", (1.0, 2.0))], ""),
         (BASE, [made("small", "fast", status="unavailable", reason="no GPU")], "unavailable (no GPU)"),
-        (
-            BASE,
-            [made("small", "fast", notes=("time: not timed here",))],
-            "has no time by warm (time: not timed",
-        ),
+        (BASE, [made("small", "fast", notes=("time: not timed",))], "has no time by warm (time: not timed"),
+        ([record("baseline", (1.0,))], [record("fast", (1.0,))], "more repeats"),
     ],
 )
-def test_a_speed_up_without_pairs_is_unavailable(base: list[Record], fast: list[Record], told: str) -> None:
+def test_a_speed_up_without_pairs_is_unavailable(base, fast, told):
     verdict = one(speed_up(), *base, *fast)
     assert (verdict.outcome, verdict.ours) == ("unavailable", None)
     assert told in verdict.reason
 
 
-@pytest.mark.parametrize("samples", [(1.0, 2.0), (0.0,) * 8, (math.nan,) * 8, (-1.0,) * 8])
-def test_samples_that_do_not_pair_give_no_value(samples: tuple[float, ...]) -> None:
-    figures = {("time", "warm"): ("s", "measured", samples)}
-    assert one(speed_up(), *BASE, made("small", "fast", figures)).outcome == "unavailable"
-
-
-def test_a_single_pair_has_no_interval_and_settles_nothing() -> None:
-    figures = {("time", "warm"): ("s", "measured", (1.0,))}
-    verdict = one(speed_up(), made("small", "baseline", figures), made("small", "fast", figures))
-    assert verdict.outcome == "unavailable"
-    assert "more repeats" in verdict.reason
-
-
-def test_the_conditions_of_the_other_variant_count_too() -> None:
+def test_the_conditions_of_the_other_variant_count_too():
     base = times("baseline", (1.0,) * 4, conditions={"precision": "tf32"})
     fast = times("fast", (0.4,) * 4, conditions={"precision": "bf16"})
     held = speed_up(conditions={"precision": "bf16", "reference precision": "fp32"})

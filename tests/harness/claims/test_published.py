@@ -2,11 +2,10 @@
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import mistaken
 
 from harness.claims.published import CONF, ROW, rows, summary
 from harness.config.validation import ConfigError
@@ -14,7 +13,7 @@ from harness.config.validation import ConfigError
 ADDRESS = {"repository": "owner/name", "commit": "0123abcd", "path": "README.md"}
 
 
-def written(tmp_path: Path, *lines: Any) -> Path:
+def written(tmp_path, *lines):
     """Return a conf folder whose published/made_up.jsonl has these lines."""
     folder = tmp_path / "published"
     folder.mkdir()
@@ -24,12 +23,19 @@ def written(tmp_path: Path, *lines: Any) -> Path:
 
 
 @pytest.fixture
-def conf(tmp_path: Path) -> Path:
+def conf(tmp_path):
     return written(
         tmp_path,
         {"value": 1.5, **ADDRESS, "task": "language", "tokens": 2048, "batch_from": 4, "batch_to": 4},
         {"value": 2.5, **ADDRESS, "task": "vision", "batch_from": 8, "batch_to": 16},
-        {"value": 3.0, "cite": "Somebody, 2020", "task": "language", "tokens": 8192},
+        {
+            "value": 3.0,
+            "cite": "Them",
+            "task": "language",
+            "tokens": 8192,
+            "time_from": 9,
+            "time_to": 3.001,
+        },
     )
 
 
@@ -41,32 +47,21 @@ def conf(tmp_path: Path) -> Path:
         ({"task": ["vision", "speech"]}, [2.5]),
         ({"tokens": {"at_least": 4096}}, [3.0]),
         ({"tokens": {"at_least": 1024, "below": 8192}}, [1.5]),
-        ({"tokens": 8192.0}, "tokens=8192.0"),
         ({"batch_to": {"not_above": "batch_from"}}, [1.5]),
-        ({"batch_to": {"not_above": "batch"}}, "no such name"),
         ({"tokens": None}, [2.5]),
         ({"phase": None, "scope": "step"}, [1.5, 2.5, 3.0]),
     ],
 )
-def test_a_selection(conf: Path, where: dict[str, Any], expected: Any) -> None:
-    if isinstance(expected, str):
-        with pytest.raises(ConfigError, match=expected):
-            rows("made_up", where, conf=conf)
-    else:
-        assert [row.value for row in rows("made_up", where, conf=conf)] == expected
+def test_a_selection(conf, where, expected):
+    assert [row.value for row in rows("made_up", where, conf=conf)] == expected
 
 
-def test_a_row_has_its_line_and_its_source(conf: Path) -> None:
+def test_a_row_has_its_line_and_its_source_and_another_field_may_be_asked_for(conf):
     first, _, third = rows("made_up", {}, conf=conf)
     assert (first.line, first.source) == (1, "owner/name 0123abcd, README.md")
-    assert (third.line, third.source) == (3, "Somebody, 2020")
-
-
-def test_another_field_may_be_asked_for(conf: Path) -> None:
-    assert [row.value for row in rows("made_up", {"tokens": {"at_most": 8192}}, "tokens", conf)] == [
-        2048,
-        8192,
-    ]
+    assert (third.line, third.source) == (3, "Them")
+    tokens = rows("made_up", {"tokens": {"at_most": 8192}}, "tokens", conf)
+    assert [row.value for row in tokens] == [2048, 8192]
     with pytest.raises(ConfigError, match=r"^made_up\.jsonl:2: tokens is missing$"):
         rows("made_up", {}, "tokens", conf)
     with pytest.raises(ConfigError, match="task is text"):
@@ -79,12 +74,13 @@ def test_another_field_may_be_asked_for(conf: Path) -> None:
         ({"taks": "language"}, "taks"),
         ({"task": "langauge"}, r'no row has {"task": "langauge"}'),
         ({"tokens": "2048"}, "tokens='2048'"),
+        ({"tokens": 8192.0}, "tokens=8192.0"),
+        ({"batch_to": {"not_above": "batch"}}, "no such name"),
         ({"tokens": {"least": 4096}}, "at_least"),
-        ({"tokens": {}}, "at_least"),
         ({"task": {"at_least": 1}}, "expected bounds of a number"),
     ],
 )
-def test_a_bad_selection_is_refused(conf: Path, where: dict[str, Any], words: str) -> None:
+def test_a_bad_selection_is_refused(conf, where, words):
     with pytest.raises(ConfigError, match=words):
         rows("made_up", where, conf=conf)
 
@@ -94,13 +90,9 @@ def test_a_bad_selection_is_refused(conf: Path, where: dict[str, Any], words: st
     [
         ({**ADDRESS}, "value"),
         ({"value": 0, **ADDRESS}, "value=0"),
-        ({"value": -1.5, **ADDRESS}, "value=-1.5"),
-        ({"value": "1.5", **ADDRESS}, "value='1.5'"),
         ({"value": True, **ADDRESS}, "value=true"),
         ({"value": None, **ADDRESS}, "value is empty"),
         ('{"value": NaN, "cite": "x"}', "value=nan"),
-        ('{"value": Infinity, "cite": "x"}', "value=inf"),
-        ({"value": 1.5}, "expected repository, commit and path, or cite"),
         ({"value": 1.5, "repository": "owner/name", "path": "README.md"}, "expected repository, commit"),
         ({"value": 1.5, "cite": "x", **ADDRESS}, "or cite alone"),
         ({"value": 1.5, "cite": ""}, "cite is empty"),
@@ -111,35 +103,18 @@ def test_a_bad_selection_is_refused(conf: Path, where: dict[str, Any], words: st
         ({"value": 1.5, **ADDRESS, "throughput_from": 10}, "both throughput_from and throughput_to"),
         ({"value": 1.5, **ADDRESS, "throughput_from": 10, "throughput_to": 16}, "columns give 1.6"),
         ({"value": 1.5, **ADDRESS, "time_from": 10, "time_to": 15}, "columns give 0.6667"),
-        ("[1.5]", "one object"),
         ("", "no JSON"),
-        ("value: 1.5", "no JSON"),
+        ("[1.5]", "one object"),
         ({"value": 1.6, "cite": "Good"}, "the same as line 1"),
     ],
 )
-def test_a_bad_row_is_refused_in_one_line_with_its_number(tmp_path: Path, row: Any, words: str) -> None:
+def test_a_bad_row_is_refused_in_one_line_with_its_number(tmp_path, row, words):
     conf = written(tmp_path, {"value": 1.5, "cite": "Good"}, row)
-    with pytest.raises(ConfigError, match=words) as refusal:
-        rows("made_up", {}, conf=conf)
-    assert str(refusal.value).startswith("made_up.jsonl:2")
-    assert "\n" not in str(refusal.value)
+    assert mistaken(lambda: rows("made_up", {}, conf=conf), words).startswith("made_up.jsonl:2")
+    mistaken(lambda: rows("absent", {}, conf=conf), "absent.jsonl: cannot be read")
 
 
-def test_a_pair_gives_the_value(tmp_path: Path) -> None:
-    conf = written(
-        tmp_path,
-        {"value": 1.6, **ADDRESS, "throughput_from": 10, "throughput_to": 16},
-        {"value": 0.667, **ADDRESS, "time_from": 10, "time_to": 15, "model": "slower"},
-    )
-    assert len(rows("made_up", {}, conf=conf)) == 2
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.jsonl: cannot be read"):
-        rows("absent", {}, conf=tmp_path)
-
-
-def test_quantiles_lie_between_neighbours() -> None:
+def test_quantiles_lie_between_neighbours():
     found = summary([4.0, 1.0, 2.0, 3.0])
     assert (found.n, found.least, found.most) == (4, 1.0, 4.0)
     assert found.quantiles == pytest.approx({10: 1.3, 25: 1.75, 50: 2.5, 75: 3.25, 90: 3.7})
@@ -150,41 +125,20 @@ FILES = sorted(path.stem for path in (CONF / "published").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_committed_rows_are_accepted(name: str) -> None:
-    assert rows(name, {})
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_no_published_pair_is_counted_twice(name: str) -> None:
+def test_no_published_pair_is_counted_twice(name):
     pairs = ("throughput_from", "throughput_to", "time_from", "time_to")
     whose = ("framework", "model", "device", "from", "to", "gpus", "tokens", "batch_from", "batch_to", *pairs)
-    found: dict[tuple[Any, ...], int] = {}
-    for row in rows(name, {}):
+    found = {}
+    accepted = rows(name, {})
+    assert accepted
+    for row in accepted:
         key = tuple(row.fields.get(field) for field in whose)
-        if not any(row.fields.get(field) for field in pairs):
-            continue
-        assert key not in found, f"{name}: lines {found[key]} and {row.line}"
-        found[key] = row.line
+        if any(row.fields.get(field) for field in pairs):
+            assert key not in found, f"{name}: lines {found[key]} and {row.line}"
+            found[key] = row.line
 
 
-def test_long_sequences_can_be_selected() -> None:
-    pair = {"from": "no FlashAttention", "to": "FlashAttention-2"}
-    assert [row.value for row in rows("flash_attention", pair)] == [1.38, 3.056, 1.376, 2.812]
-    long = rows("flash_attention", {**pair, "tokens": {"at_least": 4096}})
-    assert [row.value for row in long] == [3.056, 2.812]
-
-
-def test_mixed_precision_has_pairs_of_training_alone() -> None:
-    low = {"V100": "fp32", "A100": "tf32"}  # V100 has no TF32; what A100's tables call FP32 runs as TF32
-    for row in rows("mixed_precision", {}):
-        assert row.fields["phase"] == "training"
-        assert row.fields["scope"] == "step"
-        assert {"throughput_from", "throughput_to", "gpus", "task"} <= row.fields.keys(), row.line
-        assert row.fields["from"] == low[row.fields["device_class"]]
-        assert not re.search("(?i)inference|evaluation", row.fields["table"])
-
-
-def test_the_documentation_describes_each_field_and_each_file() -> None:
+def test_the_documentation_describes_each_field_and_each_file():
     page = (CONF.parent / "docs/extend/published-rows.md").read_text(encoding="utf-8")
     files, fields = page.partition("\n## Fields\n")[::2]
     first = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
@@ -195,30 +149,21 @@ def test_the_documentation_describes_each_field_and_each_file() -> None:
         assert not [one for one in field.get("one_of", ()) if f"`{one}`" not in row], name
 
 
-def test_each_derived_mfu_is_over_the_peak_of_its_device() -> None:
+def test_each_derived_mfu_is_over_the_peak_of_its_device():
     """`peak_tflops` is that of conf/hardware, twice that in FP8; `best` marks the largest of its group."""
-    named = {
-        "H100": "h100_80gb",
-        "H200": "h200",
-        "B200": "b200",
-        "B300": "b300",
-        "GB200": "gb200",
-        "A100-80GB": "a100_80gb",
-        "A100-40GB": "a100_40gb",
-    }
     every = rows("mfu", {})
-    assert {row.fields["device_class"] for row in every} == named.keys()
-    derived = rows("mfu", {"provenance": "derived"})
-    for row in derived:
-        hardware = OmegaConf.load(CONF / f"hardware/{named[row.fields['device_class']]}.yaml")
+    classes = {"H100", "H200", "B200", "B300", "GB200", "A100-80GB", "A100-40GB"}
+    assert {row.fields["device_class"] for row in every} == classes
+    for row in rows("mfu", {"provenance": "derived"}):
+        named = row.fields["device_class"].lower().replace("-", "_")
+        hardware = OmegaConf.load(CONF / f"hardware/{'h100_80gb' if named == 'h100' else named}.yaml")
         peak = hardware.matmul_FLOP_per_s.bf16 * {"bf16": 1, "fp8": 2}[row.fields["precision"]]
         assert row.fields["peak_tflops"] == pytest.approx(peak / 1e12)
         assert row.value == pytest.approx(row.fields["tflops_per_gpu"] / row.fields["peak_tflops"], rel=1e-4)
-    groups: dict[tuple[Any, ...], list[Any]] = {}
+    groups = {}
     for row in every:
         alike = (row.fields[key] for key in ("model", "device_class", "precision", "gpus", "tokens"))
         groups.setdefault((row.source, *alike), []).append(row)
     for group in groups.values():
         (best,) = (row for row in group if row.fields.get("best"))
         assert best.value == max(row.value for row in group)
-    assert len({row.source for row in every}) == 11

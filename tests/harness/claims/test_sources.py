@@ -1,21 +1,16 @@
 """conf/sources.yaml: what a source says is stated once, and claims and answers cannot disagree on it."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from refusals import mistaken
 
-from harness.claims.load import load_claims, load_sources
+from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
 from harness.claims.published import NO_SOURCE, SourceStatement, same_words, source_of
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
-from harness.config.validation import ConfigError
 
 STATEMENTS = {
     "a/one": SourceStatement("It is so.", "Half is left out.", "A", "secondary"),
@@ -24,28 +19,24 @@ STATEMENTS = {
 }
 
 
-def test_statements_are_joined_and_the_first_says_how_the_number_is_known() -> None:
+def test_statements_are_joined_and_the_first_says_how_the_number_is_known():
     source = source_of("x", ["a/two", "a/one", "b/one"], STATEMENTS)
     assert source.source_says == "It is more. It is so. It is less."
     assert (source.source, source.provenance, source.misquoted) == ("A; B", "secondary", "Half is left out.")
-
-
-def test_without_a_source_the_program_says_so() -> None:
     assert source_of("x", "none", {}) == (("none",), NO_SOURCE, "", "", "")
     assert source_of("x", "none", {}, "We looked.").source_says == f"{NO_SOURCE} We looked."
     assert source_of("x", ["none", "b/one"], STATEMENTS).source_says == f"{NO_SOURCE} It is less."
-    with pytest.raises(ConfigError, match="note: only with source: none"):
-        source_of("x", "b/one", STATEMENTS, "We looked.")
+    mistaken(lambda: source_of("x", "b/one", STATEMENTS, "We looked."), "note: only with source: none")
 
 
-def test_the_same_words_are_known_by_part_case_and_quotation_marks() -> None:
+def test_the_same_words_are_known_by_part_case_and_quotation_marks():
     row = "Activation offload | Move activations to CPU RAM | Reduced peak VRAM | Sync overhead"
     assert same_words(row, "Activation offload … Sync overhead")
     assert same_words("“Sync  Overhead”", row)
     assert not same_words(row, "Activation offload … no overhead")
 
 
-def test_an_answer_and_a_claim_of_the_same_row_say_the_same() -> None:
+def test_an_answer_and_a_claim_of_the_same_row_say_the_same():
     """GB200's cost was once the source's words in one file and a misquotation in the other."""
     claims = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
     compared = []
@@ -57,9 +48,7 @@ def test_an_answer_and_a_claim_of_the_same_row_say_the_same() -> None:
     assert {"gb200_tco", "e_ecmp", "zero_stage_3", "overlord_memory", "swizzle"} <= set(compared)
 
 
-def edited(
-    folder: Path, edit: Callable[[dict[str, Any], Mapping[str, Any], Mapping[str, Any]], object]
-) -> Path:
+def edited(folder, edit):
     """Return a copy of conf whose statements, answers, or claims of suite cost were edited."""
     shutil.copytree(ROOT / "conf/claims", folder / "claims")
     paths = [folder / name for name in ("sources.yaml", "answers.yaml", "claims/cost.yaml")]
@@ -74,16 +63,10 @@ def edited(
     return folder
 
 
-def test_an_unedited_copy_is_read(tmp_path: Path) -> None:
-    assert load_answers(edited(tmp_path, lambda s, a, c: None)) == load_answers()
-
-
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
         (lambda s, a, c: s["zhu"].update(citation="x"), "zhu.citation: no such name"),
-        (lambda s, a, c: s["zhu"].update(provenance="U"), "zhu.provenance='U': expected one of stated"),
-        (lambda s, a, c: s["zhu"]["says"]["rate"].update(test="x"), "zhu.says.rate.test: no such name"),
         (lambda s, a, c: s["zhu"]["says"].update(rate="x"), "zhu.says.rate: 'x'; expected KEY: VALUE"),
         (lambda s, a, c: s["zhu"]["says"].update(new={"text": "x"}), "refers to zhu/new"),
         (lambda s, a, c: s["zhu"].update(cite=f"“{s['zero']['cite']}” "), "zhu.cite: the same as of zero"),
@@ -103,15 +86,5 @@ def test_an_unedited_copy_is_read(tmp_path: Path) -> None:
         (lambda s, a, c: c["tco_ratio"].update(source="semianalysis/tko"), "did you mean semianalysis/tco"),
     ],
 )  # fmt: skip
-def test_each_contradiction_is_refused_in_one_line(edit: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_answers(edited(tmp_path, edit))
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_each_statement_is_a_sentence() -> None:
-    """Several are joined by a space."""
-    for key, one in load_sources().items():
-        assert one.text.rstrip('"').endswith("."), key
-        assert not one.misquoted or one.misquoted.endswith("."), key
+def test_each_contradiction_is_refused_in_one_line(edit, said, tmp_path):
+    mistaken(lambda: load_answers(edited(tmp_path, edit)), said)

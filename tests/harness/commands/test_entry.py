@@ -1,25 +1,13 @@
 """Whatever is typed: one line of at most 300 characters, readable in any encoding, no traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from harness.commands import main as every_command
-from harness.commands.command_line import START, USAGE
-from harness.commands.entry import (
-    DONE,
-    INTERRUPTED,
-    MISTAKE,
-    ended_by_ctrl_c,
-    guarded,
-    shortened,
-)
-from harness.commands.main import main
+from harness.commands.entry import DONE, INTERRUPTED, MISTAKE, ended_by_ctrl_c, guarded, shortened
+from harness.commands.main import COMMANDS, main
 from harness.config.code_fingerprint import ROOT
 
 LONG = "x" * 5000
@@ -33,20 +21,16 @@ LONG = "x" * 5000
         ([f"suite={LONG}"], "no such name"),
         ([f"from_results={LONG}"], "File name too long"),
         (["suite=memory", f"suite.workload_from={LONG}"], "name too long"),
-        (["suite=memory", f"out={LONG}", "only=[baseline]", "workloads=[gpt_5m]"], "name too long"),
         ([f"suite.{LONG}=1", "suite=memory"], "no such name"),
         (["suite=memory", f"only=[{','.join(['a' * 50] * 100)}]"], "only"),
         (["list", LONG], "no such name"),
-        (["plan", LONG], "expected KEY=VALUE"),
-        (["fit", f"model={LONG}"], "name too long"),
         (["fit", LONG], "expected KEY=VALUE"),
         (["fit", "model=gpt2", f"device={LONG}"], "expected a size"),
         (["cost", LONG], "name too long"),
-        (["compare", LONG, LONG], "name too long"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else value,
 )
-def test_one_short_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_short_line(words, said, capsys):
     assert main(words) == MISTAKE
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
@@ -55,7 +39,7 @@ def test_one_short_line(words: list[str], said: str, capsys: pytest.CaptureFixtu
     assert said.lower() in errors.lower()
 
 
-def test_a_line_is_shortened_in_the_middle() -> None:
+def test_a_line_is_shortened_in_the_middle():
     assert shortened("short\n  text") == "short text"
     said = shortened(f"key={LONG}: expected a number")
     assert said.startswith("key=xxx")
@@ -64,12 +48,10 @@ def test_a_line_is_shortened_in_the_middle() -> None:
     assert len(shortened(" ".join(["word"] * 1000))) == 299
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "techniques"], ["list", "suite=memory"], ["--help"]])
-def test_a_terminal_of_ascii_alone(words: list[str]) -> None:
+def test_a_terminal_of_ascii_alone():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", *words], cwd=ROOT, env=environment, capture_output=True, check=False
-    )
+    command = [sys.executable, "-m", "harness", "list"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (DONE, b"")
     assert done.stdout.decode("ascii").count("?") < 25  # questions end so
 
@@ -79,13 +61,13 @@ def interrupted() -> int:
 
 
 @pytest.mark.parametrize("run", [guarded, ended_by_ctrl_c])
-def test_ctrl_c_is_one_line(run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_one_line(run, capsys):
     assert run("harness", interrupted) == INTERRUPTED == 130
     assert capsys.readouterr().err == "harness: interrupted\n"
 
 
 @pytest.mark.parametrize("when", ["while it is imported", "while it runs"])
-def test_ctrl_c_leaves_no_traceback(when: str, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_traceback(when, tmp_path):
     now = "os.kill(os.getpid(), signal.SIGINT)"
     before, within = (now, "pass") if when == "while it is imported" else ("pass", now)
     (tmp_path / "slow.py").write_text(
@@ -96,22 +78,12 @@ def test_ctrl_c_leaves_no_traceback(when: str, tmp_path: Path) -> None:
     call = "from harness.commands.entry import run_module; run_module('harness.slow', 'slow')"
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-c", call],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", call], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (INTERRUPTED, "harness.slow: interrupted\n")
 
 
-@pytest.mark.parametrize("name", ["fit", "cost", "compare", "profile"])
-def test_help_fits_80_columns(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"advise"}))
+def test_help_fits_80_columns(name, capsys):
     assert main([name, "--help"]) == DONE
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    assert name in every_command.COMMANDS
-
-
-@pytest.mark.parametrize("text", [START, USAGE])
-def test_the_harness_own_help_fits_80_columns(text: str) -> None:
-    assert max(map(len, text.splitlines())) <= 80

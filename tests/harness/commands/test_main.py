@@ -4,11 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from harness.commands.entry import BROKEN_CELL
+from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 
 WORDS = [
@@ -71,23 +71,9 @@ def swept(tmp_path_factory):
     return tree
 
 
-@pytest.fixture
-def found(swept):
-    """Return the sweep's records by optimization."""
-    return {record["cell"]["optimization"]: record for record in records(swept / "out")}
-
-
-def records(folder: Path):
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-
-
-def test_help_names_what_there_is_and_where_the_rest_is_listed():
-    done = harness("--help")
-    assert done.returncode == 0
-    assert all(word in done.stdout for word in ("suite=memory", "from_results=", "plan=true", "list suite="))
-
-
-def test_an_optimization_is_one_module_and_one_yaml(swept, found):
+def test_an_optimization_is_one_module_and_one_yaml_and_a_wrong_one_is_recorded_as_wrong(swept):
+    records = [json.loads(line) for line in (swept / "out/records.jsonl").read_text().splitlines()]
+    found = {record["cell"]["optimization"]: record for record in records}
     assert found["baseline"]["status"] == "ok"
     assert found["half_batch"]["status"] == "ok"
     assert "half_batch" in (swept / "out/report.md").read_text()
@@ -99,10 +85,7 @@ def test_an_optimization_is_one_module_and_one_yaml(swept, found):
     assert peak(found["half_batch"], "fake_step") == pytest.approx(
         peak(found["half_batch"], "measured"), rel=5e-4
     )
-
-
-def test_a_wrong_optimization_is_recorded_as_wrong_and_the_sweep_goes_on(swept, found):
-    assert list(found) == ["baseline", "half_batch", "twice_the_loss"]
+    assert list(found) == ["baseline", "half_batch", "twice_the_loss"], "the sweep goes on"
     assert found["twice_the_loss"]["status"] == "wrong_result"
     assert "loss of update 0" in found["twice_the_loss"]["reason"]
     assert found["twice_the_loss"]["measurements"] == []
@@ -110,49 +93,46 @@ def test_a_wrong_optimization_is_recorded_as_wrong_and_the_sweep_goes_on(swept, 
 
 
 def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swept):
-    before = (swept / "out/records.jsonl").read_bytes()
-    report = (swept / "out/report.md").read_bytes()
-    assert harness(*WORDS, cwd=swept).returncode == BROKEN_CELL
-    assert (swept / "out/records.jsonl").read_bytes() == before
-    assert harness("from_results=out", "out=again", cwd=swept).returncode == 0
-    assert (swept / "again/report.md").read_bytes() == report
-    assert (swept / "out/records.jsonl").read_bytes() == before
-
-
-def test_several_folders_of_results_have_an_index_and_answers(swept):
-    assert harness(*FORMULA, "out=formula", cwd=swept).returncode == 0
-    done = harness("from_results=[out, formula]", "out=index", cwd=swept)
-    assert done.returncode == 0, done.stderr
-    index = (swept / "index/index.md").read_text()
-    assert all(f"(../{folder}/report.md)" in index for folder in ("out", "formula"))
-    assert not (swept / "index/plan.json").exists()
-    assert (swept / "index/answers.csv").exists()
-
-
-def test_folders_that_conflict_are_one_line_before_anything_is_written(swept):
-    assert harness(*FORMULA, "out=several/one", cwd=swept).returncode == 0
-    assert harness("from_results=several/one", "out=several/two", cwd=swept).returncode == 0
-    done = harness("from_results=several", "out=refused", cwd=swept)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "harness: ../several/one, ../several/two: all have results of suite interconnect_formula; "
-        "answers need those of one folder\n"
-    )
-    assert not (swept / "refused").exists()
-
-
-def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
-    before = sorted(path.name for path in (swept / "out").iterdir())
+    before = {path: path.read_bytes() for path in (swept / "out").glob("*.*")}
     done = harness(*WORDS, "plan=true", cwd=swept)
     assert done.returncode == 0, done.stderr
     assert "3 cells, 3 done already: nothing to run" in done.stdout
     assert "(2 ok, 1 wrong_result)" in done.stdout
-    assert sorted(path.name for path in (swept / "out").iterdir()) == before
-    others = [word for word in WORDS if not word.startswith("out=")]
-    fresh = harness(*others, "repeats=2", f"out={tmp_path}/none", "plan=true", cwd=swept)
-    assert fresh.returncode == 0, fresh.stderr
-    assert "1 workload × 3 variants × 2 repeats" in fresh.stdout
-    assert "6 cells, 6 to run" in fresh.stdout
+    assert {path: path.read_bytes() for path in (swept / "out").glob("*.*")} == before
+    assert harness(*WORDS, cwd=swept).returncode == BROKEN_CELL
+    assert (swept / "out/records.jsonl").read_bytes() == before[swept / "out/records.jsonl"]
+    assert harness("from_results=out", "out=again", cwd=swept).returncode == 0
+    assert (swept / "again/report.md").read_bytes() == before[swept / "out/report.md"]
+    assert (swept / "out/records.jsonl").read_bytes() == before[swept / "out/records.jsonl"]
+
+
+def test_several_folders_of_results_have_an_index_and_answers_unless_they_conflict(
+    swept, monkeypatch, capsys
+):
+    assert harness(*FORMULA, "out=several/one", cwd=swept).returncode == 0
+    monkeypatch.chdir(swept)
+    assert main(["from_results=[out, several/one]", "out=index"]) == 0
+    index = (swept / "index/index.md").read_text()
+    assert all(f"(../{folder}/report.md)" in index for folder in ("out", "several/one"))
+    assert not (swept / "index/plan.json").exists()
+    assert (swept / "index/answers.csv").exists()
+    assert main(["from_results=several/one", "out=several/two"]) == 0
+    capsys.readouterr()
+    assert main(["from_results=several", "out=refused"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "harness: ../several/one, ../several/two: all have results of suite interconnect_formula; "
+        "answers need those of one folder\n",
+    )
+    assert not (swept / "refused").exists()
+
+
+def test_a_plan_is_printed_and_nothing_is_run_or_written(tmp_path, capsys):
+    words = ["plan", "suite=memory", "workloads=[gpt_5m]", "only=[baseline,mixed_flash]", "repeats=2"]
+    assert main([*words, f"out={tmp_path}/none"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 workload × 2 variants × 2 repeats" in printed
+    assert "4 cells, 4 to run" in printed
     assert not (tmp_path / "none").exists()
 
 
@@ -167,29 +147,30 @@ def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
         (["suite=memory", "out=pyproject.toml/x", "workloads=[gpt_5m]", "only=[baseline]"], "pyproject.toml"),
     ],
 )
-def test_a_folder_that_will_not_do_is_one_line(words, said):
-    done = harness(*words)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+def test_a_folder_that_will_not_do_is_one_line(words, said, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main(words) in (1, 2)
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
 
 
-def test_another_suites_results_are_not_replaced(swept):
+def test_another_suites_results_are_not_replaced(swept, monkeypatch, capsys):
+    monkeypatch.chdir(swept)
     before = (swept / "out/plan.json").read_bytes()
-    done = harness("suite=congestion", "out=out", cwd=swept)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "harness: out=out: has results of suite memory; choose another folder\n",
+    assert main(["suite=congestion", "out=out"]) == 2
+    assert capsys.readouterr().err == (
+        "harness: out=out: has results of suite memory; choose another folder\n"
     )
     assert (swept / "out/plan.json").read_bytes() == before
 
 
-def test_a_run_whose_every_cell_is_unavailable_for_one_reason_ends_with_it_and_with_2(tmp_path):
+def test_a_run_whose_every_cell_is_unavailable_for_one_reason_ends_with_it_and_with_2(tmp_path, capsys):
     words = ["suite=interconnect_formula", "hardware=gpu_80gb", "+suite.workloads.mine={parameters: 7e9}"]
     words += ["workloads=[mine]", "only=[baseline,hybrid_shard]", f"out={tmp_path / 'out'}"]
-    done = harness(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1].startswith(
         "harness: nothing was run: all 2 cells are unavailable: mfu=0.4: the peak of 80 GB"
     )

@@ -36,9 +36,11 @@ def read(tmp_path, monkeypatch):
     return read
 
 
-@pytest.mark.parametrize("suite", names("suite"))
-def test_every_workload_has_a_source(suite):
-    assert workload_fields(suite)["source"]["type"] == "str"
+def test_every_workload_has_a_source():
+    for suite in names("suite"):
+        assert workload_fields(suite)["source"]["type"] == "str"
+    with pytest.raises(ConfigError, match=r"^suites/no_suite/workload\.py: No module named"):
+        workload_fields("no_suite")
 
 
 def test_every_form_of_a_field_is_read(read):
@@ -69,6 +71,7 @@ class Workload(Base):
         return 2 * self.size
 """
     fields = read(text)
+    depth = {"type": "int", "at_least": 1, "only_with": {"steps": [2]}, "optional": True, "default": None}
     assert fields == {
         "size": {"type": "int", "at_least": 2, "multiple_of": "count", "default": 2},
         "share": {"type": "float", "below": 1, "default": 0.0},
@@ -77,13 +80,7 @@ class Workload(Base):
         "data": {"type": "dict", "optional": True, "default": None},
         "tags": {"type": "list", "default": []},
         "steps": {"type": "int", "one_of": [1, 2], "only_with": {"colour": ["blue"]}, "default": 1},
-        "depth": {
-            "type": "int",
-            "at_least": 1,
-            "only_with": {"steps": [2]},
-            "optional": True,
-            "default": None,
-        },
+        "depth": depth,
         "kind": {"type": "str", "optional": True, "one_of": ["x"], "default": None},
         "given": {"type": "dict"},
     }
@@ -91,58 +88,33 @@ class Workload(Base):
     assert isinstance(fields["share"]["default"], float)
 
 
-FAULTS = {
-    "no class": ("Workload = 3\n", "class Workload is missing"),
-    "no dataclass": ("class Workload:\n    size: int\n", "class Workload is no dataclass"),
-    "no Python": ("class Workload(:\n", "invalid syntax"),
-    "an unknown name": ("size: Szie", "name 'Szie' is not defined"),
-    "no annotation": ("size = 3", "Workload.size has no annotation, so it is no field"),
-    "another type": (
-        "size: Fraction",
-        "Workload.size: Fraction; expected int, float, str, bool, dict[str, Any], list[Any] or Literal",
-    ),
-    "two types": ("size: int | str", "Workload.size: int | str; expected int, "),
-    "elements that are not checked": ("size: list[int]", "Workload.size: list[int]; expected int, "),
-    "a default that is not allowed": (
-        "size: Annotated[int, Bounds(at_least=1)] = 0",
-        "Workload.size=0: expected a whole number of at least 1",
-    ),
-    "a default of another type": ('size: int = "3"', "Workload.size='3': expected a whole number"),
-    "None without | None": ("size: int = None", "Workload.size: missing; expected a whole number"),
-    "an unknown bound": ("size: Annotated[int, Bounds(at_leest=1)]", ".*at_leest"),
-    "a bound of text": (
-        "size: Annotated[str, Bounds(at_least=1)]",
-        "Workload.size.at_least=1: expected a number, for an int or a float",
-    ),
-    "a multiple of no field": (
-        'step: int\n    size: Annotated[int, Bounds(multiple_of="stap")]',
-        "Workload.size.multiple_of=stap: no such name; did you mean step? allowed: step",
-    ),
-    "a default that instances would share": ("size: list[Any] = []", ".*mutable default"),
-    "a reader that is no field": (
-        'size: Annotated[int, OnlyWith("kind", ("a",))] = 1',
-        "Workload.size.only_with=kind: no such name; allowed: none",
-    ),
-    "a reader that cannot be": (
-        'kind: Literal["a", "b"]\n    size: Annotated[int, OnlyWith("kind", ("c",))] = 1',
-        "Workload.size.only_with.kind='c': expected one of a, b",
-    ),
-    "a field of some readers without a default": (
-        'kind: str\n    size: Annotated[int, OnlyWith("kind", ("a",))]',
-        "Workload.size: a field that is read only with kind needs a default",
-    ),
-}
+SIZE = "Workload.size"
+NO_TYPE = "expected int, float, str, bool, dict[str, Any], list[Any] or Literal"
+READ_WITH = 'size: Annotated[int, OnlyWith("kind", ("a",))]'
+FAULTS = [
+    ("Workload = 3\n", "class Workload is missing"),
+    ("class Workload:\n    size: int\n", "class Workload is no dataclass"),
+    ("class Workload(:\n", "invalid syntax"),
+    ("size: Szie", "name 'Szie' is not defined"),
+    ("size = 3", f"{SIZE} has no annotation, so it is no field"),
+    ("size: Fraction", f"{SIZE}: Fraction; {NO_TYPE}"),
+    ("size: int | str", f"{SIZE}: int | str; {NO_TYPE}"),
+    ("size: list[int]", f"{SIZE}: list[int]; {NO_TYPE}"),
+    ("size: list[Any] = []", ".*mutable default"),
+    ("size: int = None", f"{SIZE}: missing; expected a whole number"),
+    ("size: Annotated[int, Bounds(at_least=1)] = 0", f"{SIZE}=0: expected a whole number of at least 1"),
+    ("size: Annotated[int, Bounds(at_leest=1)]", ".*at_leest"),
+    ("size: Annotated[str, Bounds(at_least=1)]", f"{SIZE}.at_least=1: expected a number, for an int or a"),
+    ('step: int\n    size: Annotated[int, Bounds(multiple_of="s")]', f"{SIZE}.multiple_of=s: no such name"),
+    (f"{READ_WITH} = 1", f"{SIZE}.only_with=kind: no such name; allowed: none"),
+    (f'kind: Literal["b"]\n    {READ_WITH} = 1', f"{SIZE}.only_with.kind='a': expected one of b"),
+    (f"kind: str\n    {READ_WITH}", f"{SIZE}: a field that is read only with kind needs a default"),
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_class_that_breaks_a_rule_is_refused_in_one_line_that_names_the_file(read, fault):
-    text, message = FAULTS[fault]
+@pytest.mark.parametrize(("text", "message"), FAULTS)
+def test_a_class_that_breaks_a_rule_is_refused_in_one_line_that_names_the_file(read, text, message):
     with pytest.raises(ConfigError) as error:
         read(text if "Workload" in text else f"@dataclass\nclass Workload:\n    {text}\n")
     pattern = message if message.startswith(".*") else re.escape(message)
     assert re.fullmatch(rf"\w+/toy/workload\.py(:\d+)?: {pattern}.*{re.escape(SEE)}", str(error.value))
-
-
-def test_a_suite_without_a_workload_module_is_refused():
-    with pytest.raises(ConfigError, match=r"^suites/no_suite/workload\.py: No module named"):
-        workload_fields("no_suite")

@@ -6,24 +6,25 @@ import pytest
 
 from harness.config.optimizations import code_of
 from harness.config.run import load
-from harness.config.validation import Role
+from harness.config.techniques import check_functions, names, settings_of
+from harness.config.validation import ConfigError, Role
 from harness.records import Unavailable
 from suites.kernels.training_step import step_of
-from suites.training.techniques import build_step, combined, named, role_of, strategy_of
+from suites.training.declared import Level, technique
+from suites.training.techniques import build_step, combined, named, role_of
 from suites.training.workload import Workload
 
-SMALL = {
-    "num_hidden_layers": 2,
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 24,
-    "vocab_size": 32,
-    "micro_batch_size": 2,
-    "seq_len": 8,
-}
+SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+SMALL |= {"intermediate_size": 24, "vocab_size": 32, "micro_batch_size": 2, "seq_len": 8}
 PLAIN, ON_RANKS = ["memory llama_12m", "kernels step_5m_128"], ["interconnect fsdp2", "interconnect zero3"]
 ON_RANKS += ["interconnect ddp", "offload llama_5m"]
+LISTS = {
+    "no role": ["attention", "mixed_precision", {"optimizer": {"impl": "foreach"}}],
+    "activations": [{"activation_checkpointing": {"mode": "selective"}}],
+    "split batch": [{"gradient_accumulation": {"steps": 2}}],
+    "another strategy": ["fsdp2", "mixed_precision"],
+    "what another needs": [{"ddp": {"buckets": 1}}, {"powersgd": {"rank": 1}}],
+}
 
 
 def subject_of(where):
@@ -36,20 +37,8 @@ def subject_of(where):
 def step_with(where, further):
     """Return the baseline's step, and the step with further techniques."""
     suite, subject = subject_of(where)
-    changed = suite.apply_techniques(subject, named(further))
-    return [
-        step_of(one) if suite.__name__ == "suites.kernels.suite" else one.step for one in (subject, changed)
-    ]
-
-
-LISTS = {
-    "no role": ["attention", "mixed_precision", {"optimizer": {"impl": "foreach"}}],
-    "activations": [{"activation_checkpointing": {"mode": "selective"}}],
-    "split batch": [{"gradient_accumulation": {"steps": 2}}],
-    "another strategy": ["fsdp2", "mixed_precision"],
-    "the same strategy": [{"ddp": {"reduce_dtype": "bf16"}}],
-    "what another needs": [{"ddp": {"buckets": 1}}, {"powersgd": {"rank": 1}}],
-}
+    both = (subject, suite.apply_techniques(subject, named(further)))
+    return [step_of(one) if where.startswith("kernels") else one.step for one in both]
 
 
 @pytest.mark.parametrize("given", LISTS)
@@ -63,25 +52,9 @@ def test_a_list_means_the_same_in_every_suite(where, given):
     plain, changed = step_with(where, further)
     assert changed.techniques == combined(plain.techniques, further)
     assert changed.ranks == plain.ranks or plain.ranks == 1
-    for name, settings in named(further):
+    kept = [(name, own) for name, own in plain.techniques if role_of(name) is None]
+    for name, settings in (*named(further), *kept):
         assert changed.settings_of(name).items() >= settings.items()
-    for name, settings in plain.techniques:  # what no listed technique replaced stays
-        if role_of(name) is None:
-            assert changed.settings_of(name).items() >= settings.items()
-
-
-@pytest.mark.parametrize("where", ON_RANKS)
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2", "zero", "local_sgd", "host_update"])
-def test_a_listed_strategy_takes_the_place_of_the_workloads(where, strategy):
-    _, changed = step_with(where, [strategy])
-    assert strategy_of(changed) == strategy
-    assert [role_of(name) for name, _ in changed.techniques].count(Role.PARALLELISM) == 1
-    suite, subject = subject_of(where)
-    placed = suite.apply_techniques(subject, [(strategy, {})])
-    if suite.__name__ == "suites.interconnect.suite":
-        assert placed.strategy == ("zero3" if strategy == "zero" else strategy)
-    else:
-        assert placed.placement.engine == ("deepspeed" if strategy == "zero" else strategy)
 
 
 @pytest.mark.parametrize(
@@ -89,16 +62,8 @@ def test_a_listed_strategy_takes_the_place_of_the_workloads(where, strategy):
     [
         ("interconnect fsdp2", ["powersgd"], "powersgd needs ddp, and this step has fsdp2; list ddp too"),
         ("offload llama_5m", ["powersgd"], "powersgd needs ddp: {buckets: 1}"),
-        ("interconnect ddp", ["fsdp2", "zero"], "fsdp2 and zero both decide how ranks share the model"),
-        ("interconnect zero3", ["compile"], "zero does not combine with compile"),
-        (
-            "offload llama_5m",
-            ["tensor_parallel"],
-            "tensor_parallel does not combine with ddp: ranks form a mesh",
-        ),
         ("offload llama_5m", ["fsdp2", "tensor_parallel"], "and this step has tp_size=1"),
         ("interconnect fsdp2", ["context_parallel"], "needs several ranks per sequence"),
-        ("kernels step_5m_128", ["tensor_parallel"], "this step runs in one process"),
         ("kernels step_5m_128", [{"gradient_accumulation": {"split": False}}], "more sequences than"),
     ],
     ids=str,
@@ -110,28 +75,27 @@ def test_what_cannot_be_is_refused_in_one_line(where, further, words):
     assert "\n" not in str(caught.value)
 
 
-def test_what_needs_a_replaced_technique_is_refused():
-    own = [{"ddp": {"buckets": 1}}, "powersgd"]
-    assert dict(combined(own, ["fsdp2"])).keys() == {"powersgd", "fsdp2"}
-    with pytest.raises(Unavailable, match="powersgd needs ddp, and this step has fsdp2"):
-        build_step(Workload(**SMALL), combined(own, ["fsdp2"]))
-
-
-def test_settings_of_an_own_technique_are_joined_and_the_listed_ones_win():
+def test_settings_of_an_own_technique_are_joined_and_what_needs_a_replaced_one_is_refused():
     own = [{"ddp": {"buckets": 4, "reduce_dtype": "fp32"}}, "attention"]
     joined = dict(combined(own, [{"ddp": {"buckets": 1}}]))
     assert joined == {"ddp": {"buckets": 1, "reduce_dtype": "fp32"}, "attention": {}}
+    replaced = combined([{"ddp": {"buckets": 1}}, "powersgd"], ["fsdp2"])
+    assert dict(replaced).keys() == {"powersgd", "fsdp2"}
+    with pytest.raises(Unavailable, match="powersgd needs ddp, and this step has fsdp2"):
+        build_step(Workload(**SMALL), replaced)
 
 
-def test_the_parts_of_a_split_batch_are_all_that_a_kernels_step_trains_on():
-    from suites.kernels.training_step import FixedBatchTrainer
+def test_every_technique_of_the_project_is_complete():
+    for name in names():
+        check_functions(name)
+        assert all("default" in field for field in settings_of(name).values()), name
 
-    suite, subject = subject_of("kernels step_5m_128")
-    split = suite.apply_techniques(subject, [("gradient_accumulation", {"steps": 2})])
-    calls = []
-    trainer = FixedBatchTrainer(split)
-    trainer.model.register_forward_pre_hook(lambda module, given: calls.append(given[0].shape[0]))
-    losses = [trainer.step().item() for _ in range(3)]
-    assert calls == [1] * 6
-    plain = FixedBatchTrainer(subject)
-    assert losses == pytest.approx([plain.step().item() for _ in range(3)], rel=1e-5)
+
+def test_a_technique_without_a_function_or_with_anothers_name_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="two techniques are called fsdp2"):
+        technique("fsdp2", Level.PARALLELISM)(object)
+    monkeypatch.delattr("suites.training.techniques.fsdp2.contract")
+    with pytest.raises(
+        ConfigError, match=r"^suites/training/techniques/fsdp2\.py: contract\(settings\) is mis"
+    ):
+        check_functions("fsdp2")

@@ -1,19 +1,17 @@
-"""Files: what is refused in one line (tests/data/bad_files.yaml), and files that a file names."""
+"""Files: what is refused in one line (tests/data/bad_files.yaml), what a file names, and shell scripts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from refusals import refused
 
-from harness.config.code_fingerprint import ROOT
 from harness.frameworks.read import read_own_file, read_own_text
+from harness.frameworks.shell import command_line
 
-BAD = yaml.safe_load((Path(__file__).parents[2] / "data" / "bad_files.yaml").read_text())
-AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 1024\n"
+DATA = Path(__file__).parents[2] / "data"
+BAD = yaml.safe_load((DATA / "bad_files.yaml").read_text())
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -23,37 +21,34 @@ def test_bad_input_is_one_line_that_names_the_file_and_the_key(case, tmp_path):
     assert str(file) in refused(lambda: read_own_file(file), BAD[case]["says"])
 
 
-@pytest.mark.parametrize("name", ["folder", "missing.yaml", "binary.toml"])
-def test_what_is_no_file_is_named(name, tmp_path):
+def test_what_is_no_file_is_named(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    refused(lambda: read_own_file(tmp_path / name), name)
-
-
-def test_a_deepspeed_file_next_to_it_is_read(tmp_path):
-    section = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": section}))
-    (tmp_path / "axolotl.yml").write_text(f"{AXOLOTL}deepspeed: some/folder/ds.json\n")
-    question = read_own_file(tmp_path / "axolotl.yml")
-    assert (question.sharing, question.zero, question.offload) == ("zero", 2, ("optimizer",))
+    for name in ("folder", "missing.yaml", "binary.toml"):
+        refused(lambda name=name: read_own_file(tmp_path / name), name)
 
 
 @pytest.mark.parametrize(
     ("file", "zero", "offload"),
     [
-        ("zero3_bf16.json", 3, ()),
-        ("zero2.json", 2, ("optimizer",)),
-        ("ds_z3_offload_config.json", 3, ("optimizer", "parameters")),
+        ("some/folder/ds.json", 2, ("optimizer",)),  # which lies next to it
+        ("deepspeed_configs/zero3_bf16.json", 3, ()),  # which a framework ships
+        ("deepspeed_configs/zero2.json", 2, ("optimizer",)),
+        ("deepspeed_configs/ds_z3_offload_config.json", 3, ("optimizer", "parameters")),
+        ("my.json", None, None),
     ],
 )
-def test_a_deepspeed_file_that_a_framework_ships_is_known_by_its_name(file, zero, offload):
-    question = read_own_text(f"{AXOLOTL}deepspeed: deepspeed_configs/{file}\n", suffix=".yaml")
-    assert (question.sharing, question.zero, question.offload) == ("zero", zero, offload)
-
-
-def test_a_deepspeed_file_that_is_not_there_is_named():
-    question = read_own_text(f"{AXOLOTL}deepspeed: my.json\n", suffix=".yaml")
-    assert [one.key for one in question.keys if one.status == "not modelled"] == ["deepspeed"]
+def test_a_deepspeed_file_next_to_it_or_of_a_known_name_is_read_and_another_is_named(
+    file, zero, offload, tmp_path
+):
+    section = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": section}))
+    text = f"base_model: meta-llama/Llama-3.1-8B\nsequence_len: 1024\ndeepspeed: {file}\n"
+    (tmp_path / "axolotl.yml").write_text(text)
+    question = read_own_file(tmp_path / "axolotl.yml")
+    not_modelled = [one.key for one in question.keys if one.status == "not modelled"]
+    assert ("deepspeed" in not_modelled) == (zero is None)
+    assert zero is None or (question.sharing, question.zero, question.offload) == ("zero", zero, offload)
 
 
 def test_a_config_json_next_to_it_is_the_model(tmp_path):
@@ -63,7 +58,6 @@ def test_a_config_json_next_to_it_is_the_model(tmp_path):
     (tmp_path / "a.yaml").write_text("base_model: mine\nsequence_len: 128\nmicro_batch_size: 1\n")
     question = read_own_file(tmp_path / "a.yaml")
     assert question.config == {"model_type": "llama", **sizes}
-    assert question.model_source.endswith("mine")
     assert question.origin("config") == ("key", "base_model")
 
 
@@ -71,26 +65,24 @@ def test_accelerates_file_of_a_command_line_is_read(tmp_path):
     section = {"fsdp_version": 2, "fsdp_offload_params": True}
     config = {"distributed_type": "FSDP", "num_processes": 16, "fsdp_config": section}
     (tmp_path / "acc.yaml").write_text(yaml.safe_dump(config))
-    command = (
-        "accelerate launch --config_file acc.yaml sft.py --model_name_or_path gpt2 --num_train_epochs 1\n"
-    )
+    command = "accelerate launch --config_file acc.yaml sft.py --model_name_or_path gpt2 --num_train_epochs 1"
     (tmp_path / "run.sh").write_text(command)
     question = read_own_file(tmp_path / "run.sh")
     assert (question.sharing, question.zero, question.devices) == ("fsdp2", 3, 16)
     assert question.offload == ("optimizer", "parameters")
 
 
-@pytest.mark.parametrize(
-    ("more", "seq_len", "left_out"), [("", 8192, True), ("max_prompt_length: 512\n", 8704, False)]
-)
-def test_the_sequence_of_grpo_is_the_prompt_and_the_completion(more, seq_len, left_out):
-    text = (
-        "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 4\nmax_completion_length: 8192\n"
-    )
-    question = read_own_text(text + more, suffix=".yaml")
-    assert question.seq_len == seq_len
-    (key,) = [one for one in question.keys if one.key == "max_prompt_length"]
-    assert (key.status, key.memory) == (("not modelled", "raises") if left_out else ("understood", "none"))
+def test_the_sequence_of_grpo_is_the_prompt_and_the_completion():
+    text = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 4\n"
+    text += "max_completion_length: 8192\n"
+    for more, seq_len, status in (
+        ("", 8192, ("not modelled", "raises")),
+        ("max_prompt_length: 512\n", 8704, ("understood", "none")),
+    ):
+        question = read_own_text(text + more, suffix=".yaml")
+        assert question.seq_len == seq_len
+        (key,) = [one for one in question.keys if one.key == "max_prompt_length"]
+        assert (key.status, key.memory) == status
 
 
 def test_a_file_of_a_single_device_recipe_is_of_one_device(tmp_path):
@@ -100,11 +92,80 @@ def test_a_file_of_a_single_device_recipe_is_of_one_device(tmp_path):
         assert read_own_file(tmp_path / name).devices == devices
 
 
-def test_files_logs_and_messages_are_read_without_torch():
-    code = (
-        "import sys; from harness.frameworks.read import read_own_text; "
-        "read_own_text('--num-layers 2 --hidden-size 8 --num-attention-heads 1 --micro-batch-size 1'); "
-        "import harness.frameworks.logs, harness.frameworks.oom; "
-        "sys.exit(any(m in sys.modules for m in ('torch', 'suites', 'transformers')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+def test_a_shell_script_with_arrays_and_variables_is_read():
+    text = """
+TP=${TP:-4}
+N=$((2*8))
+MODEL=(
+    --num-layers 8   # layers
+    --hidden-size 512 --num-attention-heads 8
+    --vocab-size 1024 --seq-length 2048
+)
+MORE=("--fp8-format hybrid")
+MORE+=("--use-distributed-optimizer")
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --bf16 \\
+    --tensor-model-parallel-size $TP --micro-batch-size 1 --global-batch-size $N
+"""
+    question = read_own_text(text, suffix=".sh")
+    assert (question.tp, question.devices, question.zero, question.global_batch_size) == (4, 16, 1, 16)
+    assert (question.precision, question.seq_len, question.config["n_layer"]) == ("fp8", 2048, 8)
+    assert (question.dp_of(), question.micro_batches()) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "expected"),
+    [
+        (
+            "accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 "
+            "--per_device_train_batch_size 2 --bf16",
+            "hugging_face",
+            {"devices": 8, "micro_batch_size": 2, "precision": "bf16", "model_name": "gpt2"},
+        ),
+        (
+            "./run_train.sh --model.flavor 8B --parallelism.tensor_parallel_degree 4 --compile.enable",
+            "torchtitan",
+            {"tp": 4, "compile": True, "model_name": "llama3/8B"},
+        ),
+        (
+            "deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --zero-stage 1 "
+            "--micro-batch-size 4 --seq-length 64 --activations-checkpoint-method uniform",
+            "megatron",
+            {"tp": 2, "sharing": "zero", "zero": 1, "recompute": "full"},
+        ),
+        (
+            "model.tensor_model_parallel_size=4 train.global_batch_size=512 model.seq_length=8192",
+            "megatron_bridge",
+            {"tp": 4, "global_batch_size": 512, "seq_len": 8192, "zero": 1},
+        ),
+    ],
+)
+def test_command_lines_are_recognised_and_read(command, name, expected):
+    question = read_own_text(command)
+    assert question.format == name
+    assert {field: getattr(question, field) for field in expected} == expected
+
+
+def test_a_script_that_takes_its_own_options_is_read_with_its_defaults():
+    """Neither its usage nor the patterns of its `case` are options; what only a run knows is named."""
+    question = read_own_text((DATA / "shell" / "own_options.sh").read_text(), suffix=".sh")
+    found = (question.model_name, question.micro_batch_size, question.seq_len, question.devices)
+    assert found == ("Qwen/Qwen-7B", 2, 512, None)
+    assert question.adapters.base == "nf4"
+    named = {one.key: one.means for one in question.keys if one.status == "not modelled"}
+    assert named == {"launcher.nproc_per_node": "known when the script runs; devices= gives it"}
+    assert "m" not in [one.key for one in question.keys]
+
+
+def test_sums_of_a_shell_are_calculated_where_they_are_some():
+    begin = "N=4\nBATCH=64\ntorchrun t.py --model_name_or_path gpt2 --gradient_accumulation_steps "
+    sums = {"$(( (N + 1) * 3 ))": 15, "$(expr $BATCH / $N / 2)": 8, r"`expr 6 \* 7`": 42}
+    for words, steps in sums.items():
+        assert read_own_text(begin + words, suffix=".sh").gradient_accumulation_steps == steps
+    with pytest.raises(ValueError, match="the variable"):
+        read_own_text(f"{begin} $((2**9999999))", suffix=".sh")
+
+
+def test_what_is_no_value_of_an_option_or_no_yaml_is_told_from_it():
+    text = "torchrun t.py --num-layers 2 ${MORE} --micro-batch-size 4 > out.txt 2>&1 &"
+    assert command_line(text) == {"num-layers": "2", "micro-batch-size": "4"}
+    assert command_line("python x.py a.b=[[${C%,}],null] a.c=1") == {"a.b": "[[${C%,}],null]", "a.c": 1}

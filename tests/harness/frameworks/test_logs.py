@@ -34,40 +34,30 @@ def test_each_log_gives_medians_of_its_steady_lines(name):
     assert log.left_out == 10
 
 
-def test_quartiles_show_how_steady_it_was():
+def test_quartiles_show_how_steady_it_was_and_the_end_of_trainers_log_is_read():
     lines = text_of("megatron").splitlines()
     log = read_log("\n".join(line.replace("8500", str(8000 + at * 10)) for at, line in enumerate(lines)))
     step_s = log.metrics["step_s"]
     assert step_s.low < step_s.median < step_s.high
     assert step_s.lines == 30
-
-
-def test_the_end_of_trainers_log_is_read():
     text = "{'train_runtime': 100.0, 'train_steps_per_second': 0.25, 'train_loss': 1.0, 'epoch': 1.0}"
     assert read_log(text).value("step_s") == 4.0
 
 
-def test_seconds_follow_from_tokens_per_second_and_the_question():
+def test_seconds_follow_from_tokens_per_second_and_the_question_and_tokens_from_seconds():
     """8 sequences of 8,192 tokens per step on 8 devices at 8,192 tokens/s per device take a second."""
     question = question_of(format="torchtitan", dp=8, seq_len=8192, gradient_accumulation_steps=1)
     log = read_log(text_of("torchtitan").replace("6,000", "8,192"), question)
     assert log.value("step_s") == pytest.approx(1.0)
-
-
-def test_tokens_follow_from_seconds_and_the_question():
     question = question_of(format="megatron", dp=4, tp=8, global_batch_size=512, seq_len=4096)
-    assert read_log(text_of("megatron"), question).value("tokens_per_s") == pytest.approx(
-        512 * 4096 / 8.5 / 32
-    )
+    rate = read_log(text_of("megatron"), question).value("tokens_per_s")
+    assert rate == pytest.approx(512 * 4096 / 8.5 / 32)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "empty"),
-        ("epoch 1 of 3\nepoch 2 of 3", "epoch 1 of 3"),
-        ("x\ntorch.OutOfMemoryError: CUDA out of memory. Tried", "oom="),
-    ],
-)
-def test_no_log_is_one_line_that_says_what_it_is(text, says):
-    refused(lambda: read_log(text), says)
+def test_no_log_is_one_line_that_says_what_it_is():
+    for text, says in {
+        "": "empty",
+        "a\nb": "its first line is 'a'",
+        "x\nCUDA out of memory.": "oom=",
+    }.items():
+        refused(lambda text=text: read_log(text), says)

@@ -1,17 +1,22 @@
-"""The tables of keys: each key is understood, each unknown one is named, none is dropped or listed twice."""
+"""The tables of keys: each key is understood, each unknown one is named; public files are read as by hand.
 
+tests/data/frameworks has a file per framework: `from` names the public file, `keys` are its values, `expect`
+are the fields of Question that differ from their defaults, and `named` are keys that are not modelled.
+"""
+
+import json
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 
 from harness.frameworks.read import read_own_text, read_values
-from harness.frameworks.table import DEFAULTS, framework_named, frameworks
-from harness.question import Direction
+from harness.frameworks.table import DEFAULTS, framework_named, frameworks, nested
+from harness.question import Adapters
 
-DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "expressed.yaml").read_text())
-NEEDED, COMPANIONS, VALUES = DATA["needed"], DATA["companions"], DATA["values"]
+DATA = Path(__file__).parents[2] / "data"
+EXPRESSED = yaml.safe_load((DATA / "expressed.yaml").read_text())
+NEEDED, COMPANIONS, VALUES = EXPRESSED["needed"], EXPRESSED["companions"], EXPRESSED["values"]
 LEFT_OUT = {"distributed_type"}
 """Keys whose value here is not modelled, next to those that take any word."""
 
@@ -30,48 +35,19 @@ def value_for(name, key, row):
 
 
 @pytest.mark.parametrize("name", frameworks())
-def test_every_key_of_a_table_is_understood(name):
+def test_every_key_of_a_table_is_understood_and_another_is_named(name):
     """One file per key: the key is understood, or its value is left out with a reason."""
+    needed = NEEDED.get(name, {})
     for key, row in framework_named(name).keys.items():
         value, companions = value_for(name, key, row)
-        flat = {**NEEDED.get(name, {}), **companions, key: value}
+        flat = {**needed, **companions, key: value}
         statuses = [one.status for one in read_values(flat, framework_named(name)).keys if one.key == key]
         assert statuses in (["understood"], ["not modelled"]), key
         assert statuses == ["understood"] or value == "x" or key in LEFT_OUT, key
-
-
-@pytest.mark.parametrize("name", frameworks())
-def test_every_row_of_a_table_decides_fields_and_has_a_meaning(name):
-    table = framework_named(name)
-    for key, row in table.keys.items():
-        assert set(row.of.split()) <= set(DEFAULTS), key
-        assert row.of, key
-        assert row.field in DEFAULTS or row.field.startswith("_"), key
-        assert row.means, key
-        assert row.kind in ("count", "int", "number", "flag", "text", "any"), key
-    for pattern, matter in table.matters.items():
-        assert {matter.memory, matter.seconds} <= set(get_args(Direction)), pattern
-        assert matter.means, pattern
-        assert matter.source or {matter.memory, matter.seconds} <= {"either", "none"}, pattern
-    assert not table.renamed.keys() & table.keys.keys()
-    assert table.expresses.keys() | table.assumed.keys() <= set(DEFAULTS)
-    of_values = [pattern.partition("=") for pattern in table.matters if "=" in pattern]
-    assert all(value == value.lower() for key, _, value in of_values if key in table.keys)
-
-
-def test_a_value_that_is_not_modelled_is_named_and_its_key_decides():
-    question = read_own_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 8\n", suffix=".yaml")
-    (one,) = [entry for entry in question.keys if entry.key == "stage"]
-    assert (one.value, one.status, one.memory, one.seconds) == ("dpo", "not modelled", "raises", "raises")
-
-
-@pytest.mark.parametrize("name", frameworks())
-def test_an_unknown_key_is_named_and_never_dropped(name):
-    flat = {**NEEDED.get(name, {}), "a_key_that_nobody_has": 7}
-    question = read_values(flat, framework_named(name))
-    (one,) = [entry for entry in question.keys if entry.key == "a_key_that_nobody_has"]
+    unknown = read_values({**needed, "a_key_that_nobody_has": 7}, framework_named(name))
+    (one,) = [entry for entry in unknown.keys if entry.key == "a_key_that_nobody_has"]
     assert (one.value, one.status, one.memory, one.seconds) == (7, "not modelled", "none", "none")
-    assert question.framework in one.means
+    assert unknown.framework in one.means
 
 
 def test_every_key_of_a_file_has_one_class_and_what_is_not_modelled_its_direction():
@@ -84,29 +60,57 @@ def test_every_key_of_a_file_has_one_class_and_what_is_not_modelled_its_directio
         one.key: (one.status, one.memory, one.seconds) for one in question.keys if one.status != "default"
     }
     assert classes == {
-        "base_model": ("understood", "none", "none"),
-        "sequence_len": ("understood", "none", "none"),
-        "learning_rate": ("irrelevant", "none", "none"),
-        "flash_attn_cross_entropy": ("irrelevant", "none", "none"),
-        "tiled_mlp": ("not modelled", "lowers", "raises"),
-        "optimizer": ("not modelled", "lowers", "raises"),
+        **dict.fromkeys(("base_model", "sequence_len"), ("understood", "none", "none")),
+        **dict.fromkeys(("learning_rate", "flash_attn_cross_entropy"), ("irrelevant", "none", "none")),
+        **dict.fromkeys(("tiled_mlp", "optimizer"), ("not modelled", "lowers", "raises")),
         "rl": ("not modelled", "raises", "raises"),
         "new_key": ("not modelled", "none", "none"),
     }
     assert len({one.key for one in question.keys}) == len(question.keys)
 
 
-def test_fields_carry_their_key_or_the_frameworks_default_or_why_they_are_assumed():
-    text = "[model]\nname='llama3'\nflavor='8B'\n[activation_checkpoint]\nmode='full'\n"
-    question = read_own_text(text, suffix=".toml")
-    assert question.origin("recompute") == ("key", "activation_checkpoint.mode")
-    assert question.origin("config") == ("key", "model.name, model.flavor")
-    assert question.origin("micro_batch_size") == ("default", "torchtitan v0.2.2")
-    assert question.origin("sharing") == ("default", "torchtitan v0.2.2")
-    assert question.origin("fused_loss").kind == "assumption"
-    assert {one.key: one.value for one in question.keys if one.status == "default"}[
-        "training.local_batch_size"
-    ] == 8
-    assumed = read_own_text('{"zero_optimization": {"stage": 1}}', suffix=".json").origin("micro_batch_size")
-    assert assumed.kind == "assumption"
-    assert "train_micro_batch_size_per_gpu" in assumed.of
+FILES = [
+    (path.stem, one)
+    for path in sorted((DATA / "frameworks").glob("*.yaml"))
+    for one in yaml.safe_load(path.read_text())
+]
+SECTIONS = {
+    **dict.fromkeys(("global_batch_size", "micro_batch_size"), "train"),
+    **dict.fromkeys(("devices", "num_nodes", "precision"), "trainer"),
+    "use_distributed_optimizer": "ddp",
+}
+OF_READING = {"format", "framework", "program", "model_source", "keys", "origins"}
+
+
+def text_of(name, keys):
+    """Return the keys as a file of that framework, with its suffix."""
+    if name == "torchtitan":
+        return "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ".toml"
+    if name == "deepspeed":
+        return json.dumps(nested(keys)), ".json"
+    if name == "megatron":
+        launch = [f"--{k.split('.')[1]} {v}" for k, v in keys.items() if k.startswith("launcher.")]
+        options = {
+            k: "" if v is True else f" '{v}'" for k, v in keys.items() if "." not in k and v is not False
+        }
+        words = [f"--{key}{value}" for key, value in options.items()]
+        return " \\\n  ".join(["torchrun", *launch, "pretrain_gpt.py", *words]), ".sh"
+    if name == "megatron_bridge":
+        keys = {f"{SECTIONS.get(key, 'model')}.{key}": value for key, value in keys.items()}
+    return yaml.safe_dump(nested(keys)), ".yaml"
+
+
+@pytest.mark.parametrize(("name", "one"), FILES, ids=[one["from"].split(", ")[-1] for _, one in FILES])
+def test_a_public_file_is_read_as_by_hand(name, one):
+    text, suffix = text_of(name, one["keys"])
+    question = read_own_text(text, suffix=suffix)
+    assert question.format == name
+    expected = {field: tuple(v) if isinstance(v, list) else v for field, v in one["expect"].items()}
+    if "adapters" in expected:
+        given = {**expected["adapters"], "targets": tuple(expected["adapters"]["targets"])}
+        expected["adapters"] = Adapters(**given)
+    left = OF_READING | ({"config"} - expected.keys())
+    read = {field: getattr(question, field) for field in DEFAULTS if field not in left}
+    assert {field: value for field, value in read.items() if value != DEFAULTS[field]} == expected
+    named = [one.key for one in question.keys if one.status == "not modelled"]
+    assert sorted(named) == sorted(one["named"])

@@ -1,4 +1,4 @@
-"""A CPU quota: it limits the named process alone, can be changed, and nothing of it is left at the end."""
+"""A CPU quota, and where groups are made: it limits the named process alone, and nothing is left of it."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from marked import wait_for
+from places import ROOT
 
 from harness.instruments import control_group as module
 from harness.instruments.control_group import CPU, CpuQuota, GroupPlaces, group_places
 from harness.records import Unavailable
-
-ROOT = Path(__file__).parents[3]
+from suites.offload.cgroup import MEMORY, can_leave
 
 BURN = """
 import sys, time
@@ -25,10 +25,9 @@ for line in sys.stdin:
 """
 
 MAKER = """
-import sys
 from harness.instruments.control_group import CpuQuota
 print(CpuQuota().path, flush=True)
-sys.stdin.readline()
+input()
 """
 
 
@@ -57,37 +56,32 @@ def share_of(process):
 
 
 @needs_quota
-def test_a_process_gets_no_more_than_its_share():
+def test_a_process_gets_no_more_than_its_share_and_leaves_the_group():
     """Other work on this machine lowers the share, so that only the upper limit can be asserted.
 
     The first period's quota may come on top: 4 ms of 100.
     """
-    with CpuQuota() as quota, started(BURN) as process:
-        quota.enter(process.pid)
-        for share in (0.4, 0.2):
-            quota.limit(share)
-            assert share_of(process) < 1.1 * share
-        counted = quota.account()
-        assert counted.throttled_periods > 20  # 0.1 s at 4 ms a period, then at 2 ms
-        assert counted.throttled_s > 0
-        quota.limit(None)
-        share_of(process)  # its last period of throttling ends here
-        unlimited = quota.account().throttled_periods
-        share_of(process)
-        assert quota.account().throttled_periods == unlimited
-        process.stdin.close()
-    assert not quota.path.exists()
-
-
-@needs_quota
-def test_a_process_that_lives_on_leaves_the_group():
-    own = group_places(CPU).own
+    own = group_places(CPU).own / "cgroup.procs"
     with started(BURN) as process:
         with CpuQuota() as quota:
             quota.enter(process.pid)
-            assert str(process.pid) not in (own / "cgroup.procs").read_text().split()
-        assert str(process.pid) in (own / "cgroup.procs").read_text().split()
+            assert str(process.pid) not in own.read_text().split()
+            for share in (0.4, 0.2):
+                quota.limit(share)
+                assert share_of(process) < 1.1 * share
+            counted = quota.account()
+            assert counted.throttled_periods > 20  # 0.1 s at 4 ms a period, then at 2 ms
+            assert counted.throttled_s > 0
+            quota.limit(None)
+            share_of(process)  # its last period of throttling ends here
+            unlimited = quota.account().throttled_periods
+            share_of(process)
+            assert quota.account().throttled_periods == unlimited
+            with pytest.raises(ValueError, match="below the kernel's"):
+                quota.limit(0.05)
+        assert str(process.pid) in own.read_text().split()
         process.stdin.close()
+    assert not quota.path.exists()
 
 
 @needs_quota
@@ -97,35 +91,6 @@ def test_nothing_is_left_of_a_killed_maker():
         assert folder.name.startswith(f"{CPU.prefix}{process.pid}-")
         process.kill()
     wait_for(lambda: not folder.exists())
-
-
-@needs_quota
-def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
-    left = group_places(CPU).parent / f"{CPU.prefix}{os.getpid()}-1-0"
-    left.mkdir()
-    CpuQuota().close()
-    assert not left.exists()
-
-
-@needs_quota
-def test_a_quota_below_the_kernels_least_is_refused():
-    with CpuQuota() as quota, pytest.raises(ValueError, match="below the kernel's"):
-        quota.limit(0.05)
-
-
-def test_version_2_is_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "group_places", lambda _: GroupPlaces(2, tmp_path, tmp_path, tmp_path))
-    quota = CpuQuota()
-    quota.limit(0.4, period_s=0.02)
-    assert (quota.path / "cpu.max").read_text() == "8000 20000"
-    quota.limit(None)
-    assert (quota.path / "cpu.max").read_text() == "max 10000"
-    (quota.path / "cpu.stat").write_text("nr_periods 5\nnr_throttled 3\nthrottled_usec 2000\n")
-    assert quota.account() == (5, 3, 0.002)
-    os.kill(quota._guard.pid, signal.SIGKILL)
-    for file in ("cpu.max", "cpu.stat"):
-        (quota.path / file).unlink()
-    quota.close()
 
 
 @pytest.fixture
@@ -150,10 +115,19 @@ def group_files(tmp_path, monkeypatch):
     return listed, moved
 
 
-def test_processes_that_are_forked_while_the_group_is_emptied_leave_it_too(group_files):
+def test_version_2_is_one_file_and_processes_forked_while_it_is_emptied_leave_it_too(group_files):
     listed, moved = group_files
-    listed += ["7\n8\n", "9\n", ""]
     quota = CpuQuota()
+    quota.limit(0.4, period_s=0.02)
+    assert (quota.path / "cpu.max").read_text() == "8000 20000"
+    quota.limit(None)
+    assert (quota.path / "cpu.max").read_text() == "max 10000"
+    (quota.path / "cpu.stat").write_text("nr_periods 5\nnr_throttled 3\nthrottled_usec 2000\n")
+    assert quota.account() == (5, 3, 0.002)
+    for file in ("cpu.max", "cpu.stat"):
+        (quota.path / file).unlink()
+    os.kill(quota._guard.pid, signal.SIGKILL)
+    listed += ["7\n8\n", "9\n", ""]
     quota.close()
     assert moved == ["7", "8", "9"]
     assert not quota.path.exists()
@@ -169,31 +143,63 @@ def test_the_guard_ends_where_a_process_cannot_be_moved(group_files):
     assert not quota.path.exists()
 
 
-@pytest.mark.parametrize(
-    ("own", "mountinfo", "reason"),
-    [
-        ("1:cpu:/\n", "", "needs the cpu controller mounted"),
-        (
-            "1:cpu:/../job\n",
-            "30 20 0:26 / {mount} rw - cgroup cgroup rw,cpu\n",
-            "own CPU cgroup is not visible",
-        ),
-        ("0::/\n", "30 20 0:26 / {mount} rw - cgroup2 cgroup2 rw\n", "has cpu in it"),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path, monkeypatch, own, mountinfo, reason):
+V1 = "30 20 0:26 / {mount} rw,relatime - cgroup cgroup rw,memory\n"
+V2 = "30 20 0:26 / {mount} rw,relatime - cgroup2 cgroup2 rw\n"
+ABLE = {"": "cpu memory pids\n", "user": "cpu memory\n", "user/session": "\n"}
+
+
+def tree(tmp_path, monkeypatch, own, mountinfo, groups):
+    """Write what /proc and the mount would contain; return the mount."""
     monkeypatch.setattr(module, "PROC", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     mount = tmp_path / "mount"
-    mount.mkdir()
-    (mount / "cgroup.subtree_control").write_text("memory\n")
     (tmp_path / "cgroup").write_text(own)
     (tmp_path / "mountinfo").write_text(mountinfo.format(mount=mount))
+    for name, subtree in groups.items():
+        (mount / name).mkdir(parents=True, exist_ok=True)
+        (mount / name / "cgroup.procs").touch()
+        (mount / name / "cgroup.subtree_control").write_text(subtree)
+    return mount
+
+
+@pytest.mark.parametrize(
+    ("own", "mountinfo", "groups", "version", "path", "parent"),
+    [
+        ("4:memory:/job/7\n0::/\n", V2 + V1, {"job/7": ""}, 1, "job/7", "job/7"),
+        ("4:memory:/docker/7\n", V1.replace("0:26 /", "0:26 /docker/7"), {"": ""}, 1, "", ""),
+        ("0::/user/session\n", V2, ABLE, 2, "user/session", "user"),  # where groups get the controller
+    ],
+)
+def test_groups_are_made_in_the_own_one_or_above(
+    tmp_path, monkeypatch, own, mountinfo, groups, version, path, parent
+):
+    mount = tree(tmp_path, monkeypatch, own, mountinfo, groups)
+    assert group_places(MEMORY) == (version, mount, mount / path, mount / parent)
+
+
+@pytest.mark.parametrize(
+    ("own", "mountinfo", "reason"),
+    [
+        ("1:cpu:/\n", "", "a CPU quota needs the cpu controller mounted"),
+        ("1:cpu:/../job\n", V1.replace("memory", "cpu"), "own CPU cgroup is not visible"),
+        ("0::/\n", V2, r"no cgroup.subtree_control of .* has cpu in it"),
+        ("1:cpu:/\n", V1.replace("memory", "cpu"), "it is not writable here"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, monkeypatch, own, mountinfo, reason):
+    tree(tmp_path, monkeypatch, own, mountinfo, {"": "memory\n"})
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(Unavailable, match=reason):
         group_places(CPU)
-
-
-def test_without_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"^a CPU quota needs root$"):
         group_places(CPU)
+
+
+def test_files_of_a_tmpfs_have_no_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PROC", tmp_path)
+    device = tmp_path.stat().st_dev
+    for kind, leaves in (("tmpfs", False), ("ext4", True)):
+        here = f"30 20 {os.major(device)}:{os.minor(device)} / / rw - {kind} x rw\n"
+        (tmp_path / "mountinfo").write_text(f"29 1 0:999 / /x rw - tmpfs tmpfs rw\n{here}")
+        assert can_leave(str(tmp_path)) == leaves

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 from collections import defaultdict
+from functools import cache
 
 import pytest
 
@@ -16,11 +17,8 @@ from harness.instruments.traces.segments import State
 from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference"
-STEP, ATTENTION_128, ATTENTION_64 = (
-    "step_300m_2k_gpu",
-    "attention_causal_128_4k_gpu",
-    "attention_causal_64_4k_gpu",
-)
+STEP, LARGE, SMALL = "step_300m_2k_gpu", "attention_causal_128_4k_gpu", "attention_causal_64_4k_gpu"
+SHORT = "attention_causal_128_2k_gpu"
 ROWS = {
     "torch.compile": "torch_compile",
     "flash attention (SDPA)": "sdpa",
@@ -33,44 +31,44 @@ ROWS = {
 }
 
 
+@cache
 def words(page: str) -> str:
-    return " ".join((ROOT / "docs" / page).read_text().split())
+    return " ".join((ROOT / "docs/suites" / page).read_text().split())
 
 
-def speed_up(ratio: float, low: float, high: float, digits: int) -> str:
-    """Return the speed-up and its interval, of ratios of times, with so many decimals."""
-    return f"{1 / ratio:.{digits}f}× ({1 / high:.{digits}f} … {1 / low:.{digits}f})"
+@cache
+def effects() -> dict[tuple[str, str], dict[str, float]]:
+    """Return the values of each workload and variant: medians over all processes, and their ratio."""
+    names = ("ratio", "low", "high", "value", "baseline_value")
+    with (REFERENCE / "kernels_h100/effects.csv").open() as file:
+        return {
+            (one["workload"], one["variant"]): {name: float(one[name]) for name in names}
+            for one in csv.DictReader(file)
+            if (one["metric"], one["method"]) == ("time", "warm")
+        }
+
+
+def speed_up(workload: str, variant: str, large_digits: int = 2) -> str:
+    """Return the speed-up and its interval, "" where it was not measured; of large ones fewer decimals."""
+    if (workload, variant) not in effects():
+        return ""
+    one = effects()[workload, variant]
+    digits = large_digits if one["ratio"] < 0.2 else 2
+    ends = f"({1 / one['high']:.{digits}f} … {1 / one['low']:.{digits}f})"
+    return f"{1 / one['ratio']:.{digits}f}× {ends}"
 
 
 def test_the_speed_ups_are_those_of_the_run() -> None:
-    with (REFERENCE / "kernels_h100/effects.csv").open() as file:
-        effects = {
-            (one["workload"], one["variant"]): (float(one["ratio"]), float(one["low"]), float(one["high"]))
-            for one in csv.DictReader(file)
-            if one["metric"] == "time" and one["method"] == "warm"
-        }
-    page = words("suites/kernels.md")
+    page = words("kernels.md")
     for title, variant in ROWS.items():
-        cells = [speed_up(*effects[STEP, variant], digits=2)]
-        for workload in (ATTENTION_128, ATTENTION_64):
-            effect = effects.get((workload, variant))
-            large = effect is not None and effect[0] < 0.2
-            cells.append("" if effect is None else speed_up(*effect, digits=1 if large else 2))
-        row = " ".join(f"| {title} | {' | '.join(cells)} |".split())
-        assert row in page
-    short = "attention_causal_128_2k_gpu"
-    assert f"SDPA gains {speed_up(*effects[short, 'sdpa'], digits=1)}" in page
-    assert f"our Triton kernels {speed_up(*effects[short, 'triton'], digits=1)}" in page
+        cells = [speed_up(STEP, variant), *(speed_up(one, variant, 1) for one in (LARGE, SMALL))]
+        assert " ".join(f"| {title} | {' | '.join(cells)} |".split()) in page
+    assert f"SDPA gains {speed_up(SHORT, 'sdpa', 1)}" in page
+    assert f"our Triton kernels {speed_up(SHORT, 'triton', 1)}" in page
 
 
 def test_the_rates_of_attention_are_those_of_the_run() -> None:
     """FLOPs by formula over the median time of all processes."""
-    with (REFERENCE / "kernels_h100/effects.csv").open() as file:
-        seconds = {
-            (one["workload"], one["variant"]): (float(one["value"]), float(one["baseline_value"]))
-            for one in csv.DictReader(file)
-            if one["metric"] == "time" and one["method"] == "warm"
-        }
     flops = {
         record.cell.workload: one.samples[0]
         for record in read_records(REFERENCE / "kernels_h100")
@@ -78,23 +76,22 @@ def test_the_rates_of_attention_are_those_of_the_run() -> None:
         if one.metric == "flops"
     }
 
-    def rate(workload: str, variant: str, side: int = 0) -> float:
-        return flops[workload] / seconds[workload, variant][side] / 1e12
+    def rate(workload: str, variant: str, side: str = "value") -> float:
+        return flops[workload] / effects()[workload, variant][side] / 1e12
 
-    page = words("suites/kernels.md")
-    short = "attention_causal_128_2k_gpu"
-    assert f"{rate(short, 'triton') / rate(short, 'sdpa'):.0%} of SDPA's rate".replace("%", " %") in page
-    triton = [rate(one, "triton") for one in (ATTENTION_128, ATTENTION_64)]
-    shares = [rate(one, "triton") / rate(one, "sdpa") for one in (ATTENTION_128, ATTENTION_64)]
-    assert f"SDPA reaches {rate(ATTENTION_128, 'sdpa'):.0f} TFLOP/s" in page
-    assert f"our explicit attention {rate(ATTENTION_128, 'sdpa', 1):.0f}," in page
+    page = words("kernels.md").replace(" %", "%")
+    assert f"{rate(SHORT, 'triton') / rate(SHORT, 'sdpa'):.0%} of SDPA's rate" in page
+    triton = [rate(one, "triton") for one in (LARGE, SMALL)]
+    shares = [rate(one, "triton") / rate(one, "sdpa") for one in (LARGE, SMALL)]
+    assert f"SDPA reaches {rate(LARGE, 'sdpa'):.0f} TFLOP/s" in page
+    assert f"our explicit attention {rate(LARGE, 'sdpa', 'baseline_value'):.0f}," in page
     assert f"reaches {triton[0]:.0f} and {triton[1]:.0f} TFLOP/s" in page
-    assert f"{shares[0]:.0%}, {shares[1]:.0%}".replace("%", " %").replace(", ", " and ") in page
+    assert f"{shares[0]:.0%} and {shares[1]:.0%}" in page
 
 
 def signed(percent: float) -> str:
     text = f"{percent:+.2f}".replace("-", "−")
-    return f"{'0.00' if text in ('+0.00', '−0.00') else text} %"
+    return "0.00" if text in ("+0.00", "−0.00") else text
 
 
 def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
@@ -110,28 +107,28 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
 
     measured = recorded("memory_h100") | recorded("memory_h200")
     simulated = recorded("memory_h100_dry_runs") | recorded("memory_h200")
-    blocks, reserved, tensors, sizes = (defaultdict[str, list[float]](list) for _ in range(4))
-    for (workload, variant), there in measured.items():
-        if ("peak_memory", "measured") not in there:
-            continue
-        here = simulated[workload, variant]
-        peak_B = there["peak_memory", "measured"]
-        sizes[workload].append(peak_B / 1e6)
-        blocks[workload].append(100 * (here["allocated_memory", "fake_step"] / peak_B - 1))
-        tensors[workload].append(100 * (1 - here["peak_memory", "fake_step"] / peak_B))
-        reserved_B = there["reserved_memory", "measured"]
-        reserved[workload].append(100 * (here["reserved_memory", "fake_step"] / reserved_B - 1))
-    page = words("suites/memory.md")
+    off = defaultdict[str, list[tuple[float, ...]]](list)
+    llama_7b = {}
+    for cell, there in measured.items():
+        if ("peak_memory", "measured") in there:
+            here, peak_B = simulated[cell], there["peak_memory", "measured"]
+            reserved_B = there["reserved_memory", "measured"]
+            blocks = 100 * (here["allocated_memory", "fake_step"] / peak_B - 1)
+            reserved = 100 * (here["reserved_memory", "fake_step"] / reserved_B - 1)
+            tensors = 100 * (1 - here["peak_memory", "fake_step"] / peak_B)
+            off[cell[0]].append((peak_B / 1e6, blocks, reserved, tensors))
+            if cell[0] == "llama_7b":
+                llama_7b[cell[1]] = peak_B / 1e9, blocks, reserved_B / 1e9, reserved
+    page = words("memory.md")
     for title, workload in (
         ("Llama 12M", "llama_12m"),
         ("GPT 5M", "gpt_5m"),
         ("GPT 25M, SGD", "gpt_25m_sgd"),
         ("7B (Llama-2), on an H200", "llama_7b"),
     ):
-        cells = [str(len(sizes[workload])), f"{min(sizes[workload]):,.0f} … {max(sizes[workload]):,.0f}"]
-        for found in (blocks[workload], reserved[workload]):
-            ends = [signed(end).removesuffix(" %") for end in (min(found), max(found))]
-            cells.append(f"{' … '.join(ends)} %")
+        sizes, blocks, reserved, _ = zip(*off[workload], strict=True)
+        cells = [str(len(sizes)), f"{min(sizes):,.0f} … {max(sizes):,.0f}"]
+        cells += [f"{signed(min(one))} … {signed(max(one))} %" for one in (blocks, reserved)]
         assert f"| {title} | {' | '.join(cells)} |" in page
     for title, variant in (
         ("one rank, full checkpointing", "mixed_checkpointed"),
@@ -139,22 +136,14 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
         ("FSDP2 over 4", "fsdp2_mixed_flash"),
         ("tensor parallel over 8, full checkpointing", "tensor_parallel_mixed_checkpointed"),
     ):
-        there, here = measured["llama_7b", variant], simulated["llama_7b", variant]
-        peak_B, reserved_B = there["peak_memory", "measured"], there["reserved_memory", "measured"]
-        cells = [
-            f"{peak_B / 1e9:.2f}",
-            signed(100 * (here["allocated_memory", "fake_step"] / peak_B - 1)),
-            f"{reserved_B / 1e9:.2f}",
-            signed(100 * (here["reserved_memory", "fake_step"] / reserved_B - 1)),
-        ]
+        peak, blocks, reserved, of_reserved = llama_7b[variant]
+        cells = [f"{peak:.2f}", f"{signed(blocks)} %", f"{reserved:.2f}", f"{signed(of_reserved)} %"]
         assert f"| {title} | {' | '.join(cells)} |" in page
-    del blocks["llama_7b"], reserved["llama_7b"], tensors["llama_7b"]
-    every = [one for found in tensors.values() for one in found]
-    assert f"up to {max(every):.1f} % below it" in page
-    off = [abs(one) for found in blocks.values() for one in found]
-    assert f"{sum(one < 0.15 for one in off)} of the {len(off)} are within 0.15 %" in page
-    same = sum(one == 0 for found in reserved.values() for one in found)
-    assert f"reserved bytes are the same in {same}" in page
+    every = [one for workload, found in off.items() if workload != "llama_7b" for one in found]
+    assert f"up to {max(tensors for *_, tensors in every):.1f} % below it" in page
+    within = sum(abs(blocks) < 0.15 for _, blocks, _, _ in every)
+    assert f"{within} of the {len(every)} are within 0.15 %" in page
+    assert f"reserved bytes are the same in {sum(one[2] == 0 for one in every)}" in page
 
 
 def test_the_time_of_kernels_in_its_trace_is_that_of_their_union() -> None:

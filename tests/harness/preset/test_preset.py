@@ -78,43 +78,24 @@ def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
     assert {one.removeprefix(REFERENCE) for one in stated} <= keys
 
 
-def test_an_h100_settles_its_own_curves_and_an_a100_others(on):
-    h100, a100 = settled_by(on(H100, budget_min=1e4)), settled_by(on(A100, budget_min=1e4))
-    curve = "flash_2_{}_causal_128_4k"
-    assert curve.format("h100") in h100 - a100
-    assert curve.format("a100") in a100 - h100
-    assert "torch_compile_training_geomean" in a100 - h100
-    assert "flash_2_h100_causal_64_1k" not in h100  # its workload has another batch than the claim
-
-
-def test_what_needs_several_gpus_is_left_out_on_one_by_name(on):
-    one, eight = on(count=1, budget_min=1e4), on(count=8, budget_min=1e4)
+def test_what_one_host_lacks_is_left_out_by_name(on):
+    """Several GPUs, memory per GPU and memory of the host; only what a claim compares is planned."""
+    one, eight = on(H100, count=1, budget_min=1e4), on(H200, count=8, budget_min=1e4, host_memory_B=1e12)
     ranks = {"llama_39m", "llama_5m_1k_tokens", "llama_14m_4_ranks", "budget_192m"}
     works = [{work.workload for work in programme.fit} for programme in (one, eight)]
     assert not ranks & works[0]
-    assert ranks <= works[1]
+    assert ranks | {"gpu_32gb"} <= works[1]
     assert "needs 2 GPUs: offload" in text_of(one)
     assert "offload llama_14m_4_ranks (savings_rise)" in text_of(one)
+    assert "of host memory: offload gpu_32gb" in text_of(one)
+    assert "left out, needs 135 GB of memory per GPU: memory llama_7b" in text_of(one)
     assert "needs 2 GPUs" not in text_of(eight)
-    assert "larger_models" in settled_by(eight) - settled_by(one)
-
-
-def test_what_needs_more_memory_is_left_out_by_name(on):
-    h100, h200 = on(H100, budget_min=1e4), on(H200, budget_min=1e4)
-    assert "left out, needs 135 GB of memory per GPU: memory llama_7b" in text_of(h100)
-    assert {"seven_billion_needs_280_GB", "seven_billion_more_than_one_141_GB"} <= settled_by(h200)
-    assert "of host memory: offload gpu_32gb" in text_of(h200)
-    assert "gpu_32gb" in {work.workload for work in on(H200, budget_min=1e4, host_memory_B=1e12).fit}
-
-
-def test_only_what_a_claim_compares_is_planned(on):
-    run = on(budget_min=1e4).runs["kernels"]
+    more = {"larger_models", "seven_billion_needs_280_GB", "seven_billion_more_than_one_141_GB"}
+    assert more <= settled_by(eight) - settled_by(one)
+    run = one.runs["kernels"]
     assert run.variants_by_workload["attention_causal_128_4k_gpu"] == {"baseline", "sdpa", "triton"}
     assert "jax_xla" not in {variant.name for variant in run.variants}
     assert "attention_full_128_4k_gpu" not in run.workloads  # no claim has it
-
-
-def test_the_plan_shows_minutes_claims_and_what_is_left_out(on):
     programme = on(budget_min=60)
     text = text_of(programme)
     assert f"1 × {H100} (80 GiB), budget 60 min" in text
@@ -124,30 +105,23 @@ def test_the_plan_shows_minutes_claims_and_what_is_left_out(on):
     assert "not settled here, suite kernels records no gpus" in text
     assert "no run on a GPU, dataloader (3 claims): its ranks train on the CPU" in text
     assert programme.seconds <= 3600
-    assert settled_by(programme) < settled_by(on(budget_min=1e4))
-
-
-def test_a_budget_too_small_for_anything_is_one_line(on):
+    assert settled_by(programme) < settled_by(one)
     with pytest.raises(ConfigError, match=r"^budget_min=1: too small for anything; .* the shortest, \w+ \w+"):
         on(budget_min=1)
 
 
-def test_without_a_gpu_one_line_states_what_was_looked_for(monkeypatch, capsys):
-    monkeypatch.setattr("harness.preset.programme.describe", lambda: describe()._replace(gpus=()))
-    assert main(["preset=gpu"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert "no GPU here; looked for NVIDIA GPUs by the driver's NVML" in said.err
-
-
-def test_a_torch_that_sees_no_gpu_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "harness.preset.programme.describe", lambda: describe()._replace(gpus=(Gpu(H100, 1),))
-    )
-    monkeypatch.setattr("harness.preset.programme.visible_gpus", tuple)
-    assert main(["preset=gpu"]) == 2
-    assert f"no GPU for torch; NVML lists {H100}" in capsys.readouterr().err
+def test_without_a_gpu_for_torch_one_line_states_what_was_looked_for(monkeypatch, capsys):
+    for gpus, said in (
+        ((), "no GPU here; looked for NVIDIA GPUs by the driver's NVML"),
+        ((Gpu(H100, 1),), f"no GPU for torch; NVML lists {H100}"),
+    ):
+        here = describe()._replace(gpus=gpus)
+        monkeypatch.setattr("harness.preset.programme.describe", lambda here=here: here)
+        monkeypatch.setattr("harness.preset.programme.visible_gpus", tuple)
+        assert main(["preset=gpu"]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert said in printed.err
 
 
 @pytest.mark.parametrize(
@@ -158,6 +132,9 @@ def test_a_torch_that_sees_no_gpu_is_one_line(monkeypatch, capsys):
         (["preset=gpu", "budget_min=0"], "budget_min=0: expected a number above 0"),
         (["preset=gpu", "budget_min=an hour"], "budget_min='an hour': expected a number above 0"),
         (["preset=gpu", "memory"], "memory: preset chooses what is run"),
+        (["suite=all", "budget_min=10", "only=[baseline]"], "only=[baseline]: preset chooses what is run"),
+        (["suite=all", "budget_mn=10"], "budget_mn: no such name; did you mean budget_min?"),
+        (["suite=memory", "budget_min=10"], "budget_min: goes with suite=all"),
     ],
 )
 def test_words_that_will_not_do_are_one_line(words, said, capsys):
@@ -167,14 +144,11 @@ def test_words_that_will_not_do_are_one_line(words, said, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_words_of_a_preset():
+def test_the_words_of_a_preset_and_a_mistake_in_its_file(tmp_path):
     assert requested(["preset=gpu"]) == PresetRequest("gpu", 60.0)
     assert str(requested(["preset=gpu"]).folder) == "results/gpu"
     words = ["preset=gpu", "budget_min=90", "out=there", "plan=true"]
     assert requested(words) == PresetRequest("gpu", 90.0, "there", True)
-
-
-def test_a_mistake_in_the_file_names_the_key(tmp_path):
     (tmp_path / "preset").mkdir()
     text = (CONF / "preset/gpu.yaml").read_text()
     (tmp_path / "preset/gpu.yaml").write_text(text.replace("gpus_field:", "gpu_field:"))

@@ -1,29 +1,36 @@
-"""The committed reports come out of the committed records.
+"""The committed reports come out of the committed records, and what they and the answers say is so.
 
 Text, tables and data are compared byte for byte. So are figures, where matplotlib is the version that drew
 the committed ones; under another, each point has to say the same and lead to the same record.
 """
 
+import io
+import math
 import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from xml.etree import ElementTree
 
-import browser
 import matplotlib
 import pytest
 from browser import complaints, needs_a_browser, opened
 
-from harness.claims.answers import AnsweredClaim, answer_claims
+from harness.claims.answers import FEWEST, MISQUOTED, answer_claims
 from harness.claims.evidence import Findings
 from harness.claims.paper import load_answers
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
-from harness.report import write_index, write_report
-from harness.report.findings import finding
-from harness.report.index.answers_page import Answers, index_page, sentences
-from harness.report.index.forest import forest
+from harness.config.optimizations import workloads_of
+from harness.config.run import names
+from harness.report import gather, write_index, write_report
+from harness.report.comparison import compared
+from harness.report.findings import answer_block, finding, what_pays
+from harness.report.index.answers_page import Answers, sentences
 from harness.report.index.suite_index import findings, halves
 from harness.report.markdown import answers
+from harness.report.spec import EffectsBlock, TableBlock
+from harness.report.terminal import LINES, WIDTH, show
 from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference"
@@ -73,6 +80,13 @@ def judged_folders():
 
 
 @pytest.fixture(scope="module")
+def hour():
+    """Return the results of one hour: of all suites, by a second run."""
+    folders = sorted(path.parent for path in (ROOT / "results/hour").glob("*/plan.json"))
+    return [(judged(folder), folder.name) for folder in folders]
+
+
+@pytest.fixture(scope="module")
 def made(judged_folders, tmp_path_factory):
     """Return a folder with the report of each committed run, by name, and the pages over all of them."""
     folder = tmp_path_factory.mktemp("reference")
@@ -112,16 +126,153 @@ def test_whatever_a_killed_sweep_lacks_its_report_has_an_answer(judged_folders, 
             assert finding(part), name
 
 
+@pytest.mark.parametrize("at", range(len(FOLDERS)), ids=[folder.name for folder in FOLDERS])
+def test_the_end_of_a_sweep_fits_a_screen(at, judged_folders, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # of the process that runs the tests
+    data, _ = judged_folders[at]
+    out, whole = io.StringIO(), io.StringIO()
+    show(data, Path("results/here/report.html"), out)
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert "results/here/report.html" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    show(data, Path("page"), whole, everything=True)
+    table = next(at for at, line in enumerate(lines) if "─" in line)
+    assert set(lines[:table]) <= set(whole.getvalue().splitlines())
+
+
+def test_the_first_sentence_names_the_baseline_that_it_compares_with(judged_folders, hour):
+    for data, name in [*judged_folders, *hour]:
+        block, sentences_ = answer_block(data), what_pays(data)
+        base = data.spec.name("optimization", "baseline")
+        if block and sentences_:
+            workload = data.index.names("workload", block.where, block.metric)[0]
+            variants = [
+                one
+                for one in data.index.names("optimization", block.where)
+                if one not in ("baseline", "baseline_again")
+                and not any(fnmatchcase(one, left) for left in data.spec.answer.leave_out)
+            ]
+            compares = any(compared(data.index, workload, one, block.pairing) for one in variants)
+            assert base in sentences_[0] or not compares, (name, sentences_[0])
+        if not data.spec.answer.finding and sentences_:
+            assert (" as fast" in finding(data)) <= (base in finding(data)), (name, finding(data))
+
+
+def renamed(records, workload):
+    """Return the records of a workload under a name that the suite does not have."""
+    return [
+        one._replace(cell=one.cell._replace(workload="mine"))
+        for one in records
+        if one.cell.workload == workload
+    ]
+
+
+@pytest.mark.parametrize("suite", [name for name in names("suite") if (REFERENCE / name).is_dir()])
+def test_a_users_own_workload_is_wherever_a_workload_of_the_suite_is(suite):
+    kept = [record for record in read_records(REFERENCE / suite) if record.cell.suite == suite]
+    usual = kept[0].cell.workload
+    assert usual in workloads_of(suite)
+    data = gather(suite, [*kept, *renamed(kept, usual)], [], REFERENCE / suite)
+    shown = {block.id: data.index.names("workload", block.where) for block in data.blocks}
+    of_usual = {block for block, workloads in shown.items() if usual in workloads}
+    assert of_usual <= {block for block, workloads in shown.items() if workloads[:1] == ["mine"]}
+    assert any("mine" in workloads for workloads in shown.values())
+
+
+def test_a_users_own_workload_is_preferred_and_alone_in_each_table_once_and_in_no_figure_over_sizes():
+    kept = read_records(REFERENCE / "kernels")
+    data = gather("kernels", [*kept, *renamed(kept, "step_5m_128")], [], REFERENCE / "kernels")
+    effects = next(block for block in data.blocks if isinstance(block, EffectsBlock))
+    assert "mine" in effects.title
+    assert effects.where["workload"] == "mine"
+    alone = renamed(read_records(REFERENCE / "congestion"), "incast_16")
+    data = gather("congestion", alone, [], REFERENCE / "congestion")
+    titles = [block.title for block in data.blocks if isinstance(block, TableBlock)]
+    assert "Queue and pauses: mine" in titles
+    assert len(titles) == len(set(titles))
+    drawn = {block.id for block in data.blocks if data.figure(block)}
+    assert "trade_off" in drawn
+    assert "lines" not in drawn
+
+
 @pytest.fixture(scope="module")
-def answered(judged_folders) -> list[AnsweredClaim]:
-    return answer_claims(
-        ASKED.claims, findings(judged_folders, ASKED.methods), halves(judged_folders, ASKED.methods)
+def found(judged_folders):
+    """Return the findings of the committed results, and of both halves of their processes."""
+    return findings(judged_folders, ASKED.methods), halves(judged_folders, ASKED.methods)
+
+
+@pytest.fixture(scope="module")
+def answered(found):
+    return answer_claims(ASKED.claims, *found)
+
+
+def value(band, inside):
+    """Return a value well inside a band, or well outside."""
+    low, high = band
+    if math.isinf(high):
+        return 1.5 * low if inside else low / 3
+    within = high / 1.5 if low <= 0 else math.sqrt(low * high)
+    return within if inside else 3 * high
+
+
+def moved(results, inside):
+    """Return the findings with every value on one side of its claim's band, of three workloads each."""
+
+    def of(claim, verdicts):
+        new = value(claim.accepted, inside)
+        interpretations, made = [], []
+        for one, verdict in zip(claim.interpretations, verdicts, strict=True):
+            for i in range(FEWEST):
+                name = f"{one.name} {i}"
+                interpretations.append(one._replace(name=name, workload=f"{one.workload} {i}"))
+                values = {} if verdict.ours is None else {"ours": new, "low": new, "high": new, "steps": ()}
+                made.append(replace(verdict, interpretation=name, **values))
+        return replace(claim, interpretations=tuple(interpretations)), made
+
+    return replace(results, judged={name: of(*pair) for name, pair in results.judged.items()})
+
+
+def with_public(claim, inside):
+    """Return the claim with three published values of each record on one side of its band."""
+    if claim.band is None:
+        return claim
+    new = value(claim.band, inside)
+    records = tuple(
+        replace(one, values={f"{name} {i}": new for name in one.values for i in range(FEWEST)})
+        for one in claim.public
     )
+    return replace(claim, public=records)
 
 
-def test_no_committed_answer_rests_on_emulation_or_another_device(
-    answered: list[AnsweredClaim],
-) -> None:
+def test_made_up_records_turn_each_answer(found, answered):
+    """Each answer by the committed results could have been another."""
+    sides = {inside: [moved(one, inside) for one in (found[0], *found[1])] for inside in (True, False)}
+    for claim, today in zip(ASKED.claims, answered, strict=True):
+        counted = any(one.context or one.decides for one in today.evidence)
+        published = claim.band and any(one.values and not one.own for one in claim.public)
+        if not counted and not published:
+            assert today.answer in ("no evidence", MISQUOTED), claim.id
+            continue
+        words = {}
+        for inside, (results, *parts) in sides.items():
+            claimed = replace(with_public(claim, inside), misquoted="")
+            (row,) = answer_claims([claimed], results, parts)
+            words[inside] = row.answer
+        assert words[True] in ("confirmed", "plausible"), claim.id
+        assert words[False] in ("contradicted", "implausible", "undecided"), claim.id
+
+
+def test_two_runs_do_not_give_a_claim_two_answers(answered, hour):
+    """The results of one hour may leave open what the committed ones decide; they never say otherwise."""
+    again = answer_claims(ASKED.claims, findings(hour, ASKED.methods), halves(hour, ASKED.methods))
+    open_ = {"undecided", "no evidence"}
+    for one, other in zip(answered, again, strict=True):
+        assert one.answer == other.answer or open_ & {one.answer, other.answer}, one.claim.id
+
+
+def test_no_committed_answer_rests_on_emulation_or_another_device(answered):
     """By the records themselves: origin of the metric, device of the cell."""
     records = {
         record.cell.id: record
@@ -146,7 +297,7 @@ def test_no_committed_answer_rests_on_emulation_or_another_device(
             assert records[verdict.cell].conditions["device"] == "cuda"
 
 
-def test_the_dry_runs_error_is_that_of_its_records(answered: list[AnsweredClaim]) -> None:
+def test_the_dry_runs_error_is_that_of_its_records(answered):
     """Of peaks with which nothing was corrected, all of allocated bytes; of reserved ones none is known."""
     errors = [
         sample
@@ -165,9 +316,7 @@ def test_the_dry_runs_error_is_that_of_its_records(answered: list[AnsweredClaim]
     assert all(one.strength == "C" and "whose error is not known" in one.method for one in counts)
 
 
-def test_predicted_gains_stand_next_to_their_error_or_to_why_it_is_not_known(
-    answered: list[AnsweredClaim],
-) -> None:
+def test_predicted_gains_stand_next_to_their_error_or_to_why_it_is_not_known(answered):
     """FP8 decides at its largest error, GB200 does not; of a link, overlap and ZeRO-3 nothing is known."""
     of = {one.claim: one for row in answered for one in row.evidence if one.claim.startswith("step_gains/")}
     errors: dict[str, list[float]] = {}
@@ -188,9 +337,7 @@ def test_predicted_gains_stand_next_to_their_error_or_to_why_it_is_not_known(
         assert "whose error is not known" in of[f"step_gains/{name}"].method
 
 
-def test_the_page_opens_with_sentences_that_its_answers_bear_out(
-    answered: list[AnsweredClaim],
-) -> None:
+def test_the_page_opens_with_sentences_that_its_answers_bear_out(answered):
     told = sentences(Answers(ASKED, answered, None, []))
     assert len(told) == len(ASKED.sentences) >= 4
     turned = [replace(row, answer="plausible") for row in answered]
@@ -199,91 +346,8 @@ def test_the_page_opens_with_sentences_that_its_answers_bear_out(
     assert not [text for text in without if "H200" in text or "175 B" in text]
 
 
-def test_the_figure_has_each_claim_with_a_band_and_values(answered: list[AnsweredClaim]) -> None:
-    figure = forest(answered)
-    assert figure is not None
-    assert figure.svg == forest(answered).svg  # type: ignore[union-attr]
-    for row in answered:
-        if row.claim.band and row.evidence and row.answer == "contradicted":
-            assert f">{row.answer}, {row.strength}<" in figure.svg
-    assert forest([]) is None
-
-
 @needs_a_browser
 def test_pages_of_committed_results_fit_every_window(made, tmp_path):
     pages = {str(path.relative_to(made)).replace("/", "_"): path for path in made.rglob("*.html")}
-    assert len(pages) == len(FOLDERS) + 2  # the answers, and the paper's tables
+    assert len(pages) == len(FOLDERS) + 2 > 2  # the answers, and the paper's tables
     assert list(complaints(opened(tmp_path, {name: path.read_text() for name, path in pages.items()}))) == []
-
-
-def test_no_row_of_the_page_has_the_id_of_a_claim_a_workload_or_a_variant(
-    answered: list[AnsweredClaim], judged_folders
-) -> None:
-    claims = {f"{data.suite}/{one.id}": one for data, _ in judged_folders for one in data.claims}
-    used = [claims[name] for row in answered for name in (*row.claim.judged, *row.claim.related)]
-    ids = {name for row in answered for name in (*row.claim.judged, *row.claim.related)}
-    ids |= {one.workload for claim in used for one in claim.interpretations if "_" in one.workload}
-    ids |= {name for claim in used for one in claim.interpretations for name in one.variants if "_" in name}
-
-    def ids_in(text: str) -> list[str]:
-        words = re.findall(r"[\w./]+", re.sub(r"<[^>]*>", " ", text))
-        return [word for word in words if word in ids]
-
-    page = index_page(Answers(ASKED, answered, None, []))
-    assert ids_in(page[page.index("<body>") :]) == []
-    assert ids_in("<td>no record of zero3_offload_params on gpu_32gb, and more") == [
-        "zero3_offload_params",
-        "gpu_32gb",
-    ]
-
-
-OUTSIDE = """addEventListener("load", () => {
-  const rows = [...document.querySelectorAll("details.answered")];
-  const names = [".claim-words", ".answer", ".found"];
-  const parts = rows.flatMap((row) => names.map((one) => row.querySelector(one)));
-  const outside = (part) => {
-    if (!part || !part.textContent.trim()) return true;
-    const range = document.createRange();
-    range.selectNodeContents(part);
-    const boxes = [...range.getClientRects()];
-    return !boxes.length || boxes.some((box) => box.left < 0 || box.right > innerWidth);
-  };
-  parent.postMessage({ page: name, window: innerWidth, folded: 0, open: 0, rows: rows.length,
-    overlaps: parts.filter(outside).map((part) => (part ? part.textContent.trim() : "missing")) }, "*");
-})"""
-"""Reports which claims, answers and ranges of the page of answers are not inside the window."""
-
-PHONE = 390
-
-
-@needs_a_browser
-def test_claim_answer_and_found_are_inside_the_window_of_a_phone(answered, tmp_path, monkeypatch):
-    """A long word is broken into lines; where it may not be, the check finds it outside."""
-    monkeypatch.setattr(browser, "WIDTHS", (PHONE,))
-    monkeypatch.setattr(browser, "CHECK", OUTSIDE)
-    page, word = index_page(Answers(ASKED, answered, None, [])), "overlong" * 12
-    first = re.compile(r'(<b class="claim-words")>[^<]*')
-    pages = {
-        "made": page,
-        "long": first.sub(rf"\1>{word}", page, count=1),
-        "unbroken": first.sub(rf'\1 style="white-space: nowrap">{word}', page, count=1),
-    }
-    reports = opened(tmp_path, pages)
-    assert {one["rows"] for one in reports} == {len(ASKED.claims)}
-    assert list(complaints(reports)) == [f"unbroken at {PHONE} px: {[word]}"]
-
-
-def test_a_figure_of_another_version_is_compared_by_its_points():
-    one, other = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" data-matplotlib="0.{minor}"><a href="#r-1">'
-        f'<use x="{minor}"/><title>fast: 2×</title></a></svg>'
-        for minor in (1, 2)
-    )
-    assert same(one, other, "a.svg")
-    assert not same(one, other.replace("2×", "3×"), "a.svg")
-    assert not same(one, other.replace("#r-1", "#r-2"), "a.svg")
-    assert not same("text", "other", "report.md")
-
-
-def test_there_is_a_reference():
-    assert FOLDERS

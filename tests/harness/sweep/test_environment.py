@@ -11,14 +11,12 @@ from pathlib import Path
 
 import numpy
 import psutil
-import pytest
-from toy.sweep import environ
 
 from harness.sweep import environment
 from harness.sweep.environment import Gpu, describe
 
 
-def test_it_describes_this_machine():
+def test_it_describes_this_machine_and_names_neither_host_nor_user_nor_path():
     found = describe()
     assert found.memory_B == psutil.virtual_memory().total
     assert found.cores == len(psutil.Process().cpu_affinity())
@@ -26,26 +24,15 @@ def test_it_describes_this_machine():
     assert found.versions["numpy"] == numpy.__version__
     assert found.cpu in Path("/proc/cpuinfo").read_text()
     assert platform.release() in found.system
-
-
-def test_it_names_neither_host_nor_user_nor_path():
-    text = json.dumps(describe())
+    text = json.dumps(found)
     for private in (platform.node(), os.path.expanduser("~"), str(Path(__file__).parents[3]), sys.prefix):
         assert private not in text
     assert f'"{getpass.getuser()}"' not in text
 
 
-def test_it_loads_no_library_that_it_names():
-    code = "import sys; from harness.sweep.environment import describe, LIBRARIES; describe();"
-    code += "print([name for name in LIBRARIES if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ())
-    assert done.stdout == "[]\n", done.stderr
-
-
 def test_its_digest_names_all_and_its_host_what_lasts():
     here = describe()
-    assert describe() == here
-    assert describe().digest == here.digest
+    assert (describe(), describe().digest) == (here, here.digest)
     later = here._replace(
         commit="0" * 40, dirty=not here.dirty, memory_B=here.memory_B - 4096, system="Linux 7"
     )
@@ -56,8 +43,13 @@ def test_its_digest_names_all_and_its_host_what_lasts():
         here._replace(memory_B=here.memory_B * 2),
         here._replace(versions={"torch": "2.11"}),
         here._replace(gpus=(Gpu("A GPU", 80 << 30),)),
+        describe("2 x 8"),  # ranks that an executor brings
     ):
         assert changed.host != here.host
+        assert changed.digest != here.digest
+    rated = here._replace(matmul_FLOP_per_s={"fp32": 5e10, "bf16": 2e9})
+    assert (rated.digest, rated.host) == (here.digest, here.host)
+    assert rated.to_dict()["matmul_FLOP_per_s"]["bf16"] == 2e9
 
 
 def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
@@ -76,9 +68,6 @@ def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
     assert found.gpus == (Gpu("NVIDIA One", 1 << 30), Gpu("NVIDIA Two", 2 << 30))
     assert found.driver == "580.1"
     assert down == [True]
-
-
-def test_without_nvml_there_are_no_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert (describe().gpus, describe().driver) == ((), "")
 
@@ -89,47 +78,25 @@ def git(folder, *words):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.fixture
-def checkout(tmp_path):
+def test_the_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
+    def found():
+        return describe().commit, describe().dirty
+
     git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("1")
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "-qm", "first")
-    return tmp_path
-
-
-def test_the_commit_and_whether_files_differ_from_it(checkout, monkeypatch):
-    monkeypatch.setattr(environment, "ROOT", checkout)
-    commit = git(checkout, "rev-parse", "HEAD")
-    assert (describe().commit, describe().dirty) == (commit, False)
-    (checkout / "new").write_text("")
-    assert (describe().commit, describe().dirty) == (commit, True)
-    (checkout / "new").unlink()
-    (checkout / "file").write_text("2")
-    assert (describe().commit, describe().dirty) == (commit, True)
-
-
-def test_no_commit_where_the_code_lies_outside_a_checkout_or_deep_in_another(checkout, monkeypatch):
-    below = checkout / "site-packages"
-    below.mkdir()
-    monkeypatch.setattr(environment, "ROOT", below)
-    assert (describe().commit, describe().dirty) == ("", False)
-
-
-def test_no_commit_where_git_is_not_installed(checkout, monkeypatch):
-    monkeypatch.setattr(environment, "ROOT", checkout)
-    monkeypatch.setenv("PATH", str(checkout))
-    assert (describe().commit, describe().dirty) == ("", False)
-
-
-def test_ranks_that_an_executor_brings_are_another_host():
-    alone, ranked = describe(), describe("2 x 8")
-    assert ranked.host != alone.host
-    assert ranked.digest != alone.digest
-
-
-def test_rates_are_kept_and_name_nothing():
-    here = describe()
-    rated = here._replace(matmul_FLOP_per_s={"fp32": 5e10, "bf16": 2e9})
-    assert (rated.digest, rated.host) == (here.digest, here.host)
-    assert rated.to_dict()["matmul_FLOP_per_s"]["bf16"] == 2e9
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert found() == (commit, False)
+    (tmp_path / "new").write_text("")
+    assert found() == (commit, True)
+    (tmp_path / "new").unlink()
+    (tmp_path / "file").write_text("2")
+    assert found() == (commit, True)
+    (tmp_path / "site-packages").mkdir()  # the code lies deep in another checkout
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "site-packages")
+    assert found() == ("", False)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    assert found() == ("", False)

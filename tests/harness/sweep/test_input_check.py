@@ -8,18 +8,12 @@ from harness.sweep import preflight
 from harness.sweep.preflight import refuse_bad_inputs
 
 
-def no_such_suite():
-    return [group(cell("nothing"))._replace(package="no_such_package")]
-
-
-def test_a_suite_that_fails_to_build_is_one_line():
+def test_a_suite_that_fails_to_build_or_builds_for_too_long_is_one_line(monkeypatch):
+    groups = [group(cell("nothing"))._replace(package="no_such_package")]
     with pytest.raises(ConfigError) as error:
-        refuse_bad_inputs(no_such_suite())
+        refuse_bad_inputs(groups)
     assert str(error.value).startswith("the suite cannot build its cells: ModuleNotFoundError: ")
     assert "\n" not in str(error.value)
-
-
-def test_a_suite_that_builds_for_too_long_is_one_line(monkeypatch):
     monkeypatch.setattr(preflight, "BUILD_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigError, match=r"it took longer than 0\.01 s"):
-        refuse_bad_inputs(no_such_suite())
+        refuse_bad_inputs(groups)

@@ -30,29 +30,21 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
         "1 cell of a run on another host, 2 cells of the suite's default)",
         "expected to run into limits.timeout_s=100: b baseline",
     ]
-
-
-def test_the_total_says_how_many_cells_have_no_earlier_run():
     found = expected([before(CELLS[0], 70.0), before(CELLS[2], 70.0)])
     assert total_line([found]) == "1 suite: 4 cells to run, 2 of them without an earlier run: about 3 min"
-
-
-def test_where_all_is_done_there_is_nothing_to_run():
-    assert announcement(RUN_1, GROUPS, expected([], []), {}) == [
-        "toy: 4 cells, 4 done already: nothing to run"
-    ]
+    done = announcement(RUN_1, GROUPS, expected([], []), {})
+    assert done == ["toy: 4 cells, 4 done already: nothing to run"]
+    crashed = {CELLS[0].id: Record(CELLS[0], "crashed", "killed by SIGKILL")}
+    assert "1 cell to run again: 1 crashed" in announcement(RUN_1, GROUPS, expected(), {}, crashed)
 
 
 def test_the_plan_names_what_is_skipped_and_why():
     done = {CELLS[0].id: Record(CELLS[0], "ok"), CELLS[1].id: Record(CELLS[1], "unavailable", "needs a GPU")}
-    groups = GROUPS[2:]
-    lines = list(
-        plan_lines(RUN_1, GROUPS, expected([before(cell, 50.0) for cell in CELLS], groups), done, {})
-    )
+    left = expected([before(cell, 50.0) for cell in CELLS], GROUPS[2:])
+    lines = list(plan_lines(RUN_1, GROUPS, left, done, {}))
     assert lines[0] == "toy: 2 workloads × 2 variants × 1 repeat, into out"
     assert lines[1] == "variants: baseline, fast.x"
-    table = [line.split(None, 4) for line in lines[3:6]]
-    assert table == [
+    assert [line.split(None, 4) for line in lines[3:6]] == [
         ["workload", "cells", "done", "to", "run   about"],
         ["a", "2", "2", "0", "–"],
         ["b", "2", "0", "2", "2 min"],
@@ -60,37 +52,15 @@ def test_the_plan_names_what_is_skipped_and_why():
     assert "skipped: 2 cells done already (1 ok, 1 unavailable), in out" in lines
     assert "unavailable: 1 cell: needs a GPU" in lines
     assert lines[-1] == "nothing was run: plan=true"
-
-
-def test_many_names_are_cut():
-    run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, variants=RUN.variants[:1])
-    groups = plan(run, "here", lambda variant: "code")
-    earlier = [before(group.cells[0], 200.0) for group in groups]
-    said = announcement(run, groups, estimate(groups, dict(earlier), 5.0, run.limits, 1), {})[-1]
-    assert said.endswith("w4 baseline, w5 baseline and 3 more")
+    lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
+    assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"
+    assert not any(line.startswith("b ") for line in lines)
 
 
 def test_cells_that_are_not_tried_are_named_with_the_reason_once():
     not_tried = {cell.id: "its products are too slow" for cell in GROUPS[0].cells + GROUPS[1].cells}
     said = announcement(RUN_1, GROUPS, expected([], GROUPS[2:]), not_tried)
     assert said[0].startswith("toy: 4 cells, 2 to run")
-    assert said[-2:] == [
-        "2 cells planned as unavailable: a baseline, a fast.x",
-        "its products are too slow",
-    ]
+    assert said[-2:] == ["2 cells planned as unavailable: a baseline, a fast.x", "its products are too slow"]
     lines = list(plan_lines(RUN_1, GROUPS, expected([], GROUPS[2:]), {}, not_tried))
     assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]
-
-
-def test_cells_that_are_run_again_are_counted_by_how_they_ended():
-    records = {CELLS[0].id: Record(CELLS[0], "crashed", "killed by SIGKILL")}
-    assert "1 cell to run again: 1 crashed" in announcement(RUN_1, GROUPS, expected(), {}, records)
-
-
-def test_a_workload_without_cells_has_no_line():
-    groups = GROUPS[:2]
-    lines = list(plan_lines(RUN_1, groups, expected([], groups), {}, {}))
-    assert lines[0] == "toy: 1 workload × 2 variants × 1 repeat, into out"
-    assert not any(line.startswith("b ") for line in lines)
-    lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
-    assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"

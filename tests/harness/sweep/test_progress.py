@@ -29,36 +29,29 @@ print("after")
 """
 
 
+def finish(progress, *ends):
+    """Let the first cells end with these statuses and reasons."""
+    for one, (status, reason) in zip(CELLS, ends, strict=False):
+        progress(CellStarted(one.id, "t"))
+        progress(CellFinished(one.id, status, reason, 1.25))
+
+
 def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     with Store(tmp_path) as store:
-        store.append(Record(CELLS[0], "timed_out"))
+        store.append(Record(CELLS[0], "timed_out"))  # which is run again
         with Progress([group(*CELLS)], store) as progress:
-            for one, status, reason in zip(
-                CELLS,
-                ("ok", "crashed", "crashed"),
-                ("", "why\nmore", "exit code 1; last printed:\nTraceback\nValueError: of what"),
-                strict=True,
-            ):
-                progress(CellStarted(one.id, "t"))
-                progress(CellFinished(one.id, status, reason, 1.25))
+            traceback = "exit code 1; last printed:\nTraceback\nValueError: of what"
+            finish(progress, ("ok", ""), ("crashed", "why\nmore"), ("crashed", traceback))
+        store.append(Record(CELLS[2], "ok"))  # which is done already
+        finish(Progress([group(*CELLS)], store), ("ok", ""))
+    third = "exit code 1; last printed: ValueError: of what"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left"),
         ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left"),
-        (
-            "WARNING",
-            "3/3 faults nothing baseline #2: crashed: exit code 1; last printed: ValueError: of what (1.2 s)",
-        ),
+        ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
+        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left"),
     ]
-
-
-def test_what_is_done_already_counts(tmp_path, caplog):
-    with Store(tmp_path) as store:
-        store.append(Record(CELLS[0], "ok"))
-        progress = Progress([group(*CELLS)], store)
-        progress(CellStarted(CELLS[1].id, "t"))
-        progress(CellFinished(CELLS[1].id, "crashed", "", 0.0))
-    assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s); 1 left"]
 
 
 def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
@@ -67,13 +60,9 @@ def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
     clock = iter([100.0, 180.0, 260.0])
     with Store(tmp_path) as store:
         progress = Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock))
-        for one in CELLS[:2]:
-            progress(CellStarted(one.id, "t"))
-            progress(CellFinished(one.id, "ok", "", 80.0))
-    assert [message.rpartition("; ")[2] for message in caplog.messages] == [
-        "2 left, about 3 min",
-        "1 left, about 80 s",
-    ]
+        finish(progress, ("ok", ""), ("ok", ""))
+    left = [message.rpartition("; ")[2] for message in caplog.messages]
+    assert left == ["2 left, about 3 min", "1 left, about 80 s"]
 
 
 def test_on_a_terminal_there_is_a_bar_and_other_lines_stand_above_it(tmp_path):
@@ -109,13 +98,3 @@ def _read(fd):
         return os.read(fd, 4096)
     except OSError:  # the other end has closed
         return b""
-
-
-def test_a_reason_is_shown_once_where_cells_share_it(tmp_path, caplog):
-    with Store(tmp_path) as store:
-        progress = Progress([group(*CELLS)], store)
-        for one, reason in zip(CELLS, ("no GPU", "no GPU", "no ranks"), strict=True):
-            progress(CellStarted(one.id, "t"))
-            progress(CellFinished(one.id, "unavailable", reason, 0.0))
-    shown = [re.search(r"unavailable: (.*) \(", message)[1] for message in caplog.messages]
-    assert shown == ["no GPU", "as the cell before", "no ranks"]

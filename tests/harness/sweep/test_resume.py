@@ -4,15 +4,15 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 
 import psutil
 import pytest
-from test_runner import SWEEP, assert_nothing_is_left, marked
-from toy.sweep import PACKAGE, cell, environ, group, sweep
+from test_runner import assert_nothing_is_left
+from toy.jobs_sweep import wait_for
+from toy.sweep import PACKAGE, cell, group, marked, sweep
+from toy.sweep import start as start_groups
 
 from harness.records import STATUS_UNKNOWN, Group, Limits, Record
 from harness.sweep.executors import CellReading
@@ -30,8 +30,7 @@ ACTS = ("nothing", "nothing", "leave_child", "raise_error", "leave_daemon", "lea
 
 def start(folder, cells, workers=1):
     groups = [cells[i : i + PER_GROUP] for i in range(0, len(cells), PER_GROUP)]
-    command = [sys.executable, str(SWEEP), str(folder), json.dumps({"groups": groups, "workers": workers})]
-    return subprocess.Popen(command, env=environ(), stderr=subprocess.PIPE, text=True)
+    return start_groups(folder, groups, workers)
 
 
 def cells_that_log(log):
@@ -51,10 +50,7 @@ def begun(log):
 
 def wait_for_the_kernel(folder):
     """Wait until the kernel has ended the children of a killed sweep."""
-    deadline_s = time.monotonic() + 5
-    while alive := [process for process in marked(folder) if not is_over(process)]:
-        assert time.monotonic() < deadline_s, alive
-        time.sleep(0.01)
+    wait_for(lambda: all(map(is_over, marked(folder))))
 
 
 def is_over(process):
@@ -103,27 +99,6 @@ def test_killed_at_twenty_random_instants_a_sweep_is_finished_by_the_next_start(
     assert without_times(read_records(folder)) == without_times(read_records(tmp_path / "undisturbed"))
 
 
-def test_finished_cells_are_not_run_again(tmp_path):
-    log = tmp_path / "log"
-    workload = {"log": str(log)}
-    cells = [cell("nothing", workload=workload), cell("raise_error", workload=workload)]
-    first = sweep(tmp_path / "out", [group(*cells)])
-    again = sweep(tmp_path / "out", [group(*cells, cell("nothing", workload=workload, repeat=1))])
-    assert {one: again[one] for one in first} == first
-    assert log.read_text().count("build raise_error") == 1
-    assert log.read_text().count("build nothing") == 2
-
-
-def test_what_a_limit_ended_is_run_again_under_another(tmp_path):
-    one = cell("nothing", amount=1.5)
-    assert sweep(tmp_path, [group(one)], Limits(0.5))[one.id].status == "timed_out"
-    before = (tmp_path / "records.jsonl").read_text()
-    assert sweep(tmp_path, [group(one)], Limits(0.5))[one.id].status == "timed_out"
-    assert (tmp_path / "records.jsonl").read_text() == before
-    assert sweep(tmp_path, [group(one)], Limits(20.0))[one.id].status == "ok"
-    assert [record.status for record in read_records(tmp_path)] == ["ok"]
-
-
 def test_a_cell_whose_process_was_killed_is_run_again_by_the_same_command(tmp_path):
     """Killed with signal 9 from here, while it works; its record stays before the new one."""
     hanging, after = cell("hang"), cell("nothing")
@@ -145,38 +120,20 @@ def test_a_cell_whose_process_was_killed_is_run_again_by_the_same_command(tmp_pa
     assert_nothing_is_left(tmp_path)
 
 
-def test_what_retry_lists_is_run_again_and_nothing_else():
-    ends = ("ok", "crashed", "timed_out", "unavailable")
-    cells = [cell("nothing", repeat=number) for number in range(len(ends))]
-    records = {
-        one.id: Record(one, status, limits=Limits(9.0), environment="here")
-        for one, status in zip(cells, ends, strict=True)
-    }
-    left = pending([group(*cells)], records, Limits(9.0), "here", retry=("crashed", "timed_out"))
-    assert [one.cells for one in left] == [(cells[1], cells[2])]
+HERE = Limits(9.0, 7)
 
 
-@pytest.mark.parametrize(
-    ("reason", "again"),
-    [
-        ("killed by SIGKILL; last printed:\nworking", True),
-        ("killed by SIGTERM", True),
-        (STATUS_UNKNOWN, True),
-        ("killed by SIGSEGV; last printed:\n...", False),
-        ("killed by SIGABRT", False),
-        ("exit code 1 before the cell ended", False),
-        ("ValueError: killed by SIGKILL", False),
-    ],
-)
-def test_only_what_something_outside_ended_is_run_again(reason, again):
-    one = cell("nothing")
-    records = {one.id: Record(one, "crashed", reason)}
-    assert bool(pending([group(one)], records, Limits(9.0), "here")) is again
+def again(status, reason="", limits=HERE, environment="here", retry=()):
+    """Return whether a cell with such a record is run again, with one that has none."""
+    one, new = cell("nothing"), cell("nothing", repeat=1)
+    records = {one.id: Record(one, status, reason, limits=limits, environment=environment)}
+    left = pending([group(one, new), group(new)], records, HERE, "here", retry=retry)
+    assert left in ([Group((one, new), PACKAGE)], [Group((new,), PACKAGE)])
+    return one in left[0].cells
 
 
-@pytest.mark.parametrize(
-    ("status", "limits", "environment", "again"),
-    [
+def test_which_records_stand():
+    for status, limits, environment, expected in (
         ("ok", Limits(5.0), "other", False),
         ("crashed", Limits(5.0), "other", False),
         ("wrong_result", Limits(5.0), "other", False),
@@ -186,10 +143,22 @@ def test_only_what_something_outside_ended_is_run_again(reason, again):
         ("out_of_memory", Limits(9.0, 7), "here", False),
         ("unavailable", Limits(5.0), "here", False),
         ("unavailable", Limits(9.0, 7), "other", True),
-    ],
-)
-def test_which_records_stand(status, limits, environment, again):
-    one, new = cell("nothing"), cell("nothing", repeat=1)
-    records = {one.id: Record(one, status, limits=limits, environment=environment)}
-    left = pending([group(one, new), group(new)], records, Limits(9.0, 7), "here")
-    assert left == [Group((one, new) if again else (new,), PACKAGE)]
+    ):
+        found = again(status, limits=limits, environment=environment)
+        assert found is expected, (status, limits, environment)
+    listed = ("crashed", "timed_out")
+    ends = {end: again(end, retry=listed) for end in ("ok", "crashed", "timed_out", "unavailable")}
+    assert ends == {"ok": False, "crashed": True, "timed_out": True, "unavailable": False}
+
+
+def test_only_what_something_outside_ended_is_run_again():
+    for reason, expected in {
+        "killed by SIGKILL; last printed:\nworking": True,
+        "killed by SIGTERM": True,
+        STATUS_UNKNOWN: True,
+        "killed by SIGSEGV; last printed:\n...": False,
+        "killed by SIGABRT": False,
+        "exit code 1 before the cell ended": False,
+        "ValueError: killed by SIGKILL": False,
+    }.items():
+        assert again("crashed", reason) is expected, reason

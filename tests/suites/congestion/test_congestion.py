@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
+import math
 
 import numpy as np
 import pytest
 from variants import applied
 
-from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
 from suites.fabric import congestion
 from suites.fabric.congestion import Delay, LineRate, Subject, simulate
-from suites.fabric.receiver_admission import CLEAR_S
+from suites.fabric.dcqcn import MARKINGS, Dcqcn, Marking, Settings, apply
 from suites.fabric.receiver_admission import Settings as Admitted
 from suites.fabric.receiver_admission import apply as admit
 from suites.fabric.workload import CongestionWorkload
@@ -44,32 +41,28 @@ class Watched:
     """A control that keeps what the switch told it: bytes sent and left, (K, N), and the queue, (K,)."""
 
     def __init__(self, inner):
-        self.inner, self.sent, self.left, self.queue = inner, [], [], []
+        self.inner, self.told, self.may_send = inner, [], inner.may_send
         self.notifications = 0
 
-    def may_send(self):
-        return self.inner.may_send()
-
     def saw(self, sent_N, left_N, queue_B):
-        self.sent.append(sent_N.copy())
-        self.left.append(left_N.copy())
-        self.queue.append(queue_B)
+        self.told.append((sent_N.copy(), left_N.copy(), queue_B))
         self.inner.saw(sent_N, left_N, queue_B)
 
 
-def watched(variant, workload):
-    subject = under(variant, workload)
-    eyes = Watched(subject.control(workload, 1))
-    trace = simulate(workload, eyes, 1)
-    return trace, np.array(eyes.sent), np.array(eyes.left), np.array(eyes.queue)
+def watched(subject):
+    eyes = Watched(subject.control(subject.workload, 1))
+    simulate(subject.workload, eyes, 1)
+    return (np.array(one) for one in zip(*eyes.told, strict=True))
 
 
-@pytest.mark.parametrize("variant", ARMS)
-@pytest.mark.parametrize("name", ["incast_16", "stream_16_small"])
-def test_no_byte_is_lost_or_made_at_any_step(variant, name):
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*(("incast_16", one) for one in ARMS), ("stream_16_small", "receiver_admission.one_32k")],
+)
+def test_no_byte_is_lost_or_made_at_any_step(name, variant):
     """Sent is on the wire for `hop_s`; what has come and not left is the queue."""
     workload = CongestionWorkload(**{**RUN.workloads[name], "message_B": 400e3, "messages": 2})
-    _, sent, left, queue = watched(variant, workload)
+    sent, left, queue = watched(under(variant, workload))
     hop = round(HOP / workload.dt_s)
     come = np.vstack([np.zeros((hop, 16)), sent[:-hop]])
     held = np.cumsum(come, axis=0) - np.cumsum(left, axis=0)
@@ -82,33 +75,17 @@ def test_no_byte_is_lost_or_made_at_any_step(variant, name):
 
 
 @pytest.mark.parametrize("senders", [2, 16, 64])
-def test_the_queue_grows_by_all_rates_but_one_until_the_first_pause(senders):
+def test_the_queue_grows_until_a_pause_has_come_to_the_senders_and_the_port_is_busy_to_the_end(senders):
+    """By all rates but one, a hop later, until a pause and the wires behind it take two hops more."""
     trace = traced(incast(senders=senders))
     first = int(np.flatnonzero(trace.pausing_K)[0])
     time_K = 1e-7 * np.arange(1, first + 1)
     grown_K = (senders - 1) * C * np.clip(time_K - HOP, 0, None)
     assert trace.queue_K[:first] == pytest.approx(grown_K, abs=1.0)
     assert first * 1e-7 == pytest.approx(HOP + XOFF / (C * (1 - 1 / senders)), abs=2e-7)
-
-
-@pytest.mark.parametrize("senders", [2, 16, 64])
-def test_the_queue_tops_out_when_the_pause_has_reached_the_senders_and_their_wires_are_empty(senders):
-    over_B = 2 * HOP * (senders - 1) * C
-    step_B = senders * C * 2e-7
-    assert traced(incast(senders=senders)).queue_K.max() == pytest.approx(senders * XOFF + over_B, abs=step_B)
-
-
-@pytest.mark.parametrize("senders", [1, 2, 16, 64])
-@pytest.mark.parametrize("rate", [25e9, 50e9])
-def test_pfc_alone_keeps_the_port_busy_to_the_end(senders, rate):
-    """Every byte through one port, and a round trip."""
-    done_s = traced(incast(senders=senders, rate_B_per_s=rate)).completion_s
-    assert done_s == pytest.approx(senders * 1e6 / rate + RTT, abs=3e-7)
-
-
-def test_one_sender_makes_no_queue():
-    trace = traced(incast(senders=1))
-    assert (trace.queue_K.max(), trace.pauses, trace.pausing_K.sum()) == (pytest.approx(0, abs=1e-6), 0, 0)
+    most_B = senders * XOFF + 2 * HOP * (senders - 1) * C
+    assert trace.queue_K.max() == pytest.approx(most_B, abs=senders * C * 2e-7)
+    assert trace.completion_s == pytest.approx(senders * 1e6 / C + RTT, abs=3e-7)
 
 
 def test_a_pause_is_asked_of_each_port_and_counted_in_time():
@@ -123,12 +100,11 @@ def test_a_pause_is_asked_of_each_port_and_counted_in_time():
     assert trace.pausing_K.sum() * 1e-7 == pytest.approx(4 * (drained_s - asked_s), rel=0.03)
 
 
-@pytest.mark.parametrize("senders", [2, 16])
-def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_reported(senders):
-    need_B = 2 * HOP * C * (1 - 1 / senders)
-    traced(incast(senders=senders, headroom_B=need_B + 2 * C * 1e-7))
+def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_reported():
+    need_B = 2 * HOP * C * (1 - 1 / 16)
+    traced(incast(headroom_B=need_B + 2 * C * 1e-7))
     with pytest.raises(WrongResult, match="not lossless: a port reached") as told:
-        traced(incast(senders=senders, headroom_B=0.9 * need_B))
+        traced(incast(headroom_B=0.9 * need_B))
     assert "\n" not in str(told.value)
 
 
@@ -146,90 +122,31 @@ def admitted(slots, slot_B, workload, channels=1):
     return congestion.run(subject, workload)[0]
 
 
-@pytest.mark.parametrize("slot_B", [64e3, 250e3])
-def test_one_slot_takes_a_round_trip_for_each_part(slot_B):
+def test_a_slot_takes_a_round_trip_for_each_part_and_slots_for_everything_half_a_one():
     """Each takes a round trip and its time on the line; the last is acknowledged."""
-    trace = admitted(1, slot_B, incast(senders=1))
-    count = int(np.ceil(1e6 / slot_B))
-    due_s = count * (RTT + 1e6 / count / C) + RTT / 2
-    assert trace.completion_s == pytest.approx(due_s, abs=3e-7 * count)
-
-
-def test_slots_for_everything_cost_half_a_round_trip():
+    alone = traced(incast(senders=1, rate_B_per_s=C / 2))
+    assert (alone.queue_K.max(), alone.pauses) == (pytest.approx(0, abs=1e-6), 0)
+    assert alone.completion_s == pytest.approx(1e6 / (C / 2) + RTT, abs=3e-7)
+    for slot_B in (64e3, 250e3):
+        trace = admitted(1, slot_B, incast(senders=1))
+        count = int(np.ceil(1e6 / slot_B))
+        due_s = count * (RTT + 1e6 / count / C) + RTT / 2
+        assert trace.completion_s == pytest.approx(due_s, abs=3e-7 * count)
     trace = admitted(1000, 131072.0, incast())
     assert trace.completion_s == pytest.approx(16e6 / C + 1.5 * RTT, abs=5e-7)
-
-
-@pytest.mark.parametrize("senders", [2, 4, 8])
-def test_slots_below_a_round_trip_bound_the_rate(senders):
-    """A slot's turn takes a round trip, its own time on the line, and at most that of all the others."""
-    done_s = admitted(1, 64e3, incast(senders=senders, message_B=64e3, messages=32)).completion_s
-    turns, steps_s = 32, 3e-7
-    assert (
-        turns * (RTT + 64e3 / C) <= done_s <= turns * (RTT + senders * (64e3 / C + CLEAR_S) + steps_s) + RTT
-    )
-
-
-@pytest.mark.parametrize(("channels", "slots"), [(1, 4), (2, 2), (4, 1)])
-def test_channels_multiply_slots(channels, slots):
-    same = admitted(4, 64e3, incast(senders=3))
-    assert admitted(slots, 64e3, incast(senders=3), channels).completion_s == same.completion_s
+    same = admitted(4, 64e3, incast(senders=3))  # channels multiply slots
+    assert admitted(2, 64e3, incast(senders=3), channels=2).completion_s == same.completion_s
 
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_never_more_of_a_connection_is_in_flight_than_was_admitted(slots):
     workload = incast(message_B=300e3)  # three slots of 100 kB each
     subject = admit(Subject(workload, 1), Admitted(1, slots, 131072.0))
-    eyes = Watched(subject.control(workload, 1))
-    simulate(workload, eyes, 1)
-    sent, left = (np.cumsum(np.array(one), axis=0) for one in (eyes.sent, eyes.left))
+    sent, left, _ = (np.cumsum(one, axis=0) for one in watched(subject))
     rest = round((RTT / 2 - HOP) / workload.dt_s)  # from the switch to the receiver
     come = np.concatenate([np.zeros((rest, 16)), left[:-rest]])
     most = (sent - come).max(axis=0)
     assert 0.6 * slots * 100e3 < most.min() <= most.max() <= slots * 100e3 + 1
-
-
-@pytest.mark.parametrize(("senders", "share"), [(4, 0.41), (8, 0.82), (12, 1.0), (16, 1.0)])
-def test_slots_fill_the_port_once_all_together_cover_the_round_trip(senders, share):
-    """Their bytes over the round trip and a slot's own time; slots that collide keep colliding."""
-    done_s = admitted(1, 125e3, incast(senders=senders, message_B=4e6)).completion_s
-    assert share == pytest.approx(min(1, senders * 125e3 / (RTT + 2.5e-6) / C), abs=0.03)
-    assert senders * 4e6 / C / (done_s - 1.5 * RTT) == pytest.approx(share, rel=0.1)
-
-
-def test_one_slot_below_the_threshold_pauses_no_port_and_four_do():
-    trace = admitted(1, 131072.0, incast())
-    assert (trace.pauses, trace.pausing_K.sum()) == (0, 0)
-    assert trace.largest_port_B <= 131072
-    assert admitted(4, 131072.0, incast()).pauses > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [
-        *(("incast_16", name) for name in ARMS if not name.startswith("dcqcn")),
-        ("incast_16_200g", "receiver_admission.two_128k"),
-        ("stream_16_small", "receiver_admission.one_32k"),
-        ("stream_16_small", "receiver_admission.nccl_default"),
-    ],
-)
-def test_half_the_step_changes_little(name, variant):
-    """By 3 % of completion, 5 % of the largest queue and 10 kB; of first order, so as much again is left."""
-    workload = CongestionWorkload(
-        **{**RUN.workloads[name], "message_B": min(RUN.workloads[name]["message_B"], 2e6)}
-    )
-    ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
-    assert ours.completion_s == pytest.approx(fine.completion_s, rel=0.03)
-    assert ours.queue_K.mean() == pytest.approx(fine.queue_K.mean(), abs=10e3 + 0.05 * fine.queue_K.max())
-
-
-@pytest.mark.parametrize("variant", ["dcqcn.strict", "dcqcn.relaxed"])
-def test_half_the_step_changes_little_until_chance_has_grown(variant):
-    """For some first cuts; later a notification that falls elsewhere changes what follows, as a seed does."""
-    workload = CongestionWorkload(**{**RUN.workloads["incast_16"], "message_B": 2e6})
-    ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
-    assert ours.queue_K[:2000].mean() == pytest.approx(fine.queue_K[:4000].mean(), rel=0.03)
-    assert ours.queue_K[:2000].max() == pytest.approx(fine.queue_K[:4000].max(), rel=0.03)
 
 
 @pytest.mark.parametrize("variant", ARMS)
@@ -271,22 +188,12 @@ def test_a_simulation_that_never_ends_is_ended():
         simulate(incast(senders=2, message_B=1e3), Silent(incast(senders=2), 1), 1)
 
 
-def test_the_longest_step_can_be_doubled():
-    longest = congestion.build({**RUN.workloads["incast_16_small"], "dt_s": 2.5e-7}, 1)
-    congestion.check(congestion.prepare(longest))
-
-
-def test_a_buffer_that_cannot_be_lossless_is_refused():
-    with pytest.raises(
-        Unavailable, match="16 ports with threshold and headroom need 7,360,000 B of a buffer"
-    ):
+def test_a_buffer_that_cannot_be_lossless_and_no_slots_are_refused():
+    with pytest.raises(Unavailable, match=r"16 ports .* need 7,360,000 B of a buffer"):
         congestion.build({**RUN.workloads["incast_16"], "buffer_B": 7e6}, 1)
-
-
-@pytest.mark.parametrize("settings", [Admitted(0, 1, 1.0), Admitted(1, 0, 1.0), Admitted(1, 1, 0.0)])
-def test_no_slots_are_refused(settings):
-    with pytest.raises(ValueError, match="at least one channel, one slot"):
-        admit(Subject(incast(), 1), settings)
+    for settings in (Admitted(0, 1, 1.0), Admitted(1, 0, 1.0), Admitted(1, 1, 0.0)):
+        with pytest.raises(ValueError, match="at least one channel, one slot"):
+            admit(Subject(incast(), 1), settings)
 
 
 @pytest.mark.parametrize(
@@ -312,18 +219,91 @@ def test_the_command_line_is_checked_before_anything_runs(word, told):
     assert "\n" not in str(error.value)
 
 
-def test_the_harness_runs_it(tmp_path):
-    fields = "senders: 4, message_B: 1e6, rate_B_per_s: 5e10, xoff_B: 1e5, xon_B: 9e4, headroom_B: 2e5"
-    words = [
-        "suite=congestion",
-        f"+suite.workloads.tiny={{{fields}, source: here}}",
-        "workloads=[tiny]",
-        "repeats=2",
-    ]
-    command = [sys.executable, "-m", "harness", *words, f"out={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    report = (tmp_path / "report.md").read_text()
-    assert "Admission 1 × 32 KiB" in report
-    assert "14 cells have a result." in report
-    assert "Failed:" not in report
+# DCQCN's senders, against the equations of Zhu et al., by hand and by chance.
+
+G, DT = 1 / 256, 1e-7
+ALWAYS, NEVER = 1e9, 0.0
+"""Queues that mark every packet, and none."""
+
+
+def two_senders():
+    return Dcqcn(incast(senders=2), 1, MARKINGS["strict"])
+
+
+def step(flows, queue_B, seconds=DT, sent_B=0.0, left_B=1.0, dt_s=DT):
+    """Run steps in which each flow sends and leaves so many bytes; return the rates (K, N) after each."""
+    rates, count = [], len(flows.rate_N)
+    for _ in range(round(seconds / dt_s)):
+        flows.saw(np.full(count, sent_B), np.full(count, left_B), queue_B)
+        rates.append(flows.rate_N.copy())
+    return np.array(rates)
+
+
+def cut_once(flows):
+    """Deliver one notification to the senders."""
+    step(flows, ALWAYS)
+    rates = step(flows, NEVER, 21e-6)
+    assert flows.notifications == 2
+    return rates
+
+
+def cut_twice():
+    """Return flows that two cuts left below the line rate, and their target."""
+    flows = two_senders()
+    cut_once(flows)
+    step(flows, NEVER, 60e-6)
+    step(flows, ALWAYS)
+    step(flows, NEVER, 21e-6)
+    assert flows.rate_N[0] == pytest.approx(0.75 * C * (1 - (1 - G) / 2))
+    return flows, 0.75 * C
+
+
+def test_marking_is_a_ramp_and_then_certain_and_another_is_refused():
+    for queue_s, due in ((0, 0), (1e-6, 0), (20.5e-6, 0.005), (40e-6, 0.01), (40.1e-6, 1)):
+        assert MARKINGS["strict"].probability(queue_s) == pytest.approx(due)
+    with pytest.raises(ValueError, match="marking='lenient'; allowed: strict, relaxed"):
+        apply(Subject(incast(), 1), Settings("lenient"))
+
+
+def test_a_notification_halves_the_rate_one_way_to_the_receiver_and_back_later():
+    flows = two_senders()
+    rates = cut_once(flows)
+    first = int(np.flatnonzero(rates[:, 0] < C)[0])
+    assert first == round(21e-6 / DT) - 1
+    assert rates[-1] == pytest.approx([C / 2, C / 2])
+
+
+@pytest.mark.parametrize("first", ["time", "bytes"])
+def test_recovery_goes_half_way_back_each_time_and_then_beyond(first):
+    """From the fifth rise on the target rises too, by a thousandth of the line rate: equations (3), (4).
+
+    Beyond five rises of both, by time and by bytes, it rises by ten times as much.
+    """
+    flows, target = cut_twice()
+    rate = flows.rate_N[0]
+    for by, count in ((first, 8), ("bytes" if first == "time" else "time", 7)):
+        step(flows, NEVER, 2 * DT)  # what sums of steps may be short of a period
+        for rises in range(1, count + 1):
+            if count == 7 or rises >= 5:
+                target += C / 100 if count == 7 and rises > 5 else C / 1000
+            rate = (rate + target) / 2
+            step(flows, NEVER, **({"seconds": 55e-6} if by == "time" else {"sent_B": 10e6}))
+            assert flows.rate_N[0] == pytest.approx(rate, rel=1e-9), rises
+
+
+def test_alpha_forgets_what_does_not_come_again():
+    """Equations (1) and (2): after m quiet periods the next cut is by half of (1 - g)^m."""
+    flows = two_senders()
+    cut_once(flows)
+    step(flows, NEVER, 55e-6 * 100 + 2 * DT)
+    step(flows, ALWAYS)
+    step(flows, NEVER, 21e-6)
+    assert flows.rate_N[0] == pytest.approx(C * (1 - (1 - G) ** 100 / 2), rel=1e-4)
+
+
+def test_a_flow_is_notified_once_in_fifty_microseconds_and_the_wait_for_a_marked_packet():
+    """Packets of 1,024 B, each marked with probability p: one in 1 / -ln(1 - p) on average."""
+    flows = Dcqcn(incast(senders=64, dt_s=5e-7), 3, Marking(0.0, 1.0, 0.01))
+    step(flows, 0.1 * C, 0.01, left_B=0.1 * C * 5e-7, dt_s=5e-7)
+    wait_s = 50e-6 + 1024 / (0.1 * C) / -math.log1p(-0.01 * 0.1)
+    assert flows.notifications == pytest.approx(64 * 0.01 / wait_s, rel=0.05)

@@ -1,16 +1,23 @@
-"""The baseline, torchdata.nodes and Grain: each document once per epoch, bit for bit, and no process left."""
+"""Loaders of other libraries: each document once per epoch, bit for bit, and what they refuse and leave."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -25,356 +32,433 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    context_slice,
 )
-from suites.dataloader.loaders.peers import constant_mixture, from_worker
+from suites.dataloader.corpus import CorpusSettings, write
+from suites.dataloader.formats import BadSample, read
+from suites.dataloader.loaders import peers
+from suites.dataloader.loaders.baseline_loader import READERS, documents
+from suites.dataloader.loaders.peers import from_worker, in_one_line, refuse_slow_storage
+from suites.dataloader.loaders.ray_data import (
+    BLOCK_DOCUMENTS,
+    ROUND_DOCUMENTS,
+    SHUFFLED_BLOCKS,
+    round_documents,
+)
 
-SAMPLES = 16
-SOURCES = 2
-CONTEXT = 64
-NEEDS = {"torchdata_nodes": ["torchdata"], "grain_iter_mix": ["grain"], "grain_map_mix": ["grain"]}
-PYARROW, ARRAY_RECORD = "pyarrow.parquet", "array_record.python.array_record_module"
-CASES = [
-    ("baseline_loader", "parquet"),
+LIBRARIES = {
+    "torchdata_nodes": ["torchdata"],
+    "grain_iter_mix": ["grain"],
+    "grain_map_mix": ["grain", "array_record"],
+    "webdataset": ["webdataset"],
+    "spdl": ["spdl.pipeline"],
+    "ray_data": ["ray.data"],
+}
+ONE_FORMAT = [
     ("baseline_loader", "jsonl"),
-    ("torch_spooled_parquet", "parquet"),
-    ("synchronous", "parquet"),
-    ("synchronous", "jsonl"),
     ("torchdata_nodes", "parquet"),
-    ("torchdata_nodes", "jsonl"),
+    ("grain_map_mix", "array_record"),
+    ("webdataset", "webdataset"),
+    ("spdl", "jsonl"),
+    ("ray_data", "parquet"),
+]
+EVERY_FORMAT = [
+    ("baseline_loader", "parquet"),
+    ("synchronous", "jsonl"),
     ("grain_iter_mix", "array_record"),
     ("grain_iter_mix", "parquet"),
-    ("grain_map_mix", "array_record"),
+    *ONE_FORMAT,
 ]
-OWN_MIXING = ("torchdata_nodes", "grain_iter_mix", "grain_map_mix")
+CONTEXT = 64
+FIRST = RankPlace(0, 0)
 
 
-class Memory(NamedTuple):
-    """What psutil reports."""
-
-    available: int
+def cases(loaders: list[tuple[str, str]]) -> Any:
+    return pytest.mark.parametrize(("name", "format"), loaders, ids=["-".join(one) for one in loaders])
 
 
-def text_of(source: int, number: int) -> str:
-    """Return a text of at most a row, with characters of several bytes, that begins with where it is from."""
-    return f"{source}/{number}:" + "aé\n字"[: 1 + number % 4] * (1 + number % 3)
+@dataclass
+class Texts:
+    """Documents for `corpus.write`: one list of texts per source."""
+
+    texts: list[list[str]]
+    digest: str = "texts"
+
+    @property
+    def names(self) -> list[str]:
+        return [f"source{number}" for number in range(len(self.texts))]
+
+    def sizes_B(self, source: int) -> list[int]:
+        return [len(one.encode()) for one in self.texts[source]]
+
+    def document(self, source: int, number: int) -> bytes:
+        return self.texts[source][number].encode()
 
 
-def write_jsonl(file: Path, texts: Iterable[str]) -> None:
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def write_parquet(file: Path, texts: Iterable[str]) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip(PYARROW)
-    parquet.write_table(arrow.table({"text": list(texts)}), file, row_group_size=5)
-
-
-def write_array_record(file: Path, texts: Iterable[str]) -> None:
-    writer = pytest.importorskip(ARRAY_RECORD).ArrayRecordWriter(str(file), "group_size:1")
-    for text in texts:
-        writer.write(text.encode())
-    writer.close()
-
-
-WRITE: dict[str, Callable[[Path, Iterable[str]], None]] = {
-    "jsonl": write_jsonl,
-    "parquet": write_parquet,
-    "array_record": write_array_record,
-}
-
-
-def corpus(folder: Path, format: str, samples: int = SAMPLES, sources: int = SOURCES) -> tuple[Source, ...]:
-    """Write sources of two files each."""
-    made = []
-    for source in range(sources):
-        texts = [text_of(source, number) for number in range(samples)]
-        files = [folder / f"{source}-{part}.{format}" for part in range(2)]
-        for file, part in zip(files, (texts[: samples // 3], texts[samples // 3 :]), strict=True):
-            WRITE[format](file, part)
-        size_B = sum(len(text.encode()) for text in texts)
-        made.append(Source(f"source {source}", tuple(map(str, files)), format, samples, size_B))
-    return tuple(made)
-
-
-def specification(sources: tuple[Source, ...], weights: tuple[float, ...] = (), **more: Any) -> LoaderSpec:
-    given: dict[str, Any] = {
-        "sources": sources,
-        "mixture": (MixturePhase(0, weights or (1 / len(sources),) * len(sources)),),
-        "context_length": CONTEXT,
-        "documents_per_step": 4,
-        "workers": 2,
-        "options": {"read_threads": 1, "read_buffer": 2},
-    }
-    return LoaderSpec(**(given | more))
-
-
-def in_process(loader: str) -> int:
-    """Return the number of workers where processes are not what is tested: Grain's take seconds to start."""
-    return 0 if loader.startswith("grain") else 2
-
-
-def batches(loader: str, spec: LoaderSpec, place: RankPlace) -> Any:
-    for needed in NEEDS.get(loader, []):
-        pytest.importorskip(needed)
-    return import_module(f"suites.dataloader.loaders.{loader}").batches(spec, place)
-
-
-def taken(loader: str, spec: LoaderSpec, place: RankPlace, count: int) -> list[PackedBatch]:
-    """Return the first batches, copied, of a loader that is closed afterwards."""
-    with closing(batches(loader, spec, place)) as running:
-        return [
-            one._replace(tokens=np.array(one.tokens), segments=np.array(one.segments))
-            for one in islice(running, count)
+def texts_of(counts: list[int]) -> list[list[str]]:
+    """Return unlike texts; every fourth is longer than a row."""
+    return [
+        [
+            f"{source}:{number}:ä€\n\\" + ("" if number % 4 else f" {source}.{number}" * 20)
+            for number in range(count)
         ]
+        for source, count in enumerate(counts)
+    ]
 
 
-def documents_of(batch: PackedBatch) -> Iterator[str]:
-    """Return the texts of a batch's full rows, none of which is split."""
-    for tokens, segments in zip(batch.tokens, batch.segments, strict=True):
-        for segment in range(1, int(segments.max()) + 1):
-            document = tokens[segments == segment]
-            assert document[-1] == END
-            yield document[:-1].astype(np.uint8).tobytes().decode()
+def parts_of(texts: list[list[str]]) -> dict[bytes, tuple[int, int, int]]:
+    """Return source, document and first token by the tokens of each part of at most a row."""
+    parts = {}
+    for source, ones in enumerate(texts):
+        for number, text in enumerate(ones):
+            tokens = np.array([*text.encode(), END], np.uint16)
+            for first in range(0, len(tokens), CONTEXT):
+                parts[tokens[first : first + CONTEXT].tobytes()] = (source, number, first)
+    return parts
 
 
-def identified(text: str) -> tuple[int, int]:
-    """Return source and number of a text, once it is bit for bit what was written."""
-    source, _, number = text.partition(":")[0].partition("/")
-    assert text == text_of(int(source), int(number))
-    return int(source), int(number)
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    pytest.importorskip("ray")
+    from harness.instruments.distributed.ray_session import RaySession
+
+    session = RaySession()
+    yield session.address
+    session.close()
 
 
-def children() -> set[psutil.Process]:
-    """Return child processes that run, but the one that multiprocessing keeps for its shared memory."""
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Return a loader's options."""
+    name = request.getfixturevalue("name")
+    for library in LIBRARIES.get(name, []):
+        pytest.importorskip(library)
+    if name == "ray_data":
+        return {"ray_address": request.getfixturevalue("ray_address")}
+    return {"read_threads": 1, "read_buffer": 2} if name.startswith("grain") else {}
+
+
+def spec_of(folder: Path, format: str, texts: list[list[str]], weights: tuple[float, ...], **fields: Any):
+    sources = write(folder, format, Texts(texts), CorpusSettings(0, 2, row_group_rows=5)).sources
+    given = {"context_length": CONTEXT, "documents_per_step": 8, "workers": 2}
+    return LoaderSpec(sources=sources, mixture=(MixturePhase(0, weights),), **{**given, **fields})
+
+
+def in_process(name: str) -> int:
+    """Return the number of workers where processes are not what is tested: Grain's take seconds to start."""
+    return 0 if name.startswith("grain") else 2
+
+
+def batches(name: str, spec: LoaderSpec, place: RankPlace = FIRST) -> Any:
+    return import_module(f"suites.dataloader.loaders.{name}").batches(spec, place)
+
+
+def taken(name: str, spec: LoaderSpec, count: int) -> list[list[PackedBatch]]:
+    """Return the first batches of each rank, copied."""
+    ranks = spec.dp_size * spec.cp_size
+    at_once = ranks if name == "ray_data" else 1  # Ray Data's ranks share a stream
+    everyone = threading.Barrier(at_once)
+
+    def of_rank(rank: int) -> list[PackedBatch]:
+        with closing(batches(name, spec, RankPlace.of(rank, spec.cp_size))) as running:
+            found = [
+                one._replace(tokens=np.array(one.tokens), segments=np.array(one.segments))
+                for one in islice(running, count)
+            ]
+            everyone.wait(60)
+            return found
+
+    if at_once == 1:
+        return [of_rank(rank) for rank in range(ranks)]
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(of_rank, range(ranks)))
+
+
+def found_in(batches: list[PackedBatch], parts: dict[bytes, tuple[int, int, int]]) -> Counter[Any]:
+    """Return how often each part is in the batches; a part that no document has is a KeyError."""
+    found = Counter[Any]()
+    for batch in batches:
+        for row, segments in zip(batch.tokens, batch.segments, strict=True):
+            for segment in range(1, int(segments.max()) + 1):
+                found[parts[row[segments == segment].astype(np.uint16).tobytes()]] += 1
+    return found
+
+
+def running(name: str) -> set[str]:
+    """Return this process' children, threads and shared memory; Ray keeps processes of its own."""
+    if name == "ray_data":
+        return set()
     found = set()
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it may end meanwhile
             if one.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(one.cmdline()):
-                found.add(one)
-    return found
+                found.add(f"process {one.pid}")
+    threads = set() if name.startswith("grain") else {f"thread {one.name}" for one in threading.enumerate()}
+    return found | threads | {str(one) for one in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")}
 
 
-@pytest.mark.parametrize(("loader", "format"), CASES)
-def test_each_document_is_loaded_once_per_epoch_bit_for_bit_and_no_process_is_left(loader, format, tmp_path):
-    """Compare each group's documents of a source with its share, counted by hand."""
-    spec = specification(corpus(tmp_path, format), dp_size=2)
-    before, seen = children(), defaultdict(list)
-    for group in range(spec.dp_size):
-        for batch in taken(loader, spec, RankPlace(group, 0), 8):
-            texts = list(documents_of(batch))
-            assert len(texts) == batch.documents == spec.documents_per_group == 2
-            assert batch.real_tokens == sum(len(text.encode()) + 1 for text in texts)
-            for source, number in map(identified, texts):
-                seen[group, source].append(number)
-    for source in range(SOURCES):
-        assert not set(seen[0, source]) & set(seen[1, source])
-    if loader.startswith("grain"):  # its mixing is exact: the epoch ends here
-        assert Counter(number for numbers in seen.values() for number in numbers) == Counter(
-            dict.fromkeys(range(SAMPLES), SOURCES)
-        )
-    assert children() == before
+@pytest.fixture
+def leaves_nothing(name: str, options: dict[str, object]) -> Iterator[None]:
+    gc.collect()
+    before = running(name)
+    yield
+    gc.collect()  # what an error's traceback kept
+    deadline = time.monotonic() + 20
+    while (after := running(name)) - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert after - before == set()
+    if name == "ray_data":
+        import ray
+
+        with pytest.raises(ValueError):
+            ray.get_actor("ray_data-0")
 
 
-@pytest.mark.parametrize(
-    ("loader", "workers", "format"),
-    [
-        ("baseline_loader", 2, "parquet"),
-        ("baseline_loader", 2, "jsonl"),
-        ("torch_spooled_parquet", 2, "parquet"),
-        ("synchronous", 1, "parquet"),
-        ("synchronous", 1, "jsonl"),
-    ],
-)
-def test_every_worker_reads_its_own_share_in_order(loader, workers, format, tmp_path):
-    """Over more than an epoch: a worker's documents of a source are every fourth, epoch after epoch."""
-    spec = specification(corpus(tmp_path, format), dp_size=2)
-    shares, whole = spec.dp_size * workers, Counter()
-    for group in range(spec.dp_size):
-        of_worker = defaultdict(Counter)
-        for step, batch in enumerate(taken(loader, spec, RankPlace(group, 0), 40)):
-            for source, number in map(identified, documents_of(batch)):
-                of_worker[step % workers, source][number] += 1
-        for (worker, source), numbers in of_worker.items():
-            share = group * workers + worker
-            expected = Counter((share + shares * one) % SAMPLES for one in range(numbers.total()))
-            assert numbers == expected
-            assert numbers.total() >= SAMPLES // shares
-            whole.update((source, number) for number in numbers)
-    assert whole == Counter({(source, number): 1 for source in range(SOURCES) for number in range(SAMPLES)})
+@pytest.mark.usefixtures("leaves_nothing")
+@cases([*EVERY_FORMAT, ("ray_data", "jsonl")])
+def test_an_epoch_has_each_document_once(name, format, options, tmp_path):
+    texts = texts_of([64])
+    spec = spec_of(tmp_path, format, texts, (1.0,), dp_size=2, options=options)
+    ranks = taken(name, spec, 64 // spec.documents_per_step)
+    assert all(batch.documents == spec.documents_per_group for batches in ranks for batch in batches)
+    parts = parts_of(texts)
+    assert found_in([one for batches in ranks for one in batches], parts) == Counter(parts.values())
 
 
-def test_torchdata_returns_each_document_of_an_epoch_before_any_twice(tmp_path):
-    spec = specification(corpus(tmp_path, "jsonl"))
-    taken_of = taken("torchdata_nodes", spec, RankPlace(0, 0), 30)
-    seen = [identified(text) for batch in taken_of for text in documents_of(batch)]
-    for source in range(SOURCES):
-        numbers = Counter(number for of, number in seen if of == source)
-        assert max(numbers.values()) - min(numbers[number] for number in range(SAMPLES)) <= 1
+@cases(EVERY_FORMAT)
+def test_epochs_repeat_and_the_mixture_is_kept(name, format, options, tmp_path):
+    texts = texts_of([40, 5, 30])
+    workers = in_process(name)
+    spec = spec_of(tmp_path, format, texts, (0.7, 0.3, 0.0), options=options, workers=workers)
+    count = 15 if name == "ray_data" else 50  # a round of Ray Data has 57 documents
+    (batches,) = taken(name, spec, count)
+    found = found_in(batches, parts_of(texts))
+    drawn = Counter(source for source, _, first in found.elements() if not first)
+    assert drawn.total() == 8 * count
+    assert drawn[2] == 0
+    blocks = SHUFFLED_BLOCKS * BLOCK_DOCUMENTS if name == "ray_data" else 0  # in its shuffle buffer
+    assert abs(drawn[0] - 5.6 * count) < 5 * (8 * count * 0.7 * 0.3) ** 0.5 + blocks
+    assert all((1, number, 0) in found for number in range(5))
+    if name == "torchdata_nodes":  # each document of an epoch before any twice
+        for source, size in ((0, 40), (1, 5)):
+            times = [found[source, number, 0] for number in range(size)]
+            assert max(times) - min(times) <= 1
 
 
-@pytest.mark.parametrize(("loader", "format"), [case for case in CASES if case[1] != "parquet"])
-def test_documents_follow_the_weights(loader, format, tmp_path):
-    """Within four standard deviations of the binomial distribution."""
-    weight, steps = 0.25, 20
-    more = {"documents_per_step": 20, "workers": in_process(loader)}
-    spec = specification(corpus(tmp_path, format), (weight, 1 - weight), **more)
-    taken_of = taken(loader, spec, RankPlace(0, 0), steps)
-    seen = [identified(text)[0] for batch in taken_of for text in documents_of(batch)]
-    count = steps * spec.documents_per_step
-    assert len(seen) == count
-    assert abs(seen.count(0) - weight * count) <= 4 * (count * weight * (1 - weight)) ** 0.5
+@cases(ONE_FORMAT)
+def test_ranks_of_a_group_have_slices_of_the_same_rows(name, format, options, tmp_path):
+    texts = texts_of([23, 5])  # 46 documents in a round of Ray Data: there are two
+    workers = in_process(name)
+    spec = spec_of(tmp_path, format, texts, (0.5, 0.5), cp_size=2, options=options, workers=workers)
+    first, second = taken(name, spec, 8)
+    parts = parts_of(texts)
+    for one, other in zip(first, second, strict=True):
+        assert (one.documents, one.real_tokens) == (other.documents, other.real_tokens)
+        rows = []
+        for a, b in ((one.tokens, other.tokens), (one.segments, other.segments)):
+            quarter = CONTEXT // 4
+            rows.append(np.hstack([a[:, :quarter], b[:, :quarter], b[:, quarter:], a[:, quarter:]]))
+        whole = PackedBatch(rows[0], rows[1], one.documents, one.real_tokens)
+        assert sum(not part[2] for part in found_in([whole], parts).elements()) == one.documents
+        assert int((whole.segments > 0).sum()) == one.real_tokens
 
 
-@pytest.mark.parametrize("loader", ["baseline_loader", "synchronous"])
-def test_weights_may_change_over_steps(loader, tmp_path):
-    phases = (MixturePhase(0, (1.0, 0.0)), MixturePhase(3, (0.0, 1.0)))
-    spec = specification(corpus(tmp_path, "jsonl"), mixture=phases)
-    taken_of = taken(loader, spec, RankPlace(0, 0), 6)
-    drawn = [{identified(text)[0] for text in documents_of(batch)} for batch in taken_of]
+@pytest.mark.usefixtures("leaves_nothing")
+@cases(EVERY_FORMAT)
+def test_a_file_that_is_missing_or_damaged_is_named_in_one_line(name, format, options, tmp_path):
+    workers = in_process(name)
+    spec = spec_of(tmp_path, format, texts_of([16, 16]), (0.5, 0.5), options=options, workers=workers)
+    file = Path(spec.sources[1].files[0])
+    file.unlink()
+    if name in ("webdataset", "spdl", "ray_data"):
+        file.write_bytes(b"neither tar nor Parquet" * 100)
+    with pytest.raises(LoaderError) as raised:
+        taken(name, spec, 12)
+    assert str(raised.value).startswith("source source1") or name == "ray_data"
+    assert str(file) in str(raised.value) or (name, format) == ("grain_iter_mix", "parquet")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["baseline_loader", "synchronous", "spdl"])
+def test_weights_may_change_over_steps(name: str, options: dict[str, object], tmp_path: Path) -> None:
+    texts = texts_of([30, 30])
+    spec = spec_of(tmp_path, "jsonl", texts, (1.0, 0.0), options=options)
+    spec = replace(spec, mixture=(MixturePhase(0, (1.0, 0.0)), MixturePhase(3, (0.0, 1.0))))
+    (batches,) = taken(name, spec, 6)
+    drawn = [{part[0] for part in found_in([batch], parts_of(texts))} for batch in batches]
     assert drawn == [{0}, {0}, {0}, {1}, {1}, {1}]
 
 
-@pytest.mark.parametrize("loader", ["baseline_loader", "torchdata_nodes", "grain_map_mix"])
-def test_two_context_parallel_ranks_have_the_full_rows(loader, tmp_path):
-    sources = corpus(tmp_path, "array_record" if loader.startswith("grain") else "jsonl")
-    (full,) = taken(loader, specification(sources, workers=in_process(loader)), RankPlace(0, 0), 1)
-    spec = specification(sources, cp_size=2, workers=in_process(loader))
-    parts = [taken(loader, spec, RankPlace(0, rank), 1)[0] for rank in range(2)]
-    for name in ("tokens", "segments"):
-        left, right = (getattr(part, name) for part in parts)
-        quarter = CONTEXT // 4
-        rows = np.concatenate([left[:, :quarter], right, left[:, quarter:]], axis=1)
-        assert np.array_equal(rows, getattr(full, name))
-        assert np.array_equal(context_slice(rows, 2, 1), right)
-    assert parts[0].real_tokens == parts[1].real_tokens == full.real_tokens
+def test_every_share_of_the_baseline_has_its_own_documents_over_all_epochs(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "jsonl", texts_of([5]), (1.0,))
+    lines = [line for file in spec.sources[0].files for line in Path(file).read_text().splitlines()]
+    in_order = [json.loads(line)["text"] for line in lines]
+    for share in range(3):
+        got = islice(documents(spec.sources[0], spec, share, 3, READERS["jsonl"]), 7)
+        assert list(got) == [in_order[(share + 3 * one) % 5] for one in range(7)]
 
 
-def test_a_document_longer_than_a_row_is_divided(tmp_path):
-    file, text = tmp_path / "long.jsonl", "0123456789" * 20
-    write_jsonl(file, [text])
-    spec = specification((Source("long", (str(file),), "jsonl", 1, len(text)),), documents_per_step=1)
-    (batch,) = taken("synchronous", spec, RankPlace(0, 0), 1)
-    real = batch.tokens[batch.segments > 0]
-    assert real[real != END].astype(np.uint8).tobytes().decode() == text
-    assert (batch.documents, batch.real_tokens) == (1, len(text) + 1)
-
-
-@pytest.mark.parametrize(("loader", "format"), CASES)
-def test_a_missing_file_is_named_in_one_line_and_no_process_is_left(loader, format, tmp_path):
-    sources, before = corpus(tmp_path, format), children()
-    os.remove(sources[1].files[0])
-    with pytest.raises(LoaderError, match=r"^source source 1[,:]") as raised:
-        taken(loader, specification(sources, workers=in_process(loader)), RankPlace(0, 0), 12)
-    assert "\n" not in str(raised.value)
-    assert children() == before
-
-
-@pytest.mark.parametrize("line", ["{", '{"text": null}', '{"other": ""}', "[1]"])
-def test_a_bad_line_is_named(line, tmp_path):
-    file = tmp_path / "bad.jsonl"
-    file.write_text(line + "\n")
-    spec = specification((Source("bad", (str(file),), "jsonl", 1, 1),))
-    with pytest.raises(LoaderError, match=rf"^source bad, file {file}: "):
-        taken("synchronous", spec, RankPlace(0, 0), 1)
-
-
-def test_an_empty_source_is_refused(tmp_path):
-    file = tmp_path / "empty.jsonl"
-    file.touch()
-    spec = specification((Source("empty", (str(file),), "jsonl", 1, 1),))
-    with pytest.raises(LoaderError, match="source empty is empty: its 1 files have no document"):
-        taken("synchronous", spec, RankPlace(0, 0), 1)
-
-
-@pytest.mark.parametrize("loader", OWN_MIXING)
-def test_a_library_that_mixes_by_constant_weights_refuses_others(loader, tmp_path):
-    sources = corpus(tmp_path, "array_record" if loader.startswith("grain") else "jsonl")
-    phases = (MixturePhase(0, (1.0, 0.0)), MixturePhase(3, (0.0, 1.0)))
-    with pytest.raises(Unavailable, match="2 phases, allowed is 1"):
-        taken(loader, specification(sources, mixture=phases), RankPlace(0, 0), 1)
-
-
-@pytest.mark.parametrize(
-    ("loader", "format", "allowed"),
-    [
-        ("baseline_loader", "webdataset", "parquet or jsonl"),
-        ("torch_spooled_parquet", "jsonl", "parquet"),
-        ("torchdata_nodes", "webdataset", "parquet or jsonl"),
-        ("grain_iter_mix", "jsonl", "array_record or parquet"),
-        ("grain_map_mix", "parquet", "array_record"),
-    ],
-)
-def test_other_formats_are_refused_with_those_that_are_read(loader, format, allowed):
-    source = Source("one", ("file",), format, 1, 1)
-    with pytest.raises(Unavailable, match=f"reads {allowed}; source one has the format {format}"):
-        taken(loader, specification((source,)), RankPlace(0, 0), 1)
-
-
-def test_the_spooling_loader_has_the_same_batches_as_the_baseline(tmp_path):
+def test_the_spooling_loader_has_the_same_batches_as_the_baseline_and_names_a_corrupt_row_group(tmp_path):
     """They differ in their reader alone; the texts have bytes of several widths."""
-    spec = specification(corpus(tmp_path, "parquet"), dp_size=2)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    spec = spec_of(tmp_path, "parquet", texts_of([16, 16]), (0.5, 0.5), dp_size=2)
+    expected, ours = (taken(name, spec, 12) for name in ("baseline_loader", "torch_spooled_parquet"))
     for group in range(2):
-        pairs = zip(
-            taken("baseline_loader", spec, RankPlace(group, 0), 12),
-            taken("torch_spooled_parquet", spec, RankPlace(group, 0), 12),
-            strict=True,
-        )
-        for one, other in pairs:
+        for one, other in zip(expected[group], ours[group], strict=True):
             assert (one.tokens == other.tokens).all()
             assert (one.segments == other.segments).all()
-
-
-def test_a_corrupt_row_group_is_named_by_the_spooling_loader(tmp_path):
-    sources = corpus(tmp_path, "parquet")
-    parquet = pytest.importorskip(PYARROW)
-    file = sources[0].files[1]
+    file = spec.sources[0].files[1]
     column = parquet.ParquetFile(file).metadata.row_group(0).column(0)
     with open(file, "r+b") as opened:
         opened.seek(column.data_page_offset)
         opened.write(b"\xff" * 20)
-    with pytest.raises(LoaderError, match=f"^source source 0, file {file}: row group 0 is corrupt"):
-        taken("torch_spooled_parquet", specification(sources), RankPlace(0, 0), 20)
+    with pytest.raises(LoaderError, match=f"^source source0, file {file}: row group 0 is corrupt"):
+        taken("torch_spooled_parquet", spec, 20)
 
 
-def test_grain_refuses_what_does_not_fit_with_threads_and_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("line", ["{", '{"text": null}', '{"other": ""}', "[1]", ""])
+def test_a_bad_line_and_an_empty_source_are_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(line + "\n" if line else "")
+    said = f"bad, file {file}: " if line else "bad is empty: its 1 files have no document"
+    spec = replace(BARE, sources=(Source("bad", (str(file),), "jsonl", 1, 1),))
+    with pytest.raises(LoaderError, match=f"^source {said}"):
+        next(batches("synchronous", spec))
+
+
+BARE = LoaderSpec(
+    sources=(Source("one", ("file",), "csv", 9, 900),),
+    mixture=(MixturePhase(0, (1.0,)),),
+    context_length=CONTEXT,
+    documents_per_step=2,
+)
+READ_BY = {
+    "baseline_loader": "parquet or jsonl",
+    "torch_spooled_parquet": "parquet",
+    "torchdata_nodes": "parquet or jsonl",
+    "grain_iter_mix": "array_record or parquet",
+    "grain_map_mix": "array_record",
+    "webdataset": "webdataset",
+    "ray_data": "parquet or jsonl",
+    "spdl": "jsonl or parquet or array_record or webdataset",
+}
+CONSTANT = ("torchdata_nodes", "grain_iter_mix", "grain_map_mix", "webdataset", "ray_data")
+"""Loaders whose libraries mix by constant weights."""
+
+
+@pytest.mark.parametrize("name", READ_BY)
+def test_what_a_library_cannot_do_is_unavailable(name, tmp_path, monkeypatch):
+    for library in LIBRARIES.get(name, []):
+        pytest.importorskip(library)
+    module = import_module(f"suites.dataloader.loaders.{name}")
+    refused = [(BARE, f"reads {READ_BY[name]}; source one has the format csv")]
+    readable = replace(BARE, sources=(Source("one", ("file",), module.FORMATS[0], 9, 900),))
+    if name in CONSTANT:
+        phases = (MixturePhase(0, (1.0,)), MixturePhase(5, (1.0,)))
+        refused.append((replace(readable, mixture=phases), "constant weights; this mixture has 2 phases"))
+    if name in ("webdataset", "spdl"):
+        refused.append((replace(readable, workers=0), "needs (workers of its own|at least one worker)"))
+    if name == "ray_data":
+        refused.append((replace(readable, read_delay_s=0.1), "Ray Data opens files itself"))
+    for spec, said in refused:
+        with pytest.raises(Unavailable, match=said):
+            next(batches(name, spec))
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    if name in LIBRARIES:
+        assert "is not installed: " in module.unavailable(None)
+
+
+def test_grain_refuses_what_does_not_fit_with_threads_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Per worker, from ArrayRecord: the process, and each source's 16 threads and 500 documents."""
     pytest.importorskip("grain")
     from suites.dataloader.loaders import grain_iter_mix as module
 
     sources = tuple(Source(str(one), ("file",), "array_record", 10, 100_000) for one in range(40))
-    spec = specification(sources, dp_size=2, workers=8, options={})
+    spec = replace(BARE, sources=sources, dp_size=2, workers=8)
     needed_B = 16 * (module.PROCESS_B + 40 * (16 * module.THREAD_B + 500 * 10_000))
-    for left_B, refused in ((needed_B, False), (needed_B - 1, True)):
-        monkeypatch.setattr(psutil, "virtual_memory", lambda left_B=left_B: Memory(left_B))
-        if not refused:
-            module.refuse_unfit(spec)
-            continue
-        expected = "^40 sources in each of 16 workers, with 10,240 threads, take about 7 GB at 11.3 MB per"
-        with pytest.raises(Unavailable, match=expected):
-            module.refuse_unfit(spec)
+    left = SimpleNamespace(available=needed_B)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: left)
+    module.refuse_unfit(spec)
+    left.available = needed_B - 1
+    expected = "^40 sources in each of 16 workers, with 10,240 threads, take about 7 GB at 11.3 MB per"
+    with pytest.raises(Unavailable, match=expected):
+        module.refuse_unfit(spec)
 
 
-def test_grain_counts_one_decoded_row_group_per_parquet_file(tmp_path):
+def test_grain_counts_one_decoded_row_group_per_parquet_file(tmp_path: Path) -> None:
     pytest.importorskip("grain")
-    pytest.importorskip(PYARROW)
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     from suites.dataloader.loaders.grain_iter_mix import row_group_B
 
-    whole, small = tmp_path / "whole.parquet", tmp_path / "small.parquet"
     texts = [f"{number} " + "x" * 100_000 for number in range(10)]  # no two alike
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip(PYARROW)
-    for file, rows in ((whole, 10), (small, 2)):
+    for rows in (10, 2):
+        file = tmp_path / f"{rows}.parquet"
         parquet.write_table(arrow.table({"text": texts}), file, row_group_size=rows)
-    assert row_group_B(str(whole)) == pytest.approx(1_000_000, rel=0.02)
-    assert row_group_B(str(small)) == pytest.approx(200_000, rel=0.02)
+        assert row_group_B(str(file)) == pytest.approx(rows * 100_000, rel=0.02)
     assert row_group_B(str(tmp_path / "missing")) == 0
 
 
-def test_a_source_without_weight_is_left_out():
-    sources = tuple(Source(name, ("file",), "jsonl", 1, 1) for name in "ab")
-    assert constant_mixture(specification(sources, (0.0, 1.0)), "it") == [(sources[1], 1.0)]
+def test_a_round_of_ray_data_has_each_source_by_its_weight() -> None:
+    def source(samples: int) -> Source:
+        return Source("s", ("f",), "parquet", samples, samples)
+
+    small = [(source(100), 0.5), (source(4), 0.25), (source(7), 0.25)]
+    assert round_documents(small) == [100, 50, 50]
+    assert round_documents([(source(10**6), 0.5), (source(1000), 0.5)]) == [ROUND_DOCUMENTS // 2] * 2
 
 
-def test_an_error_of_a_worker_is_its_last_line():
-    text = "Caught LoaderError in worker.\nTraceback\nsuites.dataloader.batch.LoaderError: source a: b\n"
-    for given in (text, "source a: b"):
-        assert str(from_worker(LoaderError(given))) == "source a: b"
+def test_errors_of_workers_are_one_line_and_slow_storage_is_refused() -> None:
+    text = "Caught it\nTraceback\n  x\nsuites.dataloader.batch.LoaderError: source a, file b: c\n"
+    assert str(in_one_line("library", RuntimeError(text))) == "source a, file b: c"
+    assert str(in_one_line("library", ValueError("first\nlast\n"))) == "library: last"
+    for given in (text, "source a, file b: c"):
+        assert str(from_worker(LoaderError(given))) == "source a, file b: c"
+    with pytest.raises(Unavailable, match="library opens files itself"):
+        refuse_slow_storage(replace(BARE, read_delay_s=0.1), "library")
+
+
+def test_dalis_source_has_each_document_once_in_any_order_of_steps_or_an_errors_text(tmp_path: Path) -> None:
+    pytest.importorskip("array_record")
+    from suites.dataloader.loaders.dali import StepsOfRank
+
+    texts = texts_of([40, 24])
+    spec = spec_of(tmp_path, "array_record", texts, (40 / 64, 24 / 64), dp_size=2)
+    steps = random.Random(0).sample(range(8), 8)
+    groups = [StepsOfRank(spec, RankPlace(group, 0)) for group in range(2)]
+    given = [group(SimpleNamespace(iteration=step)) for step in steps for group in groups]
+    batches = [PackedBatch(tokens, segments, *counts.tolist()) for tokens, segments, counts, _ in given]
+    assert not any(len(error) for *_, error in given)
+    assert {batch.documents for batch in batches} == {4}
+    assert found_in(batches, parts_of(texts)) == Counter(parts_of(texts).values())
+    for source in spec.sources:
+        for file in source.files:
+            Path(file).unlink()
+    *_, error = StepsOfRank(spec, FIRST)(SimpleNamespace(iteration=0))
+    assert error.tobytes().decode().startswith("source source0, file ")
+
+
+def test_a_missing_dali_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from suites.dataloader.loaders import dali
+
+    def none(_: str) -> None:
+        raise ModuleNotFoundError("nvidia")
+
+    monkeypatch.setattr(dali, "find_spec", none)
+    spec = replace(BARE, sources=(Source("one", ("file",), "array_record", 9, 900),))
+    with pytest.raises(Unavailable, match=r"^NVIDIA DALI is not installed: pip install nvidia-dali-cuda120"):
+        next(batches("dali", spec))
+
+
+def test_spdl_serves_all_groups_from_a_source_with_fewer_documents(tmp_path: Path) -> None:
+    pytest.importorskip("spdl.pipeline")
+    from suites.dataloader.loaders.spdl import _documents
+
+    spec = spec_of(tmp_path, "jsonl", texts_of([2, 7]), (0.5, 0.5), dp_size=3)
+
+    def numbers(source: int, group: int) -> list[int]:
+        every = read(spec.sources[source], spec)
+        in_order = [one.tolist() for one in every if not isinstance(one, BadSample)]
+        got = islice(_documents(spec.sources[source], spec, RankPlace(group, 0)), 4)
+        return [in_order.index(one.tolist()) for one in got]
+
+    assert [numbers(0, group) for group in range(3)] == [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert [numbers(1, group) for group in range(3)] == [[0, 1, 0, 1], [2, 3, 2, 3], [4, 5, 6, 4]]

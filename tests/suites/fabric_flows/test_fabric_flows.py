@@ -5,43 +5,24 @@ import pytest
 from harness.instruments.network.routing import RoutingPolicy
 from harness.records import Origin, Unavailable, WrongResult
 from suites.fabric import fabric_flows, optimizations
-from suites.fabric.fabric_flows import Subject
 
 ZONE = {
-    "collective": "allreduce",
-    "buffer_B": 1 << 20,
-    "ranks": 32,
-    "ranks_per_node": 8,
-    "racks": 8,
-    "nics_per_rack": 16,
-    "spines": 16,
-    "nic_B_per_s": 5e10,
-    "uplink_B_per_s": 5e10,
-    "placement": "fragmented",
-    "failed_uplinks": 0,
-    "placements": 10,
-    "source": "",
-}
+    "collective": "allreduce", "buffer_B": 1 << 20, "ranks": 32, "ranks_per_node": 8, "racks": 8,
+    "nics_per_rack": 16, "spines": 16, "nic_B_per_s": 5e10, "uplink_B_per_s": 5e10,
+    "placement": "fragmented", "failed_uplinks": 0, "placements": 10, "source": "",
+}  # fmt: skip
 POLICIES = {
-    "baseline": RoutingPolicy(),
-    "qp_scaling": RoutingPolicy(queue_pairs=4),
-    "e_ecmp": RoutingPolicy(hash_ports=True, queue_pairs=4),
-    "path_pinning": RoutingPolicy("pinned"),
-    "central_te": RoutingPolicy("central"),
+    "baseline": (RoutingPolicy(), {}),
+    "qp_scaling": (RoutingPolicy(queue_pairs=4), {"queue_pairs": 4}),
+    "e_ecmp": (RoutingPolicy(hash_ports=True, queue_pairs=4), {"queue_pairs": 4}),
+    "path_pinning": (RoutingPolicy("pinned"), {}),
+    "central_te": (RoutingPolicy("central"), {}),
 }
-SETTINGS = {"qp_scaling": {"queue_pairs": 4}, "e_ecmp": {"queue_pairs": 4}}
 
 
-def variant(name, workload=ZONE, seed=1):
-    subject = fabric_flows.build(workload, seed)
-    if name == "baseline":
-        return subject
-    return getattr(optimizations, name)(subject, **SETTINGS.get(name, {}))
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_each_variant_is_its_policy(name):
-    assert variant(name).policy == POLICIES[name]
+def variant(name):
+    subject = fabric_flows.build(ZONE, 1)
+    return subject if name == "baseline" else getattr(optimizations, name)(subject, **POLICIES[name][1])
 
 
 @pytest.mark.parametrize(
@@ -63,35 +44,33 @@ def test_a_fabric_that_cannot_be_is_unavailable_in_one_line(change, said):
     assert "\n" not in str(error.value)
 
 
-def samples(name, rounds, workload=ZONE):
-    """Return the samples of each collective, without the cost of simulating it, which varies."""
-    session = fabric_flows.prepare(variant(name, workload))
+def samples(name):
+    """Return the samples of twelve collectives, without the cost of simulating them, which varies."""
+    session = fabric_flows.prepare(variant(name))
     fabric_flows.check(session)
     list(fabric_flows.read_once(session))
     return [
         {(one.metric, one.method): one.value for one in readings if one.metric != "simulation_time"}
-        for readings in (list(fabric_flows.sample(session)) for _ in range(rounds))
+        for readings in (list(fabric_flows.sample(session)) for _ in range(12))
     ]
 
 
-def test_rounds_are_placements_and_all_variants_have_the_same():
-    one, other = samples("baseline", 12), samples("baseline", 12)
-    assert one == other
-    assert len({round_["time", ""] for round_ in one}) > 1
-    assert samples("central_te", 12) != one
-
-
 @pytest.mark.parametrize("name", POLICIES)
-def test_bus_bandwidth_is_by_definition_and_no_variant_beats_the_bound(name):
-    for round_ in samples(name, 5):
+def test_each_variant_is_its_policy_bus_bandwidth_by_definition_and_none_beats_the_bound(name):
+    assert variant(name).policy == POLICIES[name][0]
+    for round_ in samples(name):
         by_hand = ZONE["buffer_B"] * 2 * 31 / 32 / round_["time", ""]
         assert round_["bus_bandwidth", ""] == pytest.approx(by_hand)
         assert 0 < round_["of_bound", ""] <= 1 + 1e-12
         assert round_["load_max_over_mean", ""] >= 1
 
 
-def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
-    assert samples("qp_scaling", 5) == samples("baseline", 5)
+def test_rounds_are_placements_and_all_variants_have_the_same():
+    """Splitting gains nothing where the hash does not see it."""
+    one = samples("baseline")
+    assert one == samples("baseline") == samples("qp_scaling")
+    assert len({round_["time", ""] for round_ in one}) > 1
+    assert samples("central_te") != one
 
 
 def test_a_result_that_beats_the_bound_is_wrong(monkeypatch):
@@ -103,11 +82,9 @@ def test_a_result_that_beats_the_bound_is_wrong(monkeypatch):
 
 
 def test_simulated_values_say_so_and_conditions_name_the_policy():
-    policy = RoutingPolicy(hash_ports=True, queue_pairs=16)
-    subject = Subject(fabric_flows.build(ZONE, 1).workload, 1, policy=policy)
-    session = fabric_flows.prepare(subject)
+    session = fabric_flows.prepare(variant("e_ecmp"))
     found = fabric_flows.conditions(session)
     assert (found["fabric"], found["hash"]) == ("simulated", "addresses and ports")
-    assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "32", "16")
+    assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "32", "4")
     origins = {one.origin for one in fabric_flows.sample(session) if one.metric != "simulation_time"}
     assert origins == {Origin.SIMULATED}

@@ -12,7 +12,6 @@ from suites.profiling.allocator_events import (
     cpu_events,
     cpu_profile,
     cuda_events,
-    mean_by_bytes,
     reserved_by_step,
     since,
     summaries,
@@ -64,19 +63,12 @@ def test_what_a_running_operation_releases_is_not_held():
 
 
 def test_a_summary_counts_what_was_given():
-    events = [
-        AllocatorEvent(0, 30 * MiB, 1),
-        AllocatorEvent(0, 20 * MiB, 2),
-        AllocatorEvent(0, -20 * MiB, 2, 2.0, 10),
-        AllocatorEvent(1, 20 * MiB, 2),
-        AllocatorEvent(1, 10 * MiB, 3),
-        AllocatorEvent(1, -20 * MiB, 2, 1.0, 4),
-        AllocatorEvent(1, -10 * MiB, 3, 4.0, 1),
-        AllocatorEvent(2, 20 * MiB, 2),
-        AllocatorEvent(2, 10 * MiB, 3),
-        AllocatorEvent(2, -20 * MiB, 2),
-        AllocatorEvent(2, -10 * MiB, 3),
-    ]
+    given = [  # step, MiB, storage, seconds held, operations held
+        (0, 30, 1), (0, 20, 2), (0, -20, 2, 2.0, 10),
+        (1, 20, 2), (1, 10, 3), (1, -20, 2, 1.0, 4), (1, -10, 3, 4.0, 1),
+        (2, 20, 2), (2, 10, 3), (2, -20, 2), (2, -10, 3),
+    ]  # fmt: skip
+    events = [AllocatorEvent(step, size * MiB, *rest) for step, size, *rest in given]
     first, second, third = summaries(events)
     assert (first.allocations, first.releases, first.grown_B) == (2, 1, 30 * MiB)
     assert (second.allocations, second.releases, second.grown_B) == (2, 2, 0)
@@ -84,16 +76,11 @@ def test_a_summary_counts_what_was_given():
     assert second.held_s == pytest.approx((20 * 1.0 + 10 * 4.0) / 30)
     assert second.held_operations == pytest.approx((20 * 4 + 10 * 1) / 30)
     assert [one.same_order for one in (first, second, third)] == [False, False, True]
-    assert third.held_s is None
+    assert third.held_s is None  # no release has seconds
     reserved = replay(
         [(1, 30 * MiB, 0), (2, 20 * MiB, 0), (2, -20 * MiB, 0), (4, 20 * MiB, 0), (3, 10 * MiB, 0)]
     )
     assert third.reserved_peak_B == second.reserved_peak_B == reserved.peak_B
-
-
-def test_no_releases_have_no_mean():
-    assert mean_by_bytes([]) is None
-    assert mean_by_bytes([(-5, None)]) is None
 
 
 def test_events_of_a_memory_history():
@@ -123,28 +110,23 @@ def test_events_of_a_memory_history():
 
 
 def test_counts_of_cuda_are_those_of_one_step():
-    before = {"allocation.all.allocated": 10, "allocation.all.freed": 8, "num_alloc_retries": 1}
     peaks = {"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 6}
-    after = {"allocation.all.allocated": 17, "allocation.all.freed": 15, "num_alloc_retries": 1}
-    assert since({**before, **peaks}, {**after, **peaks}) == {
-        "allocations": 7,
-        "releases": 7,
-        "live_peak_B": 5,
-        "reserved_peak_B": 6,
-        "retries": 0,
-    }
+    counted = ("allocation.all.allocated", "allocation.all.freed", "num_alloc_retries")
+    before, after = ({**peaks, **dict(zip(counted, one, strict=True))} for one in ((10, 8, 1), (17, 14, 3)))
+    names = ("allocations", "releases", "retries", "live_peak_B", "reserved_peak_B")
+    assert since(before, after) == dict(zip(names, (7, 6, 2, 5, 6), strict=True))
 
 
 GATHERED_B = 20 * MiB
 
 
-def gathers(units):
+def gathers(units, kind="communication"):
     """Return a step that gathers unit after unit, each released before the next."""
     site = OpSite("forward 0", "gather", ())
     events = []
     for unit in range(units):
         events += [MemoryEvent(unit, GATHERED_B, site), MemoryEvent(unit, -GATHERED_B, site)]
-    return Timeline(events, ["communication"] * units, 0, 512)
+    return Timeline(events, [kind] * units, 0, 512)
 
 
 class Latest:
@@ -157,25 +139,18 @@ class Latest:
         return high
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3])
-def test_each_gather_that_a_release_is_late_reserves_one_unit_more(most, monkeypatch):
-    monkeypatch.setattr(allocator_events, "Random", Latest)
-    assert reserved_by_step(gathers(6), most, 2, 0) == [(1 + most) * GATHERED_B] * 2
-
-
-def test_random_delays_reserve_what_is_between():
+def test_each_gather_that_a_release_is_late_reserves_one_unit_more(monkeypatch):
     drawn = {reserved_by_step(gathers(6), 2, 3, seed)[-1] for seed in range(20)}
     assert drawn <= {GATHERED_B, 2 * GATHERED_B, 3 * GATHERED_B}
     assert max(drawn) == 3 * GATHERED_B
+    monkeypatch.setattr(allocator_events, "Random", Latest)
+    for most in range(4):
+        assert reserved_by_step(gathers(6), most, 2, 0) == [(1 + most) * GATHERED_B] * 2
 
 
 def test_other_releases_are_never_late():
-    site = OpSite("forward 0", "mm", ())
-    events = [
-        one for unit in range(4) for one in (MemoryEvent(unit, MiB, site), MemoryEvent(unit, -MiB, site))
-    ]
-    timeline = Timeline(events, ["activations"] * 4, 0, 512)
-    requested = replay([(one.storage, one.delta_B, 0) for one in events])
+    timeline = gathers(4, "activations")
+    requested = replay([(one.storage, one.delta_B, 0) for one in timeline.events])
     assert reserved_by_step(timeline, 2, 3, 0) == [requested.peak_B] * 3
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import math
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +13,6 @@ import pytest
 import torch
 import variants
 
-from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.records import HostInfo, Origin, Status, WrongResult
 from harness.sweep.failure_classification import of_exception
@@ -47,16 +43,15 @@ def closed_form(p, g, updates):
     return p * kept**updates - 1e-3 * direction * moved, (1 - 0.9**updates) * g, (1 - 0.999**updates) * g * g
 
 
-@pytest.mark.parametrize(("p", "g"), [(1.5, -0.3), (-4.0, 2.0), (0.0, 1e-9), (3.0, 0.0)])
-def test_the_reference_is_the_closed_form(p, g):
-    given = [torch.tensor([value], dtype=torch.float64) for value in (p, g, 0.0, 0.0)]
-    ours = [float(one) for one in host_optimizer.adamw(*given)]
-    assert ours == pytest.approx(closed_form(p, g, host_optimizer.UPDATES), rel=1e-12, abs=1e-18)
+def test_the_reference_is_the_closed_form():
+    for p, g in ((1.5, -0.3), (-4.0, 2.0), (0.0, 1e-9), (3.0, 0.0)):
+        given = [torch.tensor([value], dtype=torch.float64) for value in (p, g, 0.0, 0.0)]
+        ours = [float(one) for one in host_optimizer.adamw(*given)]
+        assert ours == pytest.approx(closed_form(p, g, host_optimizer.UPDATES), rel=1e-12, abs=1e-18)
 
 
 @pytest.mark.timeout(900)  # DeepSpeed compiles for minutes, the first time on a machine
-@pytest.mark.parametrize("tensors", [1, 5])
-@pytest.mark.parametrize("variant", ARMS)
+@pytest.mark.parametrize(("variant", "tensors"), [("baseline", 1), *((one, 5) for one in ARMS)])
 def test_a_variant_gives_what_the_closed_form_gives(variant, tensors):
     ours = applied(variant, tensors=tensors)
     session = host_optimizer.prepare(ours)
@@ -85,14 +80,6 @@ class Untouched(torch.optim.AdamW):
                 one[-7:] = end
 
 
-class Unfinished(torch.optim.AdamW):
-    """Yields what is no number."""
-
-    def step(self, closure=None):
-        super().step(closure)
-        self.state[self.param_groups[0]["params"][0]]["exp_avg"][3] = math.nan
-
-
 WRONG = {
     "no decay": partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.0),
     "decay in the gradient": partial(torch.optim.Adam, lr=1e-3, weight_decay=0.01),
@@ -100,29 +87,16 @@ WRONG = {
     "another second moment": partial(torch.optim.AdamW, lr=1e-3, betas=(0.9, 0.998), weight_decay=0.01),
     "a large epsilon": partial(torch.optim.AdamW, lr=1e-3, eps=1e-4, weight_decay=0.01),
     "the end untouched": partial(Untouched, lr=1e-3, weight_decay=0.01),
-    "no number": partial(Unfinished, lr=1e-3, weight_decay=0.01),
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_update_is_caught(wrong):
-    with pytest.raises(WrongResult, match="of the largest movement, allowed 1e-03"):
-        host_optimizer.check(host_optimizer.prepare(replace(applied("baseline"), make=WRONG[wrong])))
-
-
-def test_moments_that_start_elsewhere_are_caught():
-    late = replace(applied("baseline"), count=partial(torch.tensor, 1.0))
+def test_a_wrong_update_is_caught_and_moments_that_start_elsewhere():
+    right = applied("baseline")
+    for make in WRONG.values():
+        with pytest.raises(WrongResult, match="of the largest movement, allowed 1e-03"):
+            host_optimizer.check(host_optimizer.prepare(replace(right, make=make)))
     with pytest.raises(WrongResult, match="parameter 0 of three vectors"):
-        host_optimizer.check(host_optimizer.prepare(late))
-
-
-def test_updates_before_a_check_do_not_matter():
-    """Of another variant, whose moments have settled."""
-    first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
-    for _ in range(3000):
-        first.optimizer.step()
-    host_optimizer.check(second)
-    assert second.max_error <= host_optimizer.TOLERANCE
+        host_optimizer.check(host_optimizer.prepare(replace(right, count=partial(torch.tensor, 1.0))))
 
 
 def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
@@ -173,35 +147,6 @@ def test_readings_agree_with_one_another_and_with_the_formula(variant, temporari
     assert bandwidth.value * time.value == pytest.approx(found["bytes_moved"])
 
 
-def test_values_stay_finite():
-    ours = host_optimizer.prepare(applied("baseline", parameters=1_000))
-    host_optimizer.check(ours)
-    for _ in range(2_000):
-        ours.optimizer.step()
-    assert all(bool(one.isfinite().all()) for one in ours.tensors[0])
-
-
-@pytest.mark.parametrize("variant", ARMS)
-def test_conditions_name_the_implementation(variant):
-    said = host_optimizer.conditions(host_optimizer.prepare(applied(variant)))
-    assert all(isinstance(value, str) and value for value in said.values())
-    loops = {"baseline": "for-loop", "baseline_again": "for-loop", "cpu_adam": "DeepSpeedCPUAdam"}
-    assert said["implementation"] == loops.get(variant, variant.removeprefix("adamw_"))
-    assert (said["device"], said["parameters"], said["tensors"]) == ("cpu", "50000", "1")
-
-
 def test_without_a_compiler_deepspeeds_adam_is_unavailable(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     assert "needs a C++ compiler (g++), ninja" in (cpu_adam.unavailable(HOST) or "")
-
-
-def test_the_harness_runs_it(tmp_path):
-    words = ["suite=host_optimizer", "+suite.workloads.tiny={parameters: 30000, source: here}", "repeats=1"]
-    words += ["workloads=[tiny]", "only=[adamw_fused]", f"out={tmp_path}", "suite.sampling.budget_s=0.05"]
-    done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    report = (tmp_path / "report.md").read_text()
-    assert "AdamW, fused" in report
-    assert "| Copy |" in report
-    assert "3 cells have a result." in report
-    assert "Failed:" not in report

@@ -6,13 +6,26 @@ test_every_optimization.py checks each variant against plain PyTorch.
 from contextlib import ExitStack
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from moved import needs_namespaces, quick_networks
 from variants import tiny_run
 
-from harness.records import Note, Origin, Reading, WrongResult
+from harness.instruments.distributed.remote_ranks import Launch
+from harness.records import Note, Origin, Reading, Unavailable, WrongResult
 from suites.interconnect import suite as interconnect
-from suites.interconnect.emulated_cluster import paper_run
-from suites.interconnect.training_cluster import STRATEGIES
+from suites.interconnect.emulated_cluster import (
+    Collective,
+    alone_s,
+    collectives,
+    computed_s,
+    merged,
+    paper_run,
+    service,
+    step_seconds,
+)
+from suites.interconnect.training_cluster import STRATEGIES, backend_of, network_of
 
 TINY = tiny_run("interconnect").workloads["ddp"]
 
@@ -47,13 +60,6 @@ def opened(cluster):
         yield start
 
 
-def activations_B(subject):
-    """Return the bytes of one fp32 value per token, layer and hidden unit, and of the logits."""
-    workload = subject.workload
-    tokens = workload.micro_batch_size * workload.seq_len
-    return 4 * tokens * (workload.num_hidden_layers * workload.hidden_size + workload.vocab_size)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     subject = baseline(strategy)
@@ -69,10 +75,14 @@ def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     assert found["time", "model"].value >= found["time", "without network"].value
     assert cluster.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
     assert interconnect.conditions(session)["precision"] == "fp32"
-    states_B = 16 * subject.workload.shape.parameters  # parameters, gradients and two moments in fp32
+    workload = subject.workload
+    tokens = workload.micro_batch_size * workload.seq_len
+    # One fp32 value per token, layer and hidden unit, and the logits.
+    activations_B = 4 * tokens * (workload.num_hidden_layers * workload.hidden_size + workload.vocab_size)
+    states_B = 16 * workload.shape.parameters  # parameters, gradients and two moments in fp32
     ranks_of_states = 1 if strategy == "ddp" else 2
     peak_B = found["peak_memory", ""].value
-    assert states_B / ranks_of_states < peak_B < 3 * states_B + 20 * activations_B(subject)
+    assert states_B / ranks_of_states < peak_B < 3 * states_B + 20 * activations_B
 
 
 def test_a_step_whose_collectives_cannot_be_timed_by_themselves_has_no_prediction(opened):
@@ -84,17 +94,14 @@ def test_a_step_whose_collectives_cannot_be_timed_by_themselves_has_no_predictio
     assert times == {"packets"}
 
 
-def test_links_are_scaled_by_the_bytes_of_the_workloads_own_strategy(cluster, opened):
+def test_links_are_scaled_by_the_bytes_of_the_workloads_own_strategy_as_in_the_papers_run(cluster, opened):
     sent_B = {one: cluster.link_B(opened(baseline(one)).key, 11) for one in ("ddp", "fsdp2")}
     assert abs(sent_B["fsdp2"] / sent_B["ddp"] - 1) > 0.15
     assert cluster.run.link_B == pytest.approx(sent_B["ddp"], rel=0.1)  # the fixture's cluster is of DDP
-
-
-def test_communication_stands_to_computation_as_in_the_papers_run(cluster):
-    there = paper_run()
-    here_s = cluster.run.link_B / cluster.rate(1.25e9) / cluster.run.compute_s
-    assert here_s == pytest.approx(there.link_B / 1.25e9 / there.compute_s)
-    assert there.link_B / 1.25e9 == pytest.approx(29.3, abs=0.05)
+    there_s = paper_run().link_B / 1.25e9
+    here_s = cluster.run.link_B / cluster.rate(1.25e9)
+    assert here_s / cluster.run.compute_s == pytest.approx(there_s / paper_run().compute_s)
+    assert there_s == pytest.approx(29.3, abs=0.05)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -118,25 +125,21 @@ def test_a_trace_has_every_collective_and_every_parameter(cluster, strategy):
     assert waited == set(begun)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])  # what else deepspeed sends is not counted by hand
-def test_bytes_on_the_link_are_those_of_the_collectives(cluster, opened, strategy):
-    """Of two ranks each sends half of what it gathers or reduces to shares, and all of what it reduces."""
-    subject = baseline(strategy)
-    sent_B = cluster.link_B(opened(subject).key, 4)
-    events = cluster.trace(subject.step)
-    due_B = sum(
-        4 * event[3] * (1.0 if event[2] == "all_reduce" else 0.5) for event in events if event[0] == "begin"
-    )
-    assert due_B <= sent_B <= 1.5 * due_B + 20_000  # heads of frames, acknowledgements, the barrier
+def test_bytes_on_the_link_are_those_of_the_collectives(cluster, opened):
+    """Each of two ranks sends all that it reduces, and half of what it gathers or reduces to shares.
 
-
-def test_a_step_of_fsdp2_sends_half_as_much_again_as_one_of_ddp(cluster, opened):
-    """Three halves of the parameters, against two; with gloo's own reduce-scatter it would be four."""
+    Of FSDP2 three halves of the parameters, of DDP two; by gloo's own reduce-scatter it would be four.
+    """
     large = {"hidden_size": 64, "intermediate_size": 96}  # so that bytes outweigh heads and the barrier
-    sent_B = {
-        strategy: cluster.link_B(opened(baseline(strategy, **large)).key, 4) for strategy in ("ddp", "fsdp2")
-    }
-    assert 1.4 <= sent_B["fsdp2"] / sent_B["ddp"] <= 1.6
+    large_B = {}
+    for strategy in ("ddp", "fsdp2"):  # what else deepspeed sends is not counted by hand
+        subject = baseline(strategy)
+        sent_B = cluster.link_B(opened(subject).key, 4)
+        begun = [event for event in cluster.trace(subject.step) if event[0] == "begin"]
+        due_B = sum(4 * event[3] * (1.0 if event[2] == "all_reduce" else 0.5) for event in begun)
+        assert due_B <= sent_B <= 1.5 * due_B + 20_000  # heads of frames, acknowledgements, the barrier
+        large_B[strategy] = cluster.link_B(opened(baseline(strategy, **large)).key, 4)
+    assert 1.4 <= large_B["fsdp2"] / large_B["ddp"] <= 1.6
 
 
 def test_bf16_products_are_counted_over_all_batches_between_two_syncs():
@@ -168,3 +171,108 @@ def test_a_wrong_variant_is_caught(cluster, opened, settings, reason):
             interconnect.check(opened(baseline("ddp")))
     finally:
         cluster.pool.call("wrong_on_ranks:mend")
+
+
+# On machines where a launcher started the ranks.
+
+HERE = Launch(0, 4, 0, 2, "node1", 29500, False, "none/0")
+
+
+def test_nccl_has_a_gpu_for_each_rank_and_too_few_are_no_silent_cpu(monkeypatch):
+    for gpus, backend in ((0, "gloo"), (1, "nccl"), (2, "nccl"), (8, "nccl")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert backend_of(HERE) == backend
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(Unavailable, match="2 GPUs are too few for the 4 ranks of a node"):
+        backend_of(HERE._replace(per_node=4))
+
+
+def test_nodes_on_machines_of_their_own_have_a_network_and_ranks_dealt_round_are_refused():
+    assert network_of(HERE, [("a", 0), ("a", 1), ("b", 0), ("b", 1)]) == "real"
+    assert network_of(HERE, [("a", 0), ("a", 1), ("a", 0), ("a", 1)]) == "loopback"
+    for ranks in (
+        [("a", 0), ("b", 0), ("a", 1), ("b", 1)],
+        [("a", 1), ("a", 0), ("b", 0), ("b", 1)],
+    ):
+        with pytest.raises(Unavailable, match="numbered node by node"):
+            network_of(HERE, ranks)
+
+
+# A traced update stepped through time: against sums and bounds had by hand.
+
+SIZE = ("all_reduce", 8, "float32")
+
+
+def blocking(stretches):
+    """Return events in which each collective is waited for as soon as it has started."""
+    events = []
+    for number, stretch in enumerate(stretches):
+        events += [["compute", stretch], ["begin", number, *SIZE], ["compute", 0.0], ["wait", number]]
+    return events
+
+
+def overlapping(stretches):
+    """Return events in which all collectives are waited for at the end."""
+    events = []
+    for number, stretch in enumerate(stretches):
+        events += [["compute", stretch], ["begin", number, *SIZE]]
+    return [*events, *(["wait", number] for number in range(len(stretches)))]
+
+
+def test_a_link_carries_one_collective_after_the_other():
+    events = overlapping([1.0, 1.0])
+    assert step_seconds(events, lambda _: 0.5) == 2.5
+    assert step_seconds(events, lambda _: 3.0) == 7.0
+    assert step_seconds([*events, ["compute", 2.0]], lambda _: 3.0) == 9.0
+    assert step_seconds(blocking([1.0, 2.0]), lambda _: 3.0) == 9.0
+    unawaited = [["compute", 1.0], ["begin", 0, *SIZE]]
+    assert step_seconds(unawaited, lambda _: 2.0) == 3.0
+
+
+decades = st.lists(st.floats(1e5, 1e9), min_size=1, max_size=5, unique=True)
+
+
+@given(st.just(0.0) | st.floats(1e-6, 1e-2), st.floats(1e3, 1e7), decades, st.floats(1e4, 1e9))
+def test_between_rates_a_service_lies_between_the_line_and_the_slower(latency_s, bytes_B, rates, asked):
+    def law(rate):
+        return latency_s + bytes_B / rate
+
+    found = service({rate: [law(rate)] for rate in rates})
+    for rate in rates:
+        assert found.seconds(rate) == pytest.approx(law(rate))
+    if min(rates) <= asked <= max(rates):
+        slower, faster = max(r for r in rates if r <= asked), min(r for r in rates if r >= asked)
+        assert law(faster) * (1 - 1e-9) <= found.seconds(asked) <= law(slower) * (1 + 1e-9)
+    if latency_s == 0:  # bytes alone count
+        assert found.seconds(min(asked, max(rates))) == pytest.approx(bytes_B / min(asked, max(rates)))
+        assert found.seconds(2 * max(rates)) == pytest.approx(bytes_B / max(rates))
+
+
+def test_several_tries_are_averaged_and_none_takes_nothing():
+    assert service({1e6: [1.0, 3.0]}).seconds(1e6) == pytest.approx(2.0)
+    assert 0 < service({1e6: [0.0]}).seconds(1e6) < 1e-6
+    with pytest.raises(ValueError, match="one rate at least"):
+        service({})
+
+
+def test_traces_are_merged_by_the_median_of_the_slowest_rank():
+    one, two = [blocking([t]) for t in (1.0, 2.0, 9.0)], [blocking([t]) for t in (3.0, 1.0, 1.0)]
+    merged_ = merged([one, two])
+    assert computed_s(merged_) == 2.0
+    assert collectives(merged_) == [Collective(*SIZE)]
+    with pytest.raises(ValueError, match="differ"):
+        merged([one, [overlapping([1.0, 1.0])]])
+    with pytest.raises(ValueError, match="of 8 elements cannot be timed by itself"):
+        collectives([["begin", 0, "other", 8, "float32"], ["wait", 0]])
+
+
+def test_a_collective_is_timed_from_when_the_last_rank_began_it_and_the_link_was_free():
+    events = overlapping([1.0, 1.0])
+    ranks = [[[1.0, 3.5], [2.0, 4.0]], [[1.5, 3.5], [2.5, 4.0]]]
+    assert alone_s(events, ranks) == {Collective(*SIZE): [2.0, 0.5]}
+
+
+def test_one_that_overtakes_another_leaves_it_the_rest():
+    events = [["begin", 0, *SIZE], ["begin", 1, "all_gather", 4, "float32"], ["wait", 1], ["wait", 0]]
+    found = alone_s(events, [[[0.0, 5.0], [1.0, 4.0]]])
+    assert found == {Collective(*SIZE): [1.0], Collective("all_gather", 4, "float32"): [3.0]}

@@ -1,21 +1,30 @@
-"""What the memory suite says of reserved bytes, of those outside the allocator, and of what fits."""
+"""Reserved bytes and those outside the allocator, what fits, what could turn that, live bytes of a step."""
 
-from __future__ import annotations
-
+import linecache
+import pickle
 from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
 
 import pytest
-from small_steps import CUDA, LLAMA, LLAMA_7B, make_step
+from small_steps import CUDA, HOST, LLAMA, LLAMA_7B, make_step
+from torch.cuda import _memory_viz
 
 from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
-from harness.records import Note, Origin, Reading
+from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
+from harness.records import Note, Origin, Reading, Unavailable
+from suites import training
+from suites.memory import subject as assumptions
 from suites.memory import suite as memory
+from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
 from suites.memory.subject import Subject, outside_allocator_B, retries_to_fit, room_B
 from suites.memory.thresholds import ranks_that_suffice, used_B
 from suites.training.dry_run.dry_run import dry_run
+from suites.training.dry_run.largest_batch import other_choices
 from suites.training.techniques import build_step
 
 MiB = 1024**2
+TRAINING = Path(training.__file__).parent
 
 STEP = build_step(
     replace(LLAMA_7B, num_hidden_layers=2, vocab_size=4000, optimizer_impl="fused"), ["attention"]
@@ -31,10 +40,6 @@ def run():
 def readings(subject, run):
     found = [one for one in memory.simulated(subject, lambda _: run) if isinstance(one, Reading)]
     return {one.metric: one for one in found}
-
-
-def notes(subject, run):
-    return [one.text for one in memory.simulated(subject, lambda _: run) if isinstance(one, Note)]
 
 
 def by_hand(run, capacity_B=None):
@@ -59,13 +64,6 @@ def test_reserved_is_beside_allocated(run):
     assert "outside_allocator/nccl_buffers" not in found
 
 
-def test_host_steps_have_no_reserved_bytes():
-    subject = Subject(make_step(LLAMA, num_hidden_layers=1), 80e9)
-    found = readings(subject, memory.peak_of_rank(subject))
-    assert "reserved_memory" not in found
-    assert found["gpus"].value == 1
-
-
 def test_devices_hold_what_is_reserved_and_what_is_outside(run):
     """As many bytes per device that its own count of devices changes from 2 to 3."""
     outside_B = outside_allocator_B(STEP)["cuda_context"]
@@ -80,42 +78,44 @@ def test_what_only_cached_blocks_keep_from_fitting_is_slow(run):
     enough = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B)
     assert room_B(enough) == run.reserved_B
     assert retries_to_fit(enough, run) == 0
-    assert not any("slowly" in text for text in notes(enough, run))
     tight = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B - 1)
     retries = by_hand(run, run.reserved_B - 1).retries
     assert retries_to_fit(tight, run) == retries > 0
-    assert any("fits, but slowly" in text and str(retries) in text for text in notes(tight, run))
+    of_enough, of_tight = (
+        [one.text for one in memory.simulated(subject, lambda _: run) if isinstance(one, Note)]
+        for subject in (enough, tight)
+    )
+    assert not any("slowly" in text for text in of_enough)
+    assert any("fits, but slowly" in text and str(retries) in text for text in of_tight)
     short = replace(SUBJECT, usable_memory_B=run.peak_B + outside_B - MiB)
     with pytest.raises(DeviceFullError):
         by_hand(run, run.peak_B - MiB)
     assert retries_to_fit(short, run) is None
 
 
-def test_expandable_segments_reserve_less(run):
-    expandable = memory.peak_of_rank(replace(SUBJECT, expandable_segments=True))
-    assert expandable.peak_B == run.peak_B
-    assert run.peak_B < expandable.reserved_B < run.reserved_B
+def of_two_ranks():
+    return Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
 
 
-def test_a_rank_holds_the_context_and_nccls_buffers():
-    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
+def test_a_rank_holds_the_context_and_nccls_buffers_and_the_fewest_ranks_have_room_for_them():
+    """Of 12,000 MiB reserved by all ranks together; two have 6,000 + 426 + 544 MiB each."""
+    subject = of_two_ranks()
     run = memory.peak_of_rank(subject)
     assert used_B(subject, run) == run.reserved_B + 426 * MiB + 544 * MiB
     four = replace(subject, step=replace(subject.step, ranks=4))
     assert used_B(four, run) - used_B(subject, run) == 144 * MiB
 
+    def held(one):
+        return used_B(one, run._replace(reserved_B=12_000 * MiB // one.step.ranks))
 
-def test_a_sharded_model_is_never_on_the_device_in_full():
-    """The fake model is built unsharded; a real one is built without data, or on the host."""
-    workload = replace(LLAMA_7B, seq_len=64, dp_size=8, optimizer="sgd_momentum")
-    run = memory.peak_of_rank(Subject(build_step(workload, ["fsdp2"]), 80e9, simulated_device="cuda"))
-    assert run.reserved_B < 4 * 6.7e9
+    for capacity_B, expected in ((6_970 * MiB, 2), (6_970 * MiB - 1, 3)):
+        found = ranks_that_suffice(subject, held, capacity_B)
+        values = {one.metric: one.value for one in found if isinstance(one, Reading)}
+        assert values["ranks_needed"] == expected
 
 
-@pytest.mark.parametrize("capacity_MiB", [2, 3, 12, 50, 99, 400, 1000, 12_001, 20_000])
-def test_the_fewest_ranks_are_found_in_few_tries(capacity_MiB):
-    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
-    tried = []
+def test_the_fewest_ranks_are_found_in_few_tries():
+    subject, tried = of_two_ranks(), []
 
     def held_B(ranks):
         """Return bytes that shrink with ranks, in segments of 2 MiB."""
@@ -125,11 +125,13 @@ def test_the_fewest_ranks_are_found_in_few_tries(capacity_MiB):
         tried.append(one.step.ranks)
         return held_B(one.step.ranks)
 
-    made = list(ranks_that_suffice(subject, peak_of, capacity_MiB * MiB))
-    enough = [ranks for ranks in range(1, 4097) if held_B(ranks) <= capacity_MiB * MiB]
-    powers = [ranks for ranks in enough if ranks & (ranks - 1) == 0]
-    assert [one.value for one in made if isinstance(one, Reading)] == [*enough[:1], *powers[:1]]
-    assert len(tried) <= 14
+    for capacity_MiB in (2, 3, 12, 50, 99, 400, 1000, 12_001, 20_000):
+        tried.clear()
+        made = list(ranks_that_suffice(subject, peak_of, capacity_MiB * MiB))
+        enough = [ranks for ranks in range(1, 4097) if held_B(ranks) <= capacity_MiB * MiB]
+        powers = [ranks for ranks in enough if ranks & (ranks - 1) == 0]
+        assert [one.value for one in made if isinstance(one, Reading)] == [*enough[:1], *powers[:1]]
+        assert len(tried) <= 14
 
 
 @pytest.mark.parametrize("techniques", [["attention"], ["fsdp2", "mixed_precision", "attention"]])
@@ -149,37 +151,107 @@ def test_other_sizes_of_a_step_are_built_as_its_own_were(techniques):
         assert ours.reserved_B == (full.reserved_B if reserved else None)
 
 
-def test_the_fewest_ranks_have_room_for_it():
-    """Of 12,000 MiB reserved by all ranks together; two have 6,000 + 426 + 544 MiB each."""
-    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
-    run = memory.peak_of_rank(subject)
-
-    def held(one):
-        return used_B(one, run._replace(reserved_B=12_000 * MiB // one.step.ranks))
-
-    for capacity_B, expected in ((6_970 * MiB, 2), (6_970 * MiB - 1, 3)):
-        found = ranks_that_suffice(subject, held, capacity_B)
-        values = {one.metric: one.value for one in found if isinstance(one, Reading)}
-        assert values["ranks_needed"] == expected
+RECIPES = [
+    [],
+    ["mixed_precision", "attention"],
+    ["fsdp2", "mixed_precision", "activation_checkpointing"],
+    ["mixed_precision", {"optimizer": {"name": "adamw_8bit"}}],
+    ["bf16_states"],
+]
 
 
-@pytest.mark.parametrize(
-    "techniques",
-    [
-        [],
-        [("mixed_precision", {}), ("attention", {})],
-        [("fsdp2", {}), ("mixed_precision", {}), ("activation_checkpointing", {})],
-        [("mixed_precision", {}), ("optimizer", {"name": "adamw_8bit"})],
-        [("bf16_states", {})],
-    ],
-    ids=lambda value: "+".join(name for name, _ in value) or "baseline",
-)
-def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techniques) -> None:
+@pytest.mark.parametrize("techniques", RECIPES, ids=str)
+def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techniques):
     step = build_step(replace(LLAMA, dp_size=4), techniques)
-    traced = dry_run(step, CUDA)
-    made = dry_run(step, CUDA, make_first_step=True)
-    assert (made.peak_B, made.reserved_B, made.by_kind_B) == (
-        traced.peak_B,
-        traced.reserved_B,
-        traced.by_kind_B,
-    )
+    traced, made = dry_run(step, CUDA), dry_run(step, CUDA, make_first_step=True)
+    assert (made.peak_B, made.reserved_B) == (traced.peak_B, traced.reserved_B)
+    assert made.by_kind_B == traced.by_kind_B
+
+
+def test_points_are_the_most_of_their_share_of_the_step():
+    """Worked out by hand: 5 B live before, then 1, 2, 4 B and a release, in two shares of two events."""
+    first, then = OpSite("forward 0", "a", ()), OpSite("backward 0", "b", ())
+    deltas = [(0, 5, first), (1, 1, first), (2, 2, first), (3, 4, then), (2, -2, then)]
+    events = [MemoryEvent(*one) for one in deltas]
+    timeline = Timeline(events, ["parameters", "activations", "activations", "gradients"], 1, 1)
+    found = live_bytes(timeline, points=2)
+    assert found.by_kind_B == ((5, 5), (0, 4), (0, 0), (3, 3), (0, 0), (0, 0))
+    assert found.phases == {"forward 0": 0, "backward 0": 1}
+
+
+@pytest.mark.parametrize("device", [HOST, CUDA])
+@pytest.mark.parametrize("techniques", ["", "autocast flash full"])
+def test_the_peak_is_among_the_points_and_in_the_viewers_file(tmp_path, device, techniques):
+    found = dry_run(make_step(LLAMA, techniques), device)
+    points = [sum(point) for point in zip(*live_bytes(found.timeline).by_kind_B, strict=True)]
+    assert max(points) == found.peak_B
+    path = tmp_path / "step.pickle"
+    write_snapshot(found.timeline, path)
+    snapshot = pickle.loads(path.read_bytes())
+    (trace,) = snapshot["device_traces"]
+    signs = {"alloc": 1, "free_completed": -1}
+    live_B = list(accumulate(signs[one["action"]] * one["size"] for one in trace))
+    assert max(live_B[len(live_before(found.timeline)) :]) == found.peak_B
+    assert "<script" in _memory_viz.trace_plot(snapshot)
+
+
+def test_the_peak_names_the_line_of_the_model_that_its_operation_belongs_to():
+    """In the backward pass, which torch runs without Python, the line of the forward pass."""
+    step = make_step(LLAMA, vocab_size=30, intermediate_size=32, seq_len=128, micro_batch_size=4)
+    for place in (dry_run(step, CUDA).place, dry_run(step, HOST).place):
+        assert place.phase == "backward 0"
+        assert "softmax" in place.operation
+        file, _, line = place.line.partition(":")
+        assert "softmax" in linecache.getline(str(TRAINING / file), int(line))
+
+
+def test_a_cell_has_the_timeline_where_its_workload_asks_for_it(tmp_path):
+    def simulated(**fields):
+        of = Subject(make_step(LLAMA), 80e9, simulated_device="cuda", **fields)
+        found = list(memory.simulated(of, memory.peak_of_rank))
+        notes = [one.text for one in found if isinstance(one, Note)]
+        return {one.metric for one in found if isinstance(one, Reading)}, notes
+
+    assert not any(name.startswith("live_memory") for name in simulated()[0])
+    names, notes = simulated(timeline=True, snapshot=str(tmp_path))
+    assert {"live_memory/activations", "live_memory_phase/backward 0"} <= names
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("baseline-")
+    assert any("memory_viz" in one for one in notes)
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        simulated(snapshot=str(tmp_path / "none"))
+
+
+SMALL = {
+    "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 4096, "max_position_embeddings": 64, "seq_len": 16, "dp_size": 4,
+    "device_memory_B": 80e9, "simulated_device": "cuda", "search": "largest_micro_batch",
+    "optimizer_impl": "fused",
+}  # fmt: skip
+
+
+def a_subject(*techniques):
+    return memory.apply_techniques(memory.build(SMALL, seed=0), techniques)
+
+
+def test_foreach_turns_the_answer_where_its_temporaries_have_no_room():
+    subject = a_subject()
+    fused_B = memory.peak_of_rank(subject).reserved_B
+    outside_B = sum(outside_allocator_B(subject.step).values())
+    tight, ample = (
+        {one.metric.removeprefix("assumption/"): one.value for one in
+         assumptions.readings(replace(subject, usable_memory_B=usable_B), 1, memory.peak_of_rank)}
+        for usable_B in (fused_B + 2**20 + outside_B, 60e9)
+    )  # fmt: skip
+    assert tight["optimizer_impl=default/fits"] == tight["optimizer_impl=default/largest_micro_batch"] == 0
+    assert set(ample.values()) == {1}
+    assert "optimizer_impl=for_loop/fits" not in ample  # whose temporaries are smaller still
+    stated = a_subject(("optimizer", {"impl": "fused"}), ("loss", {"chunks": 2}))
+    assert list(other_choices(stated.step)) == []
+
+
+def test_states_on_the_host_are_sixteen_bytes_per_parameter_over_all_ranks():
+    subject = a_subject(("fsdp2", {"cpu_offload": True}))
+    counts = memory.count_model(subject)
+    assert assumptions.host_B(subject, counts) == 16 * counts.parameters / 4
+    assert assumptions.host_B(a_subject(("fsdp2", {})), counts) == 0

@@ -1,11 +1,14 @@
-"""The offload suite around its engines: who updates what, where ranks meet, files on a disk, the command."""
+"""The offload suite around its engines: who updates what, where ranks meet, files on a disk, a whole cell."""
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,64 +18,84 @@ import suites.offload.suite as offload
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_engine import missing
 from harness.instruments.distributed.rank_pool import RankFailed
-from harness.records import Unavailable
+from harness.records import Reading, Unavailable
+from suites.offload import ranks
 from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, MemoryPlacement
+from suites.training.host_memory import HostMemory, Resources
 from suites.training.models.model import Transformer
 from suites.training.shared_trainers import backend_of
 from suites.training.techniques.host_update import owners_of
+from suites.training.techniques.zero import Offload
 
 __all__ = ["pools"]
 
 
-# Who updates what, where ranks meet, what may not be.
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_each_parameter_has_one_owner_and_shares_are_even(ranks):
+def test_each_parameter_has_one_owner_and_shares_are_even():
     parameters = list(Transformer(WORKLOAD.shape).parameters())
-    owners = owners_of(parameters, ranks)
-    assert list(owners) == parameters
-    held = [sum(one.numel() for one, owner in owners.items() if owner == rank) for rank in range(ranks)]
-    assert sum(held) == COUNT
-    assert max(held) - min(held) <= max(one.numel() for one in parameters)
+    for count in (1, 2, 3, 8):
+        owners = owners_of(parameters, count)
+        assert list(owners) == parameters
+        held = [sum(p.numel() for p, owner in owners.items() if owner == rank) for rank in range(count)]
+        assert sum(held) == COUNT
+        assert max(held) - min(held) <= max(p.numel() for p in parameters)
 
 
-@pytest.mark.parametrize(("seen", "ranks", "backend"), [(0, 5, "gloo"), (2, 2, "nccl"), (4, 1, "nccl")])
-def test_where_ranks_meet(monkeypatch, seen, ranks, backend):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    assert backend_of(ranks) == backend
-
-
-def test_too_few_gpus_are_unavailable(monkeypatch):
+def test_ranks_meet_over_nccl_with_a_gpu_each_and_over_gloo_without_any(monkeypatch):
+    for gpus, count, backend in ((0, 5, "gloo"), (2, 2, "nccl"), (4, 1, "nccl")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert backend_of(count) == backend
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(Unavailable, match="2 ranks need a GPU each, and there are 1"):
         backend_of(2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_what_cannot_be_run_is_unavailable_in_one_line():
+    for change, reason in (
         ({"device": "cuda"}, "for a GPU"),
         ({"num_attention_heads": 64, "num_key_value_heads": 64}, "an even head size, not 1"),
-        ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder that can be written"),
+        ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder"),
         ({"offload_dir": __file__}, "expected a folder that can be written"),
-    ],
-)
-def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
-    with pytest.raises(Unavailable, match=said) as raised:
-        offload.build(asdict(replace(WORKLOAD, **change)), SEED)
-    assert "\n" not in str(raised.value)
+    ):
+        with pytest.raises(Unavailable, match=reason) as raised:
+            offload.build(asdict(replace(WORKLOAD, **change)), SEED)
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_ranks_that_share_a_core_are_not_timed(monkeypatch):
+def test_ranks_that_share_a_core_and_searches_are_not_timed(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    sessions = [offload.prepare(subject_of("baseline", replace(WORKLOAD, dp_size=n))) for n in (1, 2, 3)]
-    assert list(map(offload.timed, sessions)) == [True, True, False]
-    search = replace(WORKLOAD, device_memory_budget_B=1e6, dp_size=1)
-    assert not offload.timed(offload.prepare(subject_of("baseline", search)))
+    search = {"dp_size": 1, "device_memory_budget_B": 1e6}
+    changes = [{"dp_size": 1}, {"dp_size": 2}, {"dp_size": 3}, search]
+    sessions = [offload.prepare(subject_of("baseline", replace(WORKLOAD, **one))) for one in changes]
+    assert list(map(offload.timed, sessions)) == [True, True, False, False]
+
+
+def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked, tmp_path):
+    workload = replace(WORKLOAD, dp_size=1, offload_dir=str(tmp_path))
+    session = offload.prepare(subject_of("host_update", workload))
+    try:
+        offload.check(session)
+        once, timed = list(offload.read_once(session)), list(offload.sample(session))
+    finally:
+        offload.close(session)
+    values = {}
+    for one in (one for one in once + timed if isinstance(one, Reading)):
+        values.setdefault((one.metric, one.method), []).append(one.value)
+    tokens = 2 * 16
+    assert values["parameters", ""] == [COUNT]
+    assert values["tokens_per_step", ""] == [tokens]
+    assert values["throughput", ""][0] * values["time", ""][0] == pytest.approx(tokens)
+    assert len(values["loss_by_step", ""]) == 8
+    assert values["loss", ""] == values["loss_by_step", ""][-1:]
+    assert values["moved", ""] == [2 * 4 * COUNT]
+    assert values["moved_per_parameter", ""] == [2 * 4]
+    assert values["max_error", "plain PyTorch"][0] < 1e-5
+    measured_B = max(values["peak_memory", "allocator"])
+    (estimate_B,), (error,) = values["peak_memory", "ZeRO formula"], values["peak_error", "ZeRO formula"]
+    assert error == pytest.approx(estimate_B / measured_B - 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 # The disk.
@@ -103,52 +126,67 @@ def test_states_lie_in_files_that_go_with_the_engine(pools, tmp_path):
 def test_files_of_ranks_that_were_killed_go_too(tmp_path):
     needs_async_io()
     workload = replace(WIDE, offload_dir=str(tmp_path))
-    ranks = Ranks(workload, exact=True)
+    killed = Ranks(workload, exact=True)
     try:
         with pytest.raises((MemoryError, RankFailed)):
-            ranks.call("train_within_budget", placed(workload, ON_DISK), budget_B=1, steps=2)
+            killed.call("train_within_budget", placed(workload, ON_DISK), budget_B=1, steps=2)
     finally:
-        ranks.close()
+        killed.close()
     assert list(tmp_path.iterdir()) == []
 
 
-# The command.
+# Folders: a cell's go with it, those of a killed cell with the next, and nobody else's do.
+
+MAKE = "import sys, time; from suites.offload import ranks; print(ranks.make(sys.argv[1]), flush=True)"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # on a busy machine; each cell has its own limit
-def test_cells_through_the_harness(tmp_path):
-    folder = tmp_path / "swap"
-    folder.mkdir()
-    fields = (
-        "hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 176, "
-        "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
-        f"dp_size: 1, loss_steps: 8, offload_dir: {folder}"
-    )
-    words = [
-        "suite=offload",
-        f"+suite.workloads.tiny={{num_hidden_layers: 2, {fields}}}",
-        "workloads=[tiny]",
-        "only=[host_update]",
-        "suite.sampling.rounds=2",
-        f"out={tmp_path / 'out'}",
-    ]
-    done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
-    records = {(one["cell"]["optimization"], one["cell"]["workload"]): one for one in map(json.loads, lines)}
-    assert len(records) == len(lines) == 3  # and the baseline again
-    tiny = records["host_update", "tiny"]
-    assert tiny["status"] == "ok", tiny["reason"]
-    values = {(metric, method): list(v) for metric, _, _, method, v in tiny["measurements"]}
-    assert values["parameters", ""] == [COUNT]
-    tokens = 2 * 16
-    assert values["tokens_per_step", ""] == [tokens]
-    pairs = zip(values["throughput", ""], values["time", ""], strict=True)
-    assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
-    assert len(values["time", ""]) == 2  # one for each round, of every variant
-    assert len(values["loss_by_step", ""]) == 8
-    assert values["moved", ""] == [2 * 4 * COUNT]
-    assert values["max_error", "plain PyTorch"][0] < 1e-5
-    assert (tmp_path / "out/report.md").exists()
-    assert list(folder.iterdir()) == []
+def made_by_another(folder: Path) -> tuple[Path, subprocess.Popen[str]]:
+    command = [sys.executable, "-c", f"{MAKE}; time.sleep(600)", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return Path(process.stdout.readline().strip()), process
+
+
+def test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not(tmp_path):
+    left, killed = made_by_another(tmp_path)
+    (left / "zero_stage_3").mkdir()
+    (left / "zero_stage_3" / "some.swp").write_bytes(b"x" * 100)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    living, process = made_by_another(tmp_path)
+    try:
+        assert not left.exists()
+        ours = Path(ranks.make(str(tmp_path)))
+        assert living.is_dir()
+        assert ours.is_dir()
+        assert ours != living
+        ranks.remove(str(ours))
+        assert not ours.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_reused_process_number_does_not_save_a_folder_and_other_names_are_left_alone(tmp_path):
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    stale = tmp_path / f"harness-swap-{boot}-{os.getpid()}-1-abc"
+    names = ("harness-swap-", "harness-swap-mine", "harness-swap-1-x-y", "harness-swap-0-1-1-x", "other")
+    for folder in (stale, *(tmp_path / name for name in names)):
+        folder.mkdir()
+    ranks.remove(ranks.make(str(tmp_path)))
+    assert {one.name for one in tmp_path.iterdir()} == set(names)
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_disk_that_fills_in_mid_step_is_reported_in_one_line(monkeypatch, tmp_path, root):
+    """What is kept for root counts for root alone."""
+    if reason := missing("async_io"):
+        pytest.skip(reason)
+    cpu = torch.device("cpu")
+    swapped = Offload(3, "disk", "device", 1.0, Resources(cpu, HostMemory(cpu), str(tmp_path)))
+    swapped.refuse_full_disk()
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    disk = SimpleNamespace(f_bfree=326 if root else 9999, f_bavail=9999 if root else 326, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    with pytest.raises(Unavailable, match=r"^the disk of its swap files is full: 1335296 B are left$"):
+        swapped.refuse_full_disk()

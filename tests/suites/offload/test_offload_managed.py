@@ -5,11 +5,10 @@ import os
 import shutil
 import subprocess
 from dataclasses import asdict, replace
-from pathlib import Path
 
+import offload_ranks
 import pytest
 import torch
-import yaml
 from marked import wait_for
 from places import PYTHONPATH
 
@@ -17,31 +16,18 @@ from harness.config.run import load
 from harness.instruments.control_group import group_places
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import HostInfo, Unavailable
-from harness.sweep.plan import is_planned
 from suites.offload import managed, unified_memory
 from suites.offload.cgroup import MEMORY, Cgroup, can_leave
 from suites.offload.subject import Managed, baseline
-from suites.offload.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
 
-ROOT = Path(__file__).parents[3]
 STEPS = 3
 
-WORKLOAD = Workload(
-    num_hidden_layers=6,
-    hidden_size=256,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    intermediate_size=704,
-    vocab_size=512,
-    micro_batch_size=2,
-    seq_len=64,
-    precision="fp32",
-    dp_size=1,
-    learning_rate=3e-3,
-    loss_steps=8,
-)
+WORKLOAD = replace(
+    offload_ranks.WORKLOAD, num_hidden_layers=6, hidden_size=256, num_key_value_heads=4,
+    intermediate_size=704, vocab_size=512, seq_len=64, dp_size=1,
+)  # fmt: skip
 SIZE_B = 16 * WORKLOAD.shape.parameters  # 81 MB
 SUBJECT = baseline(WORKLOAD, seed=1)
 
@@ -70,15 +56,11 @@ def rank():
     )
 
 
-def given(subject, folder=""):
-    managed = None if subject.managed is None else asdict(subject.managed)
-    return {"step": subject.step.described, "folder": str(folder), "managed": managed}
-
-
 def trained(pool, folder, subject, steps=STEPS, **arguments):
-    """Return what `managed_on_rank.course` told."""
-    given_ = {**given(subject, folder), "steps": steps, **arguments}
-    return pool.call("managed_on_rank:course", **given_)[0]
+    """Return what the only rank's `course` returned."""
+    limits = None if subject.managed is None else asdict(subject.managed)
+    given = {"step": subject.step.described, "folder": str(folder), "managed": limits}
+    return pool.call("managed_on_rank:course", **given, steps=steps, **arguments)[0]
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +70,8 @@ def tight(_needs_cgroup, tmp_path_factory):
         return trained(pool, tmp_path_factory.mktemp("tight"), managed_at(1.5))
 
 
-def moved(told, name, since=0):
-    return told["moved"][-1][name] - told["moved"][since][name]
+def moved(told, name):
+    return told["moved"][-1][name] - told["moved"][0][name]
 
 
 @needs_cgroup
@@ -106,24 +88,19 @@ def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
         assert told["gone"]
         assert SIZE_B <= told["allocated_B"] < 1.001 * SIZE_B
 
-    page_B = tight["moved"][0]["page_B"]
-    missing_B = SIZE_B - SIZE_B / 1.5
-    assert tight["resident_B"] < SIZE_B / 1.5 + 6e6
-    assert moved(tight, "pages_in") * page_B > 0.7 * STEPS * missing_B
-    assert moved(tight, "major_faults") > 10 * STEPS
-    assert moved(wide, "pages_in") < 0.02 * moved(tight, "pages_in")
-    assert abs(moved(wide, "pages_out")) < 0.02 * moved(tight, "pages_out")
-    assert wide["resident_B"] > 0.99 * SIZE_B
-
-
-@needs_cgroup
-def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tight):
-    """Against the machine's count of all disks, and against mincore on the tensors themselves."""
+    # Against the machine's count of all disks, and against mincore on the tensors themselves.
     page_B = tight["moved"][0]["page_B"]
     in_B, out_B = (moved(tight, name) * page_B for name in ("pages_in", "pages_out"))
     assert in_B < 1.02 * 1024 * (tight["read_kB"][-1] - tight["read_kB"][0])
     first_B = SIZE_B - tight["moved"][0]["pages_out"] * page_B
     assert tight["resident_B"] == pytest.approx(first_B + in_B - out_B, abs=2e6)
+    missing_B = SIZE_B - SIZE_B / 1.5
+    assert tight["resident_B"] < SIZE_B / 1.5 + 6e6
+    assert in_B > 0.7 * STEPS * missing_B
+    assert moved(tight, "major_faults") > 10 * STEPS
+    assert moved(wide, "pages_in") < 0.02 * moved(tight, "pages_in")
+    assert abs(moved(wide, "pages_out")) < 0.02 * moved(tight, "pages_out")
+    assert wide["resident_B"] > 0.99 * SIZE_B
 
 
 @needs_cgroup
@@ -147,26 +124,21 @@ def test_a_folder_in_memory_is_refused():
         trained(pool, "/dev/shm", managed_at(1.5))
 
 
-def test_it_is_planned_for_one_process_without_a_budget_alone():
-    run = load(["suite=offload", "only=[unified_memory]"])[0]
-    planned = {name for name in run.workloads if is_planned(run, run.variants[1], name, gpu=True)}
-    assert planned == {"llama_14m_1_rank", "llama_bf16_small_1_rank", "gpu_10b"}
+def test_each_variant_leaves_its_ratio_resident():
+    variants = load(["suite=offload", "only=[unified_memory]"])[0].variants
+    ratios = {one.name.partition(".")[2]: one.settings.get("ratio") for one in variants}
+    resident = {name: managed_at(ratio).managed.resident for name, ratio in ratios.items() if ratio}
+    assert resident == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
 
 
-def test_each_variant_has_its_ratio():
-    variants = yaml.safe_load((ROOT / "conf/suite/offload/unified_memory.yaml").read_text())["variants"]
-    ratios = {name: managed_at(given["ratio"]).managed.resident for name, given in variants.items()}
-    assert ratios == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
-
-
-def test_it_says_what_is_missing(monkeypatch):
+def test_without_root_a_cpu_lacks_what_it_needs_and_a_gpu_does_not(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     host = HostInfo("cpu", "CPU", 0, 1 << 34, 2)
     assert unified_memory.unavailable(host) == "a memory cgroup needs root"
     assert unified_memory.unavailable(replace(host, device="cuda")) is None
 
 
-# CUDA's managed memory: its allocator against a runtime that only counts; and, with a GPU, the real one.
+# CUDA's managed memory: its allocator against a runtime that only counts.
 
 RUNTIME = """
 #include <cstdlib>
@@ -206,11 +178,12 @@ def library(tmp_path):
     return library
 
 
-def count(library, name):
-    return ctypes.c_long.in_dll(library.counts, name).value
+def test_the_allocator_gives_no_more_than_it_is_allowed_and_ballast_is_plain_memory(library):
+    def counts():
+        names = ("managed", "plain", "freed")
+        return tuple(ctypes.c_long.in_dll(library.counts, name).value for name in names)
 
-
-def test_the_allocator_gives_no_more_than_it_is_allowed(library):
+    assert library.pages_on_demand(0) == 1
     assert library.managed_malloc(1, 0, None) is None, "nothing is allowed yet"
     library.allow(100)
     first = library.managed_malloc(60, 0, None)
@@ -219,18 +192,12 @@ def test_the_allocator_gives_no_more_than_it_is_allowed(library):
     assert library.managed_malloc(40, 0, None)
     library.managed_free(first, 60, 0, None)
     assert library.managed_malloc(60, 0, None)
-    assert count(library, "managed") == 160
-    assert count(library, "plain") == 0
-    assert count(library, "freed") == 1
-
-
-def test_ballast_is_plain_memory(library):
-    assert library.pages_on_demand(0) == 1
+    assert counts() == (160, 0, 1)
     held = library.hold(1000)
     assert held
     assert library.hold(1001) is None
     library.release(held)
-    assert (count(library, "managed"), count(library, "plain"), count(library, "freed")) == (0, 1000, 1)
+    assert counts() == (160, 1000, 2)
 
 
 def test_without_a_cuda_runtime_or_a_compiler(tmp_path, monkeypatch):
@@ -241,16 +208,3 @@ def test_without_a_cuda_runtime_or_a_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Unavailable, match="needs g\\+\\+"):
         managed.build(tmp_path / "libcudart.so", tmp_path)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 1.25])
-def test_it_trains_as_plain_pytorch_does_on_a_gpu(ratio):
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    losses = []
-    for subject in (SUBJECT, managed_at(ratio)):
-        with RankPool([RankLocation(environment={"LOCAL_RANK": "0"})], "127.0.0.1", "nccl") as pool:
-            losses.append(
-                pool.call("suites.offload.on_rank:train_steps", **given(subject), steps=STEPS)[0]["loss"]
-            )
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -55,9 +55,7 @@ def test_a_rank_killed_in_the_middle_of_a_put_over_a_link_ends_the_waits_of_all(
         assert closed
 
 
-def test_a_rank_killed_in_the_middle_of_a_put_over_namespaces_leaves_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_killed_in_the_middle_of_a_put_over_namespaces_leaves_none(monkeypatch):
     needs_namespaces()
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     before = network_namespaces()
@@ -77,8 +75,8 @@ WAITED_FOR = {
     "gemm_rs": r"signal \d+ of gemm_rs to be 1; it is 0",
     "moe_dispatch": r"signal \d+ of moe_dispatch to be \d+; it is \d+",
     "moe_combine": r"signal \d+ of moe_combine to be \d+; it is \d+",
-    "low_latency_allgather": r"word \d+ of low_latency_allgather to be 1; it is 0",
     "flash_decode": r"signal \d+ of gather_and_merge to be 1; it is 0",
+    "low_latency_allgather": r"word \d+ of low_latency_allgather to be 1; it is 0",
 }
 """Of the kernels that put; AllGather + GEMM fetches."""
 
@@ -101,9 +99,7 @@ def test_a_rank_killed_in_the_middle_of_a_low_latency_message_is_named_by_who_wa
 
 
 @pytest.mark.parametrize("failing", ["ftruncate", "posix_fallocate"])
-def test_memory_that_the_machine_has_not_is_named_with_its_bytes(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_the_machine_has_not_is_named_with_its_bytes(failing, monkeypatch):
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

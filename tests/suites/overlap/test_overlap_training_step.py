@@ -62,9 +62,7 @@ def seconds(pool: RankPool, key: str, what: str, chunks: int) -> None:
         ("symmetric", {"order": "full_mesh"}),
     ],
 )
-def test_losses_and_gradients_are_those_of_the_full_model(
-    algorithm: str, more: dict[str, Any], ranks: RankPool
-) -> None:
+def test_losses_and_gradients_are_those_of_the_full_model(algorithm, more, ranks):
     for tp_size in {2, len(ranks)}:
         key = made(ranks, algorithm, tp_size, **more)
         for chunks in (1, 3, 16):
@@ -76,9 +74,7 @@ def test_losses_and_gradients_are_those_of_the_full_model(
 
 
 @pytest.mark.parametrize(("fault", "chunks"), [("stale", 3), ("swapped", 2)])
-def test_data_of_the_step_before_or_in_another_order_shows_in_each_collective(
-    fault: str, chunks: int, ranks: RankPool
-) -> None:
+def test_data_of_the_step_before_or_in_another_order_shows_in_each_collective(fault, chunks, ranks):
     key = made(ranks, "symmetric")
     for errors in ranks.call("training_step_on_rank:faulty_errors", key=key, fault=fault, chunks=chunks):
         assert len(errors) == 2 * 4 * 2

@@ -1,17 +1,25 @@
-"""Kernels on symmetric memory: interpreted by several processes, against float64 or exact values."""
+"""Kernels on symmetric memory: interpreted by several processes, and compiled for five GPUs.
+
+Results against float64 or exact values; memory order in the assembly, and no spills.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ast
+import importlib
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import triton.language as tl
+from compiled_for import EVERY_TARGET
 from places import PYTHONPATH
 from symmetric_on_rank import CASES, error
 
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
+from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, assembly, usage
 from harness.records import Unavailable
 from suites.overlap.symmetric import ag_gemm, flash_decode, gemm_rs, moe_combine, moe_dispatch
 from suites.overlap.symmetric import low_latency_allgather as low_latency
@@ -35,9 +43,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[tuple[RankPool, float]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late(
-    name: str, ranks: tuple[RankPool, float]
-) -> None:
+def test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late(name, ranks):
     pool, late_s = ranks
     for errors in pool.call("symmetric_on_rank:run", name=name, late_s=late_s):
         assert len(errors) >= 3
@@ -50,14 +56,6 @@ def test_a_kernel_runs_on_one_rank(module: Any) -> None:
         assert error(result, expected) < 1e-6
 
 
-def test_experts_outputs_return_to_their_tokens() -> None:
-    heap, tokens, chosen = alone(), torch.randn(5, 40), torch.tensor([[1, 0], [0, 2], [2, 1], [1, 2], [0, 1]])
-    dispatched = moe_dispatch.MoeDispatch(heap, 5, 40, 3, 2, torch.float32)(tokens, chosen)
-    combine = moe_combine.MoeCombine(heap, 5, 40, 3, 2, torch.float32)
-    halves = torch.full((5, 2), 0.5)
-    assert torch.equal(combine(dispatched.rows, dispatched.routes, halves), tokens)
-
-
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", CASES)
 def test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values(name: str) -> None:
@@ -67,63 +65,109 @@ def test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values(name:
             pool.call("symmetric_on_rank:run", name=name, absent=1, timeout_s=0.5)
 
 
-REFUSED: dict[str, tuple[Callable[[SymmetricHeap], Any], str]] = {
-    "experts of dispatch": (
-        lambda heap: moe_dispatch.MoeDispatch(heap, 8, 8, 7, 2, torch.float32),
-        "7 experts do not divide into 2 ranks",
-    ),
-    "experts of combine": (
-        lambda heap: moe_combine.MoeCombine(heap, 8, 8, 7, 2, torch.float32),
-        "7 experts do not divide into 2 ranks",
-    ),
-    "too many tokens": (
-        lambda heap: moe_dispatch.MoeDispatch(heap, 8, 8, 4, 2, torch.float32)(
-            torch.zeros(9, 8), torch.zeros(9, 2)
-        ),
-        r"tokens \(9, 8\) with choices \(9, 2\): there is room for \(8, 8\) with \(8, 2\)",
-    ),
-    "rows of a shard": (
-        lambda heap: gemm_rs.GemmReduceScatter(heap, 4, 6, torch.float32)(
-            torch.zeros(9, 3), torch.zeros(3, 6)
-        ),
-        r"x \(9, 3\) @ w \(3, 6\) is not 2 ranks' shards of 4 x 6",
-    ),
-    "half a word": (
-        lambda heap: low_latency.LowLatencyAllGather(heap, (3, 5), torch.bfloat16),
-        r"sends words of 4 B; \(3, 5\) of torch.bfloat16 are 30 B",
-    ),
-    "heads of a group": (
-        lambda heap: flash_decode.FlashDecode(heap, 1, 3, 16)(
-            torch.zeros(1, 3, 16), *torch.zeros(2, 1, 2, 9, 16)
-        ),
-        r"k \(1, 2, 9, 16\) and v \(1, 2, 9, 16\) do not fit q \(1, 3, 16\)",
-    ),
-}
+FP32, zeros = torch.float32, torch.zeros
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("what", REFUSED)
-def test_sizes_that_do_not_fit_are_refused(what: str) -> None:
-    make, said = REFUSED[what]
-    with pytest.raises(ValueError, match=said):
-        make(alone(ranks=2))
+@pytest.mark.parametrize(
+    ("kind", "sizes", "inputs", "said"),
+    [
+        (moe_dispatch.MoeDispatch, (8, 8, 7, 2, FP32), (), "7 experts do not divide into 2 ranks"),
+        (moe_combine.MoeCombine, (8, 8, 7, 2, FP32), (), "7 experts do not divide into 2 ranks"),
+        (moe_dispatch.MoeDispatch, (8, 8, 4, 2, FP32), (zeros(9, 8), zeros(9, 2)),
+         r"tokens \(9, 8\) with choices \(9, 2\): there is room for \(8, 8\) with \(8, 2\)"),
+        (gemm_rs.GemmReduceScatter, (4, 6, FP32), (zeros(9, 3), zeros(3, 6)),
+         r"x \(9, 3\) @ w \(3, 6\) is not 2 ranks' shards of 4 x 6"),
+        (low_latency.LowLatencyAllGather, ((3, 5), torch.bfloat16), (),
+         r"sends words of 4 B; \(3, 5\) of torch.bfloat16 are 30 B"),
+        (flash_decode.FlashDecode, (1, 3, 16), (zeros(1, 3, 16), *zeros(2, 1, 2, 9, 16)),
+         r"k \(1, 2, 9, 16\) and v \(1, 2, 9, 16\) do not fit q \(1, 3, 16\)"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(kind, sizes, inputs, said):
+    with pytest.raises(ValueError, match=said):  # noqa: PT012 - at either of the two
+        operation = kind(alone(ranks=2), *sizes)
+        operation(*inputs)
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_heap_that_is_too_small_is_named_with_its_bytes() -> None:
+def test_a_small_heap_a_triton_without_a_poll_and_a_host_without_gpus_are_named(monkeypatch):
     with pytest.raises(HeapFull, match=r"rank 0 has 1,000 B, 1,000 B free.* need 2,048 B"):
         low_latency.LowLatencyAllGather(alone(1000), (128,), torch.float32)
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_triton_without_a_poll_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     gather = low_latency.LowLatencyAllGather(alone(), (4,), torch.float32)
     monkeypatch.delattr(tl, "atomic_poll")
     with pytest.raises(Unavailable, match=r"needs tl.atomic_poll of Triton 3.9; this is"):
         gather(torch.zeros(4))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
-def test_memory_of_gpus_is_unavailable_without_cuda() -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Unavailable, match="needs CUDA, which PyTorch does not find here"):
         gpu_heaps(1 << 20)
+
+
+MANY_RANKS = 64
+"""So many that no compiler unrolls a loop over ranks whole; NVIDIA's leave it as it is."""
+
+ACQUIRE = {"sm_80": r"fence\.acq_rel\.sys", "gfx90a": r"buffer_invl2", "gfx942": r"buffer_inv sc0 sc1"}
+ANY_ACQUIRE = r"fence\.(?:acquire|acq_rel)\.sys"
+RELEASE = {"gfx90a": r"buffer_wbl2\n", "gfx942": r"buffer_wbl2 sc0 sc1\n"}
+ANY_RELEASE = r"(?:atom|red)\.global\.sys\.release\.|(?:atom|red)\.global\.release\.sys\."
+POLL = {"gfx90a": r"global_load_dword v.* glc", "gfx942": r"global_load_dword v.* sc0 sc1"}
+ANY_POLL = r"ld\.relaxed\.sys\.global\.b32"
+SIGNAL = r"global_atomic_(?:swap|add)\b"
+
+SEND_WORD = {"gfx90a": r"global_store_dwordx2 v", "gfx942": r"global_store_dwordx2 v.* sc0 sc1"}
+READ_WORD = {"gfx90a": r"global_load_dwordx2 v.* glc", "gfx942": r"global_load_dwordx2 v.* sc0 sc1"}
+
+
+def kernels(name: str, dtype: str = "bf16") -> Iterator[Compilation]:
+    module = importlib.import_module(f"suites.overlap.symmetric.{name}")
+    for one in module.compilations() if name == "low_latency_allgather" else module.compilations(dtype):
+        ranks = {"RANKS": MANY_RANKS} if "RANKS" in one.constexprs else {}
+        yield one._replace(constexprs={**one.constexprs, **ranks})
+
+
+def calls(compilation: Compilation, name: str) -> int:
+    tree = ast.walk(ast.parse(compilation.function.src))
+    return sum(isinstance(node, ast.Call) and getattr(node.func, "id", "") == name for node in tree)
+
+
+def disorder(compilation: Compilation, target: str) -> list[str]:
+    """Return where the assembly does not order memory of the whole system as the kernel's source says."""
+    waits, notifies = calls(compilation, "wait"), calls(compilation, "notify")
+    text = assembly(compilation, target)
+    acquires = len(re.findall(ACQUIRE.get(target, ANY_ACQUIRE), text))
+    releases = len(re.findall(RELEASE.get(target, ANY_RELEASE), text))
+    polls = len(re.findall(POLL.get(target, ANY_POLL), text))
+    found = []
+    if acquires != waits:
+        found.append(f"{acquires} acquires, {waits} waits")
+    if polls < waits:
+        found.append(f"{polls} polls, {waits} waits")
+    if target in NVIDIA:
+        if releases != notifies:
+            found.append(f"{releases} releases, {notifies} notifies")
+    else:  # its compiler unrolls parts of loops
+        signals = len(re.findall(SIGNAL, text))
+        if releases != signals or bool(signals) != bool(notifies) or signals < notifies:
+            found.append(f"{releases} releases, {signals} atomics, {notifies} notifies")
+    return found
+
+
+COMPILED = pytest.mark.skipif(not hasattr(tl, "atomic_poll"), reason="Triton before 3.9 has no atomic_poll")
+
+
+@COMPILED
+@pytest.mark.parametrize(("dtype", "target"), EVERY_TARGET)
+@pytest.mark.parametrize("name", CASES)
+def test_each_wait_acquires_each_notify_releases_and_nothing_spills(name, dtype, target):
+    for compilation in kernels(name, dtype):
+        assert not disorder(compilation, target), compilation.name
+        assert usage(compilation, target).spilled_registers == 0, compilation.name
+
+
+@COMPILED
+@pytest.mark.parametrize("target", TARGETS)
+def test_low_latency_words_are_read_and_written_whole(target: str) -> None:
+    (compilation,) = kernels("low_latency_allgather")
+    text = assembly(compilation, target)
+    assert re.search(SEND_WORD.get(target, r"st\.relaxed\.sys\.global\.b64"), text)
+    assert re.search(READ_WORD.get(target, r"ld\.relaxed\.sys\.global(?:\.v2)?\.b64"), text)

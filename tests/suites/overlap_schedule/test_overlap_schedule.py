@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
-import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
@@ -37,7 +35,6 @@ SCHEDULES = {
     "parts": lambda subject: swizzle_full_mesh(subject, 4),
 }
 OPERATIONS = ["allgather_gemm", "gemm_reduce_scatter"]
-TOPOLOGIES = ["switch", "full_mesh"]
 
 
 def under(schedule, **changed):
@@ -50,7 +47,7 @@ def under(schedule, **changed):
 shapes = st.fixed_dictionaries(
     {
         "operation": st.sampled_from(OPERATIONS),
-        "topology": st.sampled_from(TOPOLOGIES),
+        "topology": st.sampled_from(["switch", "full_mesh"]),
         "ranks": st.sampled_from([2, 4, 8]),
         "n": st.sampled_from([256, 1024, 8192]),
         "k": st.sampled_from([256, 1024, 8192]),
@@ -78,36 +75,6 @@ def test_every_schedule_agrees_with_its_closed_form_and_loses_no_byte(schedule, 
         assert result.time_s <= alone * (1 + 1e-9)
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
-@given(schedule=st.sampled_from(["baseline", "swizzle_ring", "whole"]), shape=shapes)
-def test_ranks_end_together_where_all_do_the_same_in_rotation(schedule, shape):
-    if schedule == "whole" and shape["operation"] == "gemm_reduce_scatter":
-        return  # parts of one group reach their targets one after the other
-    finish_s = simulate(under(schedule, **shape)).finish_s
-    assert finish_s == pytest.approx([finish_s[0]] * len(finish_s), rel=1e-9)
-
-
-@settings(deadline=None, derandomize=True, max_examples=80)
-@given(schedule=st.sampled_from(sorted(SCHEDULES)), shape=shapes, factor=st.floats(1, 10))
-def test_faster_links_or_gpus_never_take_longer(schedule, shape, factor):
-    """Where there is a closed form; a GEMM that makes parts faster can make them collide more on a switch."""
-    subject = under(schedule, **shape)
-    assume(closed_form_s(subject) is not None)
-    time_s = simulate(subject).time_s
-    for field, value in (("rate_B_per_s", RATE), ("peak_FLOP_per_s", PEAK)):
-        faster_s = simulate(under(schedule, **{**shape, field: value * factor})).time_s
-        assert time_s / factor * (1 - 1e-9) <= faster_s <= time_s * (1 + 1e-9)
-
-
-@settings(deadline=None, derandomize=True, max_examples=40)
-@given(schedule=st.sampled_from(sorted(SCHEDULES)), shape=shapes, factor=st.sampled_from([0.5, 2.0, 8.0]))
-def test_all_rates_together_scale_the_time(schedule, shape, factor):
-    scaled = {"rate_B_per_s": RATE * factor, "peak_FLOP_per_s": PEAK * factor}
-    scaled = {**shape, **scaled, "message_s": shape["message_s"] / factor}
-    time_s = simulate(under(schedule, **shape)).time_s
-    assert simulate(under(schedule, **scaled)).time_s == pytest.approx(time_s / factor)
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(
     ("schedule", "topology", "shards"),
@@ -121,33 +88,25 @@ def test_all_rates_together_scale_the_time(schedule, shape, factor):
         ("baseline", "switch", 7),
     ],
 )
-def test_how_many_shards_a_link_carries_one_after_the_other(operation, schedule, topology, shards):
-    """With a GEMM that takes nearly no time."""
-    subject = under(schedule, topology=topology, operation=operation, peak_FLOP_per_s=1e30)
-    shard_s = 2**20 / RATE
-    assert simulate(subject).time_s == pytest.approx(shards * shard_s)
-    assert simulate(subject).communication_s == pytest.approx(shards * shard_s)
+def test_how_many_shards_a_link_carries_one_after_the_other_and_what_a_long_gemm_hides(
+    operation, schedule, topology, shards
+):
+    """All but the message overhead: the own shard is computed first, or last."""
+    fields = {"topology": topology, "operation": operation}
+    communication_s = shards * 2**20 / RATE
+    short = simulate(under(schedule, peak_FLOP_per_s=1e30, **fields))
+    assert [short.time_s, short.communication_s] == pytest.approx([communication_s] * 2)
+    long = under(schedule, peak_FLOP_per_s=1e12, **fields)
+    exposed_s = communication_s if schedule == "baseline" else 0
+    assert simulate(long).time_s == pytest.approx(long.workload.compute_time_s() + exposed_s)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+@pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_the_same_order_on_a_switch_takes_half_as_many_times_as_long_as_ranks(ranks):
     """Peer 0 serves all others, then peer 1 all but rank 0, which is ahead, and so on."""
     subject = under("same_order", ranks=ranks, message_s=1e-9)
-    shard_s = subject.workload.shard_B / RATE
-    expected_s = ranks * (ranks - 1) / 2 * shard_s + (ranks - 1) * 1e-9
+    expected_s = ranks * (ranks - 1) / 2 * subject.workload.shard_B / RATE + (ranks - 1) * 1e-9
     assert simulate(subject).communication_s == pytest.approx(expected_s)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_what_a_long_gemm_hides(operation, topology):
-    """All but the message overhead: the own shard is computed first, or last."""
-    subject = under("parts", operation=operation, topology=topology, peak_FLOP_per_s=1e12)
-    assert simulate(subject).time_s == pytest.approx(subject.workload.compute_time_s())
-    together_s = subject.workload.compute_time_s() + subject.workload.communication_time_s
-    assert simulate(
-        under("baseline", operation=operation, topology=topology, peak_FLOP_per_s=1e12)
-    ).time_s == (pytest.approx(together_s))
 
 
 def test_two_messages_share_a_port_and_the_rest_is_faster():
@@ -156,48 +115,36 @@ def test_two_messages_share_a_port_and_the_rest_is_faster():
     carried = carry(streams, links, 0.0)
     assert carried.end_s == [pytest.approx([3.0]), pytest.approx([2.0]), pytest.approx([2.0])]
     assert carried.bytes_L == pytest.approx([2, 2, 1, 2, 3, 0])
+    late = [
+        Transfer(0, 1, 1.0),
+        Transfer(0, 1, 1.0, ready_s=5.0),
+    ]  # a message waits for its turn and its data
+    assert carry([late], Links("full_mesh", 2, 1.0), 0.5).end_s == [pytest.approx([1.5, 6.5])]
+    for refused in (Transfer(0, 0, 1.0), Transfer(0, 1, 0.0)):
+        with pytest.raises(ValueError, match="a message needs bytes"):
+            carry([[refused]], Links("switch", 2, 1.0), 0.0)
 
 
-def test_a_message_waits_for_its_turn_its_data_and_its_overhead():
-    carried = carry([[Transfer(0, 1, 1.0), Transfer(0, 1, 1.0, 5.0)]], Links("full_mesh", 2, 1.0), 0.5)
-    assert carried.end_s == [pytest.approx([1.5, 6.5])]
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from(list(permutations(range(4), 2))), st.floats(0.1, 9)), max_size=12))
-def test_each_link_carries_the_bytes_of_its_messages_no_faster_than_its_rate(messages):
-    streams = [[Transfer(*pair, size, ready_s=size / 3)] for pair, size in messages]
-    for topology in TOPOLOGIES:
-        links = Links(topology, 4, 2.0)
-        carried = carry(streams, links, 0.1)
-        expected_L = np.zeros(len(links.capacity_L))
-        for (transfer,) in streams:
-            expected_L[list(links.path(transfer))] += transfer.size_B
-        assert carried.bytes_L == pytest.approx(expected_L)
-        last_s = max((end for (end,) in carried.end_s), default=0)
-        assert last_s >= expected_L.max(initial=0) / 2.0 - 1e-9
-
-
-@pytest.mark.parametrize("transfer", [Transfer(0, 0, 1.0), Transfer(0, 1, 0.0)])
-def test_a_message_to_itself_or_without_bytes_is_refused(transfer):
-    with pytest.raises(ValueError, match="a message needs bytes"):
-        carry([[transfer]], Links("switch", 2, 1.0), 0.0)
-
-
-def test_the_model_by_hand():
+def test_the_model_and_flop_and_bytes_of_published_shapes_by_hand():
+    """8,192 x 28,672 x 8,192 on 8 GPUs: 2 m n k / 8 FLOP, and 7 shards of 1,024 x 8,192 x 2 B at 200 GB/s."""
     model = OverlapModel(compute_s=8.0, communication_s=4.0, chunks=8)
     assert (model.sequential_s, model.longer_s, model.overlapped_s) == (12.0, 8.0, 8.5)
     assert model.speedup == pytest.approx(12 / 8.5)
-
-
-def test_flop_and_bytes_of_a_published_shape_by_hand():
-    """8,192 x 28,672 x 8,192 on 8 GPUs: 2 m n k / 8 FLOP, and 7 shards of 1,024 x 8,192 x 2 B at 200 GB/s."""
     workload = OverlapScheduleWorkload(**RUN.workloads["h800_ag_28672_8192"])
     assert workload.shard_B == 2**24
     assert workload.compute_time_s(1.0) == pytest.approx(2 * 8192 * 28672 * 8192 / 8 / 989.4e12)
     assert workload.communication_time_s == pytest.approx(7 * 2**24 / 200e9)
     mesh = OverlapScheduleWorkload(**RUN.workloads["mi308x_rs_8192_28672"])
     assert mesh.communication_time_s == pytest.approx(2**24 / 50e9)
+    asynchronous = [name for name in RUN.workloads if "async" in name]
+    assert asynchronous
+    for name in asynchronous:
+        hidden, parameters = (4096, 218_103_808) if "8b" in name else (8192, 855_638_016)
+        flop = (2 * 8192 * parameters + 2 * 8192**2 * hidden) / 8
+        flop_times, sent_times = (4, 3) if "step" in name else (1, 1)
+        workload = OverlapScheduleWorkload(**RUN.workloads[name])
+        assert workload.flop == pytest.approx(flop_times * flop, rel=1e-4)
+        assert workload.communication_B == sent_times * 4 * 7 / 8 * 8192 * hidden * 2
 
 
 def readings(name):
@@ -218,24 +165,12 @@ def test_published_times_and_the_errors_of_the_model():
     assert ("speedup", "published") not in trace
 
 
-@pytest.mark.parametrize("name", [name for name in RUN.workloads if "async" in name])
-def test_what_async_tensor_parallelism_computes_and_sends_by_hand(name):
-    hidden, parameters = (4096, 218_103_808) if "8b" in name else (8192, 855_638_016)
-    flop = (2 * 8192 * parameters + 2 * 8192**2 * hidden) / 8
-    sent_B = 4 * 7 / 8 * 8192 * hidden * 2
-    times = (4, 3) if "step" in name else (1, 1)
-    workload = OverlapScheduleWorkload(**RUN.workloads[name])
-    assert workload.flop == pytest.approx(times[0] * flop, rel=1e-4)
-    assert workload.communication_B == times[1] * sent_B
-
-
 @pytest.mark.parametrize("name", RUN.workloads)
 def test_a_workloads_readings_agree_with_one_another(name):
     found = readings(name)
     model = model_of(OverlapScheduleWorkload(**RUN.workloads[name]))
-    assert (
-        found["overlapped", "no first chunk"] <= found["overlapped", "model"] <= found["sequential", "model"]
-    )
+    assert found["overlapped", "no first chunk"] == model.longer_s
+    assert model.longer_s <= found["overlapped", "model"] <= found["sequential", "model"]
     assert found["speedup", "model"] == pytest.approx(model.speedup)
     if ("time", "") in found:
         assert found["time", ""] >= found["sequential", "model"]
@@ -248,23 +183,23 @@ def test_a_workloads_readings_agree_with_one_another(name):
 
 
 def test_a_wrong_time_and_a_lost_byte_are_caught(monkeypatch):
-    subject, right = under("swizzle_ring"), simulate(under("swizzle_ring"))
+    subject = under("swizzle_ring")
+    right = simulate(subject)
     late = right._replace(finish_s=[one * 1.01 for one in right.finish_s])
     lost = right._replace(carried=right.carried._replace(bytes_L=right.carried.bytes_L * 0.99))
     early = right._replace(finish_s=[one / 9 for one in right.finish_s])
-    for result, words in (
+    for result, said in (
         (late, "by its closed form"),
         (lost, "its shards have"),
         (early, "no schedule takes"),
     ):
         monkeypatch.setattr(overlap_schedule, "simulate", lambda _, result=result: result)
-        with pytest.raises(WrongResult, match=words) as caught:
+        with pytest.raises(WrongResult, match=said):
             overlap_schedule.check(subject)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("workload", "changed", "words"),
+    ("workload", "changed", "said"),
     [
         ("h800_ag_28672_8192", {"n": 12}, "n=12: expected a multiple of the ranks"),
         ("h800_rs_8192_28672", {"k": 12}, "k=12: expected a multiple of the ranks"),
@@ -274,13 +209,12 @@ def test_a_wrong_time_and_a_lost_byte_are_caught(monkeypatch):
         ("async_tp_70b_step", {"flop": None}, "compute_s: missing"),
     ],
 )
-def test_a_workload_without_an_input_is_unavailable_in_one_line(workload, changed, words):
-    with pytest.raises(Unavailable, match=words) as refused:
+def test_a_workload_without_an_input_is_unavailable(workload, changed, said):
+    with pytest.raises(Unavailable, match=said):
         overlap_schedule.build({**RUN.workloads[workload], **changed}, 1)
-    assert "\n" not in str(refused.value)
 
 
-def test_parts_that_do_not_divide_a_shard_are_refused():
+def test_parts_that_do_not_divide_a_shard_and_links_without_a_rate_are_refused():
     subject = under("baseline")
     with pytest.raises(Unavailable, match="sub_chunks=3: 512 rows of a shard do not divide by it"):
         swizzle_full_mesh(subject, 3)

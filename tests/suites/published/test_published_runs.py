@@ -1,7 +1,5 @@
 """Public runs: each line has a source, units and an outcome; scores by hand; the suite on a few runs."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -36,24 +34,23 @@ def test_every_run_has_an_id_of_its_own_a_kind_and_a_place():
     assert all("outcome" not in question(run) for run in runs)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"source": ""}, "source"),
-        ({"page": "", "place": ""}, "page"),
-        ({"outcome": {}}, "outcome"),
-        ({"outcome": {"runs": True, "peak_GB": 20.0}}, "peak_kind"),
-        ({"outcome": {"peak_GB": -1.0, "peak_kind": "reserved"}}, "peak_GB"),
-        ({"seq_length": 4096}, "seq_length"),
-        ({"gpus": 0}, "gpus"),
-    ],
-)
-def test_a_row_without_source_unit_or_outcome_is_refused_with_its_line(tmp_path, change, named):
-    row = question(RUN) | {"outcome": {"runs": True}}
-    file = tmp_path / "runs.jsonl"
-    file.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
-    with pytest.raises(ValueError, match=rf"line 2: .*{named}"):
-        published_runs(file)
+NAMED = [
+    ({"source": ""}, "source"),
+    ({"page": "", "place": ""}, "page"),
+    ({"outcome": {}}, "outcome"),
+    ({"outcome": {"runs": True, "peak_GB": 20.0}}, "peak_kind"),
+    ({"outcome": {"peak_GB": -1.0, "peak_kind": "reserved"}}, "peak_GB"),
+    ({"seq_length": 4096}, "seq_length"),
+    ({"gpus": 0}, "gpus"),
+]
+
+
+def test_a_row_without_source_unit_or_outcome_is_refused_with_its_line(tmp_path):
+    file, row = tmp_path / "runs.jsonl", question(RUN) | {"outcome": {"runs": True}}
+    for change, named in NAMED:
+        file.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
+        with pytest.raises(ValueError, match=rf"line 2: .*{named}"):
+            published_runs(file)
 
 
 def test_a_step_is_an_update_of_all_ranks_and_of_all_micro_batches():
@@ -77,13 +74,8 @@ PEAKS = {
 
 def test_scores_of_bytes_are_those_by_hand():
     fits = of_bytes(RUN, {"verdict": "fits", **PEAKS})
-    assert (fits.refused, fits.wrong, fits.caught, fits.depends, fits.inside) == (
-        False,
-        False,
-        None,
-        False,
-        False,
-    )
+    assert fits[:4] == (False, False, None, False)
+    assert not fits.inside
     assert fits.error == pytest.approx(0.1)
     assert fits.half_width == pytest.approx(1 / 22)
     failed = replace(RUN, outcome=Outcome(runs=False))
@@ -91,12 +83,9 @@ def test_scores_of_bytes_are_those_by_hand():
     assert of_bytes(failed, {"verdict": "depends", **PEAKS})[:4] == (False, None, True, True)
     assert of_bytes(RUN, {"verdict": "refused"})[:4] == (True, None, None, None)
     assert of_bytes(RUN, {"verdict": "fits"}).refused  # a peak was published, none is answered
-
-
-@pytest.mark.parametrize(("kind", "error"), [("reserved", 0.3), ("nvidia-smi", 0.3), ("unknown", 0.1)])
-def test_a_peak_is_compared_with_its_kind_an_unknown_one_with_the_nearer(kind, error):
-    run = replace(RUN, outcome=Outcome(peak_GB=20.0, peak_kind=kind))
-    assert of_bytes(run, {"verdict": "fits", **PEAKS}).error == pytest.approx(error)
+    for kind, error in (("reserved", 0.3), ("nvidia-smi", 0.3), ("unknown", 0.1)):  # with the nearer
+        run = replace(RUN, outcome=Outcome(peak_GB=20.0, peak_kind=kind))
+        assert of_bytes(run, {"verdict": "fits", **PEAKS}).error == pytest.approx(error)
 
 
 def test_scores_of_seconds_are_those_by_hand():
@@ -116,9 +105,7 @@ def test_the_command_prints_the_figures_by_kind(tmp_path, capsys):
         for name, run in runs.items():
             size = 1.1 * (run.outcome.peak_GB or 1)
             ends = {"": size, "_low": size / 1.2, "_high": size * 1.2}
-            peaks = {
-                f"peak_{kind}{end}_GB": one for kind in ("allocated", "reserved") for end, one in ends.items()
-            }
+            peaks = {f"peak_{kind}{end}_GB": one for kind in SIZES for end, one in ends.items()}
             file.write(json.dumps({"id": name, "verdict": "fits", **peaks}) + "\n")
     main([f"bytes={tmp_path / 'answers'}"])
     *_, every = capsys.readouterr().out.splitlines()

@@ -1,36 +1,49 @@
-"""The step_time suite: scores by hand, rules, predictions on file, fits that leave steps out."""
-
-from __future__ import annotations
+"""The step_time suite: scores by hand, pairs that differ by one switch, fits that leave steps out."""
 
 import math
+from collections import defaultdict
 
 import pytest
 
 from harness.config.code_fingerprint import ROOT
 from harness.sweep.store import read_records
 from suites.published import leave_out, step_time
-from suites.published.step_time import PREDICTORS, on_file, steps_of
+from suites.published.step_time import (
+    PREDICTORS,
+    SWITCHES,
+    of_ratios,
+    pairs_of,
+    per_token_s,
+    steps_of,
+)
 from suites.training.step_time.constants import StepConstants
-from suites.training.step_time.published.steps import published, ran
-from suites.training.step_time.published.typed import typed_step
+from suites.training.step_time.published.steps import published, ran, with_and_without_attention
+from suites.training.step_time.questions import answers
+
+SWITCH = {one.name: one for one in SWITCHES}
 
 
-def step(name, seconds, **layout):
-    of = {"dp": 8, "tp": 1, "pp": 1, "sharding": "zero1", "micro_batch_size": 1} | layout
-    answer = {"runs": seconds is not None, "step_s": seconds}
+def step(name, seconds, of=None, **layout):
+    """Return a made-up step of 8 GPUs, 8 sequences."""
+    layout = {"dp": 8, "tp": 1, "pp": 1, "sharding": "zero1", "micro_batch_size": 1} | layout
     return {"id": name, "kind": "step", "source": "playbook", "model": {"hidden_size": 8}, "gpus": 8,
-            "device": "h100_80gb", "seq_len": 1, "global_batch_size": 8, "layout": of,
-            "published": answer}  # fmt: skip
+            "device": "h100_80gb", "seq_len": 100, "global_batch_size": 8, "precision": "bf16",
+            "published": {"runs": seconds is not None, "step_s": seconds}, "layout": layout,
+            **(of or {})}  # fmt: skip
 
 
 STEPS = [step("a", 2.0), step("b", 4.0, micro_batch_size=2), step("c", None, micro_batch_size=4)]
 
 
-def listed(said, steps=STEPS):
-    found: dict[str, list[float]] = {}
-    for metric, value in step_time.values(steps, said):
-        found.setdefault(metric, []).append(value)
+def listed(values):
+    found = defaultdict(list)
+    for metric, value in values:
+        found[metric].append(value)
     return found
+
+
+def scores(said, steps=STEPS):
+    return listed(step_time.values(steps, said))
 
 
 def test_scores_are_those_by_hand():
@@ -39,84 +52,99 @@ def test_scores_are_those_by_hand():
         "b": {"step_s": 3.0, "step_s_low": 2.0, "step_s_high": 5.0, "fits": False},
         "c": {"step_s": 9.0, "fits": True},
     }
-    found = listed(said)
+    found = scores(said)
     assert found["relative_error"] == pytest.approx([0.1, -0.25])
     assert found["inside_interval"] == [0.0, 1.0]
     assert found["interval_half_width"] == pytest.approx([0.1 / 2.2, 0.5])
     assert found["ran_and_fits"] == [1.0, 0.0]
     assert (found["fits_rightly"], found["said_to_fit_and_failed"]) == ([1.0, 0.0, 0.0], [1])
     assert found["sign_rightly/micro_batch"] == [1.0]
-    assert listed({"a": {"step_s": 3.0}, "b": {"step_s": 3.0}})["sign_rightly/micro_batch"] == [0.0]
-
-
-def test_what_is_not_known_is_counted_and_not_scored():
-    found = listed({"a": {"step_s": 2.0}, "b": {"step_s": None}})
-    assert (found["steps_predicted"], found["steps_not_known"]) == ([1], [1])
-    assert listed({}) == {}
+    assert scores({"a": {"step_s": 3.0}, "b": {"step_s": 3.0}})["sign_rightly/micro_batch"] == [0.0]
+    unknown = scores({"a": {"step_s": 2.0}, "b": {"step_s": None}})
+    assert (unknown["steps_predicted"], unknown["steps_not_known"]) == ([1], [1])
+    assert scores({}) == {}
 
 
 def test_a_choice_that_does_not_run_is_worth_nothing():
     cell = {"id": "x", "kind": "choose", "source": "playbook", "published": {"tokens_s": [5.0, None, 10.0]}}
-    assert listed({"x": {"index": 0}}, [cell])["chosen_over_best"] == [0.5]
-    assert listed({"x": {"index": 1}}, [cell])["chosen_over_best"] == [0.0]
+    for index, share in ((0, 0.5), (1, 0.0)):
+        assert scores({"x": {"index": index}}, [cell])["chosen_over_best"] == [share]
 
 
-def test_parameters_are_those_of_the_published_models():
-    """LLM Foundry, whose models are the tied ones, counts learned positions, too."""
-    stated = [one for one in published() if one["model"].get("parameters")]
-    dense = [one for one in map(typed_step, stated) if not step_time.has_experts(one.questions[0])]
-    assert len(dense) > 100
-    for one in dense:
-        model, seq_len = one.questions[0].config or {}, one.questions[0].seq_len or 0
-        positions = seq_len * model["hidden_size"] if model["tie_word_embeddings"] else 0
-        ours = step_time.parameters_of(model) + positions
-        assert ours == pytest.approx(model["parameters"], rel=0.005), one.id
+def pairs(name, *steps):
+    return [(one.slower["id"], one.faster["id"], one.gain) for one in pairs_of(steps, SWITCH[name])]
 
 
-def test_every_prediction_on_file_is_of_a_published_step():
-    known = {one["id"] for one in published()}
-    for name in ("calculon.jsonl", "llm_analysis.jsonl", "left_out.jsonl"):
-        assert on_file(name), name
-        assert set(on_file(name)) <= known, name
+A, B = step("a", 3.0), step("b", 2.0, {"precision": "FP8"})
+BLACKWELL = step("e", 0.6, {"device": "gb200", "gpus_per_node": 4}, dp=4, tp=2)
 
 
-def test_groups_leave_every_step_out_once_and_constants_are_those_of_whole_steps():
-    used = StepConstants.read()
-    for family in leave_out.FAMILIES.values():
-        names = leave_out.constants_of(family)
-        assert names
-        assert all(used[name] > 0 for name in names)
+def test_a_pair_differs_in_its_switch_alone_and_both_steps_ran():
+    longer = step("c", 1.0, {"precision": "FP8", "seq_len": 200})
+    failed = step("d", None, {"precision": "FP4"})
+    assert pairs("precision", A, B, longer, failed) == pairs("precision", B, A) == [("a", "b", 1.5)]
+    assert pairs("precision", A, step("b", 2.0)) == []
+    assert pairs("precision", A, {**B, "source": "another"}) == []
+
+
+def test_another_gpu_comes_with_its_own_layout_and_more_gpus_are_compared_per_token():
+    assert pairs("gpu", A, BLACKWELL) == [("a", "e", pytest.approx(5.0))]
+    assert pairs("gpu", A, step("g", 2.5, {"device": "h100_80gb_500w"})) == []  # of the same generation
+    few = step("a", 3.0, {"global_batch_size": 16}, gradient_accumulation_steps=2)
+    spread = step("f", 1.8, {"global_batch_size": 16, "gpus": 16}, dp=16, gradient_accumulation_steps=1)
+    assert per_token_s(spread) == pytest.approx(1.8 * 16 / 1600)
+    assert pairs("gpus", few, spread) == [("f", "a", pytest.approx(1.8 * 2 / 3))]
+
+
+def test_the_error_is_that_of_the_gain():
+    said = {"a": {"step_s": 3.3}, "b": {"step_s": 2.0}, "e": {"step_s": 0.66}}
+    assert listed(of_ratios([A, B, BLACKWELL], said)) == {
+        "ratio_error/precision": [pytest.approx(1.65 / 1.5 - 1)],
+        "absolute_ratio_error/precision": [pytest.approx(0.1)],
+        "ratio_pairs/precision": [1],
+        "ratio_error/gpu": [pytest.approx(0.0)],
+        "absolute_ratio_error/gpu": [pytest.approx(0.0)],
+        "ratio_pairs/gpu": [1],
+    }
+    assert list(of_ratios([A, B], {"a": {"step_s": 3.0}})) == []
+
+
+def test_pairs_with_and_without_flash_attention_gain_what_the_paper_says():
+    """arXiv 2307.08691, table 1: TFLOP/s per GPU without FlashAttention, and with FlashAttention-2."""
+    steps = with_and_without_attention()
+    found = list(pairs_of(steps, SWITCH["attention"]))
+    gains = [196 / 142, 220 / 72, 205 / 149, 225 / 80]
+    assert [one.gain for one in found] == pytest.approx(gains, 1e-4)
+    said = {one["id"]: one for one in answers(steps)}
+    assert all(abs((one.predicted(said) or 0.0) / one.gain - 1) < 0.10 for one in found)
+    assert all(0.9 < said[one["id"]]["step_s"] / one["published"]["step_s"] < 1.1 for one in steps)
+
+
+def test_groups_leave_every_step_out_once_and_batches_have_the_errors_of_single_steps():
+    families = leave_out.FAMILIES.values()
+    assert all(StepConstants.read()[name] > 0 for one in families for name in leave_out.constants_of(one))
     steps = [one for one in published() if ran(one)]
     for one in steps:
-        families = [family for family in leave_out.FAMILIES.values() if leave_out._of(one, *family.words)]
-        assert len(families) == (one["source"] not in leave_out.ALIKE), one["id"]
-    groups = {leave_out.FAMILIES["megatron"].group(one) for one in steps}
-    assert set(leave_out.ALIKE.values()) <= groups
+        matching = [family for family in families if leave_out._of(one, *family.words)]
+        assert len(matching) == (one["source"] not in leave_out.ALIKE), one["id"]
+    some = [one for one in steps_of(["playbook"]) if ran(one)][:12]
+    said = PREDICTORS["model"](some)
+    by_hand = [abs(math.log(said[one["id"]]["step_s"] / one["published"]["step_s"])) for one in some]
+    found = leave_out.error(leave_out.batches_of(some), StepConstants.read())
+    assert found == pytest.approx(sum(by_hand) / len(by_hand))
 
 
-def test_batches_have_the_errors_of_single_steps():
-    steps = [one for one in steps_of(["playbook"]) if ran(one)][:12]
-    said = PREDICTORS["model"](steps)
-    by_hand = [abs(math.log(said[one["id"]]["step_s"] / one["published"]["step_s"])) for one in steps]
-    batches = leave_out.batches_of(steps)
-    assert leave_out.error(batches, StepConstants.read()) == pytest.approx(sum(by_hand) / len(by_hand))
-
-
-def test_an_unknown_source_is_refused():
-    with pytest.raises(ValueError, match=r"sources='nobody'.*known are"):
-        step_time.build({"sources": ["nobody"]}, 1)
-
-
-def test_committed_values_are_calculated_again():
-    records = read_records(ROOT / "results/reference/step_time")
-    for record in records:
+def test_committed_values_are_calculated_again_and_an_unknown_source_is_refused():
+    for record in read_records(ROOT / "results/reference/step_time"):
         workload = record.cell.config["workload"]
         if len(workload["sources"]) > 2:  # those of several sources take seconds
             continue
-        now: dict[tuple[str, str], list[float]] = {}
+        now = defaultdict(list)
         for one in step_time.sample(step_time.build(workload, 1)):
-            now.setdefault((one.metric, one.method), []).append(one.value)
+            now[one.metric, one.method].append(one.value)
         kept = {(one.metric, one.method): list(one.samples) for one in record.measurements}
         assert now.keys() == kept.keys()
         for key, values in kept.items():
             assert now[key] == pytest.approx(values, rel=1e-9), (record.cell.workload, key)
+    with pytest.raises(ValueError, match=r"sources='nobody'.*known are"):
+        step_time.build({"sources": ["nobody"]}, 1)

@@ -1,54 +1,65 @@
-"""The account of layouts and the step-time model import neither torch nor transformers."""
+"""What questions need loads neither torch nor transformers, and a dry run no compiler."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 HEAVY = ("torch", "transformers", "deepspeed", "pandas", "scipy", "matplotlib", "omegaconf", "hydra")
 
 USES_SCIPY = ("calibrate",)
 """Modules that no question needs: they fit constants."""
 
+CODE = """
+import sys
+from importlib import import_module
+for name in {names!r}:
+    import_module(name)
+print(*(name for name in {heavy!r} if name in sys.modules))
+sys.modules["transformers"] = sys.modules["torch"] = None
+from harness.question import question_of
+from suites.training import account_engine, seconds_engine
+from suites.training.layouts.shape_of_config import shape_of_config
+question = question_of(config={{"model_type": "llama"}}, devices=16, seq_len=4096, tp=2, global_batch_size=64)
+for engine in (account_engine, seconds_engine):
+    engine.answer(question)
+seconds_engine.timeline_of(question)
+print(shape_of_config({{"model_type": "llama"}}).parameters)
+"""
 
-def modules(package: str) -> list[str]:
-    """Return the names of a package's modules, at any depth."""
-    spec = find_spec(package)
-    assert spec is not None
-    folder = Path(next(iter(spec.submodule_search_locations or ())))
+
+def test_neither_importing_nor_an_answer_needs_a_heavy_package():
     names = []
-    for file in sorted(folder.rglob("*.py")):
-        inner = file.relative_to(folder).with_suffix("").parts
-        if inner[-1] not in ("__init__", "__main__", *USES_SCIPY):
-            names.append(".".join((package, *inner)))
-    return names
-
-
-@pytest.mark.parametrize("package", ["suites.training.layouts", "suites.training.step_time"])
-def test_importing_brings_no_heavy_package(package: str):
-    names = modules(package)
-    assert len(names) > 10
-    code = (
-        "import sys\n"
-        "from importlib import import_module\n"
-        f"for name in {names!r}: import_module(name)\n"
-        f"print(*(name for name in {HEAVY!r} if name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    for package in ("layouts", "step_time"):
+        folder = Path(ROOT, "suites/training", package)
+        files = [file.relative_to(ROOT).with_suffix("") for file in sorted(folder.rglob("*.py"))]
+        own = [".".join(file.parts) for file in files if file.stem not in ("__main__", *USES_SCIPY)]
+        assert len(own) > 10
+        names += [name.removesuffix(".__init__") for name in own]
+    code = CODE.format(names=names, heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert done.stdout.splitlines() == ["", "6738415616"]
 
 
-def test_a_shape_needs_no_transformers():
-    code = (
-        "import sys\n"
-        "sys.modules['transformers'] = sys.modules['torch'] = None\n"
-        "from suites.training.layouts.shape_of_config import shape_of_config\n"
-        "print(shape_of_config({'model_type': 'llama'}).parameters)"
+def light_start(how):
+    script = ROOT / "tests/support/processes/light_start.py"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, str(script), how], cwd=ROOT, env=environment, capture_output=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "6738415616", done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_dry_run_shows_the_same_bytes_with_few_modules_and_with_all():
+    """With no compiler and few of transformers' modules."""
+    pytest.importorskip("transformers", reason="the extra `hf` brings it")
+    light, whole = light_start("lightly"), light_start("wholly")
+    assert light["shown"] == whole["shown"]
+    assert (light["deferred"], light["loaded"]) == (True, [])
+    assert not whole["deferred"]

@@ -1,57 +1,20 @@
-"""States in bf16 and in 8 bits, Adafactor, Muon, and updates in the backward pass: values and bytes."""
+"""States in bf16 and in 8 bits, Adafactor, Muon, master weights, and updates in the backward pass."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from random_steps import assert_as_measured
 from small_steps import LLAMA
 from torch import nn
 
-from harness.records import Unavailable
-from suites.training.dry_run.dry_run import among_ranks
-from suites.training.quantization import BLOCK, SLICE, AdamW8bit, Moment, dynamic_codes
-from suites.training.techniques import build_step
-from suites.training.trainer import Trainer
+from suites.training.host_memory import HostMemory, Resources
+from suites.training.optimizers import make_torch_optimizer
+from suites.training.quantization import BLOCK, AdamW8bit, Moment, dynamic_codes
+from suites.training.techniques import build_step, mixed_precision
+from suites.training.trainer import CPU, Trainer
 
 FEW_TOKENS = replace(LLAMA, num_hidden_layers=2, seq_len=8)
 EIGHT_BIT = {"optimizer": {"name": "adamw_8bit"}}
-
-SET_UPS = {
-    "bf16": ["bf16_states"],
-    "bf16, fused": ["bf16_states", {"optimizer": {"impl": "fused"}}],
-    "bf16, checkpointed": ["bf16_states", "attention", "activation_checkpointing"],
-    "8 bits": [EIGHT_BIT],
-    "8 bits, bf16": ["bf16_states", EIGHT_BIT],
-    "8 bits, bf16 gradients": [{"mixed_precision": {"gradients": "bf16"}}, EIGHT_BIT],
-    "adafactor": [{"optimizer": {"name": "adafactor"}}],
-    "adafactor, foreach": [{"optimizer": {"name": "adafactor", "impl": "foreach"}}],
-    "muon": [{"optimizer": {"name": "muon"}}],
-    "in the backward pass": ["optimizer_in_backward"],
-    "in the backward pass, mixed": ["optimizer_in_backward", "mixed_precision"],
-    "in the backward pass, 8 bits": ["optimizer_in_backward", "bf16_states", EIGHT_BIT],
-    "in the backward pass, adafactor": ["optimizer_in_backward", {"optimizer": {"name": "adafactor"}}],
-}
-
-
-@pytest.mark.parametrize("name", SET_UPS)
-def test_a_dry_run_is_as_measured(name):
-    assert_as_measured(build_step(FEW_TOKENS, SET_UPS[name]))
-
-
-@pytest.mark.parametrize("given", ["bf16_states", "optimizer_in_backward", EIGHT_BIT], ids=str)
-def test_a_dry_run_of_a_rank_is_as_measured(given):
-    step = build_step(replace(FEW_TOKENS, num_hidden_layers=3, dp_size=4), ["fsdp2", given])
-    with among_ranks(step):
-        assert_as_measured(step)
-
-
-def test_parameters_of_several_slices_are_as_measured():
-    """On fake tensors the first and the last slice of each stand for all."""
-    workload = replace(FEW_TOKENS, intermediate_size=34_000, num_hidden_layers=1)
-    assert max(one.numel() for one in Trainer(build_step(workload)).plain.parameters()) > 2 * SLICE
-    for given in (EIGHT_BIT, {"lora": {"base": "nf4"}}):
-        assert_as_measured(build_step(workload, [given]))
 
 
 def states_B(techniques, **changes):
@@ -144,27 +107,18 @@ def test_muon_updates_the_matrices_of_layers_alone():
     assert by_adamw == set(names.values()) - by_muon
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["bf16_states", "mixed_precision"], "mixed precision has fp32 states"),
-        (["bf16_states", "zero"], "deepspeed's engine keeps fp32 states"),
-        (["optimizer_in_backward", "ddp"], "would update from one rank's gradients"),
-        (["optimizer_in_backward", "gradient_accumulation"], "gradients cannot be accumulated"),
-        (
-            ["optimizer_in_backward", {"mixed_precision": {"gradients": "bf16"}}],
-            "another technique has its own",
-        ),
-        (["optimizer_in_backward", "zero"], "another technique has its own"),
-        ([{"optimizer": {"name": "adamw_8bit", "impl": "fused"}}], "adamw_8bit has one implementation"),
-        ([{"optimizer": {"name": "paged_adamw_8bit"}}], "the driver decides at run time"),
-        (["fsdp2", {"optimizer": {"name": "muon"}}], "Muon orthogonalizes full matrices"),
-        (["zero", {"optimizer": {"name": "muon"}}], "deepspeed's shards are flat"),
-        ([{"mixed_precision": {"gradients": "fp32"}}, {"optimizer": {"name": "muon"}}], "have no names"),
-    ],
-)
-def test_what_cannot_be_had_is_refused_in_one_line(given, words):
-    with pytest.raises(Unavailable) as caught:
-        build_step(replace(FEW_TOKENS, micro_batch_size=2), given)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("make", [mixed_precision.NarrowGradients, mixed_precision.WideGradients])
+def test_updates_too_small_for_bf16_gather_in_the_master(make):
+    workload, gradient = replace(LLAMA, optimizer="sgd_momentum"), 0.0078125  # exact in bf16
+    weight, plain = nn.Parameter(torch.ones(4, dtype=torch.bfloat16)), nn.Parameter(torch.ones(4))
+    ours = make(nn.ParameterList([weight]), workload, Resources(CPU, HostMemory(CPU)))
+    reference = make_torch_optimizer([plain], workload)
+    for _ in range(30):
+        (weight * gradient).sum().backward()
+        ours.step()
+        ours.zero_grad()
+        plain.grad = torch.full((4,), gradient)
+        reference.step()
+    torch.testing.assert_close(ours.masters[0].data, plain.data)
+    assert torch.equal(weight.data, plain.data.bfloat16())
+    assert (weight < 1).all()

@@ -60,14 +60,11 @@ def test_waiting_adds_to_the_step():
     assert own < OF["overlap", "tensor-parallel communication that nothing overlaps"]
 
 
-def test_the_allocator_is_a_cause_where_memory_is_nearly_full():
+def test_the_allocator_is_a_cause_where_memory_is_nearly_full_and_nothing_is_in_a_search():
     assert not [family for family, _ in OF if family == "allocator"]
     full = replace(ASKED, pp=1, virtual_stages=1)
     added = next(step_s for (family, _), step_s in causes(full).items() if family == "allocator")
     assert added > seconds(full) + 1.0
-
-
-def test_a_search_has_no_causes():
     assert not causes(replace(ASKED, search=True))
 
 
@@ -75,10 +72,7 @@ def test_the_nearest_published_step_is_the_one_that_was_asked():
     """70 B on 256 H100 in bf16 takes 14.72 s by NVIDIA/dgxc-benchmarking; FLOP by hand."""
     assert ANSWER.seconds is not None
     (step,) = (one for one in ANSWER.seconds.nearest if one.published_s == 14.72)
-    assert step.title.startswith(
-        "Llama 3.1 70B on 256 × h100_80gb, 8,192 tokens, bf16, dp 8 × tp 4 × pp 4 × cp 2"
-    )
-    assert step.title.endswith("(dgxc-benchmarking)")
+    assert "70B on 256 × h100_80gb" in step.title
     layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672
     per_token = 6 * (80 * layer + 128256 * 8192) + 12 * 80 * 8192 * 8192
     assert step.FLOP_per_device == pytest.approx(per_token * 512 * 8192 / 256, rel=1e-4)  # norms count, too

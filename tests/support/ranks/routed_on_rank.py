@@ -1,4 +1,4 @@
-"""What test_expert_parallel.py asks of real ranks, besides `suites.training.on_rank`."""
+"""What test_ranks_of_a_step.py asks of real ranks, besides `suites.training.on_rank`."""
 
 import gc
 

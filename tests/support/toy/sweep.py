@@ -2,8 +2,12 @@
 
 import json
 import os
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from harness.records import Cell, Group, Limits, digest
 from harness.sweep.environment import describe
@@ -34,6 +38,24 @@ def sweep(folder, groups, limits=LIMITS, workers=1, on_event=lambda event: None)
     with Store(Path(folder)) as store:
         run(groups, store, create(Path(folder), workers), limits, describe(), on_event)
         return dict(store.records)
+
+
+def marked(folder):
+    """Return the processes that a sweep into `folder` started and that have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            temporary = process.environ().get("TMPDIR", "")
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if temporary.startswith(str(Path(folder).resolve())) and not ended:
+                found.append(process)
+    return found
+
+
+def start(folder, groups, workers=1, **environment):
+    """Start a sweep of these cells in a process of its own, whose errors can be read."""
+    command = [sys.executable, __file__, str(folder), json.dumps({"groups": groups, "workers": workers})]
+    return subprocess.Popen(command, env=environ() | environment, stderr=subprocess.PIPE, text=True)
 
 
 def environ():

@@ -19,44 +19,27 @@ def of_depth(depth: int) -> Timeline:
     return Timeline([MemoryEvent(0, 512 * depth, place, 1)], ["activations"], 0, 512)
 
 
-def test_a_depth_that_was_traced_ahead_is_that_of_this_process() -> None:
-    traced_here = []
+@pytest.mark.parametrize("how", ["answers", "raises", "exits", "is killed"])
+def test_a_depth_that_was_traced_ahead_or_failed_is_that_of_this_process(how: str) -> None:
+    here, traced_here = os.getpid(), []
 
     def trace(depth: int) -> Timeline:
-        traced_here.append(depth)
-        return of_depth(depth)
-
-    with closing(TwoProcesses(trace)) as processes:
-        processes.ahead(4)
-        assert [processes(depth) for depth in (2, 3, 4)] == [of_depth(2), of_depth(3), of_depth(4)]
-    assert traced_here == [2, 3]
-
-
-@pytest.mark.parametrize("how", ["raises", "exits", "is killed"])
-def test_a_depth_whose_process_fails_is_traced_here(how: str, capfd: pytest.CaptureFixture[str]) -> None:
-    here = os.getpid()
-
-    def trace(depth: int) -> Timeline:
-        if os.getpid() != here:
-            if how == "raises":
-                raise ValueError("only there")
+        if os.getpid() == here:
+            traced_here.append(depth)
+        elif how == "raises":
+            raise ValueError("only there")
+        elif how != "answers":
             os._exit(3) if how == "exits" else os.kill(os.getpid(), 9)
         return of_depth(depth)
 
     with closing(TwoProcesses(trace)) as processes:
         processes.ahead(4)
-        assert processes(4) == of_depth(4)
+        assert [processes(depth) for depth in (2, 3, 4)] == [of_depth(2), of_depth(3), of_depth(4)]
+    assert traced_here == ([2, 3] if how == "answers" else [2, 3, 4])
 
 
 def test_no_process_is_left_where_a_depth_is_not_asked_for() -> None:
-    here = os.getpid()
-
-    def trace(depth: int) -> Timeline:
-        if os.getpid() != here:
-            time.sleep(600)
-        return of_depth(depth)
-
-    processes = TwoProcesses(trace)
+    processes = TwoProcesses(lambda depth: time.sleep(600))
     processes.ahead(4)
     number = next(iter(processes._ahead.values()))[0]
     processes.close()
@@ -68,8 +51,6 @@ def test_a_process_with_threads_is_not_forked() -> None:
     end = threading.Event()
     other = threading.Thread(target=end.wait)
     other.start()
-    try:
-        assert not calling_line.is_possible()
-    finally:
-        end.set()
-        other.join()
+    assert not calling_line.is_possible()
+    end.set()
+    other.join()

@@ -1,28 +1,93 @@
-"""A network of namespaces: real bytes against what was asked of it."""
+"""A network of namespaces: real bytes against what was asked of it, and that nothing is left of it."""
 
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from marked import bearing, marked, running, wait_for, wait_until_none
 from moved import ATTEMPTS, moved, needs_namespaces, script
-from test_topology import FABRIC, LEAVES, SPINES
+from places import PYTHONPATH
+from test_topology import FABRIC
 
 from harness.instruments.network import emulated_network as module
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.topology import TopologyError, two_nodes
+from harness.instruments.network.topology import Flow, RouteRule, TopologyError, two_nodes
 from harness.records import Unavailable
 
 RATE_B_PER_S = 5e6
 FRAME_B, SEGMENT_B = 1514, 1448  # Ethernet, and the data in it behind IPv4 and TCP with a time stamp
 
-DOWN = """
-import sys
-from pyroute2 import IPRoute
-with IPRoute() as kernel:
-    kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
-"""
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_namespaces():
+    needs_namespaces()
+
+
+@pytest.fixture(scope="module")
+def two_at_any_rate():
+    with Network(two_nodes(RATE_B_PER_S)) as network:
+        yield network
+
+
+@pytest.fixture
+def two(two_at_any_rate):
+    yield two_at_any_rate
+    for link in range(2):
+        two_at_any_rate.set_rate(link, RATE_B_PER_S)
+
+
+def near(network, rate_B_per_s, sender="node0", receiver="node1"):
+    """Return whether frames of that many bytes per second carry what the receiver sees."""
+    for _ in range(ATTEMPTS):
+        came, rate = moved(network, sender, receiver, int(rate_B_per_s))
+        assert came == int(rate_B_per_s)
+        if abs(rate * FRAME_B / SEGMENT_B / rate_B_per_s - 1) < 0.05:
+            return True
+    return False
+
+
+def test_a_link_carries_what_was_asked_either_way_and_is_verified_to(two):
+    assert near(two, RATE_B_PER_S, "node1", "node0")
+    for rate in (2e6, 4e7):
+        two.set_rate(0, rate)
+        assert two.verify(0, rate) == pytest.approx(rate, rel=0.05)
+    two.set_rate(1, None)
+    assert moved(two, "node0", "node1", 20_000_000)[1] > 4 * RATE_B_PER_S
+
+
+def test_a_link_that_carries_something_else_or_cannot_be_shaped_is_refused(two, monkeypatch):
+    monkeypatch.setattr(module, "PROBE_S", (0.1, 0.4))
+    two.set_rate(0, 4e6)
+    with pytest.raises(Unavailable) as less:
+        two.verify(0, RATE_B_PER_S)
+    said = r"link node0-switch is shaped to 40 Mbit/s but carries ([\d.]+): this machine cannot carry more"
+    assert float(re.fullmatch(said, str(less.value))[1]) <= 32 * 1.05
+    two.set_rate(0, 7e6)
+    with pytest.raises(Unavailable, match=r"is shaped to 40 Mbit/s but carries 5.*: it is not shaped"):
+        two.verify(0, RATE_B_PER_S)
+    with pytest.raises(Unavailable, match=r"tbf shapes links of .* Mbit/s, not"):
+        two.set_rate(0, 1e12)
+    with pytest.raises(TopologyError, match=r"^link node0-switch: its rate -1 B/s is not above 0$"):
+        two.set_rate(0, -1)
+
+
+def test_bytes_sent_are_those_that_were_given(two):
+    count = 3_000_000
+    before = two.sent()
+    moved(two, "node0", "node1", count)
+    (there, back), (from_node1, to_node1) = [
+        [b - a for a, b in zip(*ends, strict=True)] for ends in zip(before, two.sent(), strict=True)
+    ]
+    for sent in (there, to_node1):
+        assert count < sent < 1.01 * count * FRAME_B / SEGMENT_B + 10_000
+    for sent in (back, from_node1):
+        assert 0 < sent < 0.1 * count
+
 
 KNOCK = """
 import socket, sys
@@ -31,13 +96,28 @@ try:
 except TimeoutError:
     print("no answer")
 """
+DOWN = """
+import sys
+from pyroute2 import IPRoute
+with IPRoute() as kernel:
+    kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
+"""
 
-CREDITS = {
-    "tcp_congestion_control": "reno",
-    "tcp_moderate_rcvbuf": "0",
-    "tcp_rmem": "16384\t16384\t16384",
-    "tcp_early_retrans": "0",
-}
+
+def test_a_lost_segment_is_counted_where_it_is_sent_again_and_a_dead_host_is_reported():
+    """A switch that forwards nothing: TCP asks once, and after a second once more (RFC 6298)."""
+    with Network(two_nodes(RATE_B_PER_S)) as network:
+        assert network.retransmitted() == [0, 0]
+        forget = "echo 0 > /proc/sys/net/ipv4/ip_forward"
+        subprocess.run(network.command("switch", ["sh", "-c", forget]), check=True, timeout=60)
+        knock = script(network, "node0", KNOCK, network.address("node1"))
+        assert subprocess.run(knock, capture_output=True, timeout=60).stdout == b"no answer\n"
+        assert network.retransmitted() == [1, 0]
+        subprocess.run(script(network, "node1", DOWN, network.interface("node1")), check=True, timeout=60)
+        with pytest.raises(Unavailable, match=r"^link (switch-node1 carries nothing|node1-switch).*\Z"):
+            network.verify(1, RATE_B_PER_S)
+
+
 UNREAD = """
 import socket, sys, time
 with socket.create_server((sys.argv[1], 0)) as server:
@@ -60,136 +140,8 @@ print(pushed - unacknowledged)
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _needs_namespaces():
-    needs_namespaces()
-
-
-@pytest.fixture(scope="module")
-def two():
-    with Network(two_nodes(RATE_B_PER_S)) as network:
-        yield network
-
-
-@pytest.fixture(autouse=True)
-def _rate_as_it_was(request):
-    yield
-    if "two" in request.fixturenames:
-        network = request.getfixturevalue("two")
-        for link in range(2):
-            network.set_rate(link, RATE_B_PER_S)
-
-
-def near(network, rate_B_per_s, sender="node0", receiver="node1"):
-    """Return whether frames of that many bytes per second carry what the receiver sees."""
-    for _ in range(ATTEMPTS):
-        came, rate = moved(network, sender, receiver, int(rate_B_per_s))
-        assert came == int(rate_B_per_s)
-        if abs(rate * FRAME_B / SEGMENT_B / rate_B_per_s - 1) < 0.05:
-            return True
-    return False
-
-
-def test_a_link_carries_what_was_asked_either_way(two):
-    assert near(two, RATE_B_PER_S)
-    assert near(two, RATE_B_PER_S, "node1", "node0")
-
-
-def test_a_rate_is_changed_and_lifted(two):
-    two.set_rate(0, 2e6)
-    assert near(two, 2e6)
-    two.set_rate(0, None)
-    two.set_rate(1, None)
-    assert moved(two, "node0", "node1", 20_000_000)[1] > 4 * RATE_B_PER_S
-
-
-@pytest.mark.parametrize("rate", [2e6, RATE_B_PER_S, 4e7])
-def test_a_link_that_carries_what_was_asked_is_verified(two, rate):
-    two.set_rate(0, rate)
-    assert two.verify(0, rate) == pytest.approx(rate, rel=0.05)
-
-
-def test_a_link_that_carries_something_else_is_refused(two, monkeypatch):
-    monkeypatch.setattr(module, "PROBE_S", (0.1, 0.4))
-    two.set_rate(0, 4e6)
-    with pytest.raises(Unavailable) as less:
-        two.verify(0, RATE_B_PER_S)
-    said = r"link node0-switch is shaped to 40 Mbit/s but carries ([\d.]+): this machine cannot carry more"
-    assert float(re.fullmatch(said, str(less.value))[1]) <= 32 * 1.05
-    two.set_rate(0, 7e6)
-    with pytest.raises(Unavailable, match=r"is shaped to 40 Mbit/s but carries 5.*: it is not shaped"):
-        two.verify(0, RATE_B_PER_S)
-
-
-def test_a_rate_above_what_the_machine_carries_is_refused(two, monkeypatch):
-    monkeypatch.setattr(module, "PROBE_S", (0.4,))
-    two.set_rate(0, None)
-    refused = r"shaped to 8e\+06 Mbit/s but carries .*: this machine cannot carry more"
-    with pytest.raises(Unavailable, match=refused):
-        two.verify(0, 1e12)
-    with pytest.raises(
-        Unavailable, match=r"^the network cannot be shaped: tbf shapes links of .* Mbit/s, not"
-    ):
-        two.set_rate(0, 1e12)
-    with pytest.raises(TopologyError, match=r"^link node0-switch: its rate -1 B/s is not above 0$"):
-        two.set_rate(0, -1)
-
-
-def test_bytes_sent_are_those_that_were_given(two):
-    count = 3_000_000
-    before = two.sent()
-    moved(two, "node0", "node1", count)
-    grown = [[b - a for a, b in zip(*ends, strict=True)] for ends in zip(before, two.sent(), strict=True)]
-    (there, back), (from_node1, to_node1) = grown
-    for sent in (there, to_node1):
-        assert count < sent < 1.01 * count * FRAME_B / SEGMENT_B + 10_000
-    for sent in (back, from_node1):
-        assert 0 < sent < 0.1 * count
-
-
-def test_a_segment_that_is_lost_is_counted_where_it_is_sent_again():
-    """A switch that forwards nothing: TCP asks once, and after a second once more (RFC 6298)."""
-    with Network(two_nodes(RATE_B_PER_S)) as network:
-        assert network.retransmitted() == [0, 0]
-        forget = "echo 0 > /proc/sys/net/ipv4/ip_forward"
-        subprocess.run(network.command("switch", ["sh", "-c", forget]), check=True, timeout=60)
-        knock = script(network, "node0", KNOCK, network.address("node1"))
-        assert subprocess.run(knock, capture_output=True, timeout=60).stdout == b"no answer\n"
-        assert network.retransmitted() == [1, 0]
-
-
-def test_connections_spread_over_all_routes_of_a_fabric():
-    count, times = 50_000, 64
-    with Network(FABRIC) as network:
-        for there, back in (("h0", "h3"), ("h2", "h0")):
-            before = dict(zip(FABRIC.links, network.sent(), strict=True))
-            moved(network, there, back, count, times)
-            after = dict(zip(FABRIC.links, network.sent(), strict=True))
-            leaf = LEAVES[FABRIC.hosts.index(there) // 2]
-            up = {one.other: after[one][0] - before[one][0] for one in FABRIC.links if one.one == leaf}
-            assert set(up) == set(SPINES)
-            assert min(up.values()) > count
-            assert count * times < sum(up.values()) < 1.2 * count * times
-
-
-def test_two_networks_do_not_disturb_each_other(two):
-    with Network(two_nodes(RATE_B_PER_S)) as other:
-        assert other.address("node1") == two.address("node1")
-        before = two.sent()
-        other.set_rate(0, None)
-        assert moved(other, "node0", "node1", 1_000_000)[0] == 1_000_000
-        assert sum(map(sum, two.sent())) - sum(map(sum, before)) < 20_000
-    assert near(two, RATE_B_PER_S)
-
-
-def test_a_host_that_does_not_answer_is_reported_in_one_line():
-    with Network(two_nodes(RATE_B_PER_S)) as network:
-        subprocess.run(script(network, "node1", DOWN, network.interface("node1")), check=True, timeout=60)
-        with pytest.raises(
-            Unavailable, match=r"^link switch-node1 carries nothing|^link node1-switch"
-        ) as error:
-            network.verify(1, RATE_B_PER_S)
-    assert len(str(error.value).splitlines()) == 1
+def output(network, node, *command):
+    return subprocess.run(network.command(node, command), capture_output=True, text=True, check=True).stdout
 
 
 def test_with_a_receive_buffer_no_more_is_in_flight_and_this_process_keeps_its_own():
@@ -198,33 +150,191 @@ def test_with_a_receive_buffer_no_more_is_in_flight_and_this_process_keeps_its_o
     before = setting.read_text()
     with Network(two_nodes(RATE_B_PER_S), 16 << 10) as network:
         assert setting.read_text() == before
-        ways = subprocess.run(
-            network.command("node0", ["ip", "route", "get", network.address("node1")]),
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert "rto_min lock 1s" in ways.stdout
-        assert 0 < _taken_unread(network) <= 16 << 10
-        carried = max(network.verify(0, None) for _ in range(ATTEMPTS))  # on a busy machine less at times
-        assert 0.8 * RATE_B_PER_S < carried < 1.05 * RATE_B_PER_S
-        said = [_setting(network, name) for name in CREDITS]
-        assert said == list(CREDITS.values())
+        there = network.address("node1")
+        assert "rto_min lock 1s" in output(network, "node0", "ip", "route", "get", there)
+        settings = ("tcp_congestion_control", "tcp_moderate_rcvbuf", "tcp_early_retrans")
+        read = output(network, "node1", "cat", *(f"/proc/sys/net/ipv4/{name}" for name in settings))
+        assert read.split() == ["reno", "0", "0"]
+        receive = subprocess.Popen(script(network, "node1", UNREAD, there), stdout=subprocess.PIPE, text=True)
+        with receive:
+            port = receive.stdout.readline().strip()
+            taken_B = int(output(network, "node0", sys.executable, "-c", PUSH, there, port))
+            receive.kill()
+        assert 0 < taken_B <= 16 << 10
+        assert near(network, RATE_B_PER_S)
 
 
-def _setting(network, name):
-    read = network.command("node1", ["cat", f"/proc/sys/net/ipv4/{name}"])
-    return subprocess.run(read, capture_output=True, text=True, check=True).stdout.strip()
+# A fabric, whose switches hash or follow rules. That packets go where the kernel reports: test_fabric.
+
+UPLINKS = range(4, 8)  # leaf0's, by spine
 
 
-def _taken_unread(network):
-    """Return bytes that node1's kernel acknowledges to node0 though nobody reads them there."""
-    receive = subprocess.Popen(
-        network.command("node1", [sys.executable, "-c", UNREAD, network.address("node1")]),
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    port = receive.stdout.readline().strip()
-    send = network.command("node0", [sys.executable, "-c", PUSH, network.address("node1"), port])
-    try:
-        return int(subprocess.run(send, capture_output=True, text=True, check=True).stdout)
-    finally:
-        receive.kill()
-        receive.wait()
+@pytest.fixture(scope="module")
+def hashing_ports():
+    with Network(FABRIC) as network:
+        yield network
+
+
+@pytest.fixture
+def fabric(hashing_ports):
+    yield hashing_ports
+    hashing_ports.hash_ports(ports=True)
+    hashing_ports.set_rules([])
+
+
+def egress(network, count, host=0):
+    """Return the links by which leaf0 sends connections of a host from so many ports to h2."""
+    ports = range(40000, 40000 + count)
+    return network.egress_links([Flow("leaf0", host, f"h{host}", port, "h2", 5000) for port in ports])
+
+
+def test_connections_spread_by_ports_and_go_one_way_by_addresses_alone(fabric):
+    spread = egress(fabric, 200)
+    assert set(spread) == set(UPLINKS)
+    assert max(map(spread.count, UPLINKS)) < 90
+    fabric.hash_ports(ports=False)
+    assert len(set(egress(fabric, 200))) == 1
+
+
+@pytest.mark.parametrize(("link", "other"), [(4, 7), (7, 4)])
+def test_what_is_steered_goes_there_and_no_more_after_the_next_call(fabric, link, other):
+    spread = egress(fabric, 12)
+    fabric.set_rules([RouteRule("leaf0", "h2", link)])
+    assert egress(fabric, 12) == [link] * 12
+    fabric.set_rules([RouteRule("leaf0", "h2", other, "h1"), RouteRule("leaf1", "h0", 8)])
+    assert egress(fabric, 12, host=1) == [other] * 12
+    assert egress(fabric, 12) == spread
+    with pytest.raises(TopologyError, match="in a loop"):  # before a kernel hears of it
+        fabric.set_rules([RouteRule("leaf0", "h2", 0)])
+    fabric.set_rules([RouteRule("leaf0", "h2", link), RouteRule("leaf0", "h2", other, "h1")])
+    assert egress(fabric, 1) + egress(fabric, 1, host=1) == [link, other]
+    fabric.set_rules([])
+    assert egress(fabric, 12) == spread
+
+
+# What a network needs, and what is left of it.
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    mark = marked(monkeypatch)
+    yield mark
+    wait_until_none(mark)
+    assert not named(os.getpid())
+
+
+def named(pid):
+    """Return the named namespaces and mounts with that process's prefix that other processes see."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [*Path("/run/netns").glob(f"harness{pid}-*"), *(one for one in mounts if f"harness{pid}-" in one)]
+
+
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH}
+WITHOUT_ROOT = """
+from moved import moved
+from harness.instruments.network.emulated_network import Network, privileges
+from harness.instruments.network.topology import two_nodes
+assert "--user" in privileges(), privileges()
+with Network(two_nodes(5e6)) as network:
+    assert abs(network.verify(1, 5e6) / 5e6 - 1) < 0.05
+    before = network.sent()[0][0]
+    assert moved(network, "node0", "node1", 100_000)[0] == 100_000
+    assert network.sent()[0][0] - before > 100_000
+print("made")
+"""
+REFUSED = """
+from harness.instruments.network.emulated_network import Network, Unavailable
+from harness.instruments.network.topology import two_nodes
+try: Network(two_nodes(1e6))
+except Unavailable as error: print(error)
+"""
+NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
+UNPRIVILEGED = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if not os.geteuid() else []
+
+
+@pytest.mark.parametrize(
+    ("start", "code", "said"),
+    [
+        (UNPRIVILEGED, WITHOUT_ROOT, "made"),
+        (
+            ["unshare", "--user", "--map-root-user", "sh", "-c", NO_NAMESPACES, "sh"],
+            REFUSED,
+            "networks of namespaces need root, or a kernel that allows user namespaces: unshare: ",
+        ),
+    ],
+)
+def test_it_works_without_root_where_the_kernel_allows_and_is_else_unavailable(mark, start, code, said):
+    tried = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
+    if subprocess.run(tried, capture_output=True).returncode:
+        pytest.skip("no user namespaces")
+    command = [*start, sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout.startswith(said), done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+
+
+def test_a_program_or_a_kernels_module_that_is_missing_is_named_and_leaves_nothing(
+    tmp_path, monkeypatch, mark
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SERVER", "no_tbf")
+        patch.setenv("PYTHONPATH", PYTHONPATH)
+        with Network(two_nodes(None)):
+            pass
+        with pytest.raises(Unavailable, match=r"^the network cannot be made: this kernel has no tbf "):
+            Network(two_nodes(1e6))
+    for program in ("unshare", "mount"):
+        (tmp_path / program).symlink_to(shutil.which(program))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match=r"^networks of namespaces need the program nsenter \(Debian: "):
+        Network(two_nodes(1e6))
+
+
+def test_an_exception_within_leaves_nothing(mark):
+    with pytest.raises(KeyError), Network(two_nodes(1e6)) as network:  # noqa: PT012
+        assert bearing(mark)
+        assert len(network.sent()) == 2
+        assert not named(os.getpid())
+        raise KeyError
+
+
+@pytest.mark.parametrize("word", ["--kill-child", "harness.instruments.network.netns_server"])
+def test_a_network_whose_process_was_killed_names_that_and_leaves_nothing(mark, word):
+    with Network(two_nodes(1e6)) as network:
+        running(mark, word)[0].kill()
+        with pytest.raises(Unavailable, match=r"^the network's server process ended"):
+            wait_for(lambda: network.sent() and False)
+        wait_until_none(mark)
+    with pytest.raises(Unavailable, match=r"^the network is closed$"):
+        network.sent()
+
+
+OWNER = """
+import signal
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
+with Network(two_nodes(5e6)) as network:
+    print("made", flush=True)
+    while True:
+        network.verify(0, None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_owner_is_the_end_of_the_network(mark, number):
+    command = [sys.executable, "-c", OWNER]
+    environment = {**os.environ, **ENVIRONMENT}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as owner:
+        assert owner.stdout.readline() == b"made\n"
+        wait_for(lambda: running(mark, "receive"))
+        assert not named(owner.pid)
+        owner.send_signal(number)
+        assert owner.wait(60) != 0
+    wait_until_none(mark)
+    assert not named(owner.pid)

@@ -26,29 +26,17 @@ class Machine:
 
 
 @pytest.mark.parametrize("call_s", [2e-6, 50e-6, 3e-3, 0.5])
-def test_a_window_says_what_one_call_takes(call_s):
-    machine = Machine(call_s)
+def test_a_window_gives_what_one_call_takes_by_a_number_of_calls_that_is_settled_once(call_s):
+    """And the clock's own cost vanishes in it."""
+    machine = Machine(call_s, look_s=1e-7)
     watch = Stopwatch(machine.work, ClockTimer(machine.clock), window_s=0.01)
     (reading,) = watch.window()
-    assert reading.metric == "time"
-    assert reading.method == "warm"
-    assert reading.value == pytest.approx(call_s)
-    assert watch.calls == pytest.approx(max(1, round(0.01 / call_s)), rel=0.01)
-
-
-def test_the_clocks_own_cost_vanishes_in_a_window():
-    machine = Machine(50e-6, look_s=1e-7)
-    (reading,) = Stopwatch(machine.work, ClockTimer(machine.clock)).window()
-    assert reading.value == pytest.approx(50e-6, rel=1e-4)
-
-
-def test_the_number_of_calls_is_settled_once():
-    machine = Machine(1e-3)
-    watch = Stopwatch(machine.work, ClockTimer(machine.clock))
-    list(watch.window())
+    assert (reading.metric, reading.method) == ("time", "warm")
+    assert reading.value == pytest.approx(call_s, rel=1e-4)
+    assert watch.calls == pytest.approx(max(1, round(0.01 / call_s)), rel=0.05)
     before = machine.calls
     list(watch.window())
-    assert machine.calls - before == watch.calls == 20
+    assert machine.calls - before == watch.calls
 
 
 class ColdTimer(ClockTimer):
@@ -58,7 +46,8 @@ class ColdTimer(ClockTimer):
         return self.seconds(work, calls) + 1e-3 * calls
 
 
-def test_cold_and_warm_and_what_was_watched_stand_side_by_side():
+@pytest.mark.parametrize(("reasons", "throttled"), [(0, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)])
+def test_cold_and_warm_and_what_was_watched_stand_side_by_side(reasons, throttled):
     machine = Machine(1e-4)
     library = SimpleNamespace(
         NVML_CLOCK_SM=1,
@@ -68,13 +57,12 @@ def test_cold_and_warm_and_what_was_watched_stand_side_by_side():
         nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: handle,
     )
-    for reasons, throttled in ((0, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)):
-        watch = Stopwatch(machine.work, ColdTimer(machine.clock), GpuClocks(library, reasons))
-        found = {(r.metric, r.method): (r.value, r.unit) for r in watch.window()}
-        assert found["time", "warm"][0] == pytest.approx(1e-4)
-        assert found["time", "cold"][0] == pytest.approx(1.1e-3)
-        assert found["sm_clock", "nvml"] == (1.98e9, "Hz")
-        assert found["throttled", "nvml"] == (throttled, "1")
+    watch = Stopwatch(machine.work, ColdTimer(machine.clock), GpuClocks(library, reasons))
+    found = {(r.metric, r.method): (r.value, r.unit) for r in watch.window()}
+    assert found["time", "warm"][0] == pytest.approx(1e-4)
+    assert found["time", "cold"][0] == pytest.approx(1.1e-3)
+    assert found["sm_clock", "nvml"] == (1.98e9, "Hz")
+    assert found["throttled", "nvml"] == (throttled, "1")
 
 
 def test_a_cpus_clock_is_read_where_the_kernel_shows_it(tmp_path):
@@ -85,19 +73,14 @@ def test_a_cpus_clock_is_read_where_the_kernel_shows_it(tmp_path):
     assert (reading.value, reading.unit) == (2.5e9, "Hz")
 
 
-def test_on_this_host_a_real_call_is_timed():
+@pytest.mark.parametrize(("threads", "clocks"), [(1, ["core"]), (2, [])])
+def test_on_this_host_a_call_is_timed_and_with_several_threads_by_the_wall(monkeypatch, threads, clocks):
+    """What a thread waits for may then be its own neighbours', which is part of what the work costs."""
+    taken, core_clock = [], timing.core_clock
+    monkeypatch.setattr(timing, "core_clock", lambda: taken.append("core") or core_clock())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     x = torch.randn(64, 64)
     readings = list(stopwatch(lambda: x @ x, torch.device("cpu")).window())
     assert readings[0].value > 0
     assert [r.metric for r in readings][1:] == (["cpu_clock"] if telemetry_of(torch.device("cpu")) else [])
-
-
-def test_with_several_threads_a_window_is_the_walls(monkeypatch):
-    """What a thread waits for may then be its own neighbours', which is part of what the work costs."""
-    taken = []
-    monkeypatch.setattr(timing, "core_clock", lambda: taken.append("core") or (lambda: 0.0))
-    for threads, expected in ((1, ["core"]), (2, [])):
-        taken.clear()
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        stopwatch(lambda: None, torch.device("cpu"))
-        assert taken == expected
+    assert taken == clocks

@@ -1,14 +1,12 @@
-"""Traces of several versions and vendors give the same columns; bad ones are refused in one line."""
-
-import gzip
-import json
+"""Traces of several versions and vendors give the same columns, and steps with ProfilerStep or without."""
 
 import numpy as np
 import pytest
 from kineto_traces import EPOCH_NS, FORMATS, MAIN, Writer
 
 from harness.instruments.traces import TraceError
-from harness.instruments.traces.activity import PHASES, Activity, steps
+from harness.instruments.traces.activity import PHASES, Activity, find_steps, steps
+from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.trace import EventKind
 
@@ -23,46 +21,35 @@ def gpu_step(**given):
     one.host_event("aten::linear", 5 * US, 12 * US)
     one.host_event("aten::mm", 6 * US, 11 * US)
     one.kernel("ampere_sgemm", 10 * US, 40 * US, called=8 * US)
-    one.kernel(
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        30 * US,
-        70 * US,
-        called=20 * US,
-        stream=13,
-        **{"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 64, "Seq": 5},
-    )
+    collective = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 64, "Seq": 5}
+    one.kernel("ncclDevKernel_AllReduce", 30 * US, 70 * US, called=20 * US, stream=13, **collective)
     one.kernel("Memcpy HtoD (Pinned -> Device)", 75 * US, 80 * US, called=72 * US, category="gpu_memcpy")
     one.kernel("multi_tensor_apply_kernel", 85 * US, 90 * US, called=82 * US)
     return one
 
 
-@pytest.mark.parametrize("gz", [False, True])
 @pytest.mark.parametrize("version", FORMATS)
-def test_each_version_gives_the_same_columns(tmp_path, version, gz):
-    trace = read_trace(gpu_step(format=version).write(tmp_path, gz=gz))
+def test_each_version_gives_the_same_columns(tmp_path, version):
+    trace = read_trace(gpu_step(format=version).write(tmp_path, gz=version == "2.1"))
     assert trace.has_device
     assert trace.devices == ("a device",)
     kernels = np.flatnonzero(trace.kind == EventKind.KERNEL)
-    assert [(trace.start_ns[k] - EPOCH_NS, trace.end_ns[k] - EPOCH_NS) for k in kernels] == [
-        (10 * US, 40 * US),
-        (30 * US, 70 * US),
-        (85 * US, 90 * US),
+    at_us = [
+        (trace.start_ns[trace.launch_of[k]], trace.start_ns[k], trace.end_ns[k]) - np.int64(EPOCH_NS)
+        for k in kernels
     ]
-    launches = [trace.start_ns[trace.launch_of[k]] - EPOCH_NS for k in kernels]
-    assert launches == [8 * US, 20 * US, 82 * US]
+    assert (np.array(at_us) / US).tolist() == [[8, 10, 40], [20, 30, 70], [82, 85, 90]]
     activity = Activity(trace)
     assert [activity.communication[k] for k in kernels] == [False, True, False]
     assert activity.copying.sum() == 1
     assert activity.operation(int(kernels[1])) == "all_reduce"
-    assert [activity.operation_names(int(k)) for k in kernels] == [
-        "aten::linear",
-        "all_reduce",
-        "multi_tensor_apply_kernel",
-    ]
+    names = ["aten::linear", "all_reduce", "multi_tensor_apply_kernel"]
+    assert [activity.operation_names(int(k)) for k in kernels] == names
     assert [PHASES[activity.phase[k]] for k in kernels] == ["forward", "forward", "optimizer"]
     (step,) = steps(trace)
     assert (step.number, step.start_ns - EPOCH_NS, step.end_ns - EPOCH_NS) == (3, 0, 100 * US)
-    assert trace.tracks[step.track].name == ("thread 100 (python)")
+    assert trace.tracks[step.track].name == "thread 100 (python)"
+    assert trace.tracks[0].thread == str(MAIN)
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.4", "rocm"])
@@ -89,22 +76,16 @@ def test_work_launched_in_the_last_step_belongs_to_it(tmp_path):
     assert [(s.start_ns - EPOCH_NS, s.end_ns - EPOCH_NS) for s in found] == [(0, 100), (100, 230)]
 
 
-def test_ranks_come_in_order_with_their_world(tmp_path):
-    for rank in (2, 0, 1):
-        gpu_step(rank=rank, world_size=3).write(tmp_path, gz=rank == 1, name=f"host{9 - rank}.pt.trace.json")
-    assert [trace.rank for trace in read_traces(tmp_path)] == [0, 1, 2]
-
-
 def test_what_backward_launches_is_backward(tmp_path):
     one = Writer()
     one.step(0, 0, 100)
     one.host_event("autograd::engine::evaluate_function: MmBackward0", 20, 60, thread=101)
     one.kernel("forward", 10, 15, called=5)
     one.kernel("backward", 50, 70, called=30, thread=101)
-    trace = read_trace(one.write(tmp_path))
-    activity = Activity(trace)
-    of = {trace.name(int(k)): PHASES[activity.phase[k]] for k in np.flatnonzero(activity.computing)}
-    assert of == {"forward": "forward", "backward": "backward"}
+    activity = Activity(read_trace(one.write(tmp_path)))
+    computing = map(int, np.flatnonzero(activity.computing))
+    phases = {activity.trace.name(k): PHASES[activity.phase[k]] for k in computing}
+    assert phases == {"forward": "forward", "backward": "backward"}
 
 
 def test_on_a_cpu_outermost_operators_compute_and_gloo_communicates(tmp_path):
@@ -127,116 +108,101 @@ def test_on_a_cpu_outermost_operators_compute_and_gloo_communicates(tmp_path):
     assert [trace.name(int(e)) for e in np.flatnonzero(activity.communication)] == ["gloo:all_reduce"]
 
 
-def truncated(path):
-    path.write_bytes(gpu_step().text().encode()[:-300])
-
-
-def truncated_gzip(path):
-    path.write_bytes(gzip.compress(gpu_step().text().encode())[:-60])
-
-
-def no_events(path):
-    one = Writer()
-    one.step(0, 0, 10)
-    one.write(path.parent, name=path.name)
-
-
-def backwards(path):
-    document = gpu_step().text().replace('"dur": 40.000', '"dur": -40.000')
-    path.write_text(document)
-
-
-def overlapping(path):
-    one = gpu_step()
-    one.step(4, 50 * US, 150 * US)
-    one.write(path.parent, name=path.name)
-
-
-def no_kernels_in_steps(path):
-    one = Writer()
-    one.step(0, 0, 100)
-    one.kernel("later", 200, 210, called=190)
-    one.write(path.parent, name=path.name)
-
-
-BAD = {
-    "nothing is there": (lambda path: None, "no trace can be read"),
-    "empty": (lambda path: path.write_text(""), "is empty"),
-    "truncated": (truncated, "is truncated"),
-    "truncated gzip": (truncated_gzip, "the gzip file is truncated"),
-    "binary": (lambda path: path.write_bytes(b"SQLite format 3\0"), "Nsight"),
-    "a list": (lambda path: path.write_text('[{"ph": "X"}]'), "of another tool"),
-    "another JSON": (lambda path: path.write_text('{"nodes": []}'), "no traceEvents"),
-    "not JSON": (lambda path: path.write_text("{'traceEvents': []}"), "is not valid JSON"),
-    "another type": (lambda path: path.write_text('{"traceEvents": 3}'), "is not a trace of torch.profiler"),
-    "a page's trace": (
-        lambda path: path.write_text(
-            json.dumps(
-                {"traceEvents": [{"ph": "X", "cat": "devtools.timeline", "name": "Paint", "ts": 1, "dur": 2}]}
-            )
-        ),
-        "no operators and no kernels",
-    ),
-    "no events": (no_events, "no operators and no kernels"),
-    "negative duration": (backwards, "ends before it starts"),
-    "overlapping steps": (overlapping, "step 4 begins before step 3 has ended"),
-    "no kernels in steps": (no_kernels_in_steps, "ProfilerActivity.CUDA"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, name):
-    from harness.instruments.traces.breakdown import breakdown
-
-    spoil, expected = BAD[name]
-    path = tmp_path / "rank0.json"
-    spoil(path)
-    with pytest.raises(TraceError) as error:
-        breakdown(read_traces(path))
-    message = str(error.value)
-    assert expected in message
-    assert str(path) in message
-    assert "\n" not in message
-    assert "record" in message or "call prof.step()" in message
-
-
-def of_ranks(tmp_path, *given):
-    for i, one in enumerate(given):
-        writer = gpu_step(**{k: v for k, v in one.items() if k != "late"})
-        writer.shift_ns = one.get("late", 0)
-        writer.write(tmp_path, name=f"{i}.json")
-
-
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
-        (({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 4}), "these are not of one run"),
-        (({"rank": 1, "world_size": 2}, {"rank": 1, "world_size": 2}), "rank 1 is there twice"),
-        (
-            ({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2, "late": 10**9}),
-            "these ranks do not belong together",
-        ),
-        ((), "no trace (.json or .json.gz) in this folder"),
+        ([(2, 3, 0), (0, 3, 0), (1, 3, 0)], None),
+        ([(0, 2, 0), (1, 4, 0)], "these are not of one run"),
+        ([(1, 2, 0), (1, 2, 0)], "rank 1 is there twice"),
+        ([(0, 2, 0), (1, 2, 10**9)], "these ranks do not belong together"),
+        ([], "no trace (.json or .json.gz) in this folder"),
     ],
 )
-def test_ranks_that_do_not_belong_together_are_refused(tmp_path, ranks, expected):
-    of_ranks(tmp_path, *ranks)
-    with pytest.raises(TraceError, match=r"record|give") as error:
+def test_ranks_come_in_order_and_those_that_do_not_belong_together_are_refused(tmp_path, ranks, expected):
+    for i, (rank, world_size, late_ns) in enumerate(ranks):
+        writer = gpu_step(rank=rank, world_size=world_size)
+        writer.shift_ns = late_ns
+        writer.write(tmp_path, gz=rank == 1, name=f"{i}.json")
+    if expected is None:
+        assert [trace.rank for trace in read_traces(tmp_path)] == [0, 1, 2]
+        return
+    with pytest.raises(TraceError) as error:
         read_traces(tmp_path)
     assert expected in str(error.value)
 
 
-def test_ranks_without_a_common_step_are_refused(tmp_path):
-    from harness.instruments.traces.breakdown import breakdown
+# Without ProfilerStep: steps of annotations, of the optimizer, of repeated kernels, or one step.
 
-    for rank in (0, 1):
+FORWARD = ["embed", *["qkv", "attn", "proj", "mlp"] * 6, "head", "loss"]
+
+
+def train(one, steps, optimizer=True, annotated="", cut=0):
+    """Write steps of 1000 ns of the same kernels; of the last one only what begins before `cut`."""
+    for number in range(steps):
+        at = number * 1_000
+        last = cut and number == steps - 1
+        if annotated:
+            one.annotation(annotated.format(number), at, at + 990)
+        for i, name in enumerate(FORWARD):
+            if not last or 10 + 20 * i < cut:
+                one.kernel(name, at + 15 + 20 * i, at + 30 + 20 * i, called=at + 10 + 20 * i)
+        if optimizer and not last:
+            one.annotation("Optimizer.step#AdamW.step", at + 800, at + 900)
+            one.kernel("adam", at + 850, at + 880, called=at + 810)
+
+
+def found(tmp_path, one):
+    steps, how = find_steps(read_trace(one.write(tmp_path)))
+    return [(step.start_ns - EPOCH_NS, step.end_ns - EPOCH_NS) for step in steps], how
+
+
+OPTIMIZER = [(10, 900), (900, 1_900), (1_900, 2_900), (2_900, 3_900)]
+
+
+@pytest.mark.parametrize(
+    ("given", "starts", "how"),
+    [
+        ({"steps": 3, "annotated": "train_step {}"}, [0, 1_000, 2_000], "annotation 'train_step N'"),
+        (
+            {"steps": 4, "optimizer": False},
+            [15, 1_015, 2_015, 3_015],
+            "4 steps are repetitions of the same 27",
+        ),
+        ({"steps": 4, "optimizer": False, "cut": 300}, [15, 1_015, 2_015], "3 steps are repetitions"),
+        ({"steps": 1, "optimizer": False}, [10], "whole trace"),  # layers that repeat are no steps
+    ],
+)
+def test_steps_are_found_by_what_repeats(tmp_path, given, starts, how):
+    one = Writer()
+    train(one, **given)
+    steps, said = found(tmp_path, one)
+    assert [start for start, _ in steps] == starts
+    assert how in said
+
+
+@pytest.mark.parametrize("cut", [0, 300])
+def test_steps_of_the_optimizer_without_work_after_the_last(tmp_path, cut):
+    one = Writer()
+    train(one, 4, cut=cut)
+    steps, how = found(tmp_path, one)
+    assert steps == OPTIMIZER[: 3 if cut else 4]
+    assert how == f"{len(steps)} steps each end with Optimizer.step#AdamW.step"
+
+
+def test_one_kernel_that_repeats_is_one_step_and_a_mark_on_the_device_alone_is_one(tmp_path):
+    one = Writer()
+    for i in range(40):
+        one.kernel("gemm", 100 * i, 100 * i + 50, called=100 * i)
+    assert len(found(tmp_path, one)[0]) == 1
+    one._add("gpu_user_annotation", "ProfilerStep#4", 0, 7, 100, 500, {})
+    assert found(tmp_path, one) == ([(100, 500)], "")
+
+
+def test_ranks_that_show_different_numbers_of_steps_are_one_step_each(tmp_path):
+    for rank in range(2):
         one = Writer(rank=rank, world_size=2)
-        one.step(rank, 0, 100)
-        one.host_event("aten::mm", 10, 20)
+        train(one, 2 + rank)
         one.write(tmp_path)
-    with pytest.raises(TraceError, match="no step in common"):
-        breakdown(read_traces(tmp_path))
-
-
-def test_the_thread_that_trains_is_that_of_the_steps(tmp_path):
-    assert Activity(read_trace(gpu_step().write(tmp_path))).trace.tracks[0].thread == str(MAIN)
+    of = breakdown(read_traces(tmp_path))
+    assert of.step_numbers == (0,)
+    assert "whole trace" in of.steps_found

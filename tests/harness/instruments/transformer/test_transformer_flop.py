@@ -17,55 +17,46 @@ LLAMA = TransformerShape(
     intermediate_size=14336, vocab_size=128256,
 )  # fmt: skip
 """Llama-3.1-8B."""
+MATRICES = 8_030_261_248 - 128256 * 4096
+"""Its published parameters but for the embedding."""
 
 
 def test_megatrons_older_formula_is_its_closed_form():
     """Core 0.6 to 0.11 count 12 · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per token."""
-    seq, hidden, layers = 8192, LLAMA.hidden_size, LLAMA.num_hidden_layers
-    inner = 1 + LLAMA.num_key_value_heads / LLAMA.num_attention_heads + seq / hidden
-    inner += 1.5 * LLAMA.intermediate_size / hidden
-    inner += LLAMA.vocab_size / (2 * layers * hidden)
+    seq, hidden, layers = 8192, 4096, 32
+    inner = 1 + 8 / 32 + seq / hidden + 1.5 * 14336 / hidden + 128256 / (2 * layers * hidden)
     closed = 12 * layers * hidden**2 * inner
     assert flop_per_token("megatron", LLAMA, seq, older_megatron=True) == pytest.approx(closed, rel=1e-12)
 
 
-def test_torchtitans_formula_from_the_published_parameters():
-    """Llama-3.1-8B has 8,030,261,248 parameters, 128,256 × 4,096 of them in its embedding."""
-    counted = 8_030_261_248 - 128256 * 4096
-    expected = 6 * counted + 12 * 32 * 32 * 128 * 8192
-    assert flop_per_token("torchtitan", LLAMA, 8192) == expected
+def test_torchtitans_formula_and_this_projects_are_those_of_the_published_parameters():
+    expected = 6 * MATRICES + 12 * 32 * 32 * 128 * 8192
+    assert flop_per_token("torchtitan", LLAMA, 8192) == model_flop_per_token(LLAMA, 8192) == expected
+    half = replace(LLAMA, sliding_window=1024, windowed_layers=(True, False) * 16)
+    scores = 12 * 32 * 128 * (16 * 1024 + 16 * 8192)
+    assert model_flop_per_token(half, 8192) == 6 * MATRICES + scores
 
 
 def test_nanotron_is_the_sum_of_its_products():
     """Each product of the forward pass by its shape, times three (nanotron's get_flops adds them up so)."""
-    seq, layers, d, kv = 4096, 32, 4096, 1024
-    forward = (
-        layers * (2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336) + 2 * d * 128256
-    )
-    assert flop_per_token("nanotron", LLAMA, seq) == 3 * forward
+    seq, d, kv = 4096, 4096, 1024
+    layer = 2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336
+    assert flop_per_token("nanotron", LLAMA, seq) == 3 * (32 * layer + 2 * d * 128256)
 
 
 def test_conventions_differ_by_the_causal_mask_and_the_embedding():
     counts = {name: flop_per_token(name, LLAMA, 8192) for name in CONVENTIONS}
     assert counts["megatron"] < counts["nanotron"] <= counts["torchtitan"] < counts["llm_foundry"]
+    with pytest.raises(ValueError, match="deepspeed's log counts no FLOP"):
+        flop_per_token("deepspeed", LLAMA, 1024)
 
 
 def test_a_rate_by_another_formula_is_that_of_the_same_seconds():
     """Megatron-LM counts half of the scores; this project's formula counts all, and norms as products."""
-    ours = reconciled(420e12, "megatron", LLAMA, 8192)
     tokens_per_s = 420e12 / flop_per_token("megatron", LLAMA, 8192)
+    ours = reconciled(420e12, "megatron", LLAMA, 8192)
     assert ours == pytest.approx(tokens_per_s * model_flop_per_token(LLAMA, 8192))
     assert ours > 420e12
-
-
-def test_this_projects_count_is_torchtitans_where_no_window_is():
-    assert model_flop_per_token(LLAMA, 8192) == flop_per_token("torchtitan", LLAMA, 8192)
-
-
-def test_a_window_bounds_what_a_layer_sees():
-    half = replace(LLAMA, sliding_window=1024, windowed_layers=(True, False) * 16)
-    scores = 12 * 32 * 128 * (16 * 1024 + 16 * 8192)
-    assert model_flop_per_token(half, 8192) == 6 * (8_030_261_248 - 128256 * 4096) + scores
 
 
 def test_of_experts_those_count_that_a_token_passes():
@@ -76,10 +67,4 @@ def test_of_experts_those_count_that_a_token_passes():
         shared_intermediate_size=48, moe_layers=(False, True, True),
     )  # fmt: skip
     matrices = 3 * 4 * 64 * 64 + 3 * 64 * 256 + 2 * 3 * 64 * (2 * 32 + 48) + 1000 * 64
-    expected = 6 * matrices + 6 * 3 * 128 * 64
-    assert flop_per_token("megatron", shape, 128) == expected
-
-
-def test_a_framework_that_counts_none_is_named():
-    with pytest.raises(ValueError, match="deepspeed's log counts no FLOP"):
-        flop_per_token("deepspeed", LLAMA, 1024)
+    assert flop_per_token("megatron", shape, 128) == 6 * matrices + 6 * 3 * 128 * 64

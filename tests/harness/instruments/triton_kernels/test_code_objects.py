@@ -1,13 +1,11 @@
 """Registers read from code objects, compared with what assemblers print of the same code."""
 
 import re
-import shutil
 import struct
 import subprocess
 
 import pytest
 
-from harness.instruments.triton_kernels import targets
 from harness.instruments.triton_kernels.targets import KernelUsage, of_hsaco, of_ptx
 from harness.records import Unavailable
 
@@ -15,6 +13,7 @@ triton = pytest.importorskip("triton")
 
 LIVE = 40
 """Values that a kernel keeps at once."""
+HEAD = ".version 7.6\n.target sm_80\n.address_size 64\n"
 
 
 def ptx_of(name, most_registers):
@@ -35,9 +34,6 @@ ret;
 }}"""
 
 
-HEAD = ".version 7.6\n.target sm_80\n.address_size 64\n"
-
-
 def as_ptxas_says(text, folder):
     """Return registers, bytes of stack and spilled bytes by kernel, as `ptxas -v` prints them."""
     path = folder / "kernels.ptx"
@@ -53,10 +49,9 @@ def as_ptxas_says(text, folder):
 
 def test_a_kernel_without_enough_registers_spills_and_its_neighbour_does_not(tmp_path):
     text = HEAD + ptx_of("roomy", 255) + ptx_of("tight", 24)
-    said = as_ptxas_says(text, tmp_path)
     found = {one.name: one for one in of_ptx(text, "sm_80")}
     assert set(found) == {"roomy", "tight"}
-    for name, (used, stack_B, spilled_B) in said.items():
+    for name, (used, stack_B, spilled_B) in as_ptxas_says(text, tmp_path).items():
         assert found[name].registers == used
         assert found[name].spilled_registers * 4 == stack_B
         assert 0 <= stack_B - spilled_B < 8  # frames are multiples of 8 B
@@ -66,18 +61,8 @@ def test_a_kernel_without_enough_registers_spills_and_its_neighbour_does_not(tmp
 
 
 def test_text_that_no_assembler_takes_is_one_line():
-    with pytest.raises(Unavailable, match=r"^ptxas: .*(error|fatal)") as caught:
+    with pytest.raises(Unavailable, match=r"^ptxas: .*(error|fatal).*\Z"):
         of_ptx(HEAD + "no such instruction;\n", "sm_80")
-    assert "\n" not in str(caught.value)
-
-
-def test_without_the_tool_the_reason_names_it(monkeypatch):
-    def missing(*command):
-        raise Unavailable("x")
-
-    monkeypatch.setattr(targets, "_tool", missing)
-    with pytest.raises(Unavailable):
-        of_ptx(HEAD, "sm_80")
 
 
 def elf(*notes, kind=7):
@@ -105,13 +90,3 @@ def test_the_metadata_is_the_note_of_that_name_and_type():
     for code in (elf(*notes[:2]), elf(*notes, kind=1), b"\x7fELF\x01\x01"):
         with pytest.raises(Unavailable):
             of_hsaco(code)
-
-
-def test_a_foreign_reader_finds_the_same_note(tmp_path):
-    tool = shutil.which("llvm-readelf") or shutil.which("readelf")
-    if tool is None:
-        pytest.skip("there is no readelf")
-    path = tmp_path / "k.elf"
-    path.write_bytes(elf((b"AMDGPU\0", 32, METADATA)))
-    said = subprocess.run([tool, "--notes", str(path)], capture_output=True, text=True, check=False)
-    assert "AMDGPU" in said.stdout

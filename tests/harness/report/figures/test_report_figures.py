@@ -1,32 +1,35 @@
 """Figures: drawn to scale, of the values recorded, readable in light and dark, each point with its record."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise
-from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reporting import SVG, drawn, found, points, read_page, recorded, texts, tip, tips
+from reporting import SVG, block, drawn, found, points, read_page, recorded, texts, tip, tips
 from synthetic import made, memory_records
 from timed import timed_findings
 
-from harness.records import Record
 from harness.report import write_report
-from harness.report.axes import PALETTE, linear_ticks, log_ticks, tick_text
+from harness.report.axes import (
+    LETTER,
+    LIGHT,
+    PALETTE,
+    SERIES,
+    SMALL,
+    linear_ticks,
+    log_ticks,
+    tick_text,
+)
 from harness.report.figure import spaced
 
-IDS = ("by_kind", "effects", "tokens_by_size", "bytes_per_parameter", "accuracy_spread")
 
-
-def test_bars_are_as_long_as_their_values_and_the_shortest_comes_first() -> None:
+def test_bars_are_as_long_as_their_values_and_the_shortest_comes_first():
     records = memory_records()
-    tree = drawn(found(records), "by_kind")
     scale, totals = set(), []
-    for path in tree.iter(f"{SVG}path"):
+    for path in drawn(found(records), "by_kind").iter(f"{SVG}path"):
         name, _, rest = tip(path).partition(" · ")
         if not rest:
             continue
@@ -38,72 +41,51 @@ def test_bars_are_as_long_as_their_values_and_the_shortest_comes_first() -> None
                 scale.add(round((max(places[::2]) - min(places[::2])) / size_B * 1e10, 1))
         totals.append((sum(places[1::2]), max(places[::2])))
     assert len(scale) == 1
-    ends: dict[float, float] = {}
+    ends = {}
     for y, x in totals:
         ends[round(y)] = max(x, ends.get(round(y), 0.0))
     assert [ends[y] for y in sorted(ends)] == sorted(ends.values())
 
 
-def test_a_variant_without_one_of_the_kinds_is_marked_in_the_figure() -> None:
-    records = [
-        r._replace(measurements=tuple(m for m in r.measurements if m.metric != "peak_memory/temporaries"))
-        for r in memory_records()
-    ]
-    assert sum(text.endswith("+ ?") for text in texts(drawn(found(records), "by_kind"))) == 8
-
-
-def test_lines_rise_where_their_values_rise() -> None:
-    places = points(drawn(found(), "tokens_by_size"))
-    assert len(places) == 9
-    for name in ("Mixed + flash, ", "Mixed precision (autocast), "):
-        line = [place for said, place in places.items() if said.startswith(name)]
-        assert line == sorted(line)
-        assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
-
-
-def test_points_of_the_error_strip_are_on_the_side_of_their_sign() -> None:
-    tree = drawn(found(), "accuracy_spread")
-    shapes = [use for use in tree.iter(f"{SVG}use") if use.find(f"{SVG}title") is not None]
-    assert len(shapes) == 2 * 8 * 3
-    above = [float(one.attrib["x"]) for one in shapes if ": +" in tip(one)]
-    below = [float(one.attrib["x"]) for one in shapes if ": −" in tip(one)]
-    assert min(above) > max(below)
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_every_point_names_its_record_and_leads_to_it(id: str) -> None:
+@pytest.mark.parametrize("id", ["by_kind", "effects", "tokens_by_size", "accuracy_spread"])
+def test_every_point_leads_to_its_record_every_colour_has_one_in_the_dark_and_names_are_text(id):
     findings = found()
     tree = drawn(findings, id)
     links = [link.attrib["href"] for link in tree.iter(f"{SVG}a")]
     assert len(links) == len(tips(tree)) > 0
     assert {link.removeprefix("#r-") for link in links} <= {record.cell.id for record in findings.records}
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_every_colour_of_a_figure_has_its_counterpart_in_the_dark(id: str) -> None:
-    findings = found()
-    tree = drawn(findings, id)
     colours = {one.attrib[name] for one in tree.iter() for name in ("fill", "stroke") if name in one.attrib}
     assert colours - {"none"} <= {light for light, _ in PALETTE.values()}
-    figure = findings.figure(next(one for one in findings.blocks if one.id == id))
-    assert figure is not None
-    assert all(f'[fill="{light}"]{{fill:{dark}}}' in figure.file() for light, dark in PALETTE.values())
-    assert 'href="../report.html#r-' in figure.file()
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_names_in_a_figure_are_text_and_its_ids_are_its_own(id: str) -> None:
-    tree = drawn(found(), id)
+    file = findings.figure(block(findings, id)).file()
+    assert all(f'[fill="{light}"]{{fill:{dark}}}' in file for light, dark in PALETTE.values())
+    assert 'href="../report.html#r-' in file
     assert len(texts(tree)) > 5
     ids = [one.attrib["id"] for one in tree.iter() if "id" in one.attrib]
     assert len(ids) == len(set(ids))
-    referred = {one.attrib["href"][1:] for one in tree.iter(f"{SVG}use")}
-    assert referred <= set(ids)
+    assert {one.attrib["href"][1:] for one in tree.iter(f"{SVG}use")} <= set(ids)
 
 
-def test_two_figures_of_a_page_share_no_id_unless_it_is_the_same_shape(tmp_path: Path) -> None:
-    page = read_page(write_report(tmp_path, found()).read_text())
-    assert len(page.ids) == len(set(page.ids))
+def test_a_name_in_a_figure_is_text_and_never_markup(tmp_path):
+    name = 'a <b>&"@ink $x^2$'
+    records = [
+        r._replace(cell=r.cell._replace(optimization=name)) if r.cell.optimization == "fsdp2" else r
+        for r in memory_records()
+    ]
+    assert name in texts(drawn(found(records), "by_kind"))
+    assert read_page(write_report(tmp_path, found(records)).read_text()).open == []
+
+
+def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path):
+    records = [r._replace(status="crashed", reason="all of them", measurements=()) for r in memory_records()]
+    findings = found(records)
+    write_report(tmp_path, findings)
+    text = (tmp_path / "report.md").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("Without a value in this run: "))
+    for one in findings.blocks:
+        if findings.table(one) is None:
+            assert one.title in line
+            assert f"# {one.title}" not in text
+    assert not list((tmp_path / "figures").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -118,49 +100,50 @@ def test_two_figures_of_a_page_share_no_id_unless_it_is_the_same_shape(tmp_path:
         (0.0, "B", "0"),
         (4096.0, "1", "4,096"),
         (7e9, "1", "7B"),
-        (20e6, "1", "20M"),
         (0.5, "1", "0.5"),
         (3e11, "FLOP/s", "300 GFLOP/s"),
     ],
 )
-def test_a_tick_is_written_as_engineers_write_it(value: float, unit: str, expected: str) -> None:
+def test_a_tick_is_written_as_engineers_write_it(value, unit, expected):
     assert tick_text(value, unit) == expected
 
 
-@given(st.floats(1e-3, 1e12), st.floats(0.01, 1e3))
-def test_linear_ticks_are_few_and_within(low: float, span: float) -> None:
-    ticks = linear_ticks(low, low * (1 + span))
-    assert 2 <= len(ticks) <= 9
-    assert all(low * (1 - 1e-6) <= tick <= low * (1 + span) * (1 + 1e-6) for tick in ticks)
-
-
-@given(st.floats(1e-3, 1e9), st.floats(1.05, 1e6))
-def test_logarithmic_ticks_are_never_alone(low: float, span: float) -> None:
-    ticks = log_ticks(low, low * span)
-    assert 2 <= len(ticks) <= 12
-    assert all(low * (1 - 1e-6) <= tick <= low * span * (1 + 1e-6) for tick in ticks)
+@given(st.floats(1e-3, 1e9), st.floats(1.05, 1e12))
+def test_ticks_are_few_and_within_and_never_alone(low, span):
+    for ticks_of, most, wide in ((linear_ticks, 9, min(span, 1e3)), (log_ticks, 12, span)):
+        ticks = ticks_of(low, low * wide)
+        assert 2 <= len(ticks) <= most
+        assert all(low * (1 - 1e-6) <= tick <= low * wide * (1 + 1e-6) for tick in ticks)
 
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
-def test_labels_are_apart_and_in_their_order(wanted: list[float]) -> None:
+def test_labels_are_apart_and_in_their_order(wanted):
+    assert spaced([10, 100, 250], 15, 0, 300) == [10, 100, 250]
     placed = spaced(sorted(wanted), 15, 0, 300)
     assert all(right - left >= 15 - 1e-6 for left, right in pairwise(placed))
     if len(wanted) * 15 <= 300:
         assert -1e-6 <= placed[0] <= placed[-1] <= 300 + 15 * len(wanted)
 
 
-def test_a_label_with_room_stays_where_its_line_ends() -> None:
-    assert spaced([10, 100, 250], 15, 0, 300) == [10, 100, 250]
+def figure(folder, suite, block, *records):
+    findings = timed_findings(folder, f"  - {{{block}}}\n", list(records) or None, suite=suite)
+    return findings.figure(findings.blocks[0])
+
+
+def tree_of(*arguments):
+    made_of = figure(*arguments)
+    assert made_of is not None
+    return ElementTree.fromstring(made_of.svg)
 
 
 EFFECTS = (
-    "  - {effect_plot: e, title: E, metric: time, method: warm, baseline: baseline, "
-    "noise: baseline_again, where: {workload: small}}\n"
+    "effect_plot: e, title: E, metric: time, method: warm, baseline: baseline, noise: baseline_again, "
+    "where: {workload: small}"
 )
 
 
-def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path: Path) -> None:
-    tree = drawn(timed_findings(tmp_path, EFFECTS), "e")
+def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path):
+    tree = tree_of(tmp_path, "invented", EFFECTS)
     places = {said.partition(":")[0]: place for said, place in points(tree).items()}
     assert sorted(places, key=lambda name: places[name][1]) == ["fast", "same", "slow"]
     (fast, _), (same, _), (slow, _) = (places[name] for name in ("fast", "same", "slow"))
@@ -169,43 +152,86 @@ def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path: P
     assert "fast: 2.00× (2.00 … 2.00) ᵐ pays" in tips(tree)
 
 
-def test_rows_of_one_variant_are_named_by_their_workload_alone(tmp_path: Path) -> None:
-    """Where all rows are of one variant, its name before each says nothing."""
+RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (the fastest)": 0.45e9 * 2**9}
+"""Bytes per second; the last two stand close together."""
 
-    def record(workload: str, variant: str, time_s: float) -> Record:
-        return made(workload, variant, {("time", "warm"): ("s", "measured", (time_s,))})
+MOVED_B, ENOUGH = {"big": 8e9, "small": 1e9}, {"big": 9e9, "small": 3e9}
+CURVE = (
+    "lines: curve, title: Curve, x: {metric: rate, method: paper, title: L}, "
+    "y: {metric: time, method: best, title: S}"
+)
+MARK = ", line: workload, mark: {metric: enough, method: best, title: suffices}"
 
-    pairs = [(name, variant) for name in ("small", "large") for variant in ("baseline", "fast")]
-    block = EFFECTS.replace("where: {workload: small}", 'where: {workload: ["small", "large"]}')
-    for name in ("one", "both"):
-        (tmp_path / name).mkdir()
-    one = timed_findings(tmp_path / "one", block, [record(*pair, 1.0 + len(pair[1])) for pair in pairs])
-    assert {said.partition(":")[0] for said in points(drawn(one, "e"))} == {"small", "large"}
-    more = [*pairs, ("small", "slow"), ("large", "slow")]
-    both = timed_findings(tmp_path / "both", block, [record(*pair, 1.0 + len(pair[1])) for pair in more])
-    assert {said.partition(":")[0] for said in points(drawn(both, "e"))} == {
-        f"{variant}, {name}" for name in ("small", "large") for variant in ("fast", "slow")
+
+def seconds(workload, rate):
+    return MOVED_B[workload] * max(1 / rate, 1 / ENOUGH[workload])
+
+
+def linked(workload, variant, rate, enough=None):
+    figures = {
+        ("rate", "paper"): ("B/s", "calculated", (rate,)),
+        ("time", "best"): ("s", "calculated", (seconds(workload, rate),)),
+        ("enough", "best"): ("B/s", "calculated", (enough or ENOUGH[workload],)),
+    }
+    return made(workload, variant, figures)
+
+
+def places(tree, hollow):
+    """Return the name of each point with its position; hollow ones are rings."""
+    return {
+        tip(one).partition(":")[0]: (float(one.attrib["x"]), float(one.attrib["y"]))
+        for one in tree.iter(f"{SVG}use")
+        if one.find(f"{SVG}title") is not None and (one.attrib["fill"] == LIGHT["ground"]) == hollow
     }
 
 
-def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path: Path) -> None:
-    records = [r._replace(status="crashed", reason="all of them", measurements=()) for r in memory_records()]
-    write_report(tmp_path, found(records))
-    text = (tmp_path / "report.md").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith("Without a value in this run: "))
-    findings = found(records)
-    for one in findings.blocks:
-        if findings.table(one) is None:
-            assert one.title in line
-            assert f"# {one.title}" not in text
-    assert not list((tmp_path / "figures").iterdir())
+def test_a_line_per_workload_has_a_point_per_variant_and_a_ring_where_the_metric_says(tmp_path):
+    links = [linked(workload, *pair) for workload in MOVED_B for pair in RATES.items()]
+    tree = tree_of(tmp_path, "invented", CURVE + MARK, *links)
+    lines = [one for one in tree.iter(f"{SVG}path") if one.attrib.get("stroke") in SERIES]
+    corners = [one.attrib["d"].count("L") + 1 for one in lines if one.attrib.get("fill", "none") == "none"]
+    assert corners.count(len(RATES)) == 2
+    dots, rings = places(tree, hollow=False), places(tree, hollow=True)
+    assert len(dots) == 2 * len(RATES)
+    slowest = RATES["the_link_00"]
+    (x0, y0), (x1, y1) = dots["big, the_link_00"], dots["small, the_link_05"]
+    wide = (x1 - x0) / math.log(RATES["the_link_05"] / slowest)
+    high = (y1 - y0) / math.log(seconds("small", RATES["the_link_05"]) / seconds("big", slowest))
+    for workload in MOVED_B:
+        for variant, rate in RATES.items():
+            x, y = dots[f"{workload}, {variant.partition(' (')[0]}"]
+            assert x == pytest.approx(x0 + wide * math.log(rate / slowest), abs=0.3)
+            ratio = seconds(workload, rate) / seconds("big", slowest)
+            assert y == pytest.approx(y0 + high * math.log(ratio), abs=0.3)
+    assert set(rings) == set(MOVED_B)
+    for workload, (x, y) in rings.items():
+        below = max(variant for variant, rate in RATES.items() if rate <= ENOUGH[workload])
+        above = min(variant for variant, rate in RATES.items() if rate > ENOUGH[workload])
+        (x1, y1), (x2, y2) = dots[f"{workload}, {below}"], dots[f"{workload}, {above}"]
+        share = math.log(ENOUGH[workload] / RATES[below]) / math.log(RATES[above] / RATES[below])
+        assert (x, y) == pytest.approx((x1 + share * (x2 - x1), y1 + share * (y2 - y1)), abs=0.2)
+    said = [one for one in tips(tree) if "suffices" in one]
+    assert said == ["big: 9 GB/s suffices", "small: 3 GB/s suffices"]
+    for enough in (1e3, 1e15):  # beyond the ends of the line
+        beyond = [linked("big", *pair, enough) for pair in RATES.items()]
+        assert not places(tree_of(tmp_path, "invented", CURVE + MARK, *beyond), hollow=True)
+    labels = {tip(one): float(one.attrib["x"]) for one in tree.iter(f"{SVG}text") if "link_" in tip(one)}
+    assert {"the_link_00", "the_link_10"} < set(labels)
+    assert 4 <= len(labels) < len(RATES) - 1
+    for left, right in pairwise(sorted(labels.values())):
+        assert right - left >= LETTER * SMALL * 0.9 * len("the_link_00")
 
 
-def test_a_name_in_a_figure_is_text_and_never_markup(tmp_path: Path) -> None:
-    name = 'a <b>&"@ink $x^2$'
-    records = [
-        r._replace(cell=r.cell._replace(optimization=name)) if r.cell.optimization == "fsdp2" else r
-        for r in memory_records()
-    ]
-    assert name in texts(drawn(found(records), "by_kind"))
-    assert read_page(write_report(tmp_path, found(records)).read_text()).open == []
+TIMELINE = ("overlap", "own_figure: timeline, title: C")
+LOSSES = ("offload", "own_figure: losses, title: C, workload: small")
+SPAN = {("span_begin", "a"): ("s", "emulated", (0.1,)), ("span_end", "a"): ("s", "emulated", (0.2,))}
+LOSS = {("loss_by_step", ""): ("1", "measured", (2.0, 1.0))}
+
+
+@pytest.mark.parametrize(("kind", "figures"), [(TIMELINE, SPAN), (LOSSES, LOSS)])
+def test_what_was_wrong_in_one_process_or_has_no_samples_is_not_drawn(kind, figures, tmp_path):
+    wrong = made("small", "fast", {}, status="wrong_result", reason="batches are off")
+    tree = tree_of(tmp_path, *kind, made("small", "baseline", figures), made("small", "fast", figures), wrong)
+    assert tips(tree)
+    assert not [said for said in tips(tree) if "fast" in said]
+    assert figure(tmp_path, *kind, made("small", "baseline")) is None

@@ -1,48 +1,88 @@
-"""The same findings give the same bytes; what cannot be written or read is reported."""
+"""What is written: whole, self-contained, every record and verdict in it, and always the same bytes."""
 
-from __future__ import annotations
-
+import json
 import os
 import random
+import re
+import statistics
 import subprocess
 import sys
-from pathlib import Path
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from places import PYTHONPATH
-from reporting import files, found
+from pytest_benchmark.stats import Stats
+from refusals import mistaken
+from reporting import files, found, read_page
 from synthetic import memory_records
+from timed import BASE_S, DRIFT, PROCESSES, timed_findings, timed_record, timed_records
 
-from harness.config.validation import ConfigError
 from harness.report import write_report
+from harness.report.verdicts import judged
+from harness.report.write import stats
+from harness.units import LEGEND
 
 
-def test_the_order_of_records_and_a_second_writing_change_nothing(tmp_path: Path) -> None:
+def test_the_page_needs_nothing_else_leads_to_every_record_and_what_one_says_is_text(tmp_path):
+    findings = found()
+    text = write_report(tmp_path, findings).read_text()
+    reader = read_page(text)
+    for record in findings.records:
+        assert all(repr(one.samples[0]) in text for one in record.measurements), record.cell.id
+    assert (reader.open, reader.loads) == ([], [])
+    assert "@import" not in text
+    assert "url(" not in text.replace("url(#", "")  # its own clip paths
+    assert len(reader.ids) == len(set(reader.ids))
+    assert {link[1:] for link in reader.links if link.startswith("#")} <= set(reader.ids)
+    assert {f"r-{record.cell.id}" for record in findings.records} <= set(reader.ids)
+    assert {link for link in reader.links if not link.startswith("#")} == {"records.jsonl", "verdicts.json"}
+    assert LEGEND in text
+    assert reader.scripts == 1  # the page's own
+    assert any("<script>alert('@ink | 1')</script>" in words for words in reader.words)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "<script>" not in markdown
+    assert "@ink \\| 1" in markdown
+
+
+def test_every_verdict_is_in_the_page_the_markdown_whose_tables_are_whole_and_the_json(tmp_path):
+    findings = found()
+    words = " ".join(read_page(write_report(tmp_path, findings).read_text()).words)
+    markdown = (tmp_path / "report.md").read_text()
+    rows = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+    sentences = [one.sentence(v) for one in judged(findings.claims, findings.verdicts) for v in one.verdicts]
+    assert [row["sentence"] for row in rows] == sentences
+    assert len(rows) == len(findings.verdicts)
+    assert all(row["source_says"] for row in rows)
+    for text in (*sentences, *(caveat for claim in findings.claims for caveat in claim.caveats)):
+        assert text in words
+        assert text in markdown
+    for above, line in pairwise(markdown.splitlines()):
+        if above.startswith("|") and line.startswith("|"):
+            count = len(re.findall(r"(?<!\\)\|", above))
+            assert count == len(re.findall(r"(?<!\\)\|", line)), line
+    for name in re.findall(r"\]\((figures/[^)]+)\)", markdown):
+        ElementTree.parse(tmp_path / name)
+
+
+def test_neither_the_order_of_records_nor_what_was_written_before_changes_a_byte(tmp_path):
+    """A figure that is no longer drawn does not stay."""
     records = memory_records()
-    write_report(tmp_path / "one", found(records))
-    random.Random(1).shuffle(records)
-    write_report(tmp_path / "two", found(records))
-    write_report(tmp_path / "two", found(records))
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_a_figure_that_is_no_longer_drawn_does_not_stay(tmp_path: Path) -> None:
-    records = memory_records()
-    write_report(tmp_path / "one", found(records))
     fewer = [r for r in records if r.cell.workload.startswith("llama")]
     write_report(tmp_path / "one", found(fewer))
-    write_report(tmp_path / "two", found(fewer))
+    random.Random(1).shuffle(records)
+    write_report(tmp_path / "two", found(records))
+    write_report(tmp_path / "two", found([r for r in records if r in fewer]))
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_times_change_the_line_about_the_run_alone(tmp_path: Path) -> None:
-    records = memory_records()
-    early, late = (
-        [r._replace(started_at=f"{day}T00:00:00+00:00", duration_s=length_s) for r in records]
-        for day, length_s in (("2031-01-01", 99.0), ("2032-12-24", 7500.0))
-    )
-    write_report(tmp_path / "one", found(early))
-    write_report(tmp_path / "two", found(late))
+def test_times_change_the_line_about_the_run_alone(tmp_path):
+    for name, day, length_s in (("one", "2031-01-01", 99.0), ("two", "2032-12-24", 7500.0)):
+        started = f"{day}T00:00:00+00:00"
+        records = [r._replace(started_at=started, duration_s=length_s) for r in memory_records()]
+        write_report(tmp_path / name, found(records))
     one, two = files(tmp_path / "one"), files(tmp_path / "two")
     for name in ("report.md", "report.html"):
         assert one[name].count(b"1 Jan 2031, 2 min") == 1
@@ -61,30 +101,75 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path: Path) -> None:
+def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path):
     write_report(tmp_path / "one", found())
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "4242",
-        "PYTHONPATH": PYTHONPATH,
-        "TZ": "Asia/Tokyo",
-        "LC_ALL": "C",
-    }
+    changed = {"PYTHONHASHSEED": "4242", "PYTHONPATH": PYTHONPATH, "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "two")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env={**os.environ, **changed}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(ConfigError) as error:
-        write_report(tmp_path / "taken", found())
-    assert str(error.value).startswith(f"cannot write the report into {tmp_path / 'taken'}: ")
-    assert "\n" not in str(error.value)
-
-
-def test_a_torn_environment_is_reported_in_one_line(tmp_path: Path) -> None:
+    said = f"cannot write the report into {tmp_path / 'taken'}: "
+    mistaken(lambda: write_report(tmp_path / "taken", found()), said)
     (tmp_path / "environment-synthetic.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"environment-synthetic\.json: cannot be read"):
-        found(folder=tmp_path)
+    mistaken(lambda: found(folder=tmp_path), "environment-synthetic.json: cannot be read")
+
+
+def benchmark(folder, records=None):
+    """Write a report and return the path of pytest-benchmark's JSON."""
+    block = "  - {speedups: s, title: S, method: warm}\n"
+    write_report(folder / "out", timed_findings(folder, block, records))
+    return folder / "out" / "benchmark.json"
+
+
+@given(st.lists(st.floats(1e-7, 1e2), min_size=1, max_size=60))
+def test_the_statistics_are_pytest_benchmarks_own(samples):
+    theirs = Stats()
+    for sample in samples:
+        theirs.update(sample)
+    expected, ours = theirs.as_dict(), stats(samples)
+    assert list(ours) == list(expected)
+    for name, value in expected.items():
+        assert ours[name] == (value if isinstance(value, str) else pytest.approx(value)), name
+
+
+def test_its_own_command_reads_and_compares_it(tmp_path):
+    path, table = benchmark(tmp_path), tmp_path / "table.csv"
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(path), f"--csv={table}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for workload in BASE_S:
+        assert f"benchmark '{workload} (warm)'" in done.stdout
+        assert f"{workload}[fast]" in done.stdout
+    head, *rows = (row.split(",") for row in table.read_text().splitlines())
+    fast = next(row for row in rows if "small[fast]" in ",".join(row))
+    expected = statistics.median([1e-3 * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT])
+    assert float(fast[head.index("median")]) == pytest.approx(expected)
+
+
+def test_a_group_per_workload_and_method_has_the_baseline_first_and_every_round_of_every_process(tmp_path):
+    path = benchmark(tmp_path)
+    data = json.loads(path.read_text())
+    groups = {}
+    for one in data["benchmarks"]:
+        groups.setdefault(one["group"], []).append(one["param"])
+        assert one["stats"]["rounds"] == PROCESSES * len(DRIFT)
+        assert one["stats"]["max"] < 90  # no warm-up, which is 98 s and more in these records
+    assert set(groups) == {f"{workload} (warm)" for workload in BASE_S}
+    for first, *others in groups.values():
+        assert (first, sorted(others)) == ("baseline", ["baseline_again", "fast", "same", "slow"])
+    names = [one["fullname"] for one in data["benchmarks"]]
+    assert len(set(names)) == len(names)
+    info = data["machine_info"]
+    assert (info["node"], info["system"], info["release"], info["machine"]) == ("", "Linux", "6.1", "x86_64")
+    assert info["cpu"] == {"brand_raw": "a CPU", "count": 2}
+    assert data["commit_info"]["id"] == "abc"
+    assert data["datetime"] == "2031-01-04T00:00:00+00:00"
+    records = [timed_record("small", "baseline", 0, 1.0), timed_record("small", "baseline", 1, 1.0, "cold")]
+    methods = json.loads(benchmark(tmp_path, records).read_text())["benchmarks"]
+    assert [one["group"] for one in methods] == ["small (cold)", "small (warm)"]
+    benchmark(tmp_path, [r._replace(measurements=()) for r in timed_records()])
+    assert not path.exists(), "without times, no earlier one is left"

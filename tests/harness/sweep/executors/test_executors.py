@@ -81,23 +81,27 @@ def started_by(monkeypatch, said):
         monkeypatch.setenv(name, value)
 
 
-def test_a_process_by_itself_runs_here_and_nothing_surrounds_its_command():
+def test_a_process_by_itself_has_no_ranks_to_run_on(tmp_path):
     assert automatic() == "local"
     with executor_context():
-        pass
-
-
-def test_without_a_launcher_there_are_no_ranks_to_run_on(tmp_path):
+        pass  # nothing surrounds its command
     with pytest.raises(ExecutorError, match="executor=torchrun: no launcher started this process"):
         torchrun.create(tmp_path)
 
 
-@pytest.mark.parametrize(("said", "ranks"), [(TORCHRUN, "2 x 8"), (SRUN, "2 x 8")])
-def test_ranks_that_a_launcher_started_are_named(said, ranks, monkeypatch, tmp_path):
+@pytest.mark.parametrize("said", [TORCHRUN, SRUN])
+def test_ranks_that_a_launcher_started_are_named(said, monkeypatch, tmp_path):
     started_by(monkeypatch, said)
     assert automatic() == "torchrun"
-    assert torchrun.create(tmp_path).ranks == ranks
+    assert torchrun.create(tmp_path).ranks == "2 x 8"
     assert local.create(tmp_path).ranks == ""
+
+
+def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
+    started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
+    missing = r"MASTER_ADDR is missing: .* export MASTER_ADDR"
+    with pytest.raises(ExecutorError, match=missing), executor_context():
+        pass
 
 
 def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
@@ -114,12 +118,3 @@ def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
     with pytest.raises(SystemExit), executor_context():
         pytest.fail("the command of rank 3 ran")
     assert became[0][-3:] == ["serve", "3", "3"]
-
-
-def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
-    started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
-    with (
-        pytest.raises(ExecutorError, match=r"MASTER_ADDR is missing: .* export MASTER_ADDR"),
-        executor_context(),
-    ):
-        pass

@@ -10,18 +10,16 @@ import pytest
 from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
-from harness.commands.compare.comparison import read_folder
-from harness.commands.compare.lines import HOST, condition_changes
-from harness.config.code_fingerprint import ROOT
+from harness.commands.main import main
 from harness.config.schema import SlurmSchema
 from harness.records import LOST, Status
-from harness.sweep.environment import describe, from_dict
+from harness.sweep.environment import describe
 from harness.sweep.executors import ExecutorError, jobs, slurm
-from harness.sweep.executors.job_folder import JOBS, JobEnd, JobFolder, JobSpec, alike
+from harness.sweep.executors.job_folder import JOBS, JobEnd, JobFolder, JobSpec
 from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.sweep.executors.slurm import SlurmQueue
 from harness.sweep.runner import run
-from harness.sweep.store import OtherSchemaError, Store
+from harness.sweep.store import Store
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
@@ -54,13 +52,9 @@ class Processes:
             self.started[job.name] = subprocess.Popen(command, env=environ(), stderr=subprocess.DEVNULL)
 
     def ends(self, jobs):
-        return {
-            name: None
-            if self.started[name].poll() is None
-            else JobEnd(Status.UNAVAILABLE, "ended", by_itself=True)
-            for name in jobs
-            if name in self.started
-        }
+        ended = JobEnd(Status.UNAVAILABLE, "ended", by_itself=True)
+        known = {name: self.started[name].poll() for name in jobs if name in self.started}
+        return {name: None if status is None else ended for name, status in known.items()}
 
     def cancel(self, names):
         for name in self.started.keys() & names:
@@ -79,48 +73,37 @@ def sweep(folder, groups, queue, workers=2, groups_per_job=1):
 
 
 def test_jobs_end_as_the_local_executor_would_and_name_their_node(tmp_path):
-    acts = ("nothing", "raise_error", "kill_itself", "be_wrong")
+    acts = {"nothing": "ok", "raise_error": "crashed", "kill_itself": "crashed", "be_wrong": "wrong_result"}
     queue = Processes()
     records = sweep(tmp_path, [group(cell(act)) for act in acts], queue, groups_per_job=3)
-    assert {record.cell.workload: record.status for record in records.values()} == {
-        "nothing": "ok",
-        "raise_error": "crashed",
-        "kill_itself": "crashed",
-        "be_wrong": "wrong_result",
-    }
+    assert {record.cell.workload: record.status for record in records.values()} == acts
     assert len(queue.started) == 2
     assert {record.environment for record in records.values()} == {describe("test").digest}
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-def test_a_full_queue_is_waited_for(tmp_path):
-    queue = Processes(takes=1)
-    cells = [cell("nothing", repeat=i) for i in range(3)]
-    records = sweep(tmp_path, [group(one) for one in cells], queue)
-    assert {record.status for record in records.values()} == {"ok"}
-    assert queue.most == 1
-
-
-def test_jobs_are_submitted_together_and_in_halves_where_the_queue_takes_fewer(tmp_path):
-    queue = Processes(takes=5, largest=2)
-    groups = [group(cell("nothing", repeat=i)) for i in range(5)]
-    records = sweep(tmp_path, groups, queue, workers=5)
-    assert {record.status for record in records.values()} == {"ok"}
-    assert len(records) == 5
-    assert queue.together == [2, 1, 2]
+@pytest.mark.parametrize(
+    ("takes", "largest", "number", "together"), [(1, 100, 3, [1, 1, 1]), (5, 2, 5, [2, 1, 2])]
+)
+def test_jobs_are_submitted_together_as_many_as_the_queue_takes(tmp_path, takes, largest, number, together):
+    queue = Processes(takes, largest=largest)
+    groups = [group(cell("nothing", repeat=i)) for i in range(number)]
+    records = sweep(tmp_path, groups, queue, workers=number)
+    assert [record.status for record in records.values()] == ["ok"] * number
+    assert queue.together == together
+    assert queue.most <= takes
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-def test_a_queue_that_takes_nothing_is_one_line(tmp_path):
-    with pytest.raises(ExecutorError, match="executor=processes: the queue is full"):
-        sweep(tmp_path, [group(cell("nothing")), group(cell("hang"))], Processes(takes=0))
-    assert not list((tmp_path / JOBS).glob("*/"))
-
-
-def test_a_program_that_never_begins_ends_the_sweep(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
-    with pytest.raises(ExecutorError, match="executor=processes: its job ended before it began: "):
-        sweep(tmp_path, [group(cell("nothing"))], Processes(program="no_such_module"))
+def test_a_queue_that_takes_nothing_and_a_program_that_never_begins_are_one_line(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    for queue, said in (
+        (Processes(takes=0), "executor=processes: the queue is full"),
+        (Processes(program="no_such_module"), "executor=processes: its job ended before it began: "),
+    ):
+        with pytest.raises(ExecutorError, match=said):
+            sweep(tmp_path, [group(cell("nothing")), group(cell("hang"))], queue)
+        assert not list((tmp_path / JOBS).glob("*/"))
 
 
 class Blind(Processes):
@@ -160,7 +143,7 @@ def test_nodes_of_one_folder_are_alike_and_other_cells_are_tried_again(tmp_path)
 
 
 def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
+    quick(monkeypatch)
     cells = [one._replace(repeat=i, id=f"{one.id}{i}") for i in range(2) for one in gated(tmp_path, 1)]
     queue = Processes()
 
@@ -198,15 +181,17 @@ class Forgetful(Processes):
 class Waiting(Forgetful):
     """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
 
-    def __init__(self, gate):
+    def __init__(self, gate, answers):
         super().__init__(gate, 100)
-        self.jobs = {}
+        self.jobs, self.answers = {}, answers
 
     def submit(self, jobs, timed):
         self.jobs |= {job.name: job for job in jobs}
 
     def cancel(self, names):
         self.cancelled += [self.jobs[name].is_forbidden for name in names]
+        if not self.answers:
+            raise OSError("no answer")
 
 
 def quick(monkeypatch):
@@ -214,25 +199,16 @@ def quick(monkeypatch):
     monkeypatch.setattr(jobs, "ASK_S", (0.2, 1.0))
 
 
-def test_a_job_that_the_queue_knows_again_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("times", [2, 100])
+def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tmp_path, monkeypatch, times):
     quick(monkeypatch)
-    queue = Forgetful(tmp_path / "gate", times=2)
-    records = sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 1)], queue)
-    assert [record.status for record in records.values()] == ["ok"]
-    assert queue.cancelled == []
-    assert set(begun(tmp_path).values()) == {1}
-
-
-def test_a_job_that_the_queue_still_does_not_know_is_ended(tmp_path, monkeypatch):
-    quick(monkeypatch)
-    queue = Forgetful(tmp_path / "gate", times=100)
+    queue = Forgetful(tmp_path / "gate", times)
     (record,) = sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 1)], queue).values()
-    assert (record.status, record.reason) == (
-        "unavailable",
-        f"{LOST}is not known to processes any more",
-    )
+    lost = ("unavailable", f"{LOST}is not known to processes any more")
+    assert (record.status, record.reason) == (("ok", "") if times == 2 else lost)
     assert queue.asked > 1
-    assert queue.cancelled == list(queue.started)
+    assert queue.cancelled == ([] if times == 2 else list(queue.started))
+    assert set(begun(tmp_path).values()) == {1}
 
 
 def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
@@ -247,83 +223,32 @@ def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monke
     assert set(begun(tmp_path).values()) == {1}
 
 
-def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch):
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch, answers):
+    """A queue that cannot cancel it now does not end the sweep."""
     quick(monkeypatch)
-    queue = Waiting(tmp_path / "gate")
+    queue = Waiting(tmp_path / "gate", answers)
     (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
     assert record.status == "unavailable"
     assert queue.cancelled == [True]
 
 
-def test_a_queue_that_cannot_cancel_now_does_not_end_the_sweep(tmp_path, monkeypatch):
-    quick(monkeypatch)
-    queue = Waiting(tmp_path / "gate")
-
-    def cancel(names):
-        raise OSError("no answer")
-
-    monkeypatch.setattr(queue, "cancel", cancel)
-    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
-    assert record.status == "unavailable"
-
-
-def test_nodes_with_other_libraries_than_the_submitter_answer_for_unavailable_cells(tmp_path):
-    """As in a container: a cell that was unavailable on the first node is not submitted again."""
-    one = cell("unavailable_here")
-    queue = Processes()
-    sweep(tmp_path, [group(one)], queue)
-    (first,) = (tmp_path / JOBS).glob("nodes-*.json")
-    node = from_dict(json.loads(first.read_text()))
-    changed = node._replace(python="3.0.0", commit="", dirty=False)
-    first.write_text(json.dumps(changed.to_dict()))
-    (tmp_path / f"environment-{changed.digest}.json").write_text(json.dumps(changed.to_dict()))
-    (tmp_path / f"environment-{node.digest}.json").unlink()
-    here = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment()
-    assert alike(tmp_path, here) == {changed.digest}
-    first.write_text(json.dumps(node.to_dict()))
-    assert alike(tmp_path, here) == set()
-
-
 def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
+    """Its name is shown, and not its folder."""
+
     def environment(**settings):
         return slurm.create(tmp_path, 1, settings).environment()
 
-    one = environment(python="apptainer exec --nv /home/alice/torch.sif python3")
+    apptainer = "apptainer exec --nv /home/{} python3"
+    images = [environment(python=apptainer.format(one)) for one in ("a/1.sif", "a/2.sif", "b/1.sif")]
     assert environment().ranks == "slurm: 1 x 1"
-    assert one.ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv torch.sif python3 (")
+    assert images[0].ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv 1.sif python3 (")
     pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
     assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
-    others = (
-        environment(),
-        environment(python="apptainer exec --nv /home/alice/torch2.sif python3"),
-        environment(python="apptainer exec --nv /home/bob/torch.sif python3"),
-        pyxis,
-    )
-    assert len({one.host, *(other.host for other in others)}) == 5
-
-
-def test_records_of_two_containers_are_compared_as_of_two_hosts(tmp_path):
-    for image in ("first", "second"):
-        executor = slurm.create(tmp_path / image, 2, {"python": f"apptainer exec {image}.sif python3"})
-        executor._queue = Processes()
-        with Store(tmp_path / image) as store:
-            run([group(cell("nothing"))], store, executor, LIMITS, executor.environment())
-    a, b = read_folder(tmp_path / "first"), read_folder(tmp_path / "second")
-    (change,) = condition_changes(a, b, [])
-    assert change.name == HOST
-    assert "first.sif" in change.a
-    assert "second.sif" in change.b
-
-
-def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):
-    (tmp_path / "records.jsonl").write_text('{"schema": 1}\n')
-    queue = Processes()
-    with pytest.raises(OtherSchemaError, match=r"line 1: a record of schema version 1, not 2"):
-        sweep(tmp_path, [group(cell("nothing"))], queue)
-    assert queue.started == {}
-    status, error = command(["executor=slurm"], tmp_path)
-    assert status == 2
-    assert "line 1: a record of schema version 1" in error
+    assert len({one.host for one in (environment(), pyxis, *images)}) == 5
+    assert slurm.parameters(SlurmSchema(), "job", timed=True)["exclusive"]  # timed cells share no node
+    assert "exclusive" not in slurm.parameters(SlurmSchema(), "job", timed=False)
+    assert "exclusive" not in slurm.parameters(SlurmSchema(exclusive=False), "job", timed=True)
 
 
 def programs(folder, monkeypatch, **texts):
@@ -337,17 +262,10 @@ def programs(folder, monkeypatch, **texts):
 
 
 def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, monkeypatch):
-    rows = (
-        "1|1|OUT_OF_MEMORY|n1|OutOfMemory|a\n2|2|DEADLINE|n2|None|b\n"
-        "3|3|RUNNING|n1|None|c\n4|4|BOOT_FAIL|n3|None|d"
-    )
-    older = "5|5|CANCELLED by 7|n1|e"
-    programs(
-        tmp_path / "bin",
-        monkeypatch,
-        squeue=f"cat <<END\n{rows}\nEND",
-        sacct=f"cat <<END\n{older}\nEND",
-    )
+    rows = "1|1|OUT_OF_MEMORY|n1|OutOfMemory|a\n2|2|DEADLINE|n2|None|b\n"
+    rows += "3|3|RUNNING|n1|None|c\n4|4|BOOT_FAIL|n3|None|d"
+    older = "cat <<END\n5|5|CANCELLED by 7|n1|e\nEND"
+    programs(tmp_path / "bin", monkeypatch, squeue=f"cat <<END\n{rows}\nEND", sacct=older)
     found = SlurmQueue(SlurmSchema()).ends(dict.fromkeys("abcdef", ""))
     assert found == {
         "a": JobEnd(Status.OUT_OF_MEMORY, "1 exceeded Slurm's memory limit (executor.memory_GB)"),
@@ -360,27 +278,20 @@ def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, 
 
 def test_tasks_of_an_array_are_jobs_of_their_own(tmp_path, monkeypatch):
     """Slurm lists tasks that have not begun on one line, with the id of the last one to begin."""
-    rows = (
-        "7_0|8|RUNNING|n1|None|a\n7_1|9|PREEMPTED|n2|None|a\n"
-        "7_[2-3,5-9:2%2]|7|PENDING||JobArrayTaskLimit|a\n20_[0-1]|20|PENDING||PartitionNodeLimit|b"
-    )
-    programs(
-        tmp_path / "bin",
-        monkeypatch,
-        squeue=f"cat <<END\n{rows}\nEND",
-        sacct="cat <<END\n30_[0-4]|30|CANCELLED by 7|None assigned|c\n40_1|43|NODE_FAIL|n3|d\nEND",
-        scancel=f'echo "$@" >{tmp_path}/cancelled',
-    )
+    rows = "7_0|8|RUNNING|n1|None|a\n7_1|9|PREEMPTED|n2|None|a\n"
+    rows += "7_[2-3,5-9:2%2]|7|PENDING||JobArrayTaskLimit|a\n20_[0-1]|20|PENDING||PartitionNodeLimit|b"
+    older = "30_[0-4]|30|CANCELLED by 7|None assigned|c\n40_1|43|NODE_FAIL|n3|d"
+    texts = {"squeue": f"cat <<END\n{rows}\nEND", "sacct": f"cat <<END\n{older}\nEND"}
+    programs(tmp_path / "bin", monkeypatch, **texts, scancel=f'echo "$@" >{tmp_path}/cancelled')
     queue = SlurmQueue(SlurmSchema())
     waiting = {"a.2": "", "a.3": "", "a.5": "", "a.7": "", "a.9": ""}
     ended = {"a.1": "9", "b.1": "", "c.4": "", "d.1": "43"}
     unknown = {"a.1": "another", "a.4": "", "a.6": "", "a.10": "", "c.5": "", "a": ""}
     assert queue.ends({"a.0": "8", **waiting}) == dict.fromkeys(["a.0", *waiting])
+    never = "20_1 cannot start: Slurm's reason is PartitionNodeLimit"
     assert queue.ends(ended) == {
         "a.1": JobEnd(Status.UNAVAILABLE, "7_1 was preempted"),
-        "b.1": JobEnd(
-            Status.UNAVAILABLE, "20_1 cannot start: Slurm's reason is PartitionNodeLimit", never=True
-        ),
+        "b.1": JobEnd(Status.UNAVAILABLE, never, never=True),
         "c.4": JobEnd(Status.UNAVAILABLE, "30_4 was cancelled"),
         "d.1": JobEnd(Status.UNAVAILABLE, "40_1 ended when a node of n3 failed"),
     }
@@ -389,27 +300,14 @@ def test_tasks_of_an_array_are_jobs_of_their_own(tmp_path, monkeypatch):
     assert (tmp_path / "cancelled").read_text() == "7_0 7_7\n"
 
 
-def command(executor, out):
-    """Return how the command ends, and the last line that it prints as an error."""
-    words = ["suite=interconnect_formula", "workloads=[gemma_12b]", "only=[baseline]", f"out={out}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", *words, *executor], cwd=ROOT, capture_output=True, text=True
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr.splitlines()[-1]
-
-
-def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch):
+def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch, capsys):
     pytest.importorskip("submitit", reason="needs the extra slurm")
     programs(tmp_path / "bin", monkeypatch)
-    status, error = command(["executor=slurm"], tmp_path / "out")
-    assert status == 2
-    assert error == "harness: executor=slurm: no sbatch here; run this on a login node of the cluster"
+    words = ["suite=interconnect_formula", "workloads=[gemma_12b]", "only=[baseline]", "executor=slurm"]
+    assert main([*words, f"out={tmp_path / 'out'}"]) == 2
+    said = "harness: executor=slurm: no sbatch here; run this on a login node of the cluster"
+    assert capsys.readouterr().err.splitlines()[-1] == said
     assert not list((tmp_path / "out" / JOBS).glob("*/"))
-
-
-def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ExecutorError, match="submitit is not installed; the extra `slurm` has it"):
-        sweep(tmp_path, [group(cell("nothing"))], SlurmQueue(SlurmSchema()))
-    assert not (tmp_path / JOBS).exists()
+        sweep(tmp_path / "out", [group(cell("nothing"))], SlurmQueue(SlurmSchema()))

@@ -1,22 +1,16 @@
 """Sweeps on Ray, started by the sweep or with two nodes on the loopback address; one record per cell."""
 
-import ctypes
 import os
 import random
-import re
 import secrets
 import signal
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from test_jobs import command
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
-from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JOBS
@@ -25,101 +19,32 @@ from harness.sweep.store import read_records
 pytest.importorskip("ray", reason="needs the extra ray")
 pytestmark = pytest.mark.usefixtures("toy_suites")
 ALONE = {"exclusive": True}
-
-
 NODE = {"num_cpus": 2, "node_ip_address": LOOPBACK, "object_store_memory": 100 << 20}
-CLONE_NEWNS = 0x20000
 
 
 @pytest.fixture
-def first_node(monkeypatch):
-    """Yield what starts a Ray of one node with these arguments, to which others can be added."""
+def cluster(monkeypatch):
+    """Yield a Ray of two nodes."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv(TOKEN, os.environ.get(TOKEN) or secrets.token_hex(32))
     monkeypatch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
     monkeypatch.setenv(ONE_MACHINE, "0")  # listen on the loopback address alone
     monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
-    monkeypatch.setattr("ray._private.utils.set_sigterm_handler", id)  # add_blind_node's thread may set none
-    started = []
-
-    def start(**arguments):
-        head = {**NODE, "include_dashboard": False, **arguments}
-        started.append(Cluster(initialize_head=True, head_node_args=head))
-        return started[0]
-
-    yield start
-    for one in started:
-        one.shutdown()
-
-
-@pytest.fixture
-def cluster(first_node):
-    """Return a Ray of two nodes."""
-    two = first_node()
+    two = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     two.second = two.add_node(**NODE)
-    return two
-
-
-def add_blind_node(cluster, folder):
-    """Add a node whose processes see another file system in the folder's place."""
-
-    def work():  # in a thread, of which alone this changes the file systems, and of what it starts
-        if ctypes.CDLL(None).unshare(CLONE_NEWNS):
-            return False
-        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-        subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True)
-        cluster.add_node(**NODE)
-        return True
-
-    folder.mkdir()
-    cluster.thread = ThreadPoolExecutor(1)  # which lives as long as the cluster: the node ends with it
-    if os.geteuid() or not cluster.thread.submit(work).result():
-        pytest.skip("only root can give a process another file system")
-
-
-def workers_of_jobs():
-    """Return the workers of Ray that have a job."""
-    found = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
-    return [words for words in found if "JobActor" in "".join(words)]
+    yield two
+    two.shutdown()
 
 
 def test_cells_on_a_ray_of_this_machine_end_as_without_it(tmp_path):
-    acts = ("nothing", "raise_error", "kill_itself", "be_wrong", "unavailable_here")
-    groups = [group(*(cell(act) for act in acts[:3])), group(*(cell(act) for act in acts[3:]))]
-    one = Sweep("ray", tmp_path, groups, {})
+    acts = {"nothing": "ok", "raise_error": "crashed", "kill_itself": "crashed", "be_wrong": "wrong_result"}
+    acts["unavailable_here"] = "unavailable"
+    cells = [cell(act) for act in acts]
+    one = Sweep("ray", tmp_path, [group(*cells[:3]), group(*cells[3:])], {})
     assert one.end()[0] == 0, one.log.read_text()
-    assert {name: status for name, (status, _) in ends(tmp_path).items()} == {
-        "nothing": "ok",
-        "raise_error": "crashed",
-        "kill_itself": "crashed",
-        "be_wrong": "wrong_result",
-        "unavailable_here": "unavailable",
-    }
+    assert {name: status for name, (status, _) in ends(tmp_path).items()} == acts
     assert not list((tmp_path / "out" / JOBS).glob("*/"))
-
-
-def test_a_search_over_models_clusters_and_layouts_runs_on_ray_as_here(tmp_path):
-    """Suite layouts, whose cells answer `harness.advise`: two models, two clusters, every layout."""
-    words = ["suite=layouts", "workloads=[llama_8b_8,more]", "suite.workloads.llama_8b_8.seconds=true"]
-    fields = "gpus: 32, seq_len: 4096, global_batch_size: 64, search: true, seconds: true"
-    model = "${suite.workloads.llama_70b_128.hf_config}"
-    words.append(f"+suite.workloads.more={{hf_config: {model}, {fields}}}")
-    found = {}
-    for executor in ("local", "ray"):
-        out = tmp_path / executor
-        done = subprocess.run(
-            [sys.executable, "-m", "harness", *words, f"executor={executor}", f"out={out}"],
-            cwd=ROOT, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        found[executor] = {
-            one.cell.workload: [(m.metric, m.method, list(m.samples)) for m in one.measurements]
-            for one in read_records(out)
-        }
-    assert set(found["ray"]) == {"llama_8b_8", "more"}
-    assert found["ray"] == found["local"]
-    assert all(len(values) > 50 for values in found["ray"].values())
 
 
 WORKER_DIED, NODE_LOST = "its job ended when its Ray worker died", "its job ended when its Ray node was lost"
@@ -194,32 +119,6 @@ def test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_res
     assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
     assert all(begun(tmp_path)[name] >= 2 for name in killed)
     assert len(lines(tmp_path, "end")) == 3
-
-
-def test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2(first_node, tmp_path):
-    out = tmp_path / "out"
-    cluster = first_node(num_cpus=0)
-    add_blind_node(cluster, out)
-    status, error = command(["executor=ray", f"executor.address={cluster.address}"], out)
-    assert status == 2
-    assert re.fullmatch(
-        r"harness: executor=ray: its job failed before it began: FileNotFoundError: \S+ does not see /\S+; "
-        "expected nodes that share the folder out= and this installation",
-        error,
-    )
-    wait_for(lambda: not workers_of_jobs())
-    assert not list((out / JOBS).glob("*/"))
-
-
-def test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep(first_node, tmp_path):
-    cluster = first_node()
-    add_blind_node(cluster, tmp_path / "out")
-    groups, settings = [group(one) for one in gated(tmp_path, 2)], {"address": cluster.address, **ALONE}
-    status, printed = Sweep("ray", tmp_path, groups, settings).end()
-    assert status != 0
-    assert "its job failed before it began: FileNotFoundError: " in printed.splitlines()[-1]
-    wait_for(lambda: not workers_of_jobs())
-    assert not list((tmp_path / "out" / JOBS).glob("*/"))
 
 
 def test_what_ray_cannot_give_is_one_line(tmp_path, monkeypatch):

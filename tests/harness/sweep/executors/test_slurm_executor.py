@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 from launched import SMALL
-from slurm_cluster import ARRAY, SlurmCluster, why_not
+from slurm_cluster import SlurmCluster, why_not
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.schema import SlurmSchema
 from harness.records import Origin, measurement
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JOBS
-from harness.sweep.executors.slurm import parameters
 from harness.sweep.store import read_records
 
 pytest.importorskip("submitit", reason="needs the extra slurm")
@@ -62,44 +60,22 @@ def folders_of_jobs(folder):
 
 
 def test_cells_over_two_nodes_end_as_on_this_machine(tmp_path):
-    acts = ("nothing", "raise_error", "kill_itself", "be_wrong", "unavailable_here")
+    acts = {"nothing": "ok", "raise_error": "crashed", "kill_itself": "crashed", "be_wrong": "wrong_result"}
+    acts["unavailable_here"] = "unavailable"
     cells = [cell(act) for act in acts]
     meeting = gated(tmp_path, 2)
     (tmp_path / "gate").touch()
     groups = [group(*cells[:3]), group(*cells[3:]), *map(group, meeting)]
     records = sweep("slurm", tmp_path / "out", groups, SHARED)
     statuses = {record.cell.workload: record.status for record in records.values()}
-    assert statuses == {
-        "nothing": "ok",
-        "raise_error": "crashed",
-        "kill_itself": "crashed",
-        "be_wrong": "wrong_result",
-        "unavailable_here": "unavailable",
-        "gated0": "ok",
-        "gated1": "ok",
-    }
-    assert "killed by SIGKILL; last printed:\nlast words" in records[cells[2].id].reason
-    assert set(begun(tmp_path).values()) == {1}
-    assert not folders_of_jobs(tmp_path)
-
-
-def test_a_record_has_the_environment_of_its_own_node(tmp_path):
-    one = cell("nothing")
-    record = sweep("slurm", tmp_path / "out", [group(one)], {})[one.id]
-    kept = (tmp_path / "out" / f"environment-{record.environment}.json").read_text()
+    assert statuses == {**acts, "gated0": "ok", "gated1": "ok"}
+    killed = records[cells[2].id]
+    assert "killed by SIGKILL; last printed:\nlast words" in killed.reason
+    kept = (tmp_path / "out" / f"environment-{killed.environment}.json").read_text()  # of its own node
     assert '"cpu": ""' not in kept
     assert '"ranks": "slurm: 1 x 1"' in kept
-
-
-def test_exclusive_jobs_do_not_share_a_node_and_those_of_timed_cells_are(tmp_path):
-    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 2)], {**SHARED, **ALONE})
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    (tmp_path / "gate").touch()
-    assert one.end() == (0, "")
-    assert {record.conditions["node"] for record in read_records(tmp_path / "out")} == {"n1", "n2"}
-    assert parameters(SlurmSchema(), "job", timed=True)["exclusive"]
-    assert "exclusive" not in parameters(SlurmSchema(), "job", timed=False)
-    assert "exclusive" not in parameters(SlurmSchema(exclusive=False), "job", timed=True)
+    assert set(begun(tmp_path).values()) == {1}
+    assert not folders_of_jobs(tmp_path)
 
 
 def jobs_by_node(cluster):
@@ -156,21 +132,6 @@ def test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again(clust
     assert begun(tmp_path) == {"gated0": 2, "gated1": 1}
 
 
-def test_cancelled_and_preempted_jobs_are_named(cluster, tmp_path):
-    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 2)], ALONE)
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    on = jobs_by_node(cluster)
-    cluster.call("scancel", on["n1"])
-    wait_for(lambda: "n1" not in jobs_by_node(cluster))
-    urgent = ["--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true"]
-    cluster.call("sbatch", *urgent)
-    assert one.end()[0] == 0
-    assert set(ends(tmp_path).values()) == {
-        ("unavailable", f"its job {on['n1']} was cancelled"),
-        ("unavailable", f"its job {on['n2']} was preempted"),
-    }
-
-
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
     """A node, a job and the submitter, in random order at random instants."""
     seed = secrets.randbits(32)
@@ -219,12 +180,8 @@ def test_srun_starts_the_ranks_of_a_cell_on_two_nodes(cluster, tmp_path):
     records = {one.cell.optimization: one for one in read_records(tmp_path)}
     found = records["baseline"]
     assert (found.status, found.reason) == ("ok", "")
-    assert {name: found.conditions[name] for name in ("nodes", "ranks_per_node", "backend", "network")} == {
-        "nodes": "2",
-        "ranks_per_node": "1",
-        "backend": "gloo",
-        "network": "loopback",
-    }
+    stated = {"nodes": "2", "ranks_per_node": "1", "backend": "gloo", "network": "loopback"}
+    assert found.conditions.items() >= stated.items()
     time = measurement(found, "time", "packets")
     assert time.origin == Origin.MEASURED
     assert all(sample > 0 for sample in time.samples)
@@ -271,23 +228,6 @@ def arrays(cluster):
     return {title.partition("_")[0] for title in cluster.queue()}
 
 
-def test_an_array_is_as_large_as_the_cluster_allows_and_runs_as_many_jobs_at_once_as_asked(cluster, tmp_path):
-    """Without accounting, Slurm forgets a job of an array that is cancelled before it begins."""
-    groups = [group(one) for one in gated(tmp_path, ARRAY + 1)]
-    settings = {**SHARED, "array_parallelism": 1}
-    one = Sweep("slurm", tmp_path, groups, settings, workers=ARRAY + 1)
-    held = ["squeue", "--noheader", "--array", "--states=PD", "--format=%i %r"]
-    one.wait_for(lambda: cluster.call(*held).count("JobArrayTaskLimit") == ARRAY - 1)
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    assert len(arrays(cluster)) == 2
-    cluster.call("scancel", cluster.call(*held).split()[0])
-    (tmp_path / "gate").touch()
-    assert one.end()[0] == 0
-    found = sorted(ends(tmp_path).values())
-    assert found == [("ok", "")] * ARRAY + [("unavailable", "its job is not known to slurm any more")]
-    assert sorted(begun(tmp_path).values()) == [1] * ARRAY
-
-
 def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):
     settings = {**SHARED, "array_parallelism": 2}
     one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], settings, workers=3)
@@ -314,9 +254,7 @@ def test_another_limit_does_not_take_over_the_jobs(tmp_path):
     ("settings", "said"),
     [
         ({"partition": "none"}, "executor=slurm: .*[Ii]nvalid partition"),
-        ({"constraint": "absent"}, "executor=slurm: .*[Ii]nvalid feature"),
         ({"nodes": 3}, "executor=slurm: its job .* cannot start: Slurm's reason is PartitionNodeLimit"),
-        ({"time_limit_min": 90}, "executor=slurm: .*PartitionTimeLimit"),
         ({"python": "no_such_program"}, "executor=slurm: its job .* no_such_program"),
         ({"setup": ["mkdir /run/gone", "exit 3"]}, "executor=slurm: its job .* before it began"),
     ],
@@ -327,29 +265,3 @@ def test_what_the_cluster_refuses_is_one_line_and_leaves_no_job(cluster, tmp_pat
     assert "\n" not in str(raised.value)
     assert cluster.queue() == []
     assert not folders_of_jobs(tmp_path)
-
-
-@pytest.mark.parametrize("seen_by", ["no node", "n1"])
-def test_a_folder_that_nodes_do_not_see_is_named(cluster, tmp_path, seen_by):
-    """Another file system lies over the folder in the job: of any, or of that on n2 once the other runs."""
-    out, log = tmp_path / "out", tmp_path / "log"
-    hide = f"mount -t tmpfs none {out}"
-    if seen_by == "n1":
-        hide = f"if [ $SLURMD_NODENAME = n2 ]; then until [ -s {log} ]; do sleep 0.1; done; {hide}; fi"
-    settings = {"python": f"unshare --mount bash -c '{hide}; {sys.executable} \"$@\"' bash", **ALONE}
-    said = r"before it began: \S+ does not see /.*; expected nodes that share"
-    with pytest.raises(ExecutorError, match=said):
-        sweep("slurm", out, [group(one) for one in gated(tmp_path, 2)], settings)
-    assert len(begun(tmp_path)) == (1 if seen_by == "n1" else 0)
-    assert cluster.queue() == []
-    assert not folders_of_jobs(tmp_path)
-
-
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path, monkeypatch):
-    conf = (Path(os.environ["SLURM_CONF"])).read_text()
-    lines = ["SlurmctldPort=1" if line.startswith("SlurmctldPort=") else line for line in conf.splitlines()]
-    (tmp_path / "slurm.conf").write_text("\n".join([*lines, "MessageTimeout=2", ""]))
-    with monkeypatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-        with pytest.raises(ExecutorError, match="executor=slurm: the cluster cannot be reached: "):
-            sweep("slurm", tmp_path / "out", [group(cell("nothing"))], {})

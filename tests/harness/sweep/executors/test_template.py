@@ -1,17 +1,15 @@
 """Children forked from a template: like those that are started by themselves, and as surely ended."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 
-import psutil
 import pytest
 from places import SUPPORT
-from toy.sweep import PACKAGE, cell, environ, group, sweep
+from toy.jobs_sweep import is_running, wait_for
+from toy.sweep import PACKAGE, cell, group, marked, start, sweep
 
 from harness.records import STATUS_UNKNOWN, Group, Limits, Sampling, measurement
 from harness.sweep.executors import CellFinished, CellStarted, local, template
@@ -20,27 +18,10 @@ pytestmark = pytest.mark.usefixtures("toy_suites")
 
 SWEEP = SUPPORT / "toy" / "sweep.py"
 BUDGET_B = 200_000_000
-ACTS = {
-    "nothing": 0.0,
-    "raise_error": 0.0,
-    "unavailable_here": 0.0,
-    "be_wrong": 0.0,
-    "leave": 0.0,
-    "leave_at_once": 3.0,
-    "abort": 0.0,
-    "segfault": 0.0,
-    "kill_itself": 0.0,
-    "flood_and_abort": 0.0,
-    "close_everything": 0.0,
-    "take_memory": 3e8,
-    "throw_bad_alloc": 1e9,
-    "fork": 0.0,
-    "leave_child": 0.0,
-    "leave_daemon": 0.0,
-    "leave_files": 0.0,
-    "look_around": 0.0,
-    "write_nonsense_among_events": 0.0,
-}
+ACTS = ["nothing", "raise_error", "unavailable_here", "be_wrong", "leave", "leave_at_once", "abort"]
+ACTS += ["segfault", "kill_itself", "flood_and_abort", "close_everything", "take_memory", "throw_bad_alloc"]
+ACTS += ["fork", "leave_child", "leave_daemon", "leave_files", "look_around", "write_nonsense_among_events"]
+AMOUNTS = {"leave_at_once": 3.0, "take_memory": 3e8, "throw_bad_alloc": 1e9}
 
 
 @pytest.fixture
@@ -51,12 +32,6 @@ def log(tmp_path, monkeypatch):
     return file
 
 
-@pytest.fixture
-def by_themselves(monkeypatch):
-    """Start every child by itself, as on a host with a GPU."""
-    monkeypatch.setattr(local, "GPUS", ("/dev/null",))
-
-
 def counted(act="look", repeat=0):
     return cell(act, suite="counted", repeat=repeat)
 
@@ -65,36 +40,10 @@ def value(record, metric):
     return measurement(record, metric).samples[0]
 
 
-def alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def marked(folder):
-    """Return the numbers of the processes that a sweep into `folder` started."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TMPDIR", "").startswith(str(folder.resolve())) and alive(process.pid):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait_until(condition):
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 def events(folder):
     """Return what one child after another reports of ACTS, without times and what was printed."""
     found = []
-    groups = [group(cell(act, amount=amount)) for act, amount in ACTS.items()]
+    groups = [group(cell(act, amount=AMOUNTS.get(act, 0.0))) for act in ACTS]
     for event in local.create(folder).run(groups, Limits(20.0, BUDGET_B), several=True):
         if isinstance(event, CellStarted):
             event = event._replace(at="")
@@ -125,15 +74,6 @@ def test_a_forked_child_is_like_one_started_by_itself(tmp_path, log):
     assert seen[1:] == seen[:1] * 3
 
 
-def test_torch_meets_a_memory_limit_in_a_forked_child_too(tmp_path):
-    within, beyond = (cell(module="torch_memory", size_B=size_B) for size_B in (300_000_000, 500_000_000))
-    groups = [group(one) for one in (cell("nothing"), within, beyond)]
-    records = sweep(tmp_path, groups, Limits(60.0, 2 * BUDGET_B))
-    assert records[within.id].status == "ok", records[within.id].reason
-    assert records[beyond.id].status == "out_of_memory"
-    assert f"its limit is {2 * BUDGET_B} B" in records[beyond.id].reason
-
-
 def test_private_memory_is_counted_and_limited_from_what_a_fork_inherits():
     """In a process of its own, whose memory no other test changes."""
     code = """
@@ -157,12 +97,21 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 7)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_of_several_all_are_forked_and_their_suite_is_imported_once(tmp_path, log, workers):
-    cells = [counted(repeat=repeat) for repeat in range(3)]
-    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=workers)
-    assert [value(records[one.id], "forked") for one in cells] == [1.0, 1.0, 1.0]
-    assert log.read_text().split() == ["import", "preload"]
+def test_of_several_all_are_forked_from_one_import_and_their_exit_handlers_run(tmp_path, log):
+    cells = [*(counted(repeat=repeat) for repeat in range(3)), counted("run_at_exit")]
+    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=2)
+    assert [value(records[one.id], "forked") for one in cells[:3]] == [1.0, 1.0, 1.0]
+    assert sorted(log.read_text().splitlines()) == ["exit handler", "import", "preload"]
+
+
+def test_interleaved_groups_and_all_on_a_host_with_a_gpu_are_started_by_themselves(tmp_path, monkeypatch):
+    executor = local.create(tmp_path)
+    alone = group(cell())
+    together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
+    assert [executor.forks(one) for one in (alone, together)] == [True, False]
+    monkeypatch.setattr(local, "GPUS", ("/dev/null",))
+    assert not executor.forks(alone)
+    assert executor._template(alone, Limits(20.0), alone=True, several=True) is None
 
 
 def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, monkeypatch):
@@ -172,29 +121,6 @@ def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, mo
     assert {record.status for record in records.values()} == {"crashed"}
     assert all(r.reason.startswith("ValueError: cannot be imported (") for r in records.values())
     assert log.read_text().split() == ["import"] * 4  # the template is tried once
-
-
-def test_imports_are_waited_for_no_longer_than_a_cell_may_take(tmp_path, log, monkeypatch):
-    monkeypatch.setenv("TOY_IMPORT_S", "60")
-    cells = [counted(repeat=repeat) for repeat in range(2)]
-    began_s = time.monotonic()
-    records = sweep(tmp_path / "out", [group(one) for one in cells], Limits(2.0), workers=2)
-    assert time.monotonic() - began_s < 20
-    assert [records[one.id].status for one in cells] == ["timed_out"] * 2
-
-
-def test_on_a_host_with_a_gpu_each_child_is_started_by_itself(tmp_path, log, by_themselves):
-    cells = [counted(repeat=repeat) for repeat in range(2)]
-    records = sweep(tmp_path / "out", [group(one) for one in cells])
-    assert [value(records[one.id], "forked") for one in cells] == [0.0, 0.0]
-
-
-def test_interleaved_groups_are_started_by_themselves(tmp_path):
-    executor = local.create(tmp_path)
-    together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
-    assert [executor._template(together, Limits(20.0), alone=True, several=True) for _ in range(3)] == [
-        None
-    ] * 3
 
 
 def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):
@@ -212,18 +138,13 @@ def test_what_a_forked_child_forks_is_killed_with_it_in_any_session(tmp_path, lo
     cells = [counted(), counted("leave_forked_daemon"), counted(repeat=1)]
     with closing(executor.run([group(one) for one in cells], Limits(20.0), several=True)) as events:
         next(event for event in events if event[0] == cells[2].id)
-        assert not alive(int(log.read_text().split()[-1]))
+        assert not is_running(int(log.read_text().split()[-1]))
     assert marked(tmp_path) == []
 
 
 def test_where_the_template_is_killed_its_child_goes_on_and_the_next_has_a_new_one(tmp_path, log):
-    cells = [
-        counted(),
-        counted("end_parent"),
-        counted(repeat=1),
-        counted("end_parent_and_leave"),
-        counted(repeat=2),
-    ]
+    cells = [counted(), counted("end_parent"), counted(repeat=1), counted("end_parent_and_leave")]
+    cells.append(counted(repeat=2))
     records = sweep(tmp_path / "out", [group(one) for one in cells])
     assert [records[one.id].status for one in cells] == ["ok", "ok", "ok", "crashed", "ok"]
     assert records[cells[3].id].reason == STATUS_UNKNOWN
@@ -242,10 +163,9 @@ def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch)
                 os.kill(executor._templates["toy_suites.counted.suite"]._process.pid, signal.SIGSTOP)
             yield group(counted(repeat=repeat))
 
-    readings = [
-        getattr(event, "reading", ("",)) for event in executor.run(groups(), Limits(20.0), several=True)
-    ]
-    forked = [reading.value for reading in readings if reading[0] == "forked"]
+    events = executor.run(groups(), Limits(20.0), several=True)
+    readings = [event.reading for event in events if hasattr(event, "reading")]
+    forked = [reading.value for reading in readings if reading.metric == "forked"]
     assert forked == [1.0, 1.0, 0.0, 1.0]
 
 
@@ -264,33 +184,24 @@ def test_a_signal_during_a_fork_ends_the_template_and_its_child(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         list(local.create(tmp_path / "out").run(groups, Limits(20.0), several=True))
     assert answers[1]._lifeline < 0
-    wait_until(lambda: marked(tmp_path / "out") == [])
-
-
-def test_exit_handlers_run_and_then_the_group_ends(tmp_path, log):
-    cells = [counted(), counted("run_at_exit")]
-    sweep(tmp_path / "out", [group(one) for one in cells])
-    assert log.read_text().split("\n")[-2] == "exit handler"
+    wait_for(lambda: marked(tmp_path / "out") == [])
 
 
 def test_nothing_outlives_a_sweep_that_is_killed(tmp_path):
-    groups = [[cell("nothing")], [cell("leave_child_and_hang")]]
-    command = [sys.executable, str(SWEEP), str(tmp_path), json.dumps({"groups": groups})]
-    parent = subprocess.Popen(command, env=environ())
-    wait_until(lambda: len(marked(tmp_path)) == 3)  # the template, its child, and what that started
+    parent = start(tmp_path, [[cell("nothing")], [cell("leave_child_and_hang")]])
+    wait_for(lambda: len(marked(tmp_path)) == 3)  # the template, its child, and what that started
     parent.kill()
     parent.wait(10)
-    wait_until(lambda: marked(tmp_path) == [])
+    wait_for(lambda: marked(tmp_path) == [])
 
 
 def test_the_next_sweep_clears_a_forked_daemon_that_a_killed_one_left(tmp_path, log):
     groups = [[counted()], [counted("leave_forked_daemon"), cell("hang")]]
-    command = [sys.executable, str(SWEEP), str(tmp_path / "out"), json.dumps({"groups": groups})]
-    parent = subprocess.Popen(command, env={**environ(), "TOY_LOG": str(log)})
-    wait_until(lambda: log.exists() and log.read_text().strip()[-1:].isdigit())  # the daemon has its session
-    wait_until(lambda: len(marked(tmp_path / "out")) == 3)  # the template, its child, the daemon
+    parent = start(tmp_path / "out", groups, TOY_LOG=str(log))
+    wait_for(lambda: log.exists() and log.read_text().strip()[-1:].isdigit())  # the daemon has its session
+    wait_for(lambda: len(marked(tmp_path / "out")) == 3)  # the template, its child, the daemon
     parent.kill()
     parent.wait(10)
-    wait_until(lambda: len(marked(tmp_path / "out")) == 1)
+    wait_for(lambda: len(marked(tmp_path / "out")) == 1)
     sweep(tmp_path / "out", [group(cell("nothing"))])
     assert marked(tmp_path / "out") == []

@@ -24,10 +24,26 @@ def together(*cells):
     return Group(cells, PACKAGE, SAMPLING)
 
 
-def test_the_samples_of_two_variants_pair_by_round(tmp_path):
-    base, fast, untimed = variant("baseline"), variant("fast", time_s=0.5), variant("untimed", act="untimed")
-    records = sweep(tmp_path, [together(base, fast, untimed)])
-    assert {(r.status, r.reason) for r in records.values()} == {("ok", "")}
+FAULTS = {
+    "wrong": ("wrong_result", "output: off by 1"),
+    "absent": ("unavailable", "has no such operation"),
+    "fills in prepare": ("out_of_memory", "too much"),
+    "raise": ("crashed", "broke in a turn"),
+    "die": ("crashed", "SIGKILL"),
+    "breaks in close": ("crashed", "close failed"),
+}
+
+
+def test_the_samples_of_variants_pair_by_round_and_a_fault_is_its_cells_own(tmp_path):
+    """A group that was cut short is run again in full, without what has ended."""
+    base, fast = variant("baseline"), variant("fast", time_s=0.5)
+    untimed = variant("untimed", act="untimed")
+    faults = {act: variant(f"bad {act}", act=act, at=10) for act in FAULTS}
+    records = sweep(tmp_path, [together(base, fast, untimed, *faults.values())])
+    assert {(records[c.id].status, records[c.id].reason) for c in (base, fast, untimed)} == {("ok", "")}
+    for act, (status, reason) in FAULTS.items():
+        assert (act, records[faults[act].id].status) == (act, status)
+        assert reason in records[faults[act].id].reason
     ours, theirs = (measurement(records[c.id], "time").samples for c in (fast, base))
     assert len(ours) == len(theirs) >= 5
     assert all(0.497 < a / b < 0.503 for a, b in zip(ours, theirs, strict=True))
@@ -39,18 +55,22 @@ def test_the_samples_of_two_variants_pair_by_round(tmp_path):
     assert measurement(records[untimed.id], "time") is None
     assert measurement(records[untimed.id], "flops").samples == (7.0,)
     assert records[base.id].conditions == {"device": "toy"}
-
-
-def test_a_cell_that_is_not_timed_ends_before_the_rounds_begin(tmp_path):
-    """So that a sweep killed in a later cell keeps it: the other one dies at once."""
-    untimed, bad = variant("untimed", act="untimed"), variant("bad", act="die", at=0)
-    records = sweep(tmp_path, [together(untimed, bad)])
-    assert {c.optimization: records[c.id].status for c in (untimed, bad)} == {
-        "untimed": "ok",
-        "bad": "crashed",
-    }
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
-    assert '"untimed"' in lines[0]
+    assert '"untimed"' in lines[0]  # it ends before the rounds begin: a sweep killed later keeps it
+    here = describe().digest
+    group = together(base, fast, faults["wrong"])
+    assert pending([group], records, LIMITS, here) == []
+    (again,) = pending([group], {one: r for one, r in records.items() if one != fast.id}, LIMITS, here)
+    assert again.cells == (base, fast)
+
+
+def test_a_turn_past_its_limit_ends_its_cell_alone(tmp_path):
+    base, bad, good = variant("baseline"), variant("bad", act="hang", at=10), variant("good", time_s=2.0)
+    records = sweep(tmp_path, [together(base, bad, good)], Limits(5.0))
+    assert records[bad.id].status == "timed_out"
+    assert "over its limit of 5 s" in records[bad.id].reason
+    times = [measurement(records[c.id], "time").samples for c in (base, good)]
+    assert len(times[0]) == len(times[1]) >= 5
 
 
 @pytest.mark.parametrize(("act", "kept"), [("fills a process of its own", True), ("fills in prepare", False)])
@@ -63,58 +83,19 @@ def test_others_go_on_where_what_failed_is_a_process_of_the_cells_own(tmp_path, 
     assert (len(processes) == 1) is kept
 
 
-FAULTS = {
-    "wrong": ("wrong_result", "output: off by 1"),
-    "absent": ("unavailable", "has no such operation"),
-    "fills in prepare": ("out_of_memory", "too much"),
-    "raise": ("crashed", "broke in a turn"),
-    "die": ("crashed", "SIGKILL"),
-    "hang": ("timed_out", "over its limit of 8 s"),
-    "breaks in close": ("crashed", "close failed"),
-}
-
-
-@pytest.mark.parametrize("act", FAULTS)
-def test_a_fault_is_its_cells_own_and_the_others_are_still_paired(tmp_path, act):
-    base, bad, good = variant("baseline"), variant("bad", act=act, at=10), variant("good", time_s=2.0)
-    records = sweep(tmp_path, [together(base, bad, good)], Limits(8.0 if act == "hang" else 60.0))
-    status, reason = FAULTS[act]
-    assert records[bad.id].status == status
-    assert reason in records[bad.id].reason
-    assert records[base.id].status == records[good.id].status == "ok"
-    times = [measurement(records[c.id], "time").samples for c in (base, good)]
-    assert len(times[0]) == len(times[1]) >= 5
-
-
-def test_a_group_that_was_cut_short_is_run_again_in_full(tmp_path):
-    cells = [variant("baseline"), variant("fast", time_s=0.5), variant("wrong", act="wrong")]
-    records = sweep(tmp_path, [together(*cells)])
-    environment = describe()
-    left = {one: r for one, r in records.items() if one != cells[1].id}
-    (again,) = pending([together(*cells)], left, LIMITS, environment.digest)
-    assert [c.id for c in again.cells] == [cells[0].id, cells[1].id]
-    assert pending([together(*cells)], records, LIMITS, environment.digest) == []
-
-
 def test_larger_shapes_than_one_that_did_not_fit_are_named_and_not_tried(tmp_path):
     groups = []
-    for size in (1, 4, 8):
-        for repeat in (0, 1):
-            variants = [
-                variant(name, repeat, {"size": size, "fits": fits})
-                for name, fits in (("baseline", 9), ("big", 3))
-            ]
-            groups.append(together(*(c._replace(id=f"{c.id}-{size}", workload=f"w{size}") for c in variants)))
-    seen = []
+    for size, repeat in ((1, 0), (4, 0), (4, 1), (8, 0)):
+        cells = [variant("baseline", repeat, {"size": size})]
+        cells.append(variant("big", repeat, {"size": size, "fits": 3}))
+        groups.append(together(*(one._replace(workload=f"w{size}") for one in cells)))
     with Store(tmp_path) as store:
-        run(groups, store, create(tmp_path), LIMITS, describe(), seen.append, ["size"])
+        run(groups, store, create(tmp_path), LIMITS, describe(), size_fields=["size"])
         records = list(store.records.values())
-    said = {(r.cell.workload, r.cell.optimization, r.cell.repeat): (r.status, r.reason) for r in records}
-    assert len(said) == 12
-    assert all(status == "ok" for (_, name, _), (status, _) in said.items() if name == "baseline")
-    assert said["w1", "big", 0][0] == "ok"
-    assert "4 does not fit" in said["w4", "big", 0][1]
-    assert said["w4", "big", 1] == ("out_of_memory", "not tried again: big ran out of memory on w4")
-    assert said["w8", "big", 0] == (
-        "out_of_memory", "not tried: big ran out of memory on w4, which is no larger (size 4)",
-    )  # fmt: skip
+    assert [one.status for one in records if one.cell.optimization == "baseline"] == ["ok"] * 4
+    of_1, of_4, again, of_8 = (one for one in records if one.cell.optimization == "big")
+    assert of_1.status == "ok"
+    assert {one.status for one in (of_4, again, of_8)} == {"out_of_memory"}
+    assert "4 does not fit" in of_4.reason
+    assert again.reason == "not tried again: big ran out of memory on w4"
+    assert of_8.reason == "not tried: big ran out of memory on w4, which is no larger (size 4)"

@@ -12,11 +12,12 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from toy.jobs_sweep import wait_for
 from toy.sweep import cell, environ
 
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankFailed, RankTimeout
-from harness.records import HostInfo, Reading, Status, Unavailable, WrongResult
+from harness.records import Reading, Status, Unavailable, WrongResult
 from harness.sweep import failure_classification
 from harness.sweep.environment import describe
 from harness.sweep.executors import CellFinished, CellReading, CellStarted, event_from_json, event_to_json
@@ -34,88 +35,66 @@ def raised(error):
         return failure_classification.of_exception(caught, "suites")
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (MemoryError(), Status.OUT_OF_MEMORY),
-        (OutOfMemoryError("CUDA"), Status.OUT_OF_MEMORY),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), Status.OUT_OF_MEMORY),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."), Status.OUT_OF_MEMORY),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: ..."), Status.OUT_OF_MEMORY),
-        (RuntimeError("CUDA error: out of memory"), Status.OUT_OF_MEMORY),
-        (RuntimeError("std::bad_alloc"), Status.OUT_OF_MEMORY),
-        (TimeoutError("rank 1 gave no answer"), Status.TIMED_OUT),
-        (RankTimeout("rank 1 gave no answer"), Status.TIMED_OUT),
-        (RankFailed("rank 1: OutOfMemoryError: CUDA out of memory."), Status.OUT_OF_MEMORY),
-        (RankFailed("rank 1 was killed by SIGKILL"), Status.CRASHED),
-        (OSError(errno.ENOENT, "No such file"), Status.CRASHED),
-        (RuntimeError("shapes differ"), Status.CRASHED),
-        (ValueError("out of memory"), Status.CRASHED),
-        (KeyboardInterrupt(), Status.CRASHED),
-        (SystemExit(0), Status.CRASHED),
-        (ImportError("cannot import name 'x'"), Status.CRASHED),
-        (ModuleNotFoundError("No module named 'json.x'", name="json.x"), Status.CRASHED),
-        (ModuleNotFoundError("No module named 'nosuch.x'", name="nosuch.x"), Status.UNAVAILABLE),
-        (Unavailable("no GPU"), Status.UNAVAILABLE),
-        (WrongResult("loss"), Status.WRONG_RESULT),
+OF_TORCH = "DefaultCPUAllocator: can't allocate memory: you tried ..."
+STATUSES = {
+    Status.OUT_OF_MEMORY: [
+        MemoryError(),
+        OutOfMemoryError("CUDA"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError(OF_TORCH),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: ..."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("std::bad_alloc"),
+        RankFailed("rank 1: OutOfMemoryError: CUDA out of memory."),
     ],
-    ids=repr,
-)
-def test_an_exception_has_one_status(error, status):
-    assert raised(error)[0] == status
+    Status.TIMED_OUT: [TimeoutError("rank 1 gave no answer"), RankTimeout("rank 1 gave no answer")],
+    Status.CRASHED: [
+        RankFailed("rank 1 was killed by SIGKILL"),
+        OSError(errno.ENOENT, "No such file"),
+        ValueError("out of memory"),
+        KeyboardInterrupt(),
+        SystemExit(0),
+        ImportError("cannot import name 'x'"),
+        ModuleNotFoundError("No module named 'json.x'", name="json.x"),
+    ],
+    Status.UNAVAILABLE: [ModuleNotFoundError("No 'nosuch.x'", name="nosuch.x"), Unavailable("no GPU")],
+    Status.WRONG_RESULT: [WrongResult("loss")],
+}
 
 
-def test_a_reason_gives_type_message_and_place():
-    status, reason = raised(ValueError("three heads"))
-    line = raised.__code__.co_firstlineno + 2
-    assert (status, reason) == (Status.CRASHED, f"ValueError: three heads (test_worker.py:{line})")
-
-
-def test_a_missing_extra_is_named():
-    requirements = ["torch>=2.11", 'transformers>=4.50; extra == "hf"', "liger-kernel ; extra == 'peers'"]
-    assert failure_classification.extra_of("transformers", requirements) == "hf"
-    assert failure_classification.extra_of("liger_kernel", requirements) == "peers"
-    assert failure_classification.extra_of("torch", requirements) is None
+def test_an_exception_has_one_status():
+    for status, errors in STATUSES.items():
+        assert {repr(error): raised(error)[0] for error in errors} == {repr(one): status for one in errors}
 
 
 def test_a_missing_extra_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(
-        failure_classification.importlib.metadata, "requires", lambda name: ['nosuch>=1; extra == "rare"']
-    )
+    requirements = ["torch>=2.11", 'nosuch>=4.50; extra == "rare"', "liger-kernel ; extra == 'peers'"]
+    assert failure_classification.extra_of("liger_kernel", requirements) == "peers"
+    assert failure_classification.extra_of("torch", requirements) is None
+    monkeypatch.setattr(failure_classification.importlib.metadata, "requires", lambda name: requirements)
     error = ModuleNotFoundError("No module named 'nosuch'", name="nosuch")
     reason = "the library 'nosuch' is not installed; the extra 'rare' brings it: pip install '.[rare]'"
     assert raised(error) == (Status.UNAVAILABLE, reason)
+    line = raised.__code__.co_firstlineno + 2
+    reason = f"ValueError: three heads (test_worker.py:{line})"
+    assert raised(ValueError("three heads")) == (Status.CRASHED, reason)
 
 
-@pytest.mark.parametrize(
-    ("returncode", "printed", "oom_kills", "status", "reason"),
-    [
+def test_an_exit_has_one_status():
+    of_kernel = "killed by SIGKILL while the kernel's out-of-memory killer ended 1 process"
+    for returncode, printed, oom_kills, status, reason in (
         (0, b"", 0, "crashed", "exit code 0 before the cell ended"),
         (3, b"a\n\nb", 0, "crashed", "exit code 3 before the cell ended; last printed:\na\nb"),
         (-9, b"", 0, "crashed", "killed by SIGKILL"),
-        (
-            -9,
-            b"",
-            1,
-            "out_of_memory",
-            "killed by SIGKILL while the kernel's out-of-memory killer ended 1 process",
-        ),
+        (-9, b"", 1, "out_of_memory", of_kernel),
         (-11, b"", 1, "crashed", "killed by SIGSEGV"),
-        (
-            -6,
-            b"out of memory is a film",
-            0,
-            "crashed",
-            "killed by SIGABRT; last printed:\nout of memory is a film",
-        ),
+        (-6, b"out of memory", 0, "crashed", "killed by SIGABRT; last printed:\nout of memory"),
         (-40, b"", 0, "crashed", "killed by signal 40"),
-    ],
-)
-def test_an_exit_has_one_status(returncode, printed, oom_kills, status, reason):
-    assert failure_classification.of_exit(returncode, printed, oom_kills) == (status, reason)
+    ):
+        assert failure_classification.of_exit(returncode, printed, oom_kills) == (status, reason)
 
 
-def test_the_last_lines_are_few_short_and_printable():
+def test_the_last_lines_are_few_short_and_printable_and_of_a_long_stack_the_innermost_frames():
     text = "\n".join(f"line {i}" for i in range(100)) + "\n\x1b[31m" + "x" * 5000 + "\udc80"
     lines = failure_classification.last_lines(text).splitlines()
     assert lines[1] == "line 81"
@@ -123,47 +102,42 @@ def test_the_last_lines_are_few_short_and_printable():
     assert len(lines[-1]) == 300
     assert all(line.isprintable() for line in lines)
     assert failure_classification.last_lines("\n \n") == ""
-
-
-def test_of_a_long_stack_the_innermost_frames_are_shown():
-    before = [f"printed {i}" for i in range(30)]
-    stack = [
-        "Fatal Python error: Aborted",
-        "Stack (most recent call first):",
-        *(f"frame {i}" for i in range(50)),
-    ]
+    before, frames = [f"printed {i}" for i in range(30)], [f"frame {i}" for i in range(50)]
+    stack = ["Fatal Python error: Aborted", "Stack (most recent call first):", *frames]
     c_stack = ["Current thread's C stack trace (most recent call first):", *["Binary file"] * 30]
     lines = failure_classification.last_lines("\n".join([*before, *stack, *c_stack])).splitlines()[1:]
     assert lines == [*before[-9:], *stack[:11]]
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
+def test_events_survive_the_line_and_what_is_none_is_refused():
+    for event in (
         CellStarted("c", "2026-11-21T03:34:07.513+00:00"),
         CellReading("c", Reading("time", "s", 0.1, "measured", "clock")),
-        CellFinished("c", "ok", "ü\n\"", 1e-9),
-    ],
-)  # fmt: skip
-def test_events_survive_the_line(event):
-    assert event_from_json(event_to_json(event)) == event
-    assert "\n" not in event_to_json(event)
+        CellFinished("c", "ok", 'ü\n"', 1e-9),
+    ):
+        assert event_from_json(event_to_json(event)) == event
+        assert "\n" not in event_to_json(event)
+    unknown = ['["CellStarted"]', '["Nothing", 1]', '["CellReading", "c", 3]']
+    for line in ("", "1", "[]", "{}", *unknown, "[" * 10_000):
+        with pytest.raises(ValueError, match="not an event"):
+            event_from_json(line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["", "1", "[]", "{}", '["CellStarted"]', '["Nothing", 1]', '["CellReading", "c", 3]', "[" * 10_000],
-)
-def test_what_is_no_event_is_refused(line):
-    with pytest.raises(ValueError, match="not an event"):
-        event_from_json(line)
+def test_private_memory_is_counted_to_the_page_and_limited_from_here():
+    """In a process of its own: what other tests left here may be given back under way, and make room.
 
-
-def test_the_limit_on_memory_counts_from_here_and_is_lifted_again():
-    """In a process of its own: what other tests left here may be given back under way, and make room."""
+    A cell that does nothing loads nothing heavy there.
+    """
     code = """
-import resource
-from harness.sweep.worker import memory_limit
+import mmap, resource, sys
+from harness.sweep.worker import memory_limit, private_bytes
+heavy = {"torch", "numpy", "pandas", "hydra", "omegaconf", "matplotlib", "scipy", "deepspeed", "triton"}
+assert not heavy & set(sys.modules)
+before = private_bytes()
+with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+    assert private_bytes() - before == 64 << 20
+with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS):
+    assert private_bytes() == before
 before = resource.getrlimit(resource.RLIMIT_DATA)
 held = bytearray(50_000_000)
 with memory_limit(100_000_000):
@@ -179,53 +153,26 @@ with memory_limit(None):
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 assert len(held) == 50_000_000
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_private_memory_is_counted_to_the_page():
-    """In a process of its own, for the same reason."""
-    code = """
-import mmap
-from harness.sweep.worker import private_bytes
-before = private_bytes()
-with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
-    assert private_bytes() - before == 64 << 20
-with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS):
-    assert private_bytes() == before
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def fake_torch(device, count=2):
-    cuda = types.SimpleNamespace(
-        is_available=lambda: device is not None,
-        device_count=lambda: count,
-        get_device_properties=lambda number: device,
-    )
-    module = types.ModuleType("torch")
-    module.cuda = cuda
-    return module
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
 
 
 def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
     gpu = types.SimpleNamespace(name="A GPU", total_memory=80 << 30)
-    found = host(fake_torch(gpu))
+    torch, without = types.ModuleType("torch"), types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    torch.cuda.get_device_properties = lambda number: gpu
+    found = host(torch)
     assert (found.device, found.device_name, found.devices, found.memory_B) == ("cuda", "A GPU", 2, 80 << 30)
-    for torch in (None, fake_torch(None)):
+    without.cuda = types.SimpleNamespace(is_available=lambda: False)
+    for torch in (None, without):
         found = host(torch)
-        assert isinstance(found, HostInfo)
         assert (found.device, found.devices, found.memory_B) == ("cpu", 1, describe().memory_B)
         assert found.cores == len(os.sched_getaffinity(0))
 
 
 def worker(lifeline):
     """Start a worker whose cell starts a process and then hangs in C; return it with its lines."""
-    job = {
-        "package": "toy_suites",
-        "limits": [100.0, None],
-        "cells": [cell("leave_child_and_hang")],
-        "sampling": None,
-    }
+    job = {"package": "toy_suites", "limits": [100.0, None], "cells": [cell("leave_child_and_hang")]}
     events, events_write = os.pipe()
     child = subprocess.Popen(
         [sys.executable, "-m", "harness.sweep.worker", str(events_write), str(lifeline)],
@@ -235,7 +182,7 @@ def worker(lifeline):
         env=environ(),
     )
     os.close(events_write)
-    child.stdin.write(json.dumps(job).encode())
+    child.stdin.write(json.dumps({**job, "sampling": None}).encode())
     child.stdin.close()
     return child, open(events, "rb")
 
@@ -249,23 +196,16 @@ def group_of(child):
     return found
 
 
-def wait_until(condition):
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_it_dies_with_its_parent_and_all_that_it_started_even_while_it_hangs_in_c():
     read, write = os.pipe()
     child, said = worker(read)
     os.close(read)
-    wait_until(lambda: len(group_of(child)) == 2)
+    wait_for(lambda: len(group_of(child)) == 2)
     time.sleep(0.2)
     assert child.poll() is None
     os.close(write)
     assert child.wait(20) == -signal.SIGKILL
-    wait_until(lambda: not group_of(child))
+    wait_for(lambda: not group_of(child))
     assert b"CellFinished" not in said.read()
     said.close()
 
@@ -278,13 +218,3 @@ def test_it_dies_where_its_parent_died_first():
     assert child.wait(20) == -signal.SIGKILL
     assert said.read() == b""
     said.close()
-
-
-def test_a_cell_that_does_nothing_loads_nothing_heavy():
-    """So that it costs little: what it needs is its subject's to import."""
-    code = "import sys, harness.sweep.worker; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
-    )
-    heavy = {"torch", "numpy", "pandas", "hydra", "omegaconf", "matplotlib", "scipy", "deepspeed", "triton"}
-    assert not heavy & set(loaded.stdout.split())

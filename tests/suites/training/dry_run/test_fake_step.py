@@ -1,13 +1,20 @@
-"""The dry run against the allocator's own events of real steps, its short way against the full one."""
+"""The dry run against the allocator's own events of real steps on one device, whatever their techniques.
+
+Also what it repeats in place of running it, and what it keeps on the host.
+
+Rows whose name begins with "long" run in `make long`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from random_steps import TECHNIQUES, WORKLOADS, assert_as_measured
+from real_ranks import SMALL, sharded
 from small_steps import CUDA, GPT, HOST, LLAMA, make_step
 from torch import nn
 
@@ -15,42 +22,102 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.workspaces import host_workspace
 from harness.records import Unavailable
+from suites.training import quantization
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.trainer import Trainer, build_model
+from suites.training.host_memory import SimulatedHost
+from suites.training.quantization import SLICE
+from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 
 SHORT_LLAMA, SHORT_GPT = replace(LLAMA, num_hidden_layers=2), replace(GPT, num_hidden_layers=2)
-"""Walked layer by layer; in each set-up the peak is at the place where it is with four layers."""
+"""In each set-up the peak is at the place where it is with four layers."""
 
-SET_UPS = {
-    "llama": make_step(SHORT_LLAMA),
-    "gpt": make_step(SHORT_GPT),
-    "sgd": make_step(SHORT_LLAMA, optimizer="sgd_momentum", micro_batch_size=1),
-    "for_loop": make_step(SHORT_LLAMA, optimizer_impl="for_loop"),
-    "foreach": make_step(SHORT_LLAMA, "full", optimizer_impl="foreach"),
-    "fused": make_step(SHORT_LLAMA, optimizer_impl="fused"),
-    "accumulation": make_step(SHORT_GPT, gradient_accumulation_steps=3),
-    "clipping": make_step(SHORT_GPT, "flash", gradient_accumulation_steps=2, max_grad_norm=1.0),
-    "grouped queries": make_step(SHORT_LLAMA, "flash", num_key_value_heads=2),
-    "odd length, batch 16": make_step(
-        SHORT_LLAMA, "flash", seq_len=37, micro_batch_size=16, tie_word_embeddings=True
-    ),
-    "flash with dropout": make_step(SHORT_GPT, "flash", seq_len=128),
-    "full checkpointing": make_step(SHORT_GPT, "full", seq_len=128, vocab_size=50),
-    "selective checkpointing": make_step(SHORT_LLAMA, "selective", seq_len=128, vocab_size=50),
-    "autocast": make_step(SHORT_LLAMA, "autocast flash", seq_len=128, vocab_size=50),
-    "autocast, explicit": make_step(SHORT_GPT, "autocast selective"),
-    "bf16 gradients": make_step(SHORT_GPT, "bf16_grads", gradient_accumulation_steps=2, max_grad_norm=1.0),
-    "bf16, checkpointed": make_step(SHORT_LLAMA, "bf16_grads flash full", gradient_accumulation_steps=2),
-    "fp32 gradients": make_step(
-        SHORT_LLAMA, "fp32_grads flash", gradient_accumulation_steps=2, max_grad_norm=1.0
-    ),
-    "one layer": make_step(LLAMA, num_hidden_layers=1),
+IN_LAYERS = replace(SHORT_LLAMA, seq_len=128, vocab_size=50)
+FEW_TOKENS = replace(SHORT_LLAMA, seq_len=8)
+BLOCKS = replace(SHORT_LLAMA, hidden_size=32, intermediate_size=96, vocab_size=20, seq_len=32)
+"""Small: a CPU takes a second for 50 MFLOP in float8."""
+
+GROUPED = replace(LLAMA, num_key_value_heads=2)
+CLIPPED = replace(SHORT_GPT, gradient_accumulation_steps=2, max_grad_norm=1.0)
+
+AUTOCAST, FLASH, FULL = "mixed_precision", "attention", "activation_checkpointing"
+SELECTIVE = {"activation_checkpointing": {"mode": "selective"}}
+BF16 = {"mixed_precision": {"gradients": "bf16"}}
+FP32 = {"mixed_precision": {"gradients": "fp32"}}
+IN_BACKWARD = "optimizer_in_backward"
+
+
+def lora(**given):
+    return {"lora": given}
+
+
+def dora(**given):
+    return {"lora": {"dora": True, **given}}
+
+
+def adapter(**given):
+    return {"llama_adapter": given}
+
+
+def loss(**given):
+    return {"loss": given}
+
+
+def optimizer(name, **given):
+    return {"optimizer": {"name": name, **given}}
+
+
+ROWS = {
+    "clipping": (CLIPPED, [FLASH]),
+    "llama": (SHORT_LLAMA, []),
+    "bf16 gradients": (CLIPPED, [BF16]),
+    "flash with dropout": (replace(SHORT_GPT, seq_len=128), [FLASH]),
+    "per operation": (IN_LAYERS, [{FULL: {"mode": "per_op"}}, FLASH, AUTOCAST]),
+    "fp32 gradients": (CLIPPED, [FP32, FLASH]),
+    "float8": (BLOCKS, ["float8", AUTOCAST]),
+    "every third layer": (replace(IN_LAYERS, num_hidden_layers=4), [{FULL: {"every": 3}}]),
+    "loss recomputed in chunks": (SHORT_LLAMA, [loss(chunks=4, chunked="recompute")]),
+    "logits kept": (SHORT_LLAMA, [loss(keep_logits="model"), AUTOCAST, FULL]),
+    "fused loss, tied": (replace(SHORT_GPT, gradient_accumulation_steps=2), [loss(fused=True)]),
+    "lora, nf4": (SHORT_LLAMA, [lora(base="nf4"), FLASH]),
+    "lora": (SHORT_LLAMA, [lora(targets=["query", "value"], dropout=0.1), FLASH]),
+    "adapter, autocast": (GROUPED, [adapter(version=2), AUTOCAST]),
+    "dora, int8": (SHORT_LLAMA, [dora(base="int8"), FULL]),
+    "adafactor, foreach": (FEW_TOKENS, [optimizer("adafactor", impl="foreach")]),
+    "adapter, nf4": (GROUPED, [adapter(version=2, base="nf4"), FLASH]),
+    "8-bit moments, bf16": (FEW_TOKENS, ["bf16_states", optimizer("adamw_8bit")]),
+    "in the backward pass, mixed": (FEW_TOKENS, ["lora", IN_BACKWARD, AUTOCAST]),
+    "long, sgd": (replace(SHORT_LLAMA, optimizer="sgd_momentum", micro_batch_size=1), []),
+    "long, foreach": (replace(SHORT_LLAMA, optimizer_impl="foreach"), [FULL]),
+    "long, fused": (replace(SHORT_LLAMA, optimizer_impl="fused"), []),
+    "long, selective": (IN_LAYERS, [SELECTIVE]),
+    "long, loss in chunks": (SHORT_LLAMA, [loss(chunks=5)]),
+    "long, loss of chunks": (SHORT_LLAMA, [loss(chunks=4, chunked="loss", keep_logits="fp32"), AUTOCAST]),
+    "long, lora, int8, head": (SHORT_LLAMA, [lora(base="int8", targets=["head", "up"]), FULL]),
+    "long, dora, nf4, head": (SHORT_LLAMA, [dora(base="nf4", targets=["value", "head"]), FLASH]),
+    "long, adapter, repeated": (replace(GPT, num_hidden_layers=9), [adapter(start_layer=3, version=2)]),
+    "long, 8-bit moments": (FEW_TOKENS, [optimizer("adamw_8bit"), BF16]),
+    "long, muon": (FEW_TOKENS, [optimizer("muon")]),
 }
 
 
-@pytest.mark.parametrize("name", SET_UPS)
+@pytest.mark.parametrize("name", ROWS)
 def test_as_measured(name):
-    assert_as_measured(SET_UPS[name])
+    assert_as_measured(build_step(*ROWS[name]))
+
+
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(WORKLOADS, TECHNIQUES)
+def test_as_measured_for_random_set_ups(workload, techniques):
+    assert_as_measured(make_step(workload, " ".join(techniques)))
+
+
+@pytest.mark.parametrize("given", [optimizer("adamw_8bit"), lora(base="nf4")], ids=str)
+def test_parameters_of_several_slices_are_as_measured(given):
+    """On fake tensors the first and the last slice of each stand for all."""
+    workload = replace(FEW_TOKENS, intermediate_size=34_000, num_hidden_layers=1)
+    assert workload.intermediate_size * workload.hidden_size > 2 * SLICE
+    assert_as_measured(build_step(workload, [given]))
 
 
 @pytest.mark.parametrize("techniques", ["", "bf16_grads"])
@@ -66,62 +133,36 @@ def test_a_parameter_without_gradient_gets_no_state(techniques):
     assert_as_measured(replace(step, wraps=(*step.wraps, with_unused)))
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(WORKLOADS, TECHNIQUES)
-def test_as_measured_for_random_set_ups(workload, techniques):
-    assert_as_measured(make_step(workload, " ".join(techniques)))
+def test_layers_that_differ_are_all_run():
+    step = build_step(replace(IN_LAYERS, num_hidden_layers=8), [{FULL: {"every": 3}}])
+    assert not step.layers_alike
+    assert dry_run(step, HOST) == dry_run(step, HOST, full=True)
 
 
 def test_kinds_sum_to_the_peak_and_are_what_they_are():
-    step = make_step(
-        LLAMA, "flash", micro_batch_size=1, seq_len=4
-    )  # few activations: the peak is in the optimizer
-    found = dry_run(step, HOST)
-    model = build_model(step)
+    few_activations = {"micro_batch_size": 1, "seq_len": 4}  # the peak is in the optimizer
+    step = make_step(LLAMA, "flash", **few_activations)
+    found, model = dry_run(step, HOST), build_model(step)
     weights_B = sum(one.nbytes for one in model.parameters())
-    buffers_B = sum(one.nbytes for one in model.buffers())
-    assert sum(found.by_kind_B.values()) == found.peak_B
     assert found.place.phase == "optimizer"
-    assert found.by_kind_B["parameters"] == weights_B + buffers_B
+    assert found.by_kind_B["parameters"] == weights_B + sum(one.nbytes for one in model.buffers())
     assert found.by_kind_B["gradients"] == weights_B
     assert found.by_kind_B["optimizer_states"] == 2 * weights_B + 4 * len(list(model.parameters()))
     assert found.by_kind_B["communication"] == 0
+    assert sum(found.by_kind_B.values()) == found.peak_B
 
 
-def test_bytes_per_parameter_of_each_precision():
+@pytest.mark.parametrize(
+    ("techniques", "expected"), [("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)]
+)
+def test_bytes_per_parameter_of_each_precision(techniques, expected):
     """ZeRO's 16 and Megatron's 18 bytes per parameter, as states that a step really holds."""
-    for techniques, expected in (("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)):
-        step = make_step(
-            SHORT_LLAMA,
-            f"flash {techniques}",
-            micro_batch_size=1,
-            seq_len=2,
-            hidden_size=256,
-            intermediate_size=688,
-        )
-        found, model = dry_run(step, HOST), build_model(step)
-        states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
-        buffers_B = sum(one.nbytes for one in model.buffers())
-        weights = sum(one.numel() for one in model.parameters())
-        assert (states - buffers_B) / weights == pytest.approx(expected, rel=1e-3)
-
-
-def test_as_torchs_own_tracker():
-    """MemTracker of torch, where it can follow: one micro-batch, no checkpointing."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
-
-    step = make_step(SHORT_LLAMA)
-    with FakeTensorMode():
-        trainer = Trainer(step)
-        tracker = MemTracker()
-        tracker.track_external(trainer.model, trainer.optimizer.inner)
-        with tracker:
-            trainer.train_step()
-            tracker.reset_mod_stats()
-            trainer.train_step()
-    (by_kind,) = tracker.get_tracker_snapshot("peak").values()
-    assert dry_run(step, HOST).peak_B == pytest.approx(by_kind["Total"], rel=1e-4)
+    wide = {"micro_batch_size": 1, "seq_len": 2, "hidden_size": 256, "intermediate_size": 688}
+    step = make_step(SHORT_LLAMA, f"flash {techniques}", **wide)
+    found, model = dry_run(step, HOST), build_model(step)
+    states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
+    buffers_B = sum(one.nbytes for one in model.buffers())
+    assert (states - buffers_B) / step.workload.shape.parameters == pytest.approx(expected, rel=1e-3)
 
 
 class Sums(torch.autograd.Function):
@@ -182,3 +223,98 @@ def test_fake_tensors_take_no_memory_and_leave_torch_as_it_was():
     dry_run(make_step(LLAMA, "full", num_hidden_layers=1), CUDA)
     assert (torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax) == before
     assert torch.get_default_dtype() == torch.float32
+
+
+ON_FOUR = replace(SMALL, gradient_accumulation_steps=1, dp_size=4)
+
+
+def test_on_cuda_the_device_has_no_states_and_a_copy_of_what_it_gathers():
+    """A block's shards are copied up before they are gathered: a fourth of its bytes, in fp32."""
+    large = replace(ON_FOUR, hidden_size=512, intermediate_size=1536, seq_len=8, micro_batch_size=1)
+    on_host = dry_run(sharded([{"fsdp2": {"cpu_offload": True}}], large), CUDA)
+    on_device = dry_run(sharded("fsdp2", large), CUDA)
+    assert on_host.by_kind_B["optimizer_states"] < 20_000  # a counter per parameter, of 512 B
+    shards_B = 4 * large.shape.parameters / 4
+    assert on_device.by_kind_B["optimizer_states"] == pytest.approx(2 * shards_B, rel=0.01)
+    gathered = [one for one in on_host.timeline.events if one.delta_B > 0 and one.stream == 1]
+    copies_B = sum(one.delta_B for one in gathered if one.place.operation == "aten.empty.memory_format")
+    assert copies_B >= 2 * shards_B  # in two passes at least
+
+
+@pytest.mark.parametrize("further", [[], ["transformers"]], ids=str)
+def test_without_prefetching_activations_do_not_grow_with_layers(further):
+    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    sizes = {name: getattr(ON_FOUR, name) for name in names} | {"max_position_embeddings": 512}
+    if further:
+        pytest.importorskip("transformers", reason="the extra `hf` brings it")
+
+    def activations_B(layers, *techniques):
+        workload = replace(ON_FOUR, num_hidden_layers=layers, seq_len=512, max_position_embeddings=512)
+        if further:
+            config = {"model_type": "llama", "num_hidden_layers": layers, **sizes}
+            workload = replace(workload, hf_config=config)
+        step = sharded([*techniques, "mixed_precision", "attention"], workload)
+        return dry_run(step, CUDA).by_kind_B["activations"]
+
+    assert activations_B(4) > 1.5 * activations_B(2)
+    fewer_B, more_B = (activations_B(layers, "activation_offload") for layers in (2, 4))
+    assert more_B == pytest.approx(fewer_B, abs=4096)
+
+
+def test_results_of_tensors_below_the_device_are_below_it_on_cuda_alone():
+    for cuda in (True, False):
+        log = StorageLog(computes_below=cuda)
+        with logged(log):
+            host = SimulatedHost(log, cuda)
+            below = host.empty((1000,), torch.float32)
+            assert host.holds(below)
+            assert not log.ledger.events
+            assert host.holds(below + 1) is cuda
+
+
+ADAPTED = replace(LLAMA, num_hidden_layers=2)
+RECOMPUTED = [AUTOCAST, FULL]
+
+
+def allocated(step):
+    run = dry_run(step, CUDA, full=True)
+    return run.timeline.events, (run.peak_B, run.reserved_B, run.allocated_B)
+
+
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_the_timeline_is_that_of_running_each_widening(base, monkeypatch):
+    accumulated = {"gradient_accumulation": {"steps": 2, "split": False}}
+    step = build_step(ADAPTED, [*RECOMPUTED, {"lora": {"rank": 4, "base": base}}, accumulated])
+    repeated = allocated(step)
+    runs = []
+
+    def run_each(key, run):
+        runs.append(key)
+        run()
+
+    monkeypatch.setattr(quantization, "repeatable", run_each)
+    assert allocated(step) == repeated
+    assert len(runs) > len(set(runs))
+
+
+@pytest.mark.parametrize(("at_once", "optimizer"), [(512, "adamw"), (640, "adamw_8bit")])
+def test_a_slice_of_each_size_stands_for_all(at_once, optimizer, monkeypatch):
+    """512 divides every matrix of the model, 640 leaves a shorter slice; the slow way runs every slice."""
+    monkeypatch.setattr(quantization.slices, "__defaults__", (at_once,))
+    step = build_step(
+        replace(ADAPTED, optimizer=optimizer), [*RECOMPUTED, {"lora": {"rank": 4, "base": "nf4"}}]
+    )
+    short_events, short_B = allocated(step)
+    monkeypatch.setattr(quantization, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
+    events, each_B = allocated(step)
+    assert len(events) > 2 * len(short_events)
+    assert each_B == short_B
+
+
+def test_a_quantized_weight_of_several_slices_is_widened_whole(monkeypatch):
+    """The values are those of one slice, so no slice is left out where tensors are real."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 96)
+    whole = quantization.Int8Linear(layer).weight()
+    monkeypatch.setattr(quantization, "SLICE", 640)
+    assert torch.equal(quantization.Int8Linear(layer).weight(), whole)

@@ -47,11 +47,8 @@ def test_what_cannot_be_read_is_traced_and_replaced(tmp_path: Path, content: byt
     cache = TraceCache(tmp_path)
     assert cache.timeline("k", a_timeline) == a_timeline()
     assert cache.timeline("k", never) == a_timeline()
-
-
-def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    assert TraceCache(tmp_path / "file" / "below").timeline("k", a_timeline) == a_timeline()
+    no_folder = TraceCache(tmp_path / "k.npz" / "below")  # cannot be written, and that is no failure
+    assert no_folder.timeline("k", a_timeline) == a_timeline()
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path):
@@ -108,11 +105,7 @@ def test_the_key_has_all_that_decides_a_trace(monkeypatch):
     keys.append(key(step))
     assert len(set(keys)) == len(keys)
     assert key(step) == key(step, CUDA._replace(allocator=AllocatorSettings(expandable_segments=True)))
-
-
-def test_code_of_a_user_and_measured_workspaces_are_not_kept():
-    step = build_step(LLAMA, ())
-    assert key(step, HOST) is None
+    assert key(step, HOST) is None  # measured workspaces, and a user's code, may change
     assert key(replace(step, workload=replace(step.workload, model="models:make"))) is None
 
 

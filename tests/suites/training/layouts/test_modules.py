@@ -34,13 +34,13 @@ NAMES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shar
 
 
 class Keeps(torch.autograd.Function):
-    """Computes a function of which autograd keeps the given tensors alone."""
+    """Computes a function of which autograd keeps the given tensors alone; a caller may free the results."""
 
     @staticmethod
-    def forward(ctx: Any, result: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
         ctx.save_for_backward(*tensors)
         with torch.no_grad():
-            return result(*tensors)
+            return run(*tensors)
 
 
 def linear(x: torch.Tensor, width: int) -> torch.Tensor:
@@ -55,16 +55,6 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
     return Keeps.apply(lambda one: one[..., : one.shape[-1] // 2].clone(), x)
 
 
-class WithoutOutput(torch.autograd.Function):
-    """Keeps its inputs; the caller frees the results."""
-
-    @staticmethod
-    def forward(ctx: Any, run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-        ctx.save_for_backward(*tensors)
-        with torch.no_grad():
-            return run(*tensors)
-
-
 def free(*results: torch.Tensor) -> None:
     for one in results:
         one.untyped_storage().resize_(0)
@@ -75,7 +65,7 @@ def again(named: bool, run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 
 def without_output(named: bool, run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-    return WithoutOutput.apply(run, *tensors) if named else run(*tensors)
+    return Keeps.apply(run, *tensors) if named else run(*tensors)
 
 
 def layer(x: torch.Tensor, modules: tuple[str, ...], moe: bool) -> torch.Tensor:
@@ -83,7 +73,6 @@ def layer(x: torch.Tensor, modules: tuple[str, ...], moe: bool) -> torch.Tensor:
     first = without_output("layernorm" in modules, norm, x)
     queries = linear(first, MLA.q_lora_rank)
     latent = linear(first, MLA.kv_lora_rank + MLA.qk_rope_head_dim)
-
     qkv = without_output("mla_up_proj" in modules, projected, queries, latent)
     result = again("core_attn" in modules, attention, *qkv)
     if "mla_up_proj" in modules:
@@ -172,46 +161,20 @@ def test_a_layer_with_experts_drops_what_autograd_drops_of_it(modules):
         assert dropped_B == counted_B((), True) - counted_B(modules, True)
 
 
-def test_a_copy_in_the_kernels_own_order_stays_unless_the_kernel_is_recomputed():
-    two = Layouts.of([{"recompute": 1, "micro_batch_size": 2}])
-
-    def dropped_B(*modules: str) -> float:
-        flash = replace(TRAINING, attention="flash", recompute_modules=modules)
-        whole = kept_of_layer(MLA, two, replace(flash, recompute_modules=()))
-        return float((whole.dense - kept_of_layer(MLA, two, flash).dense)[0]) / (2 * TOKENS)
-
-    latents_B, projected_B = 2 * (24 + 16), 2 * (2 * 48 + 32)
-    assert dropped_B("mla_up_proj") == latents_B
-    assert dropped_B("core_attn") == 4 * HEADS + 2 * MLA.attention_size
-    assert dropped_B("core_attn", "mla_up_proj") == dropped_B("core_attn") + latents_B + projected_B
+LACKING = [
+    ({}, {"recompute_modules": ("attn",)}, "recompute_modules=attn: unknown; allowed: core_attn"),
+    ({"num_experts": 0}, {"recompute_modules": ("moe_act",)}, "moe_act: the model has no experts"),
+    ({"kv_lora_rank": 0}, {"recompute_modules": ("mla_up_proj",)}, "the model has no latent attention"),
+    ({"shared_intermediate_size": 0}, {"recompute_modules": ("shared_experts",)}, "no shared experts"),
+    ({}, {"recompute_modules": ("moe_act",), "grouped_experts": False}, "grouped_experts=true alone"),
+    ({}, {"recompute_modules": ("mlp",), "program": "torchtitan"}, "torchtitan has no such modules"),
+    ({}, {"dispatcher": "deepep", "program": "torchtitan"}, "dispatcher=deepep: torchtitan"),
+]
 
 
-@pytest.mark.parametrize(
-    ("shape", "changes", "message"),
-    [
-        (MLA, {"recompute_modules": ("attn",)}, "recompute_modules=attn: unknown; allowed: core_attn"),
-        (
-            replace(MLA, num_experts=0),
-            {"recompute_modules": ("moe_act",)},
-            "moe_act: the model has no experts",
-        ),
-        (
-            replace(MLA, kv_lora_rank=0),
-            {"recompute_modules": ("mla_up_proj",)},
-            "the model has no latent attention",
-        ),
-        (
-            replace(MLA, shared_intermediate_size=0),
-            {"recompute_modules": ("shared_experts",)},
-            "no shared experts",
-        ),
-        (MLA, {"recompute_modules": ("moe_act",), "grouped_experts": False}, "grouped_experts=true alone"),
-        (MLA, {"recompute_modules": ("mlp",), "program": "torchtitan"}, "torchtitan has no such modules"),
-        (MLA, {"dispatcher": "deepep", "program": "torchtitan"}, "dispatcher=deepep: torchtitan"),
-    ],
-)
-def test_what_a_model_or_program_lacks_is_refused_in_one_line(shape, changes, message):
-    found = refusal_of_training(shape, replace(TRAINING, **changes))
+@pytest.mark.parametrize(("sizes", "changes", "message"), LACKING)
+def test_what_a_model_or_program_lacks_is_refused_in_one_line(sizes, changes, message):
+    found = refusal_of_training(replace(MLA, **sizes), replace(TRAINING, **changes))
     assert found is not None
     assert message in found
     assert "\n" not in found
@@ -236,8 +199,6 @@ def test_deepep_has_buffers_for_the_ranks_that_it_has_settings_for():
     assert found[2] == 10 * (8 * 288 * token_B + 2 * 2 * 140 * (token_B + 16)) + 32 * 2**20
     assert found[3] > found[2]
     assert not deep_ep_B(shape, layouts, TRAINING).any()
-    message = refusal(shape, Layouts.of([{"dp": 32, "ep": 32}]), training)
-    assert message is None
-    assert "DeepEP has ep × etp of 2, 4, 8" in str(
-        refusal(replace(shape, num_experts=12), Layouts.of([{"dp": 12, "ep": 12}]), training)
-    )
+    assert refusal(shape, Layouts.of([{"dp": 32, "ep": 32}]), training) is None
+    refused = refusal(replace(shape, num_experts=12), Layouts.of([{"dp": 12, "ep": 12}]), training)
+    assert "DeepEP has ep × etp of 2, 4, 8" in str(refused)

@@ -1,131 +1,81 @@
-"""Seconds of collectives and of tensor parallelism, compared with exchanges counted element by element."""
+"""Seconds and bytes of collectives and of bubbles, each compared with a second way of getting them."""
 
-from __future__ import annotations
-
-import math
+from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from suites.seconds.formula import Model, ParallelLayout, _tensor_s
+from suites.seconds.workload import LimitsWorkload
+from suites.training.step_time import collectives
 from suites.training.step_time.collectives import (
+    Cluster,
+    Exchange,
     NodeLinks,
-    all_reduce_s,
     all_to_all_s,
     gather_s,
-    ranks_in_node,
-    send_s,
+    link_bytes,
+    ring_gather_s,
 )
+from suites.training.step_time.timeline import stepped
 
-BYTES_ALONE = NodeLinks(8, 450e9, 50e9, 0.0, 0.0, 0.0)
-LATENCY = NodeLinks(8, 450e9, 50e9, 7e-6, 1e-6, 5e-6)
-
-powers = st.integers(0, 10).map(lambda power: 2.0**power)
+LINKS = NodeLinks(8, 450e9, 50e9, 7e-6, 1e-6, 5e-6)
 
 
-def one(value: float) -> np.ndarray:
-    return np.array([value])
-
-
-def gathered_by_halves(size: int, group: int, near: int) -> tuple[int, int]:
-    """Return the elements that rank 0 receives within its node and from others, in an all-gather.
-
-    Nodes exchange first, then the ranks of each node, so each rank brings its own part in from the other
-    nodes.
-    """
-    part = size // group
-    has = {rank: {rank} for rank in range(group)}
-    received = {"within": 0, "between": 0}
-    hops = [(near * 2**i, "between") for i in range(int(math.log2(group // near)))]
-    hops += [(2**i, "within") for i in range(int(math.log2(near)))]
-    for distance, kind in hops:
-        before = {rank: set(parts) for rank, parts in has.items()}
-        for rank in range(group):
-            peer = rank ^ distance
-            new = before[peer] - before[rank]
-            has[rank] |= new
-            if rank == 0:
-                received[kind] += part * len(new)
-    assert all(parts == set(range(group)) for parts in has.values())
-    return received["within"], received["between"]
-
-
-@pytest.mark.parametrize(("group", "node"), [(2, 8), (8, 8), (16, 8), (64, 8), (16, 1), (32, 4)])
-def test_an_all_gather_receives_the_bytes_that_it_has_to(group: int, node: int) -> None:
-    size = 1024
-    links = BYTES_ALONE._replace(node_size=node)
-    within, between = gathered_by_halves(size, group, min(group, node))
-    assert within + between == size - size // group
-    found = gather_s(one(size), one(group), one(1.0), links)
-    assert found.bytes_s[0] == pytest.approx(within / 450e9 + between / 50e9)
-    assert found.latency_s[0] == 0
-
-
-def test_hops_count_once_each_way_and_one_rank_sends_nothing() -> None:
-    """32 ranks in nodes of 8: three hops within and two between."""
-    found = gather_s(one(8.0), one(32.0), one(1.0), LATENCY)
-    assert found.latency_s[0] == pytest.approx(7e-6 + 3e-6 + 10e-6)
-    both = all_reduce_s(one(8.0), one(32.0), one(1.0), LATENCY)
-    assert both.latency_s[0] == pytest.approx(2 * found.latency_s[0])
-    assert both.bytes_s[0] == pytest.approx(2 * found.bytes_s[0])
-    for collective in (gather_s, all_reduce_s, all_to_all_s):
-        alone = collective(one(8.0), one(1.0), one(4.0), LATENCY)
-        assert (alone.bytes_s[0], alone.latency_s[0]) == (0, 0)
+def seconds(collective, *sizes, links=LINKS):
+    """Return a collective's seconds of bytes and of latency."""
+    found = collective(*(np.array([float(size)]) for size in sizes), links)
+    return float(found.bytes_s[0]), float(found.latency_s[0])
 
 
 @pytest.mark.parametrize(
-    ("group", "inner", "node", "near"),
-    [
-        (8, 1, 8, 8),
-        (16, 1, 8, 8),
-        (4, 4, 8, 2),
-        (4, 8, 8, 1),
-        (4, 16, 8, 1),
-        (64, 1, 72, 64),
-        (128, 2, 72, 32),
-        (2, 1, 1, 1),
-    ],
+    ("group", "node", "within", "between"),
+    [(2, 8, 512, 0), (8, 8, 896, 0), (16, 8, 896, 64), (64, 8, 896, 112), (16, 1, 0, 960), (32, 4, 768, 224)],
 )
-def test_ranks_in_a_node_are_a_power_of_two_that_fits(group: int, inner: int, node: int, near: int) -> None:
-    assert ranks_in_node(one(group), one(inner), node)[0] == near
-
-
-def test_an_all_to_all_keeps_what_a_rank_has_for_itself() -> None:
-    """16 ranks in nodes of 8: of 16 parts one stays, 7 go to the node, 8 leave it."""
-    found = all_to_all_s(one(16e9), one(16.0), one(1.0), LATENCY)
-    assert found.bytes_s[0] == pytest.approx(7e9 / 450e9 + 8e9 / 50e9)
-    assert found.latency_s[0] == pytest.approx(7e-6 + 5e-6)
-    assert all_to_all_s(one(1.0), one(8.0), one(1.0), LATENCY).latency_s[0] == pytest.approx(8e-6)
-
-
-def test_a_send_crosses_the_network() -> None:
-    found = send_s(one(50e9), LATENCY)
-    assert (found.bytes_s[0], found.latency_s[0]) == (1.0, 5e-6)
-
-
-@given(powers, powers, st.floats(1, 1e12), st.integers(1, 128))
-def test_the_bytes_are_never_slower_than_over_the_network_alone(
-    group: float, inner: float, size: float, node: int
-) -> None:
-    links = LATENCY._replace(node_size=node)
-    found = gather_s(one(size), one(group), one(inner), links).bytes_s[0]
-    received = size * (1 - 1 / group)
-    assert (
-        received / links.node_B_per_s * (1 - 1e-9) <= found <= received / links.network_B_per_s * (1 + 1e-9)
+def test_an_all_gather_receives_its_own_part_from_other_nodes_and_the_rest_within(
+    group, node, within, between
+):
+    """Of 1,024 bytes; nodes exchange first, then the ranks of each node."""
+    links = NodeLinks(node, 450e9, 50e9, 0.0, 0.0, 0.0)
+    assert seconds(gather_s, 1024, group, 1, links=links) == pytest.approx(
+        (within / 450e9 + between / 50e9, 0)
     )
 
 
-@given(powers, powers, st.floats(1, 1e12), st.floats(1.01, 100))
-def test_more_bandwidth_never_takes_longer(group: float, inner: float, size: float, factor: float) -> None:
-    for field in ("node_B_per_s", "network_B_per_s"):
-        faster = LATENCY._replace(**{field: getattr(LATENCY, field) * factor})
-        for collective in (gather_s, all_reduce_s, all_to_all_s):
-            slow, fast = (
-                collective(one(size), one(group), one(inner), links).bytes_s[0] for links in (LATENCY, faster)
-            )
-            assert fast <= slow * (1 + 1e-12)
+def test_hops_count_once_each_way_and_one_rank_sends_nothing():
+    """32 ranks in nodes of 8: three hops within and two between."""
+    bytes_s, latency_s = seconds(gather_s, 8, 32, 1)
+    assert latency_s == pytest.approx(7e-6 + 3e-6 + 10e-6)
+    assert seconds(collectives.all_reduce_s, 8, 32, 1) == pytest.approx((2 * bytes_s, 2 * latency_s))
+    for collective in (gather_s, collectives.all_reduce_s, all_to_all_s, ring_gather_s):
+        assert seconds(collective, 8, 1, 4) == (0, 0)
+
+
+def test_ranks_in_a_node_are_a_power_of_two_that_fits():
+    for group, inner, node, near in (
+        *((8, 1, 8, 8), (16, 1, 8, 8), (4, 4, 8, 2), (4, 8, 8, 1), (4, 16, 8, 1)),
+        *((64, 1, 72, 64), (128, 2, 72, 32), (2, 1, 1, 1)),
+    ):
+        assert collectives.ranks_in_node(np.array([group]), np.array([inner]), node)[0] == near
+
+
+def test_an_all_to_all_keeps_what_a_rank_has_for_itself_and_a_send_crosses_the_network():
+    """16 ranks in nodes of 8: of 16 parts one stays, 7 go to the node, 8 leave it."""
+    assert seconds(all_to_all_s, 16e9, 16, 1) == pytest.approx((7e9 / 450e9 + 8e9 / 50e9, 7e-6 + 5e-6))
+    assert seconds(all_to_all_s, 1, 8, 1)[1] == pytest.approx(8e-6)
+    assert seconds(collectives.send_s, 50e9) == (1.0, 5e-6)
+
+
+def test_rings_have_the_bytes_and_hops_of_their_closed_formulas():
+    """nccl-tests, PERFORMANCE.md: between nodes each GPU has a ring of its own."""
+    links = NodeLinks(8.0, 300e9, 20e9, 1e-5, 1e-6, 2e-5)
+    for group, inner, bytes_s, latency_s in (
+        (8, 1, 1e9 * 7 / 8 / 300e9, 1e-5 + 7e-6),
+        (32, 1, 1e9 / 8 * 31 / 32 / 20e9, 1e-5 + 7e-6 + 3 * 2e-5),
+        (4, 8, 1e9 * 3 / 4 / 20e9, 1e-5 + 3 * 2e-5),  # a node apart, they share no fast link
+    ):
+        assert seconds(ring_gather_s, 1e9, group, inner, links=links) == pytest.approx((bytes_s, latency_s))
 
 
 def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: int) -> int:
@@ -139,11 +89,10 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
         over_inputs, over_outputs = (rows, columns) if i % 2 == 0 else (columns, rows)
         w = random.standard_normal((inputs, outputs))
         x, dy = random.standard_normal((tokens, inputs)), random.standard_normal((tokens, outputs))
-        w_parts = [np.split(one_, over_outputs, axis=1) for one_ in np.split(w, over_inputs, axis=0)]
+        w_parts = [np.split(part, over_outputs, axis=1) for part in np.split(w, over_inputs, axis=0)]
         x_parts, dy_parts = np.split(x, over_inputs, axis=1), np.split(dy, over_outputs, axis=1)
-        y = [
-            sum(x_parts[a] @ w_parts[a][b] for a in range(over_inputs)) for b in range(over_outputs)
-        ]  # each sum is over the ranks that cut the inputs
+        # each sum is over the ranks that cut the inputs
+        y = [sum(x_parts[a] @ w_parts[a][b] for a in range(over_inputs)) for b in range(over_outputs)]
         dx = [sum(dy_parts[b] @ w_parts[a][b].T for b in range(over_outputs)) for a in range(over_inputs)]
         assert np.allclose(np.concatenate(y, axis=1), x @ w)
         assert np.allclose(np.concatenate(dx, axis=1), dy @ w.T)
@@ -152,23 +101,104 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
     return summed
 
 
-@pytest.mark.parametrize(("rows", "columns"), list(product((1, 2, 4), (1, 2, 4))))
-def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, columns: int) -> None:
+def test_tensor_parallelism_sums_what_multiplying_the_parts_sums():
     """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    from suites.seconds.formula import Model, ParallelLayout, _tensor_s
-    from suites.seconds.workload import LimitsWorkload
-
     hidden, tokens = 16, 8
     work = LimitsWorkload(
         node_size=1, network_B_per_s=1e8, node_link_B_per_s=1e9, collective_s=0, node_hop_s=0, network_hop_s=0
     )
     model = Model(1, hidden, 3 * hidden, 4 * hidden, 4 * hidden, 0, 8)
-    layout = ParallelLayout(*(one(float(size)) for size in (columns, rows, 1, 1, 1, 1, 1, 1)))
-    expected = grid_bytes(
-        [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)],
-        rows,
-        columns,
-        tokens,
-    )
-    found = _tensor_s(work, model, layout, one(float(tokens)))
-    assert found.bytes_s[0] == pytest.approx(expected * work.activation_B / 1e8)
+    widths = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
+    for rows, columns in product((1, 2, 4), (1, 2, 4)):
+        layout = ParallelLayout(*(np.array([float(size)]) for size in (columns, rows, 1, 1, 1, 1, 1, 1)))
+        expected = grid_bytes(widths, rows, columns, tokens) * work.activation_B / 1e8
+        found = _tensor_s(work, model, layout, np.array([float(tokens)]))
+        assert found.bytes_s[0] == pytest.approx(expected), (rows, columns)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (4, 4), (4, 9), (8, 16)])
+def test_the_bubble_is_that_of_1f1b_stepped_through(stages, micro_batches):
+    stepped_s = max(one.end_s for one in stepped([1.0] * stages, [2.0] * stages, micro_batches))
+    assert stepped_s == pytest.approx(micro_batches * 3.0 + collectives.bubble_s(stages, 1, np.array(3.0)))
+
+
+def test_a_roofline_is_the_longer_of_both_over_the_share_that_is_reached():
+    assert collectives.roofline_s(1e12, 1e14, 0.5) == pytest.approx(0.02)
+    assert collectives.roofline_s(1e12, 1e14, 0.5, 3e10, 3e12) == pytest.approx(
+        0.02
+    )  # 10 ms of FLOP and of bytes
+    assert collectives.roofline_s(1e12, 1e14, 1.0, 6e10, 3e12) == pytest.approx(0.02)  # bytes decide
+    # a matrix of 3 x 5 and 7 tokens: 105 multiplications and additions forward, twice that backward
+    assert collectives.training_flop(15, 7) == 3 * 2 * 7 * 3 * 5
+
+
+BY_CLUSTER = pytest.mark.parametrize(
+    "cluster", [Cluster(n, g) for n, g in product((1, 2, 3, 4), (1, 2, 4))], ids=str
+)
+FORWARD, BACKWARD = {"element_B": 0.5, "gradient_B": 0.0}, {"element_B": 0.0, "gradient_B": 1.0}
+"""Two gathers of half a byte, or one reduce-scatter of one."""
+
+
+class Ranks:
+    """Ranks of a cluster: the chunks that each holds, and those that crossed a node's boundary."""
+
+    def __init__(self, cluster):
+        self.cluster, self.every = cluster, set(range(cluster.gpus))
+        self.held = [{rank} for rank in range(cluster.gpus)]
+        self.crossings = Counter()
+        size, nodes = cluster.gpus_per_node, range(cluster.nodes)
+        self.of_nodes = [list(range(node * size, (node + 1) * size)) for node in nodes]
+        self.peers = [[node * size + peer for node in nodes] for peer in range(size)]
+
+    def gather(self, ring):
+        """Pass on what each rank of `ring` got last, until all have all."""
+        newest = {rank: sorted(self.held[rank]) for rank in ring}
+        for _ in range(len(ring) - 1):
+            arriving = {}
+            for rank, following in zip(ring, [*ring[1:], ring[0]], strict=True):
+                sender, receiver = (one // self.cluster.gpus_per_node for one in (rank, following))
+                if sender != receiver:
+                    self.crossings["from", sender] += len(newest[rank])
+                    self.crossings["into", receiver] += len(newest[rank])
+                arriving[following] = newest[rank]
+            newest = arriving
+            for rank, chunks in newest.items():
+                assert self.held[rank].isdisjoint(chunks)
+                self.held[rank].update(chunks)
+
+    def crossed(self):
+        """Return the chunks that crossed a node's boundary; fails unless they are as many for all."""
+        counts = {self.crossings[way, node] for way in ("from", "into") for node in range(self.cluster.nodes)}
+        assert len(counts) == 1
+        return counts.pop()
+
+
+@BY_CLUSTER
+def test_rings_and_gathers_between_nodes_first_send_what_their_bounds_say(cluster):
+    for bound, rings in (
+        ("ring", lambda of: [sorted(of.every)]),
+        ("node_aware", lambda of: of.peers + of.of_nodes),
+    ):
+        ranks = Ranks(cluster)
+        for ring in rings(ranks):
+            ranks.gather(ring)
+        assert all(one == ranks.every for one in ranks.held)
+        for way in (FORWARD, BACKWARD):
+            exchange = Exchange(cluster.gpus, **way)
+            assert ranks.crossed() == pytest.approx(link_bytes(exchange, cluster, bound))
+
+
+@BY_CLUSTER
+def test_hybrid_sharding_sends_what_its_formula_says(cluster):
+    """Reduce-scatter in each node, then each GPU's shard all-reduced with its peers in the other nodes."""
+    ranks, nodes = Ranks(cluster), cluster.nodes
+    for peer, ring in enumerate(ranks.peers):
+        shard = range(peer * nodes, (peer + 1) * nodes)
+        for _ in ("reduce-scatter", "all-gather"):
+            for rank, chunk in zip(ring, shard, strict=True):
+                ranks.held[rank] = {chunk}
+            ranks.gather(ring)
+        assert all(ranks.held[rank] == set(shard) for rank in ring)
+    exchange = Exchange(cluster.gpus, "hybrid", element_B=1.0)
+    for bound in ("ring", "node_aware"):
+        assert ranks.crossed() == pytest.approx(link_bytes(exchange, cluster, bound))

@@ -1,68 +1,43 @@
-"""Seconds of whole steps: FLOP counted a second way, parts that add up, what must grow, and speed."""
+"""Seconds of whole steps: FLOP counted a second way, parts that add up, explicit attention by its bytes."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
+from suites.training.step_time import seconds
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.layer import experts_s
-from suites.training.step_time.seconds import step_s
-from suites.training.step_time.setting import RunFacts, StepSetting
+from suites.training.step_time.seconds import kinds_of_layers, step_s
+from suites.training.step_time.setting import RunFacts, StepSetting, operators, scores_s
 
 SEVENTY_B = TransformerShape(
-    num_hidden_layers=80,
-    hidden_size=8192,
-    num_attention_heads=64,
-    num_key_value_heads=8,
-    head_dim=128,
-    intermediate_size=28672,
-    vocab_size=128256,
-)
-EXPERTS = TransformerShape(
-    num_hidden_layers=32,
-    hidden_size=4096,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    intermediate_size=14336,
-    vocab_size=32000,
-    num_experts=8,
-    experts_per_token=2,
-    moe_intermediate_size=14336,
-)
+    num_hidden_layers=80, hidden_size=8192, num_attention_heads=64, num_key_value_heads=8, head_dim=128,
+    intermediate_size=28672, vocab_size=128256,
+)  # fmt: skip
+OF_MATMULS = ("quantisation", "inner_offset", "fixed_s")
+OF_PROGRAM = ("pointwise_factor", "accumulate_B", "update_B", "logit_B", "layer_launch_s")
 NOTHING_ELSE = {
-    "matmul.hopper.quantisation": 0.0,
-    "matmul.hopper.inner_offset": 0.0,
-    "matmul.hopper.fixed_s": 0.0,
-    "megatron.pointwise_factor": 0.0,
-    "megatron.accumulate_B": 0.0,
-    "megatron.update_B": 0.0,
-    "megatron.logit_B": 0.0,
-    "megatron.layer_launch_s": 0.0,
-    "step_s": 0.0,
-    "attention.ramp": 0.0,
-    "attention.cudnn.hopper.forward": 1.0,
+    **{f"matmul.hopper.{name}": 0.0 for name in OF_MATMULS},
+    **{f"megatron.{name}": 0.0 for name in OF_PROGRAM},
+    "step_s": 0.0, "attention.ramp": 0.0, "attention.cudnn.hopper.forward": 1.0,
     "attention.cudnn.hopper.backward": 1.0,
-}
+}  # fmt: skip
 """Constants with which a step is nothing but its FLOP at the rate of matmuls."""
 
 
-def setting(shape=SEVENTY_B, program="megatron", precision="bf16", seq_len=8192, **changed):
+def setting(shape=SEVENTY_B, program="megatron", seq_len=8192, attention="flash", **changed):
     cluster = GpuCluster(gpu_of("h100_80gb"), 8, 50e9)
-    training = Training(seq_len=seq_len, program=program, precision=precision)
+    training = Training(seq_len=seq_len, program=program, attention=attention)
     return StepSetting(shape, training, cluster, StepConstants.read(**changed))
 
 
-def seconds(rows, **words):
-    return step_s(setting(**words), Layouts.of(rows)).total
-
-
 def test_a_step_of_nothing_but_flop_takes_the_flop_of_the_closed_count():
+    """And a third less of matmuls where weights are frozen."""
     given = setting(**NOTHING_ELSE)
     rate = given.gpu.peak_FLOP_per_s("bf16") * given.matmul_rates("bf16").peak_share
     tokens, hidden = 8192.0 * 4, 8192
@@ -71,8 +46,11 @@ def test_a_step_of_nothing_but_flop_takes_the_flop_of_the_closed_count():
     matrices = 80 * (hidden * (hidden + 2 * 1024) + hidden * hidden + 3 * hidden * 28672) + hidden * 128256
     attention = 80 * 6 * 8192 * hidden / 2 * 2 * 3.5 / 3  # flash attention's backward: 2.5 times its forward
     expected = tokens * (6 * matrices / rate + attention / given.gpu.peak_FLOP_per_s("bf16"))
-    total = step_s(given, Layouts.of([{"micro_batch_size": 4}])).total[0]
-    assert total == pytest.approx(expected, rel=0.01)
+    layouts = Layouts.of([{"micro_batch_size": 4}])
+    whole = step_s(given, layouts)
+    assert whole.total[0] == pytest.approx(expected, rel=0.01)
+    frozen = step_s(replace(given, run=RunFacts(adapters_alone=True)), layouts)
+    assert frozen.layers.matmul[0] == pytest.approx(whole.layers.matmul[0] * 2 / 3, rel=0.05)
 
 
 @pytest.mark.parametrize("program", ["megatron", "nanotron", "composer", "torchtitan", "deepspeed"])
@@ -88,55 +66,68 @@ def test_parts_add_up_to_the_step(program):
     assert all((part >= 0).all() for part in step.layers)
 
 
-@pytest.mark.parametrize(
-    ("faster", "slower"),
-    [
-        ({"tp": 8}, {"tp": 8, "recompute": 2}),
-        ({"tp": 8, "micro_batches": 4}, {"tp": 8, "micro_batches": 5}),
-        ({"tp": 8, "pp": 4, "micro_batches": 8, "virtual_stages": 2}, {"tp": 8, "pp": 4, "micro_batches": 8}),
-        ({"dp": 64, "zero": 3, "micro_batch_size": 2}, {"dp": 64, "zero": 3, "micro_batches": 2}),
-        ({"tp": 8, "pp": 2, "dp": 4, "micro_batches": 8}, {"tp": 8, "pp": 2, "dp": 512, "micro_batches": 8}),
-    ],
-)
-def test_more_work_more_ranks_and_more_bubble_take_longer(faster, slower):
-    first, second = seconds([faster, slower])
-    assert first < second
+SHAPE = TransformerShape(
+    num_hidden_layers=4, hidden_size=1024, num_attention_heads=8, num_key_value_heads=8, head_dim=128,
+    intermediate_size=4096, vocab_size=1024,
+)  # fmt: skip
+VIEWS = ("view", "transpose", "expand", "detach", "t.default", "_unsafe_view", "alias")
 
 
-def test_a_slower_network_slows_what_crosses_it():
-    row = Layouts.of([{"dp": 64, "zero": 3}])
-    fast = setting()
-    slow = StepSetting(fast.shape, fast.training, fast.cluster._replace(network_B_per_s=2e9), fast.constants)
-    assert step_s(slow, row).total[0] > 2 * step_s(fast, row).total[0]
+def unfused(program, seq_len=4096):
+    return setting(SHAPE, program, seq_len=seq_len, attention="unfused")
 
 
-def test_narrow_formats_are_faster_and_frozen_weights_save_a_third_of_the_matmuls():
-    row = [{"tp": 8, "micro_batches": 4}]
-    assert seconds(row, precision="fp8")[0] < seconds(row)[0]
-    given, layouts = setting(), Layouts.of(row)
-    frozen = replace(given, run=RunFacts(adapters_alone=True))
-    whole = step_s(given, layouts).layers.matmul[0]
-    assert step_s(frozen, layouts).layers.matmul[0] == pytest.approx(whole * 2 / 3, rel=0.05)
+class ScoreTraffic(TorchDispatchMode):
+    """Adds up the bytes of score matrices, tensors of so many elements, that operators read and write."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores, self.moved_B = scores, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not any(name in str(function) for name in VIEWS):
+            tensors = [one for one in (*args, result) if isinstance(one, torch.Tensor)]
+            self.moved_B += sum(one.nbytes for one in tensors if one.numel() == self.scores)
+        return result
 
 
-def test_experts_spread_over_ranks_do_the_work_of_all_of_them():
-    given = setting(EXPERTS)
-    alone, spread = (experts_s(given, Layouts.of([{"dp": 8, "ep": ep}]), np.array([8192.0])) for ep in (1, 8))
-    # each rank has an eighth of the experts, and eight ranks' tokens for them
-    assert spread.forward[0] == pytest.approx(alone.forward[0], rel=0.15)
+def test_operators_move_as_many_bytes_per_score_as_torchs():
+    """As torch's explicit attention with an added causal mask runs them, forward and backward."""
+    heads, length, size = 3, 64, 16
+    scores = heads * length * length
+    q, k, v = (torch.randn(heads, length, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    mask = torch.full((length, length), -1e4, dtype=torch.bfloat16).triu(1)
+    with ScoreTraffic(scores) as forward:
+        out = torch.softmax(q @ k.transpose(1, 2) + mask, -1) @ v
+    with ScoreTraffic(scores) as backward:
+        out.sum().backward()
+    ours = operators(unfused("torchtitan"))
+    counted = [forward.moved_B / scores, backward.moved_B / scores]
+    assert [2 * one.products + one.moved_B for one in ours] == counted
 
 
-def test_ten_thousand_layouts_take_less_than_five_seconds():
-    rows = [
-        {"dp": 1024 // (tp * pp * cp), "tp": tp, "pp": pp, "cp": cp, "micro_batches": m, "zero": zero}
-        for tp in (1, 2, 4, 8)
-        for pp in (1, 2, 4, 8)
-        for cp in (1, 2, 4, 8)
-        for m in range(1, 80)
-        for zero in (1, 3)
-    ]
-    layouts = Layouts.of(rows)
-    start = time.perf_counter()
-    total = step_s(setting(), layouts).total
-    assert len(total) >= 10_000
-    assert time.perf_counter() - start < 5
+def test_seconds_are_those_of_the_bytes_of_all_scores():
+    """Tensor-parallel ranks share heads, masked scores count, and recompute repeats the forward pass."""
+    given = unfused("megatron")
+    layouts = Layouts.of([{"micro_batch_size": 2}, {"micro_batch_size": 2, "tp": 4}])
+    forward, backward = scores_s(given, layouts)
+    rate = 3.35e12 * 0.537
+    assert forward[0] == pytest.approx(2 * 8 * 4096**2 * 8 / rate)
+    assert backward[0] == pytest.approx(2 * 8 * 4096**2 * 14 / rate)
+    assert forward[1] == pytest.approx(forward[0] / 4)
+    attention = step_s(given, Layouts.of([{"recompute": one} for one in (0, 1, 2)])).layers.attention
+    assert attention[1:] / attention[0] == pytest.approx((22 + 8) / 22)
+
+
+@pytest.mark.parametrize("shards_s", [0.0, 1e-4, 1.0])
+def test_shards_that_a_layers_work_does_not_hide_take_their_time(shards_s, monkeypatch):
+    """With a part of what it hides; the work includes waiting for launches, as a short sequence does."""
+    given, layouts = setting(SHAPE, "torchtitan", seq_len=64), Layouts.of([{"dp": 64, "zero": 3}])
+    monkeypatch.setattr(seconds, "shard_s", lambda *_: np.array([shards_s]))
+    (kind,) = kinds_of_layers(given)
+    layer = seconds.one_layer(given, layouts, kind)
+    work_s = sum(layer) - layer.shard
+    assert layer.launch > 0
+    hidden_s = given.own.shard_exposed * np.minimum(shards_s, work_s)
+    assert layer.shard == pytest.approx(np.maximum(shards_s - work_s, 0) + hidden_s)

@@ -1,14 +1,12 @@
-"""Activation checkpointing of single operations and of every k-th layer: what is recomputed, and bytes."""
+"""Activation checkpointing of single operations and of every k-th layer: what is computed again."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from random_steps import assert_as_measured
-from small_steps import HOST, LLAMA
+from small_steps import LLAMA
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
@@ -55,15 +53,3 @@ def recomputed(settings):
 )
 def test_what_is_computed_again(settings, linear, attention):
     assert recomputed(settings) == (linear, attention)
-
-
-@pytest.mark.parametrize("further", [[], ["attention", "mixed_precision"]], ids=str)
-@pytest.mark.parametrize("settings", [{"mode": "per_op"}, {"every": 2}, {"every": 3}], ids=str)
-def test_a_dry_run_is_as_measured(settings, further):
-    assert_as_measured(build_step(LONG, [{"activation_checkpointing": settings}, *further]))
-
-
-def test_layers_that_differ_are_all_run():
-    step = build_step(replace(LONG, num_hidden_layers=8), [{"activation_checkpointing": {"every": 3}}])
-    assert not step.layers_alike
-    assert dry_run(step, HOST) == dry_run(step, HOST, full=True)

@@ -1,4 +1,4 @@
-"""FSDP2: correct on real ranks, and its dry run compared with real tensors."""
+"""FSDP2 and ZeRO: what they gather and shard, bytes of copies, and fake ranks that leave nothing behind."""
 
 from dataclasses import replace
 from math import prod
@@ -8,112 +8,22 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_ranks import (
-    CLIPPED,
-    CPU,
-    GPT,
-    HOST,
-    SMALL,
-    TINY,
-    baseline_losses,
-    dry_and_measured,
-    losses_on_ranks,
-    sharded,
-)
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+from real_ranks import CPU, HOST, SMALL, TINY, sharded
 
-from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
+from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.workspaces import chunk_cat_bytes
-from harness.instruments.torch_internals import ChunksWhenAsked
-from harness.records import Unavailable
+from harness.records import Reading
 from suites.memory.live_bytes import losses
-from suites.training.dry_run.dry_run import dry_run
-from suites.training.models.model import blocks_of
-from suites.training.optimizers import LEARNING_RATES
+from suites.memory.subject import Subject
+from suites.memory.suite import count_model
+from suites.memory.thresholds import thresholds
+from suites.training.correctness import check
+from suites.training.dry_run.dry_run import Device, among_ranks, dry_run
 from suites.training.techniques import build_step
-from suites.training.trainer import build_model
+from suites.training.trainer import Trainer, build_model
 
-TECHNIQUES = {
-    "fsdp2": ["fsdp2"],
-    "fsdp2_mixed_checkpointed": ["fsdp2", "mixed_precision", "attention", "activation_checkpointing"],
-}
-
-CLOSE = 1e-4  # relative: a fiftieth of what is asked for
-
-SET_UPS = {
-    "plain": replace(SMALL, gradient_accumulation_steps=1),
-    "three_ranks_odd_sizes": replace(
-        SMALL,
-        dp_size=3,
-        hidden_size=120,
-        intermediate_size=251,
-        vocab_size=501,
-        gradient_accumulation_steps=1,
-    ),
-    "eight_ranks_fewer_rows_than_ranks": replace(
-        SMALL, dp_size=8, vocab_size=5, seq_len=7, micro_batch_size=1
-    ),
-    "tied_biases_learned": replace(
-        SMALL, dp_size=3, tie_word_embeddings=True, bias=True, norm="layer", position="learned"
-    ),
-    "accumulated_clipped_foreach": replace(
-        SMALL, gradient_accumulation_steps=3, max_grad_norm=1.0, optimizer_impl="foreach"
-    ),
-    "few_tokens": replace(
-        SMALL,
-        dp_size=4,
-        vocab_size=64,
-        seq_len=8,
-        micro_batch_size=1,
-        num_hidden_layers=4,
-        gradient_accumulation_steps=1,
-    ),
-    "momentum": replace(SMALL, optimizer="sgd_momentum", dp_size=5, gradient_accumulation_steps=1),
-    "fused": replace(SMALL, optimizer_impl="fused", dp_size=5, gradient_accumulation_steps=1),
-}
-MIXED = ("eight_ranks_fewer_rows_than_ranks", "tied_biases_learned", "accumulated_clipped_foreach")
-"""Set-ups that say how gradients are cut, padded and added, which narrow types do otherwise."""
-
-
-@pytest.mark.parametrize(
-    ("name", "set_up"),
-    [*(("fsdp2", one) for one in SET_UPS), *(("fsdp2_mixed_checkpointed", one) for one in MIXED)],
-)
-def test_the_dry_run_equals_what_real_tensors_take(name, set_up):
-    steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
-    walked, measured_B = dry_and_measured(sharded(TECHNIQUES[name], SET_UPS[set_up]), steady_steps=steps)
-    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
-
-
-@pytest.mark.parametrize(("gradients", "ranks"), [("bf16", 3), ("fp32", 2)])
-def test_so_it_does_in_mixed_precision(gradients, ranks):
-    workload = replace(SMALL, dp_size=ranks, micro_batch_size=1, seq_len=24)
-    step = sharded(["fsdp2", {"mixed_precision": {"gradients": gradients}}], workload)
-    walked, measured_B = dry_and_measured(step)
-    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
-
-
-def keep_gathered(model, resources):
-    mesh = rank_mesh("cpu")
-    for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, reshard_after_forward=False)
-    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
-
-
-TWICE = replace(SMALL, dp_size=3, gradient_accumulation_steps=2)
-REDUCED_WITH_THE_LAST = [{"fsdp2": {"reduce_every_micro_batch": False}}, "mixed_precision"]
-
-
-@pytest.mark.parametrize(
-    "step",
-    [replace(sharded("fsdp2", TWICE), wraps=(keep_gathered,)), sharded(REDUCED_WITH_THE_LAST, TWICE)],
-    ids=["blocks stay gathered", "unsharded gradients pile up"],
-)
-def test_so_it_does_when_fsdp2_is_set_up_otherwise(step):
-    walked, measured_B = dry_and_measured(step)
-    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
+ON_FOUR = replace(SMALL, dp_size=4, gradient_accumulation_steps=1)
 
 
 def test_kinds_are_the_bytes_of_their_tensors():
@@ -124,11 +34,31 @@ def test_kinds_are_the_bytes_of_their_tensors():
     buffers_B = sum(one.nbytes for one in model.buffers())
     steps_B = 4 * len(list(model.parameters()))  # AdamW counts its steps in a tensor for each parameter
     block_B = sum(4 * 3 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.blocks[0].parameters())
-    walked = dry_run(sharded("fsdp2", workload), HOST)
-    assert walked.by_kind_B["parameters"] == shards_B + buffers_B
-    assert walked.by_kind_B["optimizer_states"] == 2 * shards_B + steps_B
-    assert walked.by_kind_B["communication"] >= block_B
-    assert sum(walked.by_kind_B.values()) == walked.peak_B
+    found = dry_run(sharded("fsdp2", workload), HOST)
+    assert found.by_kind_B["parameters"] == shards_B + buffers_B
+    assert found.by_kind_B["optimizer_states"] == 2 * shards_B + steps_B
+    assert found.by_kind_B["communication"] >= block_B
+    assert sum(found.by_kind_B.values()) == found.peak_B
+
+
+def test_what_stays_gathered_after_the_forward_pass():
+    model = Trainer(build_step(ON_FOUR)).plain
+    block_B = sum(one.nbytes for one in model.blocks[0].parameters())
+    ends_B = sum(one.nbytes for one in model.parameters()) - 3 * block_B  # embedding, norm, output layer
+
+    def gathered_B(**settings):
+        step = build_step(ON_FOUR, [{"fsdp2": settings}])
+        with among_ranks(step):
+            trainer = Trainer(step)
+            trainer.model(*next(trainer._random_batches()))
+            held = [one for one in trainer.model.parameters() if not hasattr(one, "full_tensor")]
+        return sum(one.untyped_storage().nbytes() for one in held)
+
+    assert gathered_B() == ends_B
+    assert gathered_B(reshard_after_forward=True) == 0
+    assert gathered_B(keep_last_block=True) == block_B + ends_B
+    assert gathered_B(reshard_after_forward=False) == 3 * block_B + ends_B
+    assert gathered_B(head="apart") == ends_B - 4 * ON_FOUR.vocab_size * ON_FOUR.hidden_size
 
 
 @given(
@@ -152,100 +82,72 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
     assert allocator.peaks[0].live_B == expected_B
 
 
-def test_repeated_layers_equal_a_full_trace():
-    step = sharded(TECHNIQUES["fsdp2_mixed_checkpointed"], replace(SMALL, num_hidden_layers=6, dp_size=6))
-    assert dry_run(step) == dry_run(step, full=True)
+def test_groups_that_do_not_divide_the_ranks_are_refused():
+    step = sharded([{"fsdp2": {"reshard_after_forward": 2}}], ON_FOUR)
+    with pytest.raises(ValueError, match="should be a factor of 3"):  # torch's own refusal
+        dry_run(replace(step, ranks=3))
 
 
-@pytest.mark.slow
-def test_gpt3_over_88_ranks_is_traced():
-    shape = {
-        "num_hidden_layers": 96,
-        "hidden_size": 12288,
-        "num_attention_heads": 96,
-        "num_key_value_heads": 96,
-        "intermediate_size": 49152,
-        "vocab_size": 50257,
-    }
-    workload = replace(
-        GPT,
-        **shape,
-        max_position_embeddings=2048,
-        seq_len=2048,
-        micro_batch_size=1,
-        dp_size=88,
-        max_grad_norm=None,
-    )
-    walked = dry_run(sharded("fsdp2", workload))
-    assert walked.by_kind_B["parameters"] == pytest.approx(4 * 174.6e9 / 88, rel=0.01)
-
-
-WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
-
-
-@pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory):
-    """Return what two real ranks saw of each workload."""
-    runs = [("fsdp2", workload, 2) for workload in WORKLOADS.values()]
-    return dict(zip(WORKLOADS, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_real_ranks_see_the_losses_of_one_device(workload, on_ranks):
-    expected = baseline_losses(WORKLOADS[workload])
-    for seen in on_ranks[workload]:
-        assert seen == pytest.approx(expected, rel=1e-5)
-
-
-def test_these_losses_would_show_gradients_of_another_scale(monkeypatch):
-    expected = baseline_losses(TINY)
-    monkeypatch.setitem(LEARNING_RATES, "sgd_momentum", 0.5 * LEARNING_RATES["sgd_momentum"])
-    off = [abs(ours / theirs - 1) for ours, theirs in zip(baseline_losses(TINY), expected, strict=True)]
-    assert max(off) > 2e-5
-
-
-def test_they_would_show_gradients_that_are_not_clipped():
-    pairs = zip(baseline_losses(CLIPPED), baseline_losses(TINY), strict=True)
-    assert max(abs(ours / theirs - 1) for ours, theirs in pairs) > 1e-4
-
-
-def test_an_optimizer_that_torch_has_not_for_shards_is_refused():
-    with pytest.raises(Unavailable, match="no fused SGD"):
-        sharded("fsdp2", replace(TINY, optimizer_impl="fused"))
-
-
-def test_8_bit_moments_on_the_host_are_refused():
-    with pytest.raises(Unavailable, match=r"fsdp2: cpu_offload .*adamw_8bit has others$"):
-        build_step(TINY, [{"optimizer": {"name": "adamw_8bit"}}, {"fsdp2": {"cpu_offload": True}}])
-
-
-def test_sharding_without_ranks_is_refused():
+@pytest.mark.parametrize("techniques", ["fsdp2", "zero"])
+def test_sharding_without_ranks_is_refused(techniques):
     with pytest.raises(RuntimeError, match="no process group"):
-        losses(sharded("fsdp2", TINY), 1, CPU)
+        losses(sharded(techniques, TINY), 1, CPU)
 
 
-@pytest.mark.parametrize("rows", [1, 6, 7, 12])
-@pytest.mark.parametrize("chunks", [1, 3, 7, 40])
-def test_chunks_made_when_asked_are_torchs(rows, chunks):
-    tensor = torch.arange(rows * 2).view(rows, 2)
-    expected = _chunk_with_empty(tensor, chunks, dim=0)
-    lazy = ChunksWhenAsked(tensor, chunks, dim=0)
-    assert all(torch.equal(lazy[index], one) for index, one in enumerate(expected))
-
-
-def test_fake_ranks_leave_nothing_behind():
+def test_fake_ranks_leave_nothing_behind_and_say_what_is_wrong():
     with fake_process_group(7):
         assert dist.get_world_size() == 7
     assert not dist.is_initialized()
     with pytest.raises(KeyError), fake_process_group(7):
         raise KeyError
     assert not dist.is_initialized()
-
-
-def test_fake_ranks_say_what_is_wrong():
     with pytest.raises(ValueError, match="ranks=0"), fake_process_group(0):
         pass
     with fake_process_group(2), pytest.raises(RuntimeError, match="exists already"), fake_process_group(2):
         pass
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_each_rank_holds_its_share_of_what_the_stage_spreads(stage):
+    workload = replace(SMALL, num_hidden_layers=2, dp_size=8, gradient_accumulation_steps=1)
+    found = dry_run(sharded([{"zero": {"stage": stage}}], workload))
+    all_B = 4 * workload.shape.parameters
+    tables_B = 2 * 4 * workload.max_position_embeddings * (workload.hidden_size // 4)
+    share = {1: 1, 2: 1, 3: 1 / 8}[stage]
+    assert found.by_kind_B["parameters"] - tables_B == pytest.approx(share * all_B, rel=2e-3)
+    states = 3  # the two of Adam, and a second copy of the shard, in fp32 too
+    assert found.by_kind_B["optimizer_states"] == pytest.approx(states * all_B / 8, rel=2e-3)
+
+
+def test_the_only_rank_of_a_group_is_right_after_other_groups():
+    """And the engine leaves linear layers as they were."""
+    before = torch.nn.functional.linear
+    dry_run(sharded([{"zero": {"stage": 3}}], replace(TINY, dp_size=5)))
+    assert torch.nn.functional.linear is before
+    check(sharded([{"zero": {"stage": 3}}], TINY))
+
+
+def test_a_large_model_has_a_dry_run_but_its_ranks_are_searched_by_formula():
+    """A search tries many numbers of ranks, and each try runs every layer."""
+    large = replace(
+        TINY,
+        hidden_size=4096,
+        num_hidden_layers=1,
+        intermediate_size=14336,
+        vocab_size=50_000,
+        dp_size=8,
+        optimizer="adamw",
+    )
+    step = sharded(["zero", "mixed_precision", "attention"], large)
+    subject = Subject(step, 80e9)
+    run = dry_run(step, Device("cuda"))
+    parameters = large.shape.parameters
+    assert run.by_kind_B["parameters"] == pytest.approx(2 * parameters / 8, rel=1e-3)
+    assert run.by_kind_B["optimizer_states"] == pytest.approx(12 * parameters / 8, rel=1e-3)
+
+    def refuse(*_, **__):
+        raise AssertionError("a dry run in the search")
+
+    found = list(thresholds(subject, count_model(subject), refuse))
+    assert [one.method for one in found if isinstance(one, Reading)] == ["korthikanti"] * 2

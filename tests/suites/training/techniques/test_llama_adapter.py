@@ -1,17 +1,15 @@
-"""LLaMA-Adapter against its formula in float64, what it trains, and its bytes against real steps."""
+"""LLaMA-Adapter against its formula in float64, and what it trains."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from random_steps import assert_as_measured
 from small_steps import GPT, LLAMA
 from torch import nn
 
 from harness.records import Unavailable
 from suites.training.correctness import check
-from suites.training.dry_run.dry_run import among_ranks
 from suites.training.models.model import EPSILON, rotary
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -21,40 +19,6 @@ GROUPED = replace(LLAMA, num_key_value_heads=2)
 
 def adapter(**settings):
     return {"llama_adapter": settings}
-
-
-SET_UPS = {
-    "version 1": [adapter()],
-    "version 2": [adapter(version=2)],
-    "every layer, one prompt": [adapter(start_layer=0, prompt_length=1), "attention"],
-    "checkpointed": [adapter(version=2), "attention", "activation_checkpointing"],
-    "autocast": [adapter(version=2), "mixed_precision"],
-    "bf16 gradients": [adapter(), {"mixed_precision": {"gradients": "bf16"}}],
-    "all in bf16": [adapter(version=2), "bf16_states", "attention"],
-    "bf16 base": [adapter(base="bf16")],
-    "nf4": [adapter(version=2, base="nf4"), "attention"],
-    "nf4, maxima in fp32": [adapter(base="nf4", double_quantization=False)],
-    "int8": [adapter(base="int8"), "activation_checkpointing"],
-    "8-bit states": [adapter(version=2), {"optimizer": {"name": "adamw_8bit"}}],
-    "updated in the backward pass": [adapter(), "optimizer_in_backward"],
-    "loss in chunks": [adapter(version=2), {"loss": {"chunks": 4, "chunked": "recompute"}}],
-}
-
-
-@pytest.mark.parametrize("name", SET_UPS)
-def test_a_dry_run_is_as_measured(name):
-    assert_as_measured(build_step(GROUPED, SET_UPS[name]))
-
-
-def test_a_dry_run_that_repeats_layers_is_as_measured():
-    assert_as_measured(build_step(replace(GPT, num_hidden_layers=9), [adapter(start_layer=3, version=2)]))
-
-
-@pytest.mark.parametrize("given", [["fsdp2"], ["fsdp2", "mixed_precision"], ["zero"]], ids=str)
-def test_a_dry_run_of_a_rank_is_as_measured(given):
-    step = build_step(replace(LLAMA, dp_size=4), [adapter(version=2), *given])
-    with among_ranks(step):
-        assert_as_measured(step)
 
 
 def formula(model, tokens, targets, start, version):
@@ -144,9 +108,7 @@ def test_adapters_alone_are_trained(workload, biases):
         assert sum(one.nbytes for one in trainer.optimizer.state_tensors() if one.numel() > 1) == 8 * elements
 
 
-@pytest.mark.parametrize(
-    "given", [[adapter(base="nf4")], [adapter(base="int8")], [adapter(), "bf16_states"]], ids=str
-)
+@pytest.mark.parametrize("given", [[adapter(base="nf4")], [adapter(), "bf16_states"]], ids=str)
 def test_version_1_learns_in_bf16_at_the_papers_learning_rate(given):
     """With AdamW's own, ten updates change the loss by less than bf16 rounds it."""
     check(build_step(LLAMA, given))
@@ -161,27 +123,6 @@ def test_training_starts_from_the_base():
     torch.testing.assert_close(ours.train_step(), base.train_step())
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ([adapter(start_layer=4)], "start_layer=4: allowed are 0 to the last layer, 3"),
-        ([adapter(prompt_length=0)], "prompt_length=0: expected a whole number of at least 1"),
-        ([adapter(version=3)], "version=3: expected one of 1, 2"),
-        ([adapter(base="nf4"), "zero"], "zero shards parameters, and a base in nf4 consists of buffers"),
-        ([adapter(version=2), {"loss": {"fused": True}}], "fused needs an output layer that is a plain"),
-        ([adapter(), "lora"], "each of them trains its own adapters alone"),
-        ([adapter(), "tensor_parallel"], "prompts have all heads"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_had_is_refused_in_one_line(given, words):
-    with pytest.raises((Unavailable, ValueError)) as caught:
-        Trainer(build_step(LLAMA, given)).train_step()
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_attention_of_another_model_is_refused():
-    model = "suites.published.models:litgpt_llama"
-    with pytest.raises(Unavailable, match="llama_adapter: prompts are built for"):
-        build_step(replace(LLAMA, model=model), [adapter()])
+def test_a_fused_loss_of_an_output_layer_with_scales_is_refused():
+    with pytest.raises(Unavailable, match="fused needs an output layer that is a plain"):
+        Trainer(build_step(LLAMA, [adapter(version=2), {"loss": {"fused": True}}])).train_step()

@@ -1,199 +1,188 @@
-"""FSDP2 with tensor parallelism: correct on real ranks; dry runs of one rank compared with real tensors."""
+"""Sizes of meshes of ranks: who takes which data, their communicators, searches, and formulas' divisors."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import pytest
-from offload_ranks import Pools
-from real_ranks import CLIPPED, GPT, SMALL, TINY, dry_and_measured, sharded
+import torch
+from real_ranks import SMALL, sharded
+from small_steps import CUDA
 
-from harness.records import Unavailable, WrongResult
+from harness.records import Note, Unavailable
 from suites.memory import suite as memory
-from suites.memory.subject import Subject, outside_allocator_B
+from suites.memory.formulas import estimates
+from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
-from suites.training import on_rank
-from suites.training.correctness import (
-    RANKS,
-    UPDATES_ON_RANKS,
-    check,
-    check_on_ranks,
-    compare,
-    mean_over_ranks,
-    plain_losses,
-    text_updates,
-)
+from suites.training.correctness import text_updates
+from suites.training.declared import ContextParallelSettings, ExpertParallelSettings
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.techniques import build_step
+from suites.training.dry_run.largest_batch import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
+from suites.training.models.model import Transformer
+from suites.training.techniques import context_parallel, expert_parallel
+from suites.training.techniques.expert_parallel import reordered
 
-MESH = ["fsdp2", "tensor_parallel"]
-FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]
-ALL = [*MESH, *FURTHER]
 BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
-ONCE = replace(SMALL, gradient_accumulation_steps=1)
+LAYERS, SEQUENCES, EXPERTS = ["tensor_parallel"], ["context_parallel"], ["expert_parallel"]
+INTERLEAVED = [{"pipeline": {"stages_per_rank": 2}}]
+SHARED = ["fsdp2", "expert_parallel", "tensor_parallel"]
+WHOLE = ["fsdp2", {"expert_parallel": {"expert_tensor_parallel": False}}, BY_SEQUENCE]
+FOUR = ["fsdp2", "tensor_parallel", "context_parallel", "pipeline"]
 
-EVEN, EVEN_GPT = replace(TINY, seq_len=18), replace(GPT, seq_len=18)
+WORKLOAD = replace(
+    SMALL, num_hidden_layers=12, gradient_accumulation_steps=8, num_key_value_heads=4, tp_size=2, seq_len=24
+)
+MIXTURE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "ep_size": 2}
 
-ON_RANKS = {
-    "momentum, accumulated": (TINY, MESH),
-    "AdamW, tied, learned positions, clipped": (replace(GPT, bias=False), MESH),
-    "by sequence, momentum, clipped": (replace(CLIPPED, seq_len=18), ["fsdp2", BY_SEQUENCE]),
-    "by sequence, mixed, checkpointed, flash": (EVEN, ["fsdp2", BY_SEQUENCE, *FURTHER]),
-    "by sequence, reduced with the last, head apart": (
-        EVEN,
-        [BY_SEQUENCE, {"fsdp2": {"reduce_every_micro_batch": False, "head": "apart"}}],
+
+class Mesh(NamedTuple):
+    """A step, and what follows from its sizes.
+
+    `communicators`: how many connect two ranks, and how many connect more. `search`: the first numbers of
+    ranks that the search for the fewest tries.
+    """
+
+    techniques: list[Any]
+    sizes: dict[str, Any]
+    ranks: int
+    same_data: int
+    shard: int
+    communicators: tuple[int, int]
+    search: list[int]
+
+
+MESHES = {
+    "hybrid": Mesh([{"fsdp2": {"shard_within": 4}}], {"dp_size": 8}, 8, 1, 4, (1, 1), [4, 8, 12]),
+    "resharded": Mesh([{"fsdp2": {"reshard_after_forward": 2}}], {"dp_size": 4}, 4, 1, 4, (0, 1), [2, 4, 6]),
+    "layers": Mesh(LAYERS, {}, 2, 2, 1, (1, 0), [1, 2, 4]),
+    "layers with experts": Mesh(LAYERS, {**MIXTURE, "ep_size": 1}, 2, 2, 1, (1, 0), [1, 2, 4]),
+    "layers, rows": Mesh(["fsdp2", *LAYERS], {"dp_size": 3}, 6, 2, 3, (1, 1), [2, 4, 6, 8]),
+    "layers, one row": Mesh(["fsdp2", *LAYERS], {"dp_size": 1}, 2, 2, 1, (1, 0), [2, 4]),
+    "sequences": Mesh(SEQUENCES, {"cp_size": 2}, 2, 2, 2, (1, 0), [1, 2, 3, 4, 6, 12]),
+    "sequences, rows": Mesh(
+        ["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 3}, 6, 2, 6, (1, 1), [2, 4, 6, 8]
     ),
-    "by sequence, alone": (
-        replace(EVEN, seq_len=16, num_key_value_heads=4, tp_size=4, max_grad_norm=0.05),
-        [BY_SEQUENCE],
+    "sequences, one row": Mesh(
+        ["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 1}, 2, 2, 2, (2, 0), [2, 4, 6, 8]
     ),
+    "experts": Mesh(EXPERTS, MIXTURE, 2, 1, 2, (1, 0), [1, 2, 4, 8]),
+    "experts, rows": Mesh(["fsdp2", *EXPERTS], {**MIXTURE, "dp_size": 4}, 4, 1, 4, (2, 1), [2, 4, 6]),
+    "experts, one row": Mesh(["fsdp2", *EXPERTS], {**MIXTURE, "dp_size": 2}, 2, 1, 2, (2, 0), [2, 4, 6]),
+    "shared experts": Mesh(SHARED, {**MIXTURE, "dp_size": 4}, 8, 2, 4, (3, 1), [4, 8, 12]),
+    "whole experts": Mesh(WHOLE, {**MIXTURE, "ep_size": 4, "dp_size": 4}, 8, 2, 4, (2, 2), [4, 8, 12]),
+    "stages": Mesh(["pipeline"], {"pp_size": 2}, 2, 2, 1, (1, 0), [1, 2, 3, 4, 6]),
+    "stages, four": Mesh(["pipeline"], {"pp_size": 4}, 4, 4, 1, (0, 1), [1, 2, 3, 4, 6]),
+    "stages, interleaved": Mesh(INTERLEAVED, {"pp_size": 2}, 2, 2, 1, (1, 0), [1, 2]),
+    "stages, rows": Mesh(["pipeline", "fsdp2"], {"pp_size": 2, "dp_size": 3}, 6, 2, 3, (1, 1), [2, 4, 6, 8]),
+    "layers and stages": Mesh(["tensor_parallel", "pipeline"], {"pp_size": 2}, 4, 4, 1, (2, 0), [4]),
+    "all four": Mesh(FOUR, {"pp_size": 2, "cp_size": 2, "dp_size": 3}, 24, 8, 6, (3, 1), [8, 16, 24]),
 }
 
 
-@pytest.fixture(scope="module")
-def call():
-    """Return the call of a function of `on_rank` on four real ranks."""
-    with ExitStack() as stack:
-        pools = Pools(stack)
-        yield lambda function, **given: pools.pool(4).call(
-            function if ":" in function else f"{on_rank.__name__}:{function}", **given
-        )
+@pytest.mark.parametrize("name", MESHES)
+def test_sizes_of_a_mesh(name):
+    mesh = MESHES[name]
+    step = sharded(mesh.techniques, replace(WORKLOAD, **mesh.sizes))
+    assert (step.ranks, step.same_data_ranks, step.shard_ranks) == (mesh.ranks, mesh.same_data, mesh.shard)
+    of_two, of_more = mesh.communicators
+    nccl_B = outside_allocator_B(step)["nccl_buffers"]
+    assert nccl_B == of_two * NCCL_OF_TWO_B + of_more * NCCL_OF_MORE_B
+    assert list(allowed_ranks(Subject(step, 80e9)))[: len(mesh.search)] == mesh.search
 
 
-def checked(call, step):
-    call("make", key="ours", step=step.described)
-    try:
-        return check_on_ranks(step, call, "ours")
-    finally:
-        call("drop", key="ours")
+@pytest.mark.parametrize("name", ["layers, rows", "sequences", "experts", "stages, rows", "all four"])
+def test_ranks_that_share_data_take_the_same_sequences(name):
+    mesh = MESHES[name]
+    step = sharded(mesh.techniques, replace(WORKLOAD, **mesh.sizes))
+    sequences = 8 * mesh.ranks // mesh.same_data  # eight micro-batches each
+    assert [len(batches) for batches in text_updates(step, 2)] == [sequences, sequences]
+    assert memory.tokens_per_step(Subject(step, 80e9)) == sequences * 2 * 24
 
 
-@pytest.mark.parametrize("case", ON_RANKS)
-def test_real_ranks_see_the_losses_and_gradients_of_one_device(case, call):
-    workload, techniques = ON_RANKS[case]
-    step = sharded(techniques, workload)
-    assert step.ranks == 4
-    checked(call, step)
-
-
-def test_so_they_see_the_losses_with_biases(call):
-    """A key's bias has no gradient but rounding: softmax is unchanged by it."""
-    step = sharded(["fsdp2", BY_SEQUENCE], EVEN_GPT)
-    call("make", key="ours", step=step.described)
-    ours = mean_over_ranks(call("updates", key="ours", count=UPDATES_ON_RANKS))
-    call("drop", key="ours")
-    compare(ours, plain_losses(step, text_updates(step, UPDATES_ON_RANKS)), RANKS)
-
-
-def test_a_rank_with_other_parameters_is_caught(call):
-    call("wrong_on_ranks:spoil", times=1.0, apart=True)
-    try:
-        with pytest.raises(WrongResult, match="off by"):
-            checked(call, sharded(MESH, TINY))
-    finally:
-        call("wrong_on_ranks:mend")
-
-
-def test_the_only_rank_of_a_group_is_right_too():
-    check(sharded(ALL, TINY))
-    check(sharded(["fsdp2", BY_SEQUENCE, *FURTHER], EVEN))
-
-
-def test_rows_share_each_layer_and_take_different_data():
-    step = sharded(MESH, replace(SMALL, dp_size=3, tp_size=2))
-    assert (step.ranks, step.tensor_ranks, step.data_ranks) == (6, 2, 3)
-    assert [len(batches) for batches in text_updates(step, 2)] == [6, 6]  # two micro-batches each
-    assert memory.tokens_per_step(Subject(step, 80e9)) == 6 * 2 * 64
-
-
-SET_UPS = {
-    "three rows, odd sizes": (
-        replace(ONCE, dp_size=3, hidden_size=120, intermediate_size=252, vocab_size=501),
-        MESH,
-    ),
-    "tied, biases, clipped, foreach": (
-        replace(GPT, hidden_size=128, intermediate_size=512, vocab_size=1000, optimizer_impl="foreach"),
-        MESH,
-    ),
-    "accumulated": (replace(SMALL, dp_size=2, tp_size=2), [*MESH, "mixed_precision"]),
-    "fused, four per row": (
-        replace(ONCE, num_key_value_heads=4, tp_size=4, optimizer_impl="fused"),
-        MESH,
-    ),
-    "head apart": (ONCE, ["tensor_parallel", {"fsdp2": {"head": "apart"}}]),
-    "by sequence, tied, biases, learned, clipped, foreach": (
-        replace(EVEN_GPT, hidden_size=128, intermediate_size=512, vocab_size=1000, optimizer_impl="foreach"),
-        ["fsdp2", BY_SEQUENCE],
-    ),
-    "by sequence, accumulated": (SMALL, ["fsdp2", BY_SEQUENCE, "mixed_precision"]),
-    "by sequence, all": (
-        replace(ONCE, num_key_value_heads=4, tp_size=4, dp_size=3, micro_batch_size=1),
-        ["fsdp2", BY_SEQUENCE, *FURTHER],
-    ),
-    "by sequence, alone, all": (replace(ONCE, micro_batch_size=1), [BY_SEQUENCE, *FURTHER]),
-}
-
-
-@pytest.mark.parametrize("set_up", SET_UPS)
-def test_the_dry_run_equals_what_real_tensors_take(set_up):
-    workload, techniques = SET_UPS[set_up]
-    steps = 2 if "accumulated" in set_up else 1  # what is kept from step to step shows
-    walked, measured_B = dry_and_measured(sharded(techniques, workload), steady_steps=steps)
-    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
-
-
-def test_a_rank_has_its_share_of_every_matrix():
-    """Norms are spread over rows alone."""
-    workload = replace(ONCE, dp_size=4, tp_size=2, optimizer="adamw", optimizer_impl="for_loop")
-    step = sharded(MESH, workload)
-    parameters = memory.count_model(Subject(step, 80e9)).parameters
-    norms = (2 * workload.num_hidden_layers + 1) * workload.hidden_size
-    buffers_B = 2 * 4 * workload.max_position_embeddings * (workload.hidden_size // 4)
-    found_B = dry_run(step).by_kind_B["parameters"]
-    assert found_B == 4 * ((parameters - norms) // 8 + norms // 4) + buffers_B
-
-
-def test_each_dimension_of_the_mesh_has_a_communicator():
-    def nccl_B(**sizes):
-        return outside_allocator_B(sharded(MESH, replace(SMALL, **sizes)))["nccl_buffers"]
-
-    MiB = 1024**2
-    assert nccl_B(dp_size=2, tp_size=2) == 2 * 544 * MiB
-    assert nccl_B(dp_size=4, tp_size=2) == (688 + 544) * MiB
-    assert nccl_B(dp_size=1, tp_size=2) == 544 * MiB
-
-
-def test_the_search_varies_the_rows():
-    subject = Subject(sharded(MESH, replace(SMALL, dp_size=3, tp_size=2)), 80e9)
-    assert list(allowed_ranks(subject))[:4] == [2, 4, 6, 8]
-    alone = Subject(sharded("tensor_parallel", SMALL), 80e9)
-    assert list(allowed_ranks(alone)) == [1, 2]
-
-
-@pytest.mark.parametrize("other", ["ddp", "fsdp1", "zero", "local_sgd", "host_update"])
-def test_another_strategy_is_refused(other):
-    with pytest.raises(
-        Unavailable, match=f"tensor_parallel does not combine with {other}: ranks form a mesh"
-    ):
-        sharded(["tensor_parallel", other], SMALL)
+def by_method(techniques, **sizes):
+    subject = Subject(sharded(techniques, replace(WORKLOAD, **sizes)), 80e9)
+    return {one.method: one for one in estimates(subject, memory.count_model(subject))}
 
 
 @pytest.mark.parametrize(
-    ("settings", "changes", "words"),
+    ("fewer", "more", "sizes", "states", "rule"),
     [
-        ({"cpu_offload": True}, {}, "fsdp2 with cpu_offload=True does not combine with tensor_parallel"),
-        ({"shard_within": 1}, {}, "fsdp2 with shard_within=1 does not combine with tensor_parallel"),
-        ({"reshard_after_forward": 2}, {"dp_size": 4}, "resharding to some ranks is not built for a mesh"),
-        ({}, {"tp_size": 1}, "needs several ranks per layer, and this step has tp_size=1"),
+        ([], SEQUENCES, {"cp_size": 2}, 1, None),  # the rule says nothing of what is replicated
+        ([], ["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 4}, 8, 8),
+        ([], ["fsdp2", *EXPERTS], {**MIXTURE, "dp_size": 4}, 4, 4),
+        (["pipeline"], ["pipeline", "fsdp2"], {"pp_size": 2, "dp_size": 4}, 4, 4),
+        (["pipeline"], FOUR, {"pp_size": 2, "dp_size": 2, "cp_size": 2}, 8, 8),
     ],
+    ids=str,
 )
-def test_what_a_mesh_cannot_have_is_refused_in_one_line(settings, changes, words):
-    with pytest.raises(Unavailable, match=words) as caught:
-        build_step(replace(SMALL, **changes), ["tensor_parallel", {"fsdp2": settings}])
-    assert "\n" not in str(caught.value)
+def test_formulas_divide_states_by_the_ranks_that_share_them(fewer, more, sizes, states, rule):
+    plain, mesh = by_method(fewer, **sizes), by_method(more, **sizes)
+    assert mesh["states_16"].peak_B == pytest.approx(plain["states_16"].peak_B / states)
+    expected_B = None if rule is None else plain["rule_40x"].peak_B / rule
+    assert mesh["rule_40x"].peak_B == (None if rule is None else pytest.approx(expected_B))
 
 
-def test_a_sequence_that_ranks_cannot_share_is_refused():
-    with pytest.raises(Unavailable, match="sequence_parallel: tp_size=2 does not divide seq_len=17"):
-        sharded([BY_SEQUENCE], TINY)
+def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
+    def activations_B(estimated):
+        return estimated["korthikanti"].peak_B - estimated["states_16"].peak_B
+
+    plain, sequences = by_method([]), by_method(SEQUENCES, cp_size=2)
+    assert activations_B(sequences) == pytest.approx(activations_B(plain) / 2)
+    assert "keys and values by cp_size" in sequences["korthikanti"].reason
+    experts, shape = by_method(EXPERTS, **MIXTURE), replace(WORKLOAD, **MIXTURE).shape
+    assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
+    assert experts["rule_40x"].peak_B is None
+    assert "dense MLP" in experts["korthikanti"].reason
+
+
+@pytest.mark.parametrize(
+    ("size", "technique"),
+    [("cp_size", "context_parallel"), ("ep_size", "expert_parallel"), ("pp_size", "pipeline")],
+)
+def test_a_size_that_a_variant_does_not_use_is_noted(size, technique):
+    def noted(techniques):
+        step = sharded(techniques, replace(WORKLOAD, **{**MIXTURE, "ep_size": 1, size: 2}))
+        taken = memory.sample(Subject(step, 80e9))
+        before = takewhile(lambda one: getattr(one, "metric", "") != "tokens_per_step", taken)
+        return [one.text for one in before if isinstance(one, Note) and "changes nothing" in one.text]
+
+    assert noted([]) == [f"{size}=2 changes nothing: this variant has no {technique}"]
+    assert noted([technique]) == []
+
+
+@pytest.mark.parametrize("further", [[], ["mixed_precision"]], ids=str)
+def test_attention_over_shared_sequences_makes_no_mask_on_cuda(further):
+    """Bytes per layer of a longer sequence grow with its length, not with its square."""
+
+    def peak_B(length):
+        workload = replace(
+            SMALL, seq_len=length, max_position_embeddings=2**14, micro_batch_size=1, cp_size=2,
+            num_hidden_layers=2, gradient_accumulation_steps=1, optimizer="sgd_momentum",
+        )  # fmt: skip
+        return dry_run(sharded([*SEQUENCES, "attention", *further], workload), CUDA).peak_B
+
+    shorter_B, longer_B, longest_B = map(peak_B, (2**12, 2**13, 2**14))
+    assert longest_B - longer_B == pytest.approx(2 * (longer_B - shorter_B), rel=0.01)
+
+
+def test_rows_by_rank_become_rows_by_expert_and_back():
+    rows = torch.arange(10.0).view(10, 1)
+    sizes = [[1, 2, 0], [3, 0, 4]]
+    by_expert = reordered(rows, sizes)
+    assert by_expert.flatten().tolist() == [0, 3, 4, 5, 1, 2, 6, 7, 8, 9]
+    assert torch.equal(reordered(by_expert, list(zip(*sizes, strict=True))), rows)
+
+
+def test_other_models_and_other_attentions_are_refused():
+    other = replace(WORKLOAD, **MIXTURE, cp_size=2, model="my_models:make")
+    for module, settings in (
+        (context_parallel, ContextParallelSettings()),
+        (expert_parallel, ExpertParallelSettings()),
+    ):
+        assert "model" in module.applies_to(other, settings)
+    step = sharded(SEQUENCES, replace(WORKLOAD, cp_size=2))
+    functions = {"attention": torch.nn.functional.scaled_dot_product_attention}
+    with pytest.raises(Unavailable, match="does not know the causal mask"):
+        step.wraps[-1](Transformer(step.workload.shape, functions=functions), None)

@@ -22,6 +22,7 @@ from suites.training.host_memory import HostMemory as Host
 CPU = torch.device("cpu")
 MIB = 2**20
 N = 100
+BF16 = torch.bfloat16
 
 
 @pytest.fixture
@@ -34,46 +35,35 @@ def above(*shape, dtype=torch.float32):
 
 
 def below(host, *shape, dtype=torch.float32):
-    tensor = host.empty(shape, dtype)
-    return tensor.fill_(2)
+    return host.empty(shape, dtype).fill_(2)
 
 
-# The host.
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
-@pytest.mark.parametrize("shape", [(), (7,), (3, 5, 2)])
-def test_what_is_kept_is_a_copy_of_the_same_kind(host, dtype, shape):
+@pytest.mark.parametrize("dtype", [torch.float32, BF16, torch.uint8])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5, 2), (3, 0, 2)])
+def test_what_is_kept_is_a_copy_of_the_same_kind_made_once(host, dtype, shape):
     tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
     kept = host.keep(tensor)
     assert (kept.shape, kept.dtype) == (tensor.shape, dtype)
     assert torch.equal(kept, tensor)
-    assert host.holds(kept)
+    assert host.holds(kept) is (tensor.numel() > 0)
     assert not host.holds(tensor)
+    assert host.allocated_B == tensor.nbytes
+    assert tensor.numel() == 0 or host.keep(kept) is kept
+    assert host.allocated_B == tensor.nbytes
     tensor.fill_(100)
     assert tensor.numel() == 0 or not torch.equal(kept, tensor)
 
 
-def test_what_lies_there_already_is_not_copied(host):
-    kept = host.keep(above(N))
-    assert host.keep(kept) is kept
-    assert host.keep(kept[10:20]).data_ptr() == kept[10:20].data_ptr()
-    assert host.allocated_B == 4 * N
-
-
-def test_a_transposed_tensor_keeps_its_values(host):
-    tensor = torch.arange(12.0).view(3, 4).t()
-    assert torch.equal(host.keep(tensor), tensor)
-
-
-def test_of_a_parameter_the_values_are_kept_and_no_graph(host):
+def test_values_are_kept_without_strides_or_a_graph(host):
+    transposed = torch.arange(12.0).view(3, 4).t()
+    assert torch.equal(host.keep(transposed), transposed)
     kept = host.keep(torch.nn.Parameter(above(N)))
-    assert not kept.requires_grad
-    assert kept.grad_fn is None
+    assert (kept.requires_grad, kept.grad_fn) == (False, None)
+    assert host.keep(kept[10:20]).data_ptr() == kept[10:20].data_ptr()
 
 
 def test_bytes_are_counted_while_they_lie_there(host):
-    first, second = host.empty((N,), torch.float32), host.empty((N,), torch.bfloat16)
+    first, second = host.empty((N,), torch.float32), host.empty((N,), BF16)
     assert (host.allocated_B, host.most_B) == (6 * N, 6 * N)
     view = first[:1]
     del first
@@ -82,80 +72,47 @@ def test_bytes_are_counted_while_they_lie_there(host):
     del view
     gc.collect()
     assert (host.allocated_B, host.most_B) == (2 * N, 6 * N)
-    del second
-    gc.collect()
-    assert (host.allocated_B, host.most_B) == (0, 6 * N)
-
-
-def test_what_somebody_else_put_there_counts_as_long_as_it_lives(host):
-    locked = above(N)
+    locked = above(2 * N)  # somebody else's
     host.note(locked)
-    assert host.allocated_B == 4 * N
-    del locked
+    assert (host.allocated_B, host.most_B) == (10 * N, 10 * N)
+    del second, locked
     gc.collect()
-    assert (host.allocated_B, host.most_B) == (0, 4 * N)
-
-
-def test_private_memory_is_untouched_and_is_given_back(host):
-    size_B = 64 * MIB
-    tensor = above(size_B // 4)
-    host.keep(tensor[: 1 << 16])  # what a first copy takes once
-    gc.collect()
-    before_B = private_bytes()
-    kept = host.keep(tensor)
-    assert float(kept[-1]) == 1
-    assert abs(private_bytes() - before_B) < 4 * MIB
-    assert mapped_B() >= size_B
-    del kept
-    gc.collect()
-    assert mapped_B() < size_B
+    assert (host.allocated_B, host.most_B) == (0, 10 * N)
 
 
 def mapped_B():
     """Return bytes of deleted files that are mapped into this process."""
-    total = 0
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith("(deleted)") and " rw-s " in line:
-            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
-            total += end - begin
-    return total
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ends = [line.split()[0].split("-") for line in lines if line.endswith("(deleted)") and " rw-s " in line]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ends)
 
 
-def test_the_folder_is_empty_even_while_tensors_lie_in_it(host, tmp_path):
-    kept = host.keep(above(N))
+def test_it_is_no_private_memory_and_leaves_no_file(host, tmp_path):
+    size_B, descriptors = 64 * MIB, len(os.listdir("/proc/self/fd"))
+    tensor = above(size_B // 4)
+    host.keep(tensor[: 1 << 16])  # what a first copy takes once
+    gc.collect()
+    before_B = private_bytes()
+    kept = [host.keep(tensor), *(host.keep(above(N)) for _ in range(20))]
+    assert float(kept[0][-1]) == 1
+    assert abs(private_bytes() - before_B) < 4 * MIB
+    assert mapped_B() >= size_B
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
-    assert float(kept.sum()) == N
-
-
-def test_no_descriptor_stays_open(host):
-    before = len(os.listdir("/proc/self/fd"))
-    kept = [host.keep(above(N)) for _ in range(20)]
-    held = len(os.listdir("/proc/self/fd")) - before
-    assert held <= len(kept)  # a mapping has one of its own
-    del kept
+    assert len(os.listdir("/proc/self/fd")) - descriptors <= len(kept)  # a mapping has one of its own
+    kept.clear()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert mapped_B() < size_B
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
-def test_nothing_takes_nothing(host, shape):
-    empty = host.empty(shape, torch.float32)
-    assert (empty.shape, empty.numel()) == (torch.Size(shape), 0)
-    assert host.keep(torch.empty(shape)).shape == torch.Size(shape)
-    assert host.allocated_B == 0
-
-
-def test_a_folder_that_is_not_there():
+def test_a_folder_that_is_not_there_or_may_not_be_written(tmp_path):
     with pytest.raises(Unavailable, match=r"400 B more .*: No such file or directory"):
         Host(CPU, "/nonexistent").empty((N,), torch.float32)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path):
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(Unavailable, match="Permission denied"):
-        Host(CPU, str(tmp_path)).empty((N,), torch.float32)
+    if os.geteuid() != 0:  # root may write everywhere
+        tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        with pytest.raises(Unavailable, match="Permission denied"):
+            Host(CPU, str(tmp_path)).empty((N,), torch.float32)
 
 
 def test_a_full_disk_is_reported_at_once_and_leaves_nothing(host, tmp_path, monkeypatch):
@@ -185,163 +142,98 @@ def test_a_file_larger_than_allowed_is_reported_at_once(host):
 
 
 def test_which_tensors_lie_there(host, tmp_path):
-    tensors = [host.empty((N,), torch.float32) for _ in range(5)]
-    for one in tensors:
-        assert host.holds(one)
-        assert host.holds(one[N - 1 :])
-        assert host.holds(one.view(2, 50).t())
-        assert not host.holds(one.clone())
-        assert not host.holds(one + 1)
-    assert not host.holds(above(N))
-    assert not host.holds(torch.empty(0))
-    assert not host.holds(torch.empty(N, device="meta"))
-    assert not host.holds(Host(CPU, str(tmp_path)).empty((N,), torch.float32))
-
-
-def test_a_freed_storage_is_nowhere(host):
-    tensor = above(N)
-    tensor.untyped_storage().resize_(0)
-    assert not host.holds(tensor)
-
-
-def test_what_was_given_back_lies_there_no_longer(host):
     """New memory may come to lie where a mapping was."""
     tensors = [host.empty((MIB,), torch.uint8) for _ in range(8)]
     del tensors[1::2]
     gc.collect()
     assert host.allocated_B == 4 * MIB
     assert not any(host.holds(torch.empty(MIB, dtype=torch.uint8)) for _ in range(16))
-    assert all(host.holds(one) for one in tensors)
+    for one in tensors:
+        assert all(host.holds(there) for there in (one, one[MIB - 1 :], one.view(2, MIB // 2).t()))
+        assert not any(host.holds(other) for other in (one.clone(), one + 1))
+    freed = above(N)
+    freed.untyped_storage().resize_(0)
+    other_host = Host(CPU, str(tmp_path)).empty((N,), torch.float32)
+    elsewhere = (freed, other_host, above(N), torch.empty(0), torch.empty(N, device="meta"))
+    assert not any(host.holds(other) for other in elsewhere)
 
 
-def test_what_threads_carry_is_counted_by_where_it_goes(host):
+def test_what_other_threads_carry_is_counted_by_where_it_goes(host):
     host.carried(above(N))
     host.carried(below(host, 3))
     assert (host.up_B, host.down_B) == (4 * N, 12)
-
-
-# What crosses.
-
-
-@pytest.fixture
-def crossed(host):
-    """Return what a call moved up and down, in bytes."""
-
-    def count(call):
-        with TransferCounter(host) as traffic:
-            call()
-        return traffic.up_B, traffic.down_B
-
-    return count
-
-
-def test_a_copy_each_way(host, crossed):
-    up, down = above(N), below(host, N)
-    assert crossed(lambda: up.copy_(down)) == (4 * N, 0)
-    assert crossed(lambda: down.copy_(up)) == (0, 4 * N)
-    assert crossed(lambda: up.copy_(above(N))) == (0, 0)
-    assert crossed(lambda: down.copy_(below(host, N))) == (0, 0)
-
-
-@pytest.mark.parametrize(("source", "target"), [(4, 2), (2, 4)])
-def test_a_copy_between_types_moves_the_targets_bytes(host, crossed, source, target):
-    """torch converts on the side of the source (ATen/native/cuda/Copy.cu), as on a GPU."""
-    types = {2: torch.bfloat16, 4: torch.float32}
-    up, down = above(N, dtype=types[target]), below(host, N, dtype=types[source])
-    assert crossed(lambda: up.copy_(down)) == (target * N, 0)
-    up, down = above(N, dtype=types[source]), below(host, N, dtype=types[target])
-    assert crossed(lambda: down.copy_(up)) == (0, target * N)
-
-
-def test_what_is_spread_out_crosses_once(host, crossed):
-    up, row = above(5, N), below(host, 1, N)
-    assert crossed(lambda: up.copy_(row)) == (4 * N, 0)
-
-
-def test_a_part_crosses_alone(host, crossed):
-    up, down = above(N), below(host, N)
-    assert crossed(lambda: up[:10].copy_(down[90:])) == (40, 0)
-
-
-def test_many_copies_at_once(host, crossed):
-    ups = [above(10), above(20), above(30, dtype=torch.bfloat16)]
-    downs = [below(host, 10), below(host, 20), below(host, 30)]
-    assert crossed(lambda: torch._foreach_copy_(ups, downs)) == (40 + 80 + 60, 0)
-    assert crossed(lambda: torch._foreach_copy_(downs, ups)) == (0, 40 + 80 + 120)
-    mixed = crossed(lambda: torch._foreach_copy_([ups[0], downs[1]], [downs[0], ups[1]]))
-    assert mixed == (40, 80)
-
-
-def test_an_operation_moves_what_it_reads_from_the_other_tier(host, crossed):
-    up, down, other = above(N), below(host, N), below(host, N)
-    assert crossed(lambda: up + down) == (4 * N, 0)
-    assert crossed(lambda: up.add_(down)) == (4 * N, 0)
-    assert crossed(lambda: down.add_(up)) == (0, 4 * N)
-    assert crossed(lambda: torch.add(up, up * 1, out=down)) == (0, 8 * N)
-    assert crossed(lambda: torch.mul(down, up, out=other)) == (0, 4 * N)
-    assert crossed(lambda: up + down + other) == (8 * N, 0)
-    assert crossed(lambda: above(3, 10) @ below(host, 10, 7)) == (280, 0)
-
-
-def test_what_is_read_twice_crosses_once(host, crossed):
-    down = below(host, N)
-    assert crossed(lambda: torch.cat([down, down])) == (4 * N, 0)
-    assert crossed(lambda: torch.addcmul(above(N), down, down)) == (4 * N, 0)
-
-
-def test_parts_of_one_storage_cross_each(host, crossed):
-    """As deepspeed's shards, that lie in one buffer and are gathered together."""
-    down, target = below(host, N), above(N)
-    parts = list(down.split(10))
-    assert crossed(lambda: torch.cat(parts)) == (4 * N, 0)
-    assert crossed(lambda: torch.cat(parts, out=target)) == (4 * N, 0)
-    assert crossed(lambda: torch.cat(parts[:3])) == (120, 0)
-
-
-def test_views_move_nothing(host, crossed):
-    down = below(host, N)
-    assert crossed(lambda: down.view(10, 10).t()[3:].unsqueeze(0)) == (0, 0)
-
-
-def test_what_happens_on_one_tier_crosses_nothing(host, crossed):
-    master, narrow = below(host, N), below(host, N, dtype=torch.bfloat16)
-    gradient = below(host, N)
-
-    def on_the_host():
-        master.sub_(gradient)
-        master.mul_(0.9)
-        torch.add(master, gradient, out=gradient)
-        narrow.copy_(master)
-
-    assert crossed(on_the_host) == (0, 0)
-    assert crossed(lambda: (above(N) @ above(N, N)).relu_()) == (0, 0)
-
-
-def test_an_optimizer_on_the_host_crosses_nothing(host, crossed):
-    master = torch.nn.Parameter(host.keep(above(N)))
-    master.grad = below(host, N)
-    optimizer = torch.optim.AdamW([master], fused=True)
-    optimizer.state[master] = {
-        "step": torch.zeros(()),
-        "exp_avg": below(host, N),
-        "exp_avg_sq": below(host, N),
-    }
-    assert crossed(optimizer.step) == (0, 0)
-    assert float(master[0]) != 1
-
-
-def test_a_number_is_no_traffic(host, crossed):
-    up, step = above(N), below(host)
-    assert crossed(lambda: up.mul_(step)) == (0, 0)
-
-
-def test_what_other_threads_carried_meanwhile_is_added(host):
-    host.carried(above(N))
     with TransferCounter(host) as traffic:
         host.carried(above(10))
         host.carried(below(host, 5))
         above(20).copy_(below(host, 20))
     assert (traffic.up_B, traffic.down_B) == (40 + 80, 20)
+
+
+TARGET = above(N)
+
+CROSSINGS = {
+    "a copy up": (lambda up, down, other: up.copy_(down), 4 * N, 0),
+    "a copy down": (lambda up, down, other: down.copy_(up), 0, 4 * N),
+    "a copy below": (lambda up, down, other: down.copy_(other), 0, 0),
+    "a part": (lambda up, down, other: up[:10].copy_(down[90:]), 40, 0),
+    "a row that is spread out": (lambda up, down, other: above(5, N).copy_(down.view(1, N)), 4 * N, 0),
+    "an operand from below": (lambda up, down, other: up + down, 4 * N, 0),
+    "in place above": (lambda up, down, other: up.add_(down), 4 * N, 0),
+    "in place below": (lambda up, down, other: down.add_(up), 0, 4 * N),
+    "two operands from above": (lambda up, down, other: torch.add(up, up * 1, out=down), 0, 8 * N),
+    "a product": (lambda up, down, other: above(3, 10) @ down[:70].view(10, 7), 280, 0),
+    "read twice": (lambda up, down, other: torch.cat([down, down]), 4 * N, 0),
+    "parts of one storage": (lambda up, down, other: torch.cat(down.split(10)), 4 * N, 0),
+    "views": (lambda up, down, other: down.view(10, 10).t()[3:].unsqueeze(0), 0, 0),
+    "an update below": (lambda up, down, other: down.sub_(other).mul_(0.9), 0, 0),
+    "a product above": (lambda up, down, other: (up @ above(N, N)).relu_(), 0, 0),
+    "many up": (lambda up, down, other: torch._foreach_copy_([up, TARGET], [down, other]), 8 * N, 0),
+    "many down": (lambda up, down, other: torch._foreach_copy_([down, other], [up, TARGET]), 0, 8 * N),
+    "many both ways": (
+        lambda up, down, other: torch._foreach_copy_([up[:9], down], [other[:9], TARGET]),
+        36,
+        4 * N,
+    ),
+}
+"""What each call moves up and down, in bytes; `up` lies above, `down` and `other` below, each with N floats.
+
+deepspeed's shards lie in one storage and are gathered together.
+"""
+
+
+@pytest.mark.parametrize("name", CROSSINGS)
+def test_what_crosses(name, host):
+    call, up_B, down_B = CROSSINGS[name]
+    up, down, other = above(N), below(host, N), below(host, N)
+    with TransferCounter(host) as traffic:
+        call(up, down, other)
+    assert (traffic.up_B, traffic.down_B) == (up_B, down_B)
+
+
+@pytest.mark.parametrize(("source", "target"), [(torch.float32, BF16), (BF16, torch.float32)], ids=str)
+def test_a_copy_between_types_moves_the_targets_bytes(source, target, host):
+    """torch converts on the side of the source (ATen/native/cuda/Copy.cu), as on a GPU."""
+    tensors = [above(N, dtype=target), below(host, N, dtype=source)]
+    with TransferCounter(host) as traffic:
+        tensors[0].copy_(tensors[1])
+    assert (traffic.up_B, traffic.down_B) == (N * target.itemsize, 0)
+    tensors = [below(host, N, dtype=target), above(N, dtype=source)]
+    with TransferCounter(host) as traffic:
+        tensors[0].copy_(tensors[1])
+    assert (traffic.up_B, traffic.down_B) == (0, N * target.itemsize)
+
+
+def test_an_optimizer_on_the_host_and_a_number_cross_nothing(host):
+    master = torch.nn.Parameter(host.keep(above(N)))
+    master.grad = below(host, N)
+    optimizer = torch.optim.AdamW([master], fused=True)
+    moments = {"exp_avg": below(host, N), "exp_avg_sq": below(host, N)}
+    optimizer.state[master] = {"step": torch.zeros(()), **moments}
+    with TransferCounter(host) as traffic:
+        optimizer.step()
+        above(N).mul_(below(host))
+    assert (traffic.up_B, traffic.down_B) == (0, 0)
+    assert float(master[0]) != 1
 
 
 def test_a_sharded_tensor_moves_this_ranks_part_once(host):

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from small_steps import LLAMA
+from small_steps import LLAMA, make_step
 from technique_cases import ALONE
 from torch._dynamo.backends.debugging import aot_eager
 
 from harness.records import Unavailable, WrongResult
+from suites.memory.live_bytes import losses
 from suites.training import techniques
 from suites.training.correctness import check, require_learning
-from suites.training.dry_run.dry_run import among_ranks
 from suites.training.step import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.techniques import build_step
-from suites.training.trainer import Trainer
 
 TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2, cp_size=2)
 
@@ -28,11 +26,6 @@ COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}], "pipeline": ["gradient_accu
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "ep_size": 2}
 CHANGES = {"pipeline": {"pp_size": 2}, "expert_parallel": MIXTURE}
 """What a technique needs of its workload."""
-
-
-def step_of(name, given, workload=TINY):
-    workload = replace(workload, **CHANGES.get(name, {}))
-    return build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1)
 
 
 @pytest.fixture
@@ -57,7 +50,8 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize(("name", "given"), [one for one in ALONE if one[0] != "compile"], ids=str)
 def test_a_technique_keeps_its_contract(name, given):
-    check(step_of(name, given))
+    workload = replace(TINY, **CHANGES.get(name, {}))
+    check(build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1))
 
 
 @pytest.mark.slow
@@ -69,25 +63,7 @@ def test_a_compiled_step_keeps_its_contract(given, graphs):
     assert len(graphs) == 1  # without a break, and the same for all layers
 
 
-@pytest.mark.parametrize("name", techniques.names())
-def test_a_technique_says_what_it_is(name):
-    one = techniques.declared(name)
-    assert techniques.load(name).__doc__.strip()
-    assert one.about
-    for field in one.settings.__dataclass_fields__:
-        assert f"`{field}`" in one.settings.__doc__, f"{name}.{field} has no sentence"
-    assert one.settings.__dataclass_params__.frozen
-    assert {*one.excludes, *one.needs} <= set(techniques.names())
-
-
-def test_every_module_is_declared():
-    folder = Path(techniques.__file__).parent
-    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
-    assert modules == set(techniques.names())
-
-
 COMBINED = {
-    "flash, mixed": ["attention", "mixed_precision"],
     "all of one device": [
         "attention",
         "mixed_precision",
@@ -95,91 +71,135 @@ COMBINED = {
         "gradient_accumulation",
         {"optimizer": {"impl": "fused"}},
     ],
-    "design.md's example": [
-        "fsdp2",
-        {"mixed_precision": {"gradients": "bf16"}},
-        {"attention": {"kernel": "flash"}},
-    ],
     "offloaded": [{"activation_offload": {"prefetch": True}}, "ddp", "mixed_precision"],
-    "zero, checkpointed": [{"zero": {"stage": 2}}, "activation_checkpointing", "gradient_accumulation"],
     "zero-3, loss in chunks": ["zero", {"loss": {"chunks": 4, "chunked": "recompute"}}],
-    "zero-3, fused loss": ["zero", {"loss": {"fused": True}}],
     "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
-    "adapters under ZeRO-2": [{"zero": {"stage": 2}}, "lora"],
-    "tensor parallel": ["tensor_parallel", "mixed_precision", "activation_checkpointing", "attention"],
-    "shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
-    "a mesh of three": ["tensor_parallel", "context_parallel", "fsdp2", "attention"],
     "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
-    "adafactor, in bf16": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
+    "long, zero-2, checkpointed": [{"zero": {"stage": 2}}, "activation_checkpointing"],
+    "long, zero-3, fused loss": ["zero", {"loss": {"fused": True}}],
+    "long, shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
+    "long, adafactor": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }
 
 
 @pytest.mark.parametrize("name", COMBINED)
-def test_a_combination_keeps_the_loosest_contract(name):
+def test_a_combination_keeps_the_loosest_contract_and_is_the_same_in_whatever_order(name):
     step = build_step(TINY, COMBINED[name], seed=1)
     modules = [(techniques.load(one), techniques.settings_of(one, given)) for one, given in step.techniques]
     assert step.contract == loosest(module.contract(settings) for module, settings in modules)
     check(step)
-
-
-@pytest.mark.parametrize("name", COMBINED)
-def test_plain_data_make_the_same_step_again_in_whatever_order(name):
-    step = build_step(TINY, COMBINED[name], seed=7)
     again = build_step(**json.loads(json.dumps(step.described)))
     assert again.described == step.described
-    turned = build_step(TINY, list(reversed(COMBINED[name])), seed=7)
+    turned = build_step(TINY, list(reversed(COMBINED[name])), seed=1)
     for one in (again, turned):
-        assert (one.features, one.ranks, one.contract) == (step.features, step.ranks, step.contract)
-        assert one.workload == step.workload
-        assert one.model_dtype == step.model_dtype
+        for field in ("features", "ranks", "contract", "workload", "model_dtype"):
+            assert getattr(one, field) == getattr(step, field)
         assert len(one.wraps) == len(step.wraps)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["fsdp2", "zero"], "fsdp2 and zero both decide how ranks share the model"),
-        (["activation_offload", "activation_checkpointing"], "both decide what becomes of activations"),
-        (["compile", "fsdp2"], "use compile: {scope: blocks}"),
-        (["compile", "zero"], "zero does not combine with compile: deepspeed's engine"),
-        (["powersgd"], "powersgd needs ddp; list ddp too"),
-        (["powersgd", "fsdp2"], "powersgd needs ddp, and this step has fsdp2; list ddp too"),
-        ([{"ddp": {"reduce_dtype": "bf16"}}, "powersgd"], "powersgd is DDP's communication hook"),
-        (["fsdp2", {"optimizer": {"name": "adafactor"}}], "Adafactor does not work on distributed tensors"),
-        (["ddp", "powersgd"], "buckets: 1"),
-        ([{"gradient_accumulation": {"steps": 3}}], "3 micro-batches cannot share micro_batch_size=8"),
-        ([{"loss": {"chunks": 49}}], "chunks=49: allowed are 1 to seq_len=48"),
-        (["pipeline"], "pp_size=1 is a single stage"),
-        (["loss", "tensor_parallel"], "logits that are sharded by vocabulary"),
-        ([{"activation_checkpointing": {"every": 5}}], "every=5: allowed are 1 to num_hidden_layers=4"),
-        ([{"fsdp2": {"reshard_after_forward": 3}}], "reshard_after_forward=3: expected true, false"),
-    ],
-)
-def test_what_does_not_combine_is_refused_in_one_line(given, words):
-    with pytest.raises(Unavailable) as caught:
-        build_step(TINY, given)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("given", ["selective", "bf16_grads", "fp32_grads", "autocast flash full"])
+def test_losses_are_the_baselines_with_clipping_and_micro_batches(given):
+    changes = {"num_hidden_layers": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 1.0}
+    workload = replace(LLAMA, num_key_value_heads=2, **changes)
+    step = make_step(workload, given)
+    ours = losses(step)
+    assert ours[0] != ours[-1]
+    assert ours == pytest.approx(losses(make_step(workload)), rel=step.contract.relative)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["fsdp3"], "did you mean 'fsdp2'"),
-        ([{"fsdp2": {"reshard": True}}], "no setting 'reshard'; it has reduce_dtype"),
-        ([{"zero": {"stage": 4}}], "technique zero: stage=4: expected one of 1, 2, 3"),
-        ([{"zero": {"stage": 2, "parameters": "host"}}], "stage 3 alone"),
-        ([{"loss": {"chunked": "head"}}], "chunked='head': expected one of loss, output, recompute"),
-        ([{"loss": {"chunks": 0}}], "loss: chunks=0: expected a whole number of at least 1"),
-        ([{"fsdp2": {"shard_within": 0}}], "fsdp2: shard_within=0: expected a whole number of at least 1"),
-        ([{"lora": {"dropout": 1.0}}], "lora: dropout=1.0: expected a number of at least 0 and below 1"),
-    ],
-)
-def test_what_does_not_exist_is_refused_in_one_line(given, words):
-    with pytest.raises(ValueError) as caught:
-        build_step(TINY, given)
-    assert words in str(caught.value)
+SHARED = ["fsdp2", "expert_parallel", "tensor_parallel"]
+BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
+WHOLE = ["fsdp2", {"expert_parallel": {"expert_tensor_parallel": False}}]
+ADAFACTOR, MUON = {"optimizer": {"name": "adafactor"}}, {"optimizer": {"name": "muon"}}
+BF16_GRADIENTS = {"mixed_precision": {"gradients": "bf16"}}
+FP32_GRADIENTS = {"mixed_precision": {"gradients": "fp32"}}
+ON_HOST = {"fsdp2": {"cpu_offload": True}}
+HF = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10}
+STAGES = {"pp_size": 2, "gradient_accumulation_steps": 3}
+REFUSED = [
+    ([{"ddp": {"reduce_dtype": "bf16"}}, "powersgd"], {}, "communication hook"),
+    ([{"gradient_accumulation": {"steps": 3}}], {}, "micro_batch_size=8"),
+    ([{"activation_checkpointing": {"every": 5}}], {}, "every=5.*num_hidden_layers=4"),
+    ([{"loss": {"chunks": 49}}], {}, "chunks=49.*seq_len=48"),
+    ([{"loss": {"fused": True, "chunks": 8}}], {}, "fused"),
+    ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], {}, "chunked=recompute"),
+    ([{"loss": {"keep_logits": "fp32", "dtype": "bf16"}}], {}, "keep_logits=fp32.*dtype=bf16"),
+    # Optimizers and precision.
+    ([{"optimizer": {"name": "adamw_8bit", "impl": "fused"}}], {}, "adamw_8bit"),
+    ([{"optimizer": {"name": "paged_adamw_8bit"}}], {}, "driver"),
+    (["fsdp2", ADAFACTOR], {}, "Adafactor"),
+    (["fsdp2", MUON], {}, "Muon"),
+    (["zero", MUON], {}, "muon"),
+    (["zero", FP32_GRADIENTS], {}, "bf16 gradients of its own"),
+    ([FP32_GRADIENTS, MUON], {}, "have no names"),
+    ([{"optimizer": {"name": "adamw_8bit"}}, ON_HOST], {}, "cpu_offload.*adamw_8bit"),
+    (["fsdp2"], {"optimizer": "sgd_momentum", "optimizer_impl": "fused"}, "fused SGD"),
+    (["optimizer_in_backward"], {"max_grad_norm": 1.0}, "max_grad_norm"),
+    (["optimizer_in_backward", BF16_GRADIENTS], {}, "has its own"),
+    (["float8"], {"hidden_size": 60}, "hidden_size=60"),
+    (["float8"], {"seq_len": 7, "micro_batch_size": 1}, "micro_batch_size x seq_len=7"),
+    # Adapters.
+    ([{"lora": {"targets": ["query", "q_proj"]}}], {}, "q_proj; there are query, key"),
+    ([{"lora": {"targets": 3}}], {}, "targets=3"),
+    ([{"lora": {"rank": 65}}], {}, "rank=65.*hidden_size=64"),
+    ([{"lora": {"base": "nf4"}}, "fsdp2"], {}, "fsdp2 shards parameters.*nf4"),
+    ([{"llama_adapter": {"base": "nf4"}}, "zero"], {}, "zero shards parameters.*nf4"),
+    ([{"llama_adapter": {"start_layer": 4}}], {}, "start_layer=4.*3"),
+    (["llama_adapter"], {"model": "suites.published.models:litgpt_llama"}, "llama_adapter"),
+    # Sharding.
+    (["fsdp1", BF16_GRADIENTS], {}, "torch's own optimizer"),
+    (["fsdp1", ADAFACTOR], {}, "flat parts"),
+    ([{"fsdp1": {"reduce_dtype": "bf16"}}], {}, "list mixed_precision too"),
+    ([{"fsdp2": {"reshard_after_forward": 3}}], {}, "reshard_after_forward=3"),
+    ([{"fsdp2": {"head": "apart"}}], {"tie_word_embeddings": True}, "shares the embedding"),
+    (["context_parallel", {"fsdp2": {"shard_within": 3}}], {}, "shard_within=3 does not divide the 8 ranks"),
+    (["context_parallel", {"fsdp2": {"reshard_after_forward": 3}}], {}, r"\(2, 4\)"),
+    # Ranks that share layers, sequences, experts or stages.
+    (["tensor_parallel", "fsdp2"], {"tp_size": 1}, "tp_size=1"),
+    (["tensor_parallel"], {"tp_size": 3}, "tp_size=3 does not divide num_attention_heads=4"),
+    (["tensor_parallel"], {"tp_size": 4}, "tp_size=4 does not divide num_key_value_heads=2"),
+    (["tensor_parallel"], {"intermediate_size": 57}, "tp_size=2 does not divide intermediate_size=57"),
+    (["tensor_parallel"], {"hf_config": HF}, "shards the layers of suites"),
+    ([BY_SEQUENCE], {"seq_len": 17}, "tp_size=2 does not divide seq_len=17"),
+    (["tensor_parallel", ON_HOST], {}, "cpu_offload=True"),
+    (["tensor_parallel", {"fsdp2": {"reshard_after_forward": 2}}], {}, "resharding to some ranks"),
+    (["fsdp2", BY_SEQUENCE, "context_parallel"], {"seq_len": 36, "cp_size": 4}, "the 9 tokens"),
+    (["context_parallel"], {"cp_size": 1}, "cp_size=1"),
+    (["context_parallel"], {"seq_len": 18}, r"seq_len=18.* 2 \* cp_size=4"),
+    (["expert_parallel"], {}, "set num_experts"),
+    (["expert_parallel"], {**MIXTURE, "ep_size": 1}, "ep_size=1"),
+    (["expert_parallel"], {**MIXTURE, "ep_size": 3}, "ep_size=3 does not divide num_experts=4"),
+    (["expert_parallel", "fsdp2"], {**MIXTURE, "dp_size": 3}, "ep_size=2 does not divide dp_size=3"),
+    (["expert_parallel", {"fsdp2": {"shard_within": 2}}], MIXTURE, "shard_within=2"),
+    (SHARED, {**MIXTURE, "ep_size": 4, "dp_size": 2}, "ep_size=4 does not divide dp_size=2"),
+    ([*WHOLE, BY_SEQUENCE], {**MIXTURE, "num_experts": 16, "ep_size": 16}, r"dp_size=4 \* tp_size=2"),
+    ([*WHOLE, "tensor_parallel"], MIXTURE, "sequence_parallel=True"),
+    (["tensor_parallel"], {**MIXTURE, "moe_intermediate_size": 23}, "moe_intermediate_size=23"),
+    (["tensor_parallel"], {**MIXTURE, "shared_expert_intermediate_size": 23}, "shared_expert_interm.*=23"),
+    (["pipeline"], {}, "pp_size=1"),
+    (["pipeline"], {**STAGES, "pp_size": 3}, "3 stages do not divide num_hidden_layers=4"),
+    (["pipeline"], {**STAGES, "pp_size": 4}, "pp_size=4.*gradient_accumulation_steps=3"),
+    ([{"pipeline": {"stages_per_rank": 2}}], STAGES, "multiple of pp_size=2 micro-batches, and there are 3"),
+    (["pipeline"], {**STAGES, "tie_word_embeddings": True}, "shared weight"),
+    (["pipeline", "optimizer_in_backward"], STAGES, "accumulated"),
+    (["pipeline", {"fsdp2": {"reshard_after_forward": 2}}], STAGES, "not built for a mesh"),
+    (["fsdp2"], STAGES, "pp_size=2 needs the technique pipeline"),
+    # What does not exist.
+    (["fsdp3"], {}, "did you mean 'fsdp2'"),
+    ([{"fsdp2": {"reshard": True}}], {}, "no setting 'reshard'; it has reduce_dtype"),
+    ([{"zero": {"stage": 4}}], {}, "zero: stage=4: expected one of 1, 2, 3"),
+    ([{"zero": {"stage": 2, "parameters": "host"}}], {}, "stage 3 alone"),
+    ([{"loss": {"chunks": 0}}], {}, "loss: chunks=0: expected a whole number of at least 1"),
+    ([{"lora": {"dropout": 1.0}}], {}, "lora: dropout=1.0: expected a number of at least 0 and below 1"),
+]
+
+
+@pytest.mark.parametrize(("given", "changes", "words"), REFUSED, ids=str)
+def test_what_cannot_be_had_is_refused_in_one_line(given, changes, words):
+    with pytest.raises((Unavailable, ValueError), match=words) as caught:
+        build_step(replace(TINY, **{"dp_size": 4, **changes}), given)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 300
 
 
 def test_settings_of_a_technique_listed_twice_are_joined():
@@ -191,37 +211,33 @@ def test_settings_of_a_technique_listed_twice_are_joined():
     )
 
 
-WRONG = {
-    "negated": lambda gradient: -gradient,
-    "zeroed": lambda gradient: 0 * gradient,
-    "three times": lambda gradient: 3 * gradient,
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(
-    "given", [[], ["mixed_precision"], ["activation_checkpointing"], ["gradient_accumulation"]], ids=str
+    ("given", "times"),
+    [
+        ([], -1),
+        ([], 0),
+        ([], 3),
+        (["mixed_precision"], 3),
+        (["activation_checkpointing", "gradient_accumulation"], 3),
+    ],
+    ids=str,
 )
-def test_wrong_gradients_are_caught(given, wrong):
+def test_gradients_of_another_scale_are_caught(given, times):
     step = build_step(TINY, given, seed=1)
 
     def spoil(model, resources):
         for parameter in model.parameters():
-            parameter.register_hook(WRONG[wrong])
+            parameter.register_hook(lambda gradient: times * gradient)
         return model
 
     with pytest.raises(WrongResult, match="loss of update"):
         check(replace(step, wraps=(*step.wraps, spoil)))
 
 
-def test_fewer_sequences_than_the_workload_has_are_caught():
+def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
     step = build_step(TINY, ["gradient_accumulation"], seed=1)
-    half = replace(step, workload=replace(step.workload, gradient_accumulation_steps=1))
     with pytest.raises(WrongResult, match="loss of update"):
-        check(half)
-
-
-def test_more_sequences_than_an_update_should_have_are_caught():
+        check(replace(step, workload=replace(step.workload, gradient_accumulation_steps=1)))
     step = build_step(TINY, [{"gradient_accumulation": {"split": False}}], seed=1)
     assert step.batches_per_update == 2
     with pytest.raises(WrongResult, match="loss of update"):
@@ -239,11 +255,11 @@ def test_what_changes_the_mathematics_must_learn():
 
 def test_learning_is_a_line_that_falls():
     require_learning([5.0, 4.9, 4.95, 4.7, 4.6, 4.65, 4.4])
-    for losses in ([5.0] * 8, [4.0, 4.2, 4.1, 4.3, 4.5, 4.4], [5.0, 4.0, float("nan"), 3.0, 2.0, 1.0]):
+    for wrong in ([5.0] * 8, [4.0, 4.2, 4.1, 4.3, 4.5, 4.4], [5.0, 4.0, float("nan"), 3.0, 2.0, 1.0]):
         with pytest.raises(WrongResult):
-            require_learning(losses)
-    with pytest.raises(ValueError, match="3 losses"):
-        require_learning([3.0, 2.0, 1.0])
+            require_learning(wrong)
+    with pytest.raises(ValueError, match="5 losses"):
+        require_learning([5.0, 4.0, 3.0, 2.0, 1.0])
 
 
 def test_contracts_are_ordered():
@@ -251,30 +267,3 @@ def test_contracts_are_ordered():
     assert loosest([EXACT, Within(5e-3), Within(1e-4)]) == Within(5e-3)
     assert loosest([Within(5e-3), CHANGES_THE_MATHEMATICS]) == CHANGES_THE_MATHEMATICS
     assert not CHANGES_THE_MATHEMATICS.compared
-
-
-@pytest.mark.parametrize("given", [[], ["fsdp2"], ["fsdp1"], ["tensor_parallel"], ["ddp"]], ids=str)
-def test_full_tensors_have_the_plain_models_names_and_shapes(given):
-    plain = Trainer(build_step(TINY, (), 1))
-    batch = [torch.arange(2 * 9).view(2, 9) % 500] * 2
-    plain.backward(*batch)
-    step = build_step(TINY, given, 1)
-    from suites.training.correctness import one_rank
-
-    with one_rank(bool(given)):
-        ours = Trainer(step)
-        ours.backward(*batch)
-        for found, expected in (
-            (ours.parameters(), plain.parameters()),
-            (ours.gradients(), plain.gradients()),
-        ):
-            assert found.keys() == expected.keys()
-            for name, one in found.items():
-                torch.testing.assert_close(one, expected[name], rtol=1e-4, atol=1e-6)
-
-
-def test_another_number_of_ranks_than_there_is_needs_a_group():
-    with pytest.raises(RuntimeError, match="no process group"):
-        Trainer(build_step(replace(TINY, dp_size=2), ["fsdp2"]))
-    with among_ranks(build_step(replace(TINY, dp_size=2), ["fsdp2"])):
-        Trainer(build_step(replace(TINY, dp_size=2), ["fsdp2"]))
