@@ -39,17 +39,6 @@ def reduced(state, elements):
     return tensor.tolist()
 
 
-def seconds_to_reduce(state, elements):
-    import torch
-    import torch.distributed as dist
-
-    tensor = torch.zeros(elements)
-    dist.barrier()
-    begin_s = time.monotonic()
-    dist.all_reduce(tensor)
-    return time.monotonic() - begin_s
-
-
 def length(state, text):
     return len(text)
 

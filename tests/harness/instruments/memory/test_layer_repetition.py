@@ -33,7 +33,7 @@ SET_UPS = {
         CUDA,
     ),
 }
-"""Sharded by FSDP1 and FSDP2: test_fsdp1, test_fsdp2, test_fsdp2_resharding, test_reserved_memory."""
+"""Sharded by FSDP1 and FSDP2: test_ranks_of_a_step, test_reserved_memory."""
 
 
 @pytest.mark.parametrize("name", SET_UPS)

@@ -71,6 +71,11 @@ def test_a_wrong_key_is_named_in_one_line(keys: dict[str, Any], says: str):
     assert "\n" not in str(raised.value)
 
 
+def test_a_text_section_is_read_as_its_own_model():
+    text = {"model_type": "qwen3", "num_hidden_layers": 3}
+    assert shape_of_config({"model_type": "qianfan_ocr", "text_config": text}) == shape_of_config(text)
+
+
 SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 320,
          "pad_token_id": 0}  # fmt: skip
 LINES = Path(__file__).with_name("small_shapes.jsonl").read_text().splitlines()

@@ -61,6 +61,7 @@ WRONG = [
     (LLAMA, {"hidden_act": 3}, "hidden_act is 3; it must be text"),
     (LLAMA, {"hidden_act": "nope"}, 'hidden_act is "nope"; it must be an activation of transformers, such'),
     (LLAMA, {"rope_scaling": {"rope_type": "nope"}}, 'rope_scaling.rope_type is "nope"; it must be one of'),
+    (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic rotary embeddings read"),
     (LLAMA, {"rope_scaling": {"rope_type": "linear", "factor": "x"}}, 'rope_scaling.factor is "x"'),
     (LLAMA, {"rope_scaling": {"partial_rotary_factor": 3}}, "rope_scaling.partial_rotary_factor is 3; it m"),
     (LLAMA, {"text_config": {"hidden_size": 64}}, "text_config.model_type is missing"),

@@ -31,6 +31,10 @@ def test_every_datasheet_is_read_and_its_gpu_reaches_a_share_of_its_rate(name):
     gpu = gpu_of(name)
     assert gpu.memory_B == float(sheet["memory_B"])
     assert gpu.matmul_FLOP_per_s.keys() == sheet.get("matmul_FLOP_per_s", {}).keys()
+    for other, differs in (sheet.get("variants") or {}).items():
+        assert {field: getattr(gpu_of(other), field) for field in differs} == {
+            field: float(value) for field, value in differs.items()
+        }
     assert 0.4 < best_share(gpu, "bf16") < 1
     assert 0.3 < StepConstants.read().matmul(gpu, "bf16").peak_share < 1
 

@@ -65,6 +65,7 @@ def test_a_schedule_runs_each_pass_once_and_never_before_what_it_needs():
     for one in steps:
         before = one.work._replace(stage=one.work.stage + (1 if one.work.backward else -1))
         assert before not in ends or ends[before] <= one.start_s
+    assert stepped_s([3.0] * 4, 8) == pytest.approx(stepped_s([3.0] * 4, 8, 1, "afab"))
     with pytest.raises(ValueError, match="6 micro-batches: interleaved stages take a multiple of pp=4"):
         stepped([1.0] * 4, [2.0] * 4, 6, 2)
 
