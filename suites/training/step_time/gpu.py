@@ -82,7 +82,7 @@ def gpu_of(device: str) -> RatedGpu | None:
     chip = name.split("_")[0]
     for near in known:
         if chip in (differs := content_of(near).get("variants") or {}):
-            changed = {field: float(value) for field, value in differs[chip].items()}
+            changed: dict[str, Any] = {field: float(value) for field, value in differs[chip].items()}
             return _variant(replace(_read(near), **changed), name, chip)
     near = next((one for one in known if one.split("_")[0] == chip), "")
     return _variant(_read(near), name, chip) if near else None
