@@ -68,7 +68,7 @@ def test_an_all_to_all_keeps_what_a_rank_has_for_itself_and_a_send_crosses_the_n
 
 
 def test_rings_have_the_bytes_and_hops_of_their_closed_formulas():
-    """nccl-tests, PERFORMANCE.md: between nodes each GPU has a ring of its own."""
+    """nccl-tests, PERFORMANCE.md: between nodes, each GPU has its own ring."""
     links = NodeLinks(8.0, 300e9, 20e9, 1e-5, 1e-6, 2e-5)
     for group, inner, bytes_s, latency_s in (
         (8, 1, 1e9 * 7 / 8 / 300e9, 1e-5 + 7e-6),
