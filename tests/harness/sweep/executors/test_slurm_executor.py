@@ -73,7 +73,7 @@ def test_cells_over_two_nodes_end_as_on_this_machine(tmp_path):
     assert "killed by SIGKILL; last printed:\nlast words" in killed.reason
     kept = (tmp_path / "out" / f"environment-{killed.environment}.json").read_text()  # of its own node
     assert '"cpu": ""' not in kept
-    assert '"ranks": "slurm: 1 x 1"' in kept
+    assert '"ranks": "slurm: 1 x 1, cpus_per_task=1"' in kept
     assert set(begun(tmp_path).values()) == {1}
     assert not folders_of_jobs(tmp_path)
 

@@ -80,6 +80,19 @@ def batch(shape: ModelShape, length: int = 11) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [TINY, TINY_GPT], ids=["llama", "gpt"])
+def test_sdpa_equals_explicit_attention(shape):
+    models = {}
+    for attention in ("explicit", "sdpa"):
+        torch.manual_seed(1)
+        models[attention] = Transformer(shape, attention).double()
+        tokens = batch(shape)
+        models[attention](tokens, tokens).backward()
+    pairs = zip(models["explicit"].parameters(), models["sdpa"].parameters(), strict=True)
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [TINY, TINY_GPT], ids=["llama", "gpt"])
 @pytest.mark.parametrize("attention", ["explicit", "sdpa"])
 def test_no_position_sees_a_later_one(shape, attention):
     torch.manual_seed(1)
