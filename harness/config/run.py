@@ -186,6 +186,7 @@ class Run:
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
     messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
     builds_first: bool = False  # every cell is built before any is run: harness.sweep.preflight
+    loads: tuple[str, ...] = ()  # files and folders that its code reads or loads by name
 
 
 def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str = "local") -> int:
@@ -445,6 +446,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         rounds_field=suite["rounds_field"],
         size_fields=tuple(suite["size_fields"]),
         builds_first=suite["builds_first"],
+        loads=tuple(suite["loads"]),
         repeats=repeats,
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),

@@ -56,6 +56,7 @@ class SuiteSchema:
     baseline_again: bool = False  # also where cells are not interleaved
     isolate_if: str = ""
     builds_first: bool = False  # cells compute nothing until sampled: an input that one refuses ends the run
+    loads: list[str] = field(default_factory=list)  # paths, see `harness.sweep.sweep.loaded_digest`
     interleave: bool = False
     rounds_field: str = (
         ""  # of suites timed together: the field that says how many rounds, neither more nor less

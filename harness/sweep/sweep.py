@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from harness.config.code_fingerprint import module_of, source_digest
-from harness.config.optimizations import Variant, code_of
+from harness.config.code_fingerprint import ROOT, module_of, source_digest
+from harness.config.optimizations import CONF, Variant, code_of
 from harness.config.protocols import optimization_file
 from harness.config.run import Run
 from harness.config.techniques import file_of
@@ -153,12 +154,12 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     These are the files that the suite's module, the variant's and those of its techniques import, whatever
     else the suite's package has.
     """
-    suite = code_of(suite_run.suite)
+    suite, loaded = code_of(suite_run.suite), loaded_digest(suite_run.loads)
 
     def code(variant: Variant) -> str:
         own = optimization_file(suite, variant.module)
         files = [*([own] if own else []), *(file_of(name) for name, _ in variant.techniques)]
-        return source_digest(("harness.sweep.worker", suite.module, *map(module_of, files)))
+        return loaded + source_digest(("harness.sweep.worker", suite.module, *map(module_of, files)))
 
     def own_code(workload: Mapping[str, Any]) -> str:
         if workload.get("trace"):
@@ -166,6 +167,23 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
         return model_digest(workload["model"]) if workload.get("model") else ""
 
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
+
+
+def loaded_digest(paths: Sequence[str]) -> str:
+    """Return digits that change with any of some files, or of those below some folders; "" of none.
+
+    Paths are below the project, `conf/` where the configuration is. Raises ConfigError where one is absent.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        top, _, rest = path.partition("/")
+        at = CONF / rest if top == "conf" else ROOT / path
+        files = [at] if at.is_file() else sorted(one for one in at.rglob("*.*") if one.suffix != ".pyc")
+        if not files:
+            raise ConfigError(f"suite.loads: {path}: no such file or folder")
+        for file in files:
+            digest.update(f"{path}/{file.relative_to(at)}".encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16] if paths else ""
 
 
 def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:

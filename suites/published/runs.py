@@ -193,6 +193,7 @@ class Score(NamedTuple):
     error: float | None = None  # (predicted − published) / published
     inside: bool | None = None  # the published value, in the 90 % interval
     half_width: float | None = None  # of the interval, over the predicted value
+    level: float | None = None  # of the narrowest interval that holds the published value
 
 
 AnswerLine = Mapping[str, Any]
@@ -254,7 +255,26 @@ def compared(score: Score, published: float, likely: float, low: float, high: fl
         error=likely / published - 1,
         inside=None if math.isnan(high - low) else low <= published <= high,
         half_width=(high - low) / 2 / likely,
+        level=level_of(published, likely, low, high),
     )
+
+
+Z_90 = 1.6448536269514722
+"""Standard deviations from the mean to either end of a normal distribution's 90 % interval."""
+
+
+def level_of(published: float, likely: float, low: float, high: float) -> float | None:
+    """Return the level of the narrowest interval that holds a value; None without an interval.
+
+    Either side of the 90 % interval is scaled as that of a normal distribution of logarithms.
+    """
+    if math.isnan(high - low):
+        return None
+    end = high if published > likely else low
+    if end in (0, math.inf):
+        return 0.0
+    distance, width = abs(math.log(published / likely)), abs(math.log(end / likely))
+    return float(distance > 0) if width == 0 else math.erf(Z_90 * distance / width / math.sqrt(2))
 
 
 HEADS = ("n", "refused", "wrong", "caught", "depends", "median", "nine in ten", "inside", "half width")
