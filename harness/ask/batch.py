@@ -1,6 +1,7 @@
 """`questions=FILE out=FILE`: a file of questions, one JSON object per line, and an answer per line.
 
-Rows of published steps have two forms; the table of suites/training/step_time types both at the border.
+A row with `config` has the words of the command. Others are published runs, in two forms; the table of
+suites/training/step_time types both at the border.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 from harness.answer import on_disk, refused
 from harness.ask.engines import DryRunChild, answer_of
+from harness.ask.words import FIT, question_from, words_of
 from harness.commands.entry import DONE
 from harness.commands.grammar import read
 from harness.config.validation import ConfigError
+from harness.question import Question
 
 STEPS = "suites.training.step_time.questions"
 
@@ -77,8 +80,8 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 continue
             start = time.monotonic()
             try:
-                question = question_of_row(row, config_of)
-            except ValueError as error:
+                question = of_words(row) if "config" in row else question_of_row(row, config_of)
+            except (ConfigError, ValueError) as error:
                 answer = refused(str(error))
             except (AttributeError, KeyError, TypeError) as error:  # of a value of another kind
                 answer = refused(f"a value of this row is of another kind: {error}")
@@ -86,3 +89,9 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 answer = answer_of(question, seconds, child, "asked")
             taken = answer.with_(answer_s=time.monotonic() - start)
             yield {"id": row["id"], **on_disk(taken)}
+
+
+def of_words(row: Mapping[str, Any]) -> Question:
+    """Return the question of a row whose keys are the words of `harness.fit`; raises ConfigError."""
+    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in row.items()]
+    return question_from(words_of([word for word in words if not word.startswith("id=")], FIT))

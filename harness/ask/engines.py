@@ -55,6 +55,8 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
         return "account", f"{question.sharing} trains"
+    if not (question.config or {}).get("model_type"):
+        return "account", "the model's sizes are stated, not its type"
     return "dry run", "one program on every device, which runs on fake tensors"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from harness.answer import Answer, Interval, Turn
-from harness.commands.grammar import datasheet
+from harness.commands.grammar import datasheet, device_file
 from harness.question import KeyRead, Question
 from harness.units import number
 
@@ -99,7 +99,8 @@ def trainer(question: Question) -> str:
 
 def devices_of(question: Question) -> str:
     """Return the devices in words."""
-    title = str(datasheet(question.device)["name"])
+    name = question.device
+    title = str(datasheet(name)["name"]) + ("" if device_file(name) == name else f" as {name}")
     if question.memory_B is not None:
         unit, size = ("GiB", 2.0**30) if question.memory_B % 1e6 else ("GB", 1e9)
         title = f"device of {question.memory_B / size:g} {unit}"

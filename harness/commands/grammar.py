@@ -138,7 +138,7 @@ def device_of(text: str) -> tuple[str, float | None]:
     size = SIZE.fullmatch(text)
     if size is None:
         option, known = text.lower(), names("hardware")
-        if option not in known:
+        if not device_file(option):
             near = nearest(option, known)
             hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(
@@ -153,11 +153,32 @@ def device_of(text: str) -> tuple[str, float | None]:
     return "", memory_B
 
 
+VARIES = re.compile(r"\d+gb|\d{3,4}w|hbm2e")
+"""What the name of a variant of a device adds: its memory, its power limit, the kind of its memory."""
+
+
+def device_file(option: str) -> str:
+    """Return the file of conf/hardware of a device or a variant of one, as h800 or h100_96gb; "" of none."""
+    from harness.config.optimizations import CONF, read_yaml
+    from harness.config.run import names
+
+    known = names("hardware")
+    chip, *rest = option.split("_")
+    if option in known or not all(VARIES.fullmatch(one) for one in rest):
+        return option if option in known else ""
+    alike = [
+        name
+        for name in known
+        if chip in (read_yaml(CONF / "hardware" / f"{name}.yaml").get("variants") or {})
+    ]
+    return next(iter([*alike, *(name for name in known if name.split("_")[0] == chip)]), "")
+
+
 def datasheet(option: str) -> Mapping[str, Any]:
-    """Return what conf/hardware has on a device, by its name there."""
+    """Return what conf/hardware has on a device, or on the one of which it is a variant, by its name."""
     from harness.config.optimizations import CONF, read_yaml
 
-    return read_yaml(CONF / "hardware" / f"{option}.yaml")
+    return read_yaml(CONF / "hardware" / f"{device_file(option)}.yaml")
 
 
 def peak_FLOP_per_s(words: CommandWords, key: str) -> float:

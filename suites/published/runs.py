@@ -7,6 +7,9 @@ add one.
     python -m harness.fit questions=FILE out=BYTES              what is answered
     python -m harness.advise questions=FILE out=SECONDS
     python -m suites.published.runs bytes=BYTES seconds=SECONDS    how far off that is, by kind of run
+
+With files=FOLDER, a folder of fetched repositories (FOLDER/owner/name), the runs are those alone whose
+publisher committed a configuration that lies there; each is asked by that file.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 from msgspec import Meta
+
+from suites.training.step_time.questions import device_fields
 
 FILE = Path(__file__).parent / "runs.jsonl"
 
@@ -317,12 +322,30 @@ def percent(values: Sequence[float], quantile: float | None = None) -> str:
     return f"{100 * value:.1f} %"
 
 
+def asked_by_file(run: PublishedRun, folder: Path) -> dict[str, Any] | None:
+    """Return the words of `harness.fit` with the file that the publisher committed; None without one.
+
+    The run's own values stand in for the file's where a page's table has a row for each.
+    """
+    repository, _, path = run.file.partition(" ")
+    file = folder / repository / path
+    if not path or not file.is_file():
+        return None
+    found = device_fields(run.device)
+    device = f"{found['memory_B'] / 1e9:g}GB" if "memory_B" in found else found["device"]
+    given = {"seq_len": run.seq_len, "micro_batch_size": run.micro_batch_size}
+    words = {name: value for name, value in given.items() if value is not None}
+    return {"id": run.id, "config": str(file), "device": device, "devices": run.gpus, **words}
+
+
 def main(words: Sequence[str]) -> None:
     """Write the runs as questions, or print how far off answers to them are."""
     paths = {key: Path(path) for key, _, path in (word.partition("=") for word in words)}
-    runs = published_runs()
+    files = paths.get("files")
+    rows = {run.id: asked_by_file(run, files) if files else question(run) for run in published_runs()}
+    runs = [run for run in published_runs() if rows[run.id]]
     if "questions" in paths:
-        lines = (json.dumps(question(run), ensure_ascii=False) for run in runs)
+        lines = (json.dumps(rows[run.id], ensure_ascii=False) for run in runs)
         paths["questions"].write_text("\n".join(lines) + "\n", encoding="utf-8")
     for asked in ("bytes", "seconds"):
         if asked in paths:

@@ -33,9 +33,13 @@ from suites.training.step_time.published.typed import (
     letters,
     meaning,
     refuse_hybrid,
+    sharding_of,
     table,
     typed_step,
 )
+
+MEGATRON_STAGES = 1
+"""Highest ZeRO stage of Megatron-LM's distributed optimizer."""
 
 LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
@@ -132,8 +136,11 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
     """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states."""
     own = {"megatron": "megatron", "nanotron": "nanotron", "deepspeed": "zero", "composer": "fsdp1"}
     program = common["program"]
-    if program == "deepspeed" and int(row.get("pp") or 1) > 1:
+    pipelines, stage = int(row.get("pp") or 1) > 1, sharding_of(row.get("sharding"), program)[0]
+    if program == "deepspeed" and pipelines:
         program = "megatron"  # whose pipelines DeepSpeed's users have
+    elif program == "megatron" and stage > MEGATRON_STAGES and not pipelines:
+        program = "torchtitan" if "fsdp" in str(row["sharding"]) else "deepspeed"
     fields = {
         "program": program,
         "etp": row.get("etp"),
@@ -154,7 +161,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
     loss = meaning("losses", row.get("loss"))
     dispatcher = meaning("dispatchers", row.get("dispatcher"), "alltoall")
     return {
-        "recompute_modules": tuple(modules),
+        "recompute_modules": tuple(modules) if program == "megatron" else (),
         "dispatcher": dispatcher if program == "megatron" else "alltoall",
         "optimizer": meaning("optimizers", row.get("optimizer"), "adamw"),
         "offload": tuple(on_host),

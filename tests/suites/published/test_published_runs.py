@@ -2,10 +2,14 @@
 
 import json
 import re
+from math import log
+from statistics import NormalDist
 
 import pytest
 from msgspec.structs import replace
 
+from harness.ask.fit import main as fit
+from suites.published import suite
 from suites.published.runs import (
     KINDS,
     Outcome,
@@ -17,6 +21,8 @@ from suites.published.runs import (
     published_runs,
     question,
 )
+from suites.published.suite import runs_of
+from suites.published.workload import Workload
 
 RUN = PublishedRun(
     id="a", kind="finetune", source="a page", page="https://example.org", framework="TRL", model="Llama 2 7B",
@@ -24,6 +30,15 @@ RUN = PublishedRun(
     gradient_accumulation_steps=4,
     outcome=Outcome(runs=True, peak_GB=20.0, peak_kind="allocated", samples_s=8.0),
 )  # fmt: skip
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+"""
 
 
 def test_every_run_has_an_id_of_its_own_a_kind_and_a_place():
@@ -78,6 +93,7 @@ def test_scores_of_bytes_are_those_by_hand():
     assert not fits.inside
     assert fits.error == pytest.approx(0.1)
     assert fits.half_width == pytest.approx(1 / 22)
+    assert fits.level == pytest.approx(2 * NormalDist().cdf(1.6449 * log(1.1) / log(22 / 21)) - 1, abs=1e-3)
     failed = replace(RUN, outcome=Outcome(runs=False))
     assert of_bytes(failed, {"verdict": "fits", **PEAKS})[:4] == (False, True, False, False)
     assert of_bytes(failed, {"verdict": "depends", **PEAKS})[:4] == (False, None, True, True)
@@ -115,3 +131,47 @@ def test_the_command_prints_the_figures_by_kind(tmp_path, capsys):
     title, count, *texts = re.split("  +", every)
     assert (title, count) == ("All", str(len(runs)))
     assert [float(text.rstrip(" %")) / 100 for text in texts] == pytest.approx(shares, abs=5e-4)
+
+
+def test_a_run_is_asked_by_the_file_that_its_publisher_committed(tmp_path):
+    """The rows that a folder of repositories answers, with the run's device and length as words."""
+    run = next(run for run in published_runs() if run.file.endswith("llama3_8b.toml"))
+    repository, _, path = run.file.partition(" ")
+    file = tmp_path / repository / path
+    file.parent.mkdir(parents=True)
+    file.write_text(TITAN)
+    asked, answered = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    main([f"files={tmp_path}", f"questions={asked}"])
+    rows = [json.loads(line) for line in asked.read_text().splitlines()]
+    assert run.id in [row["id"] for row in rows]
+    assert {row["config"] for row in rows} == {str(file)}
+    asked.write_text(json.dumps({**rows[0], "seq_len": 0}) + "\n")
+    assert fit([f"questions={asked}", f"out={answered}"]) == 0
+    (answer,) = map(json.loads, answered.read_text().splitlines())
+    assert answer["verdict"] == "refused"
+    assert "seq_len" in answer["reason"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_runs_of_its_own_and_every_run_is_in_one_workload(kind):
+    parts = [runs_of(Workload(kind=kind, part=part, parts=3)) for part in (1, 2, 3)]
+    sampled = {run.id for run in runs_of(Workload(kind="sample"))}
+    ids = [run.id for part in parts for run in part]
+    every = {run.id for run in published_runs() if kind_of(run) == kind}
+    assert sorted(ids) == sorted(every - sampled)
+
+
+def test_answers_become_readings_by_the_id_of_their_run(monkeypatch):
+    """Answers of 1.5 times what was published, of one run a refusal: shares and errors by hand."""
+    runs = [replace(RUN, id=id) for id in "ab"]
+    said = {"verdict": "fits", "engine": "dry run", "turns": [{"kind": "key", "name": "liger"}],
+            **{f"peak_{kind}{end}_GB": 30.0 for kind in SIZES for end in ("", "_low", "_high")}}  # fmt: skip
+    refused = {"verdict": "refused", "reason": "no such device"}
+    monkeypatch.setattr(suite, "answers_of", lambda rows, seconds: [refused if seconds else said, refused])
+    found = {(one.metric, one.method): one.value for one in suite.sample(tuple(runs))}
+    assert found["bytes/error", "a"] == pytest.approx(0.5)
+    assert found["bytes/published", "a"] == 20e9
+    assert found["bytes/turned_by", "a key: liger"] == 1
+    assert found["bytes/refused_as", "b no such device"] == 1
+    assert (found["bytes/share_refused", ""], found["bytes/median_error", ""]) == (0.5, pytest.approx(0.5))
+    assert found["seconds/share_refused", ""] == 1

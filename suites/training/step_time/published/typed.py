@@ -128,7 +128,7 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
         "master_remainders": recipe,
         "fp8_parameters": recipe,
         "attention": meaning("attention", row.get("attention"), "flash" if young else "explicit"),
-        "compile": bool(row.get("compile")) or is_compiled(row),
+        "compile": is_compiled(row),
         "program": program,
         "framework": str(row.get("framework") or ""),
     }
@@ -229,10 +229,12 @@ def is_mlperf(row: Row) -> bool:
 
 
 def is_compiled(row: Row) -> bool:
-    """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, as always there."""
+    """Return whether torch.compile fuses operations: as stated or noted, and in fms-fsdp, as always there."""
+    if row.get("compile") is not None:
+        return bool(row["compile"])
     text = " ".join(str(row.get(key) or "") for key in ("notes", "framework", "source")).lower()
     without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[ d:=]*(off|false|none)", text)
-    return ("compile" in text or "fms" in text) and not without
+    return ("compile" in text or re.search(r"fms\W?fsdp", text) is not None) and not without
 
 
 def is_recipe(row: Row) -> bool:
