@@ -86,6 +86,8 @@ def judged(
             turns.append(Turn(kind="assumption", name=name, other=value))
     if not fits and sharded_would_fit(memory, question):
         turns.append(Turn(kind="assumption", name="sharing", other="fsdp2"))
+    if not fits and in_chunks_would_fit(memory, question):
+        turns.append(Turn(kind="assumption", name="fused_loss", other="True"))
     for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
         needed_B = None if size_B is None else memory.needed(size_B)
         if needed_B is not None and (needed_B <= memory.room_B) != fits:
@@ -114,6 +116,13 @@ def sharded_would_fit(memory: Memory, question: Question) -> bool:
     if peak is None or not of_file or question.sharing != "ddp" or ranks == 1:
         return False
     return memory.reserved_B.likely - states_of(memory, question) * (1 - 1 / ranks) <= memory.room_B
+
+
+def in_chunks_would_fit(memory: Memory, question: Question) -> bool:
+    """Return whether a published run, whose loss is not stated, would fit without its whole logits."""
+    open_ = question.framework and question.origin("fused_loss").kind == "assumption"
+    logits_B = 0.0 if question.fused_loss or question.loss_chunks > 1 else memory.parts_B.get("logits", 0.0)
+    return bool(open_ and logits_B) and memory.reserved_B.low - logits_B <= memory.room_B
 
 
 def states_of(memory: Memory, question: Question) -> float:

@@ -54,6 +54,7 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     `config_of`: of a name, the config.json of a well-known model, for rows that state no sizes, and in place
     of the sizes where these agree.
     """
+    row = stated(row)
     for name in ("model", "device", "gpus", "framework"):
         if not row.get(name):
             raise ValueError(f"{name}: not stated")
@@ -63,15 +64,26 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     common = common_fields(row, gpu, config_of_run(row, config_of))
     checkpointing = row.get("recompute", row.get("checkpointing"))
     layout = layout_fields({**row, "virtual_stages": row.get("vp"), "recompute": checkpointing}, row, common)
-    stated = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
+    given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
     fields = {**common, **layout, **device, **own, **memory}
-    fields["origins"] = {name: FieldOrigin("key", key) for name, key in stated.items()}
+    fields["origins"] = {name: FieldOrigin("key", key) for name, key in given.items()}
     if "memory_B" in device:
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
+
+
+def stated(row: Row) -> Row:
+    """Return a row without what is unknown, with what its `other` states that no key of it does."""
+    known = {key: value for key, value in row.items() if value not in (None, "", "unknown")}
+    other = known.get("other") or {}
+    for name, keys in table()["elsewhere"].items():
+        found = [key if other[key] is True else other[key] for key in keys if other.get(key)]
+        if found and name not in known:
+            known[name] = found[0]
+    return known
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -168,6 +180,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         "fused_loss": loss == "fused",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),
+        "optimizer_in_backward": bool((row.get("other") or {}).get("optimizer_in_backward")),
     }
 
 
