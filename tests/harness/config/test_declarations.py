@@ -36,9 +36,12 @@ def read(tmp_path, monkeypatch):
     return read
 
 
-def test_every_workload_has_a_source():
-    for suite in names("suite"):
-        assert workload_fields(suite)["source"]["type"] == "str"
+@pytest.mark.parametrize("suite", names("suite"))
+def test_every_workload_has_a_source(suite):
+    assert workload_fields(suite)["source"]["type"] == "str"
+
+
+def test_a_suite_without_a_workload_module_is_refused():
     with pytest.raises(ConfigError, match=r"^suites/no_suite/workload\.py: No module named"):
         workload_fields("no_suite")
 
