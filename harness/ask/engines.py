@@ -25,7 +25,7 @@ from harness.ask.recipe import with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.question import AskedChange, DryRunRequest, Extent, Question
+from harness.question import AskedChange, DryRunRequest, Extent, KeyRead, Question
 from harness.records import Unavailable
 
 ENGINES: dict[EngineName, str] = {
@@ -69,12 +69,19 @@ def answers(
 ) -> Iterator[Answer]:
     """Yield the answer, and again whenever more of it is known; the first has the verdict.
 
+    A step that a file compiles is dry-run without, and compiled only where that may turn the verdict.
+
     `changes`: of the question, which are tried after it, where the engine is the dry run; `child`: its
     process, where there is one; `extent`: "asked" ends with the verdict. Raises ConfigError where the engine
     cannot run here.
     """
     start = time.monotonic()
     engine, why = choose(question, seconds)
+    if engine == "dry run" and question.compile and question.origin("techniques").kind != "command":
+        plain = list(answers(uncompiled(question), seconds, changes, child, extent))
+        if not any(turn.name == COMPILE.key for turn in plain[-1].turns):
+            yield from (one.with_(left_out=(*one.left_out, SAVED_BY_COMPILE)) for one in plain)
+            return
     left_out: tuple[str, ...] = ()
     if engine == "dry run":
         if question.origin("techniques").kind != "command" and question.techniques is None:
@@ -91,6 +98,27 @@ def answers(
         all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
         yield with_certainty(with_room(timed), question)
+
+
+COMPILE = KeyRead(
+    key="compile",
+    value=True,
+    status="not modelled",
+    means="torch.compile fuses operations",
+    memory="lowers",
+    seconds="lowers",
+)
+"""What compiling does to the step that is not compiled; tracing a compiled one takes minutes."""
+
+SAVED_BY_COMPILE = "what torch.compile saves of memory"
+
+
+def uncompiled(question: Question) -> Question:
+    """Return a question whose step is not compiled, and of which that is said."""
+    techniques = question.techniques and tuple(one for one in question.techniques if one[0] != COMPILE.key)
+    return msgspec.structs.replace(
+        question, compile=False, techniques=techniques, keys=(*question.keys, COMPILE)
+    )
 
 
 def with_room(answer: Answer) -> Answer:

@@ -163,7 +163,7 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
     assert last is not None
     if printed != last.verdict:
         print_all(first_lines(last, question, described(question)))
-    print_all(later_lines(last.with_(left_out=left_out), question))
+    print_all(later_lines(last.with_(left_out=(*last.left_out, *left_out)), question))
     return last
 
 

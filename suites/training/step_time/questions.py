@@ -211,8 +211,6 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
     if row.get("dispatcher") and meaning("programs", row["framework"]) != "megatron":
         means = "how tokens are sent to their experts"
         yield _unmodelled("dispatcher", row["dispatcher"], means, "either")
-    if row.get("compile"):
-        yield _unmodelled("compile", True, "torch.compile fuses operations", "lowers")
 
 
 def _unmodelled(key: str, value: object, means: str, memory: Any, to_states: bool = False) -> KeyRead:
