@@ -132,9 +132,11 @@ def precise(parts: Parts) -> None:
 def parts_of(question: Question) -> Fields:
     """Return Megatron Bridge's parts of a question; raises ValueError where they cannot express it."""
     switches = dict.fromkeys(("_bf16", "_fp16", "_fp8", "_fp8_recipe", "_fp4"))
+    parts = megatron.parts_of(question)
     return {
-        **megatron.parts_of(question),
+        **parts,
         **switches,
+        "_grouped": None if parts["dispatcher"] is None else question.grouped_experts,
         "model_name": None,
         "_distributed": question.zero > 0 and question.sharing != "fsdp2",
         "_recipe": RECIPES[question.precision],

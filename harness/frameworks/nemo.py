@@ -54,7 +54,8 @@ def recognised(flat: Flat) -> int:
     if "factory" in flat or recipe.endswith("_recipe"):
         return 100
     own = framework_named("nemo").counted(flat)
-    return own if own and not any(key.startswith(("train.", "ddp.", "checkpoint.")) for key in flat) else 0
+    of_bridge = any(key.startswith(("train.", "ddp.", "checkpoint.")) for key in flat)
+    return 10 + own if own and not of_bridge else 0
 
 
 def prepared(flat: Flat) -> Flat:
@@ -152,7 +153,8 @@ def settle(parts: Parts) -> Fields:
     parts["_distributed"] = flag_of("use_distributed_optimizer", parts["_distributed"])
     if parts.get("_nemo_fsdp"):
         parts["_torch_fsdp2"] = True
-    name = parts.get("model_name") or ("" if "_num_hidden_layers" in parts else parts.get("_trained")) or ""
+    trained = str("" if "_num_hidden_layers" in parts else parts.get("_trained") or "")
+    name = parts.get("model_name") or yaml_tree("nemo")["names_of_shapes"].get(trained.lower(), trained)
     return {**megatron.settle(parts), "adapters": adapters(parts), "model_name": str(name)}
 
 
@@ -173,12 +175,10 @@ def _model(parts: Parts) -> None:
         parts["_gated"] = "glu" in str(parts["_activation"])
     if str(parts.get("_norm", "")).lower().startswith("layernorm"):
         parts["_norm"] = "LayerNorm"
-    names = [
-        str(parts[one]) for one in ("_tokenizer", "_tokenizer_model", "_trained", "_run") if parts.get(one)
-    ]
-    tokenizers = yaml_tree("nemo")["tokenizers"]
-    of = {tokenizers.get(name.rpartition("/")[2].lower(), name) for name in names[:2]} if names else set()
-    known = next((found for name in (*of, *names) if (found := published_model(str(name)))), None)
+    shapes = yaml_tree("nemo")["names_of_shapes"]
+    given = (str(parts.get(one) or "") for one in ("_tokenizer", "_tokenizer_model", "_trained", "_run"))
+    names = [shapes.get(name.rpartition("/")[2].lower(), name) for name in given]
+    known = next((found for name in names if (found := published_model(name))), None)
     if known and "_vocab" not in parts:
         parts["_vocab"] = int(known.config["vocab_size"])
 
