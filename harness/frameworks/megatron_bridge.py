@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks import megatron
-from harness.frameworks.recipes import adapters, bridge_recipe
+from harness.frameworks.recipes import adapters, bridge_recipe, uneven_stages
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
@@ -103,14 +103,14 @@ def spelled(flat: Flat) -> Flat:
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     precise(parts)
-    recipe = str(parts.get("_recipe") or "")
+    recipe, more = str(parts.get("_recipe") or ""), {}
     if "fp8" in recipe and "subchannel" not in recipe and "fp8_parameters" not in parts:
-        parts["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
-    if parts.get("_distributed") is not None:
-        parts["_distributed"] = flag_of("use_distributed_optimizer", parts["_distributed"])
-    else:
-        parts["_distributed"] = True
-    return {**megatron.settle(parts), "adapters": adapters(parts)}
+        more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
+    sharded, name = parts.get("_distributed"), str(parts["_optimizer"])
+    parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
+    parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
+    fields = megatron.settle(parts)
+    return fields | uneven_stages(parts, fields["virtual_stages"]) | more | {"adapters": adapters(parts)}
 
 
 def precise(parts: Parts) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from harness.frameworks import megatron, megatron_bridge
 from harness.frameworks.models import published_model
-from harness.frameworks.recipes import adapters, nemo_recipe
+from harness.frameworks.recipes import adapters, nemo_recipe, uneven_stages
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, framework_named, matches, yaml_tree
 from harness.question import Question
 
@@ -33,6 +33,9 @@ OF_DATA = {
 }
 """Keys of data that decide the batch next to those of the model (megatron_gpt_sft_model.py,
 megatron_gpt_model.py); of the first, 128 and 1 where they are missing."""
+
+OVERWRITTEN = ("trainer.strategy.ddp.grad_reduce_in_fp32",)
+"""Keys that another decides: this one the precision's plugin (lightning/pytorch/strategies)."""
 
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
@@ -65,7 +68,7 @@ def prepared(flat: Flat) -> Flat:
     for key, value in resolved(flat).items():
         if value is None or value == "???":
             continue
-        name = OF_DATA.get(key) or SECTIONS.sub("", key)
+        name = key if key in OVERWRITTEN else OF_DATA.get(key) or SECTIONS.sub("", key)
         if key in OF_DATA or name not in values:
             values[name] = value
     if "model.activations_checkpoint_granularity" in flat and not values.get(
@@ -155,7 +158,9 @@ def settle(parts: Parts) -> Fields:
         parts["_torch_fsdp2"] = True
     trained = str("" if "_num_hidden_layers" in parts else parts.get("_trained") or "")
     name = parts.get("model_name") or yaml_tree("nemo")["names_of_shapes"].get(trained.lower(), trained)
-    return {**megatron.settle(parts), "adapters": adapters(parts), "model_name": str(name)}
+    fields = megatron.settle(parts)
+    more = {"adapters": adapters(parts), "model_name": str(name)}
+    return fields | uneven_stages(parts, fields["virtual_stages"]) | more
 
 
 def matches_other(flat: Flat) -> str:

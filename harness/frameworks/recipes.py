@@ -15,7 +15,9 @@ from typing import Any
 
 import yaml
 
-from harness.frameworks.table import Flat, Parts, matches, yaml_tree
+from harness.frameworks import megatron
+from harness.frameworks.models import published_model
+from harness.frameworks.table import Fields, Flat, Parts, matches, yaml_tree
 from harness.frameworks.words import targets_of
 from harness.question import Adapters
 
@@ -40,8 +42,16 @@ MODULES = {
     "mlp_fc1": "gate_proj up_proj",
     "mlp_fc2": "down_proj",
     "mlp": "gate_proj up_proj down_proj",
+    "linear_q_proj": "q_proj",
+    "linear_q_down_proj": "q_a_proj",
+    "linear_q_up_proj": "q_b_proj",
+    "linear_kv_down_proj": "kv_a_proj_with_mqa",
+    "linear_kv_up_proj": "kv_b_proj",
 }
 """Names of layers with adapters, of Megatron-Core and of NeMo 1, and transformers'."""
+
+EVERY = set(f"{MODULES['attention']} {MODULES['mlp']}".split())
+"""The linear layers of a usual decoder."""
 
 
 def values_of(words: str) -> dict[str, Any]:
@@ -180,6 +190,18 @@ def _assigned(key: str, node: ast.expr, constants: Flat) -> Iterator[tuple[str, 
         yield key, text if text.startswith("torch.") else f"${text}"
 
 
+def uneven_stages(parts: Parts, virtual_stages: int) -> Fields:
+    """Return the layers of stages where the model is a published one, which names their number."""
+    shape = published_model(str(parts.get("model_name") or ""))
+    if shape is None or "_num_hidden_layers" in parts:
+        return {}
+    own = Parts(parts.flat)
+    own.update(parts, _num_hidden_layers=int(shape.config.get("num_hidden_layers", 0)))
+    layers = megatron._layers_of_stages(own, virtual_stages)
+    parts.left_out += own.left_out
+    return {"layers_of_stages": layers}
+
+
 def adapters(parts: Parts) -> Adapters | None:
     """Return the adapters: of NeMo 1 by its scheme, of NeMo 2 and Megatron Bridge where they have a rank."""
     scheme = str(parts.get("_scheme") or ("lora" if parts.get("_rank") else "none")).lower()
@@ -195,10 +217,9 @@ def adapters(parts: Parts) -> Adapters | None:
     modules = modules or parts.get("_modules_of_adapters") or ()
     listed = modules.split(",") if isinstance(modules, str) else modules
     names = " ".join(MODULES.get(str(one).strip(), str(one)) for one in listed).split()
-    every = {name for listed in MODULES.values() for name in listed.split()} <= set(names)
     return Adapters(
         rank=int(rank or 32),
-        targets=() if every else targets_of(names),
+        targets=() if set(names) >= EVERY else targets_of(names),
         base="nf4" if scheme == "qlora" else "bf16",
         dora=scheme == "dora" or bool(parts.get("_dora")),
     )
