@@ -72,7 +72,9 @@ def prepared(flat: Flat) -> Flat:
         elif key == "dataset.seq_length":
             values.setdefault("seq_length", value)
         elif value is not None or flat[key] is None:  # else a reference to what the file does not have
-            values[name if section in SECTIONS and key != "ddp.grad_reduce_in_fp32" else key] = value
+            name = name if section in SECTIONS and key != "ddp.grad_reduce_in_fp32" else key
+            both = name == "use_distributed_optimizer" and values.get(name)  # of ddp, and of optimizer
+            values[name] = both or value
     values = {key: value for key, value in values.items() if key != "fp8" or value}
     named = _recipe_name(values)
     recipe = bridge_recipe(named) if named else {}
