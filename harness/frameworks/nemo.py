@@ -32,7 +32,7 @@ OF_DATA = {
     "model.data.seq_length": "seq_length",
 }
 """Keys of data that decide the batch next to those of the model (megatron_gpt_sft_model.py,
-megatron_gpt_model.py); of the first, 128 and 1 where they are missing."""
+megatron_gpt_model.py)."""
 
 OVERWRITTEN = ("trainer.strategy.ddp.grad_reduce_in_fp32",)
 """Keys that another decides: this one the precision's plugin (lightning/pytorch/strategies)."""
