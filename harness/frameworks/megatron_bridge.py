@@ -1,8 +1,7 @@
-"""Megatron Bridge's YAML of overrides, and the YAML of NeMo up to 2.
+"""Megatron Bridge's recipes by name, and what its YAML, a command line or a script sets in them.
 
-Sources: Megatron Bridge commit 067f987 of August 2026 (training/config.py, training/mixed_precision.py) and
-NeMo commit 8cfedd7 of September 2025 (examples/nlp/language_modeling/conf/megatron_gpt_config.yaml). Most of
-their keys are Megatron-LM's arguments in sections.
+Source: Megatron Bridge commit 067f987 of August 2026 (training/config.py, training/mixed_precision.py,
+scripts/training/run_recipe.py). Most of its keys are Megatron-LM's arguments in sections.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks import megatron
+from harness.frameworks.recipes import adapters, bridge_recipe, uneven_stages
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
 from harness.frameworks.words import filled
-from harness.question import Adapters, Question
+from harness.question import Question
 
-SECTIONS = ("model", "train", "trainer", "ddp", "dist", "optimizer", "comm_overlap")
+SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "comm_overlap", "mixed_precision")
 """Whose keys are Megatron-LM's arguments."""
 
 PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8", "bf16_with_mxfp8", "bf16_with_nvfp4")
@@ -34,23 +34,64 @@ OWN = (
 )
 
 
+SHORT = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "sl": "seq_length",
+    "gb": "global_batch_size",
+    "mb": "micro_batch_size",
+    "nodes": "launcher.nnodes",
+    "gpus_per_node": "launcher.nproc_per_node",
+}
+"""Options of its launcher, and the keys that they set."""
+
+DEVICES = ("launcher.nproc_per_node", "launcher.nnodes")
+
+
 def recognised(flat: Flat) -> int:
-    """Return how many keys only these have: Megatron-LM's arguments in sections."""
+    """Return how many keys only Megatron Bridge has, above all a recipe's name."""
+    if str(flat.get("recipe", "")).endswith("_config") or {"mode", "dataset"} <= flat.keys():
+        return 100
     count = sum(f"{section}.{key}" in flat for section in ("model", "train", "dataset") for key in OWN)
-    more = {"ddp.use_distributed_optimizer", "exp_manager.exp_dir", "mixed_precision"} & flat.keys()
+    more = {"ddp.use_distributed_optimizer", "mixed_precision", "mixed_precision.bf16"} & flat.keys()
     return count + 2 * bool(more) if count else 0
 
 
 def prepared(flat: Flat) -> Flat:
-    """Return the values without their sections, with references to other keys filled in."""
+    """Return the values without their sections, with references filled in, on top of a recipe's."""
     values: dict[str, Any] = {}
     for key, value in filled(flat).items():
         section, dot, name = key.partition(".")
-        if key == "dataset.seq_length":
+        if not dot:
+            name = key.lstrip("-").replace("-", "_")
+            values[SHORT.get(name, name)] = value
+        elif key == "dataset.seq_length":
             values.setdefault("seq_length", value)
         elif value is not None or flat[key] is None:  # else a reference to what the file does not have
-            values[name if dot and section in SECTIONS else key] = value
-    return {key: value for key, value in values.items() if key != "fp8" or value}
+            name = name if section in SECTIONS and key != "ddp.grad_reduce_in_fp32" else key
+            both = name == "use_distributed_optimizer" and values.get(name)  # of ddp, and of optimizer
+            values[name] = both or value
+    values = {key: value for key, value in values.items() if key != "fp8" or value}
+    named = _recipe_name(values)
+    recipe = bridge_recipe(named) if named else {}
+    if any(values.get(key) for key in DEVICES) or any(key in values for key in OWN[:3]):
+        recipe.pop("world_size", None)
+    real_tokens = values.get("tokenizer.tokenizer_model") or "vocab_size" in recipe
+    if "pretrain" in named and not real_tokens:
+        recipe["tokenizer.vocab_size"] = 32000
+    return {**recipe, **values}
+
+
+def _recipe_name(values: Flat) -> str:
+    """Return the recipe: its name, or that of a model and a mode, of which LoRA's is called peft."""
+    mode = str(values.get("mode") or "pretrain")
+    if values.get("model") and not values.get("recipe"):
+        return f"{values['model']}_{'peft' if mode in ('lora', 'dora') else mode}_config"
+    return str(values.get("recipe") or "")
 
 
 def spelled(flat: Flat) -> Flat:
@@ -63,31 +104,26 @@ def spelled(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    _precision(parts)
-    if "_activation" in parts:
-        parts["_gated"] = "swiglu" in parts["_activation"]
-    name = str(parts.get("_optim") or parts["_optimizer"])
-    parts["_optimizer"] = "adam" if "adam" in name.lower() or name == "mcore_distributed_optim" else name
-    if parts.get("_distributed") is not None:
-        parts["_distributed"] = flag_of("use_distributed_optimizer", parts["_distributed"])
-    else:  # Megatron Bridge's default, and NeMo's by the optimizer's name
-        parts["_distributed"] = "distributed" in name or "_optim" not in parts
-    if parts.get("_nemo_fsdp"):
-        parts["_torch_fsdp2"] = True
-    if parts.get("_granularity") is None:
-        parts.pop("_method", None)  # NeMo recomputes by a granularity alone
+    precise(parts)
+    recipe, more = str(parts.get("_recipe") or ""), {}
+    if "fp8" in recipe and "subchannel" not in recipe and "fp8_parameters" not in parts:
+        more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
+    sharded, name = parts.get("_distributed"), str(parts["_optimizer"])
+    parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
+    parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
     fields = megatron.settle(parts)
-    return fields | ({"adapters": Adapters(rank=parts["_rank"])} if parts.get("_rank") else {})
+    return fields | uneven_stages(parts, fields["virtual_stages"]) | more | {"adapters": adapters(parts)}
 
 
-def _precision(parts: Parts) -> None:
-    """Set Megatron-LM's parts of the precision by a recipe of Megatron Bridge, or NeMo's `precision`."""
+def precise(parts: Parts) -> None:
+    """Set Megatron-LM's parts of the precision by `mixed_precision`, or NeMo's `precision`."""
     recipe, precision = str(parts.get("_recipe") or ""), str(parts.get("_precision") or "").lower()
-    if recipe and not recipe.startswith((*PRECISIONS, "{")):
+    recipe = recipe.replace("-", "_")
+    if recipe and not any(name in recipe for name in (*PRECISIONS, "{")):
         raise ValueError(f"mixed_precision is {recipe!r}; its names begin with {', '.join(PRECISIONS)}")
-    if recipe or "bf16" in precision or not precision:
+    if (recipe or "bf16" in precision or not precision) and not parts["_fp16"]:
         parts["_bf16"] = "fp16" not in recipe or "bf16" in recipe
-    parts["_fp16"] = not parts["_bf16"] and ("fp16" in recipe or precision.startswith("16"))
+    parts["_fp16"] = not parts["_bf16"] and (parts["_fp16"] or "fp16" in recipe or precision.startswith("16"))
     if "fp8" in recipe or "nvfp4" in recipe:
         parts["_fp8"] = "hybrid"
         parts["_fp8_recipe"] = "mxfp8" if "mxfp8" in recipe else parts.get("_fp8_recipe")
@@ -98,9 +134,11 @@ def _precision(parts: Parts) -> None:
 def parts_of(question: Question) -> Fields:
     """Return Megatron Bridge's parts of a question; raises ValueError where they cannot express it."""
     switches = dict.fromkeys(("_bf16", "_fp16", "_fp8", "_fp8_recipe", "_fp4"))
+    parts = megatron.parts_of(question)
     return {
-        **megatron.parts_of(question),
+        **parts,
         **switches,
+        "_grouped": None if parts["dispatcher"] is None else question.grouped_experts,
         "model_name": None,
         "_distributed": question.zero > 0 and question.sharing != "fsdp2",
         "_recipe": RECIPES[question.precision],

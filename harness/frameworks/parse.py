@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from harness.frameworks.recipes import script_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
 from harness.frameworks.table import flattened
 
@@ -40,6 +41,8 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
         raise ValueError("is empty")
     if suffix in KINDS:
         return _tree(KINDS[suffix], text)
+    if suffix == ".py":
+        return script_values(text)
     if not suffix and text.lstrip().startswith("{"):
         return _tree("JSON", text)
     if suffix in (".sh", ".bash", ".slurm", ".sbatch") or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):

@@ -13,6 +13,7 @@ import yaml
 
 from harness.frameworks.models import model_of
 from harness.frameworks.parse import parsed_file, parsed_text
+from harness.frameworks.recipes import named_recipe
 from harness.frameworks.table import (
     DEFAULTS,
     LEFT,
@@ -80,7 +81,7 @@ def read_own_file(path: str | Path, format_: str | None = None) -> Question:
     line that names the file, what was recognised, and what is wrong or missing.
     """
     file = Path(path)
-    flat = parsed_file(file)
+    flat = (None if file.exists() else named_recipe(str(path))) or parsed_file(file)
     try:
         return _question(flat, format_, file.parent, file.name)
     except ValueError as error:

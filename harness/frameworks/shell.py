@@ -58,8 +58,8 @@ DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=)""")
 """The begin of an option or of Hydra's key."""
 
-UNDOTTED = ("mixed_precision",)
-"""Such keys of Megatron Bridge without a section."""
+UNDOTTED = ("mixed_precision", "peft")
+"""Such keys of Megatron Bridge and NeMo without a section."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
@@ -88,6 +88,8 @@ def command_line(text: str) -> dict[str, Any]:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
+        if words[0] == "nemo":
+            flat |= {"launcher.nemo": words[2]}  # pretrain or finetune
         flat |= dict(_options(words[script + 1 :] if script >= 0 else words))
     if not flat:
         raise ValueError("no option such as --micro-batch-size 1 is in it")

@@ -76,11 +76,12 @@ def fields_of(question):
 @given(data=st.data())
 def test_what_is_written_is_recognised_and_read_back(name, data):
     values = {field: data.draw(st.sampled_from(allowed)) for field, allowed in EXPRESSED[name].items()}
-    if values.get("sequence_parallel") and name.startswith("megatron"):
+    of_megatron = name in ("megatron", "megatron_bridge", "nemo")
+    if values.get("sequence_parallel") and of_megatron:
         values["sequence_parallel"] = values["tp"] > 1  # Megatron-LM switches it off with one rank
     if values.get("recompute_modules") and values["recompute"] != "selective":
         values["recompute_modules"] = ()  # Megatron-LM reads them with selective recompute alone
-    if name.startswith("megatron") and values["ep"] == 1:
+    if of_megatron and values["ep"] == 1:
         values["dispatcher"] = "alltoall"  # of experts alone
     question = question_of(format=name, **values)
     text = write_own(question, name)
@@ -121,6 +122,7 @@ INEXPRESSIBLE = {
     "deepspeed": {"cp": 2, "offload": ("activations",)},
     "megatron": {"adapters": Adapters(rank=8), "states": "bf16"},
     "megatron_bridge": {"precision": "fp32"},
+    "nemo": {"precision": "mxfp8", "adapters": Adapters(rank=8)},
     "llama_factory": {"offload": ("activations",)},
     "llm_foundry": {"cp": 2, "compile": True},
     "torchtune": {"pp": 2, "precision": "mxfp8"},

@@ -26,12 +26,12 @@ def value_for(name, key, row):
     companions = COMPANIONS.get(f"{name} {key}", {})
     if "offload" in key and "zero_optimization" in key:
         companions = {f"{key.partition('zero_optimization')[0]}zero_optimization.stage": 3}
-    if (name, key) == ("megatron_bridge", "fsdp"):
+    if (name, key) == ("nemo", "fsdp"):
         return True, companions
     if row.words is not None:
         return next(theirs for ours, theirs in row.words.items() if ours is not None), companions
     kinds = {"count": 2, "int": 2, "number": 2.0, "flag": True, "any": "x", "text": str(row.default or "x")}
-    return VALUES.get(key, kinds[row.kind]), companions
+    return VALUES.get(f"{name} {key}", VALUES.get(key, kinds[row.kind])), companions
 
 
 @pytest.mark.parametrize("name", frameworks())
@@ -95,8 +95,9 @@ def text_of(name, keys):
         }
         words = [f"--{key}{value}" for key, value in options.items()]
         return " \\\n  ".join(["torchrun", *launch, "pretrain_gpt.py", *words]), ".sh"
-    if name == "megatron_bridge":
-        keys = {f"{SECTIONS.get(key, 'model')}.{key}": value for key, value in keys.items()}
+    if name in ("megatron_bridge", "nemo"):
+        sections = {key: one for key, one in SECTIONS.items() if (one == "trainer") == (name == "nemo")}
+        keys = {f"{sections.get(key, 'model')}.{key}": value for key, value in keys.items()}
     return yaml.safe_dump(nested(keys)), ".yaml"
 
 

@@ -1,0 +1,225 @@
+"""Recipes that NeMo 2 and Megatron Bridge have by name, and Python scripts that change one, read as text.
+
+Sources: NeMo commit 8cfedd7 of September 2025 (nemo/collections/llm/recipes) and Megatron Bridge commit
+067f987 of August 2026 (src/megatron/bridge/recipes); their values are in conf/frameworks/recipes.yaml.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from harness.frameworks import megatron
+from harness.frameworks.models import published_model
+from harness.frameworks.table import Fields, Flat, Parts, matches, yaml_tree
+from harness.frameworks.words import targets_of
+from harness.question import Adapters
+
+NUMBERED = re.compile(r"([a-z]+)(\d+)")
+"""A word with a number, such as tp8."""
+
+GPUS = re.compile(r"_(\d+)gpu(?=_|\Z)")
+"""In names of Megatron Bridge's recipes: the devices."""
+
+CALLED = re.compile(r"(?:\w+\.)*(\w+\.(?:pretrain|finetune)_recipe|\w+_config)\Z")
+"""A recipe's function: llm.llama3_8b.pretrain_recipe, or llama3_8b_pretrain_config."""
+
+
+MODULES = {
+    "linear_qkv": "q_proj k_proj v_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_proj up_proj",
+    "linear_fc2": "down_proj",
+    "attention_qkv": "q_proj k_proj v_proj",
+    "attention_dense": "o_proj",
+    "attention": "q_proj k_proj v_proj o_proj",
+    "mlp_fc1": "gate_proj up_proj",
+    "mlp_fc2": "down_proj",
+    "mlp": "gate_proj up_proj down_proj",
+    "linear_q_proj": "q_proj",
+    "linear_q_down_proj": "q_a_proj",
+    "linear_q_up_proj": "q_b_proj",
+    "linear_kv_down_proj": "kv_a_proj_with_mqa",
+    "linear_kv_up_proj": "kv_b_proj",
+}
+"""Names of layers with adapters, of Megatron-Core and of NeMo 1, and transformers'."""
+
+EVERY = set(f"{MODULES['attention']} {MODULES['mlp']}".split())
+"""The linear layers of a usual decoder."""
+
+
+def values_of(words: str) -> dict[str, Any]:
+    """Return the keys of a recipe's words: `tp8`, `full`, `mtp_num_layers=1`; `no_full` takes some back."""
+    tree = yaml_tree("recipes")
+    values: dict[str, Any] = {}
+    for word in words.split():
+        name, equals, text = word.partition("=")
+        found = NUMBERED.fullmatch(word)
+        if equals:
+            values[tree["words"].get(name, name)] = yaml.safe_load(text)
+        elif found and found[1] in tree["words"]:
+            values[tree["words"][found[1]]] = int(found[2])
+        elif word.startswith("no_"):
+            gone = tree["sets"].get(word[3:], {tree["words"].get(word[3:]): None})
+            values = {key: value for key, value in values.items() if key not in gone}
+        else:
+            values |= tree["sets"][word]
+    return values
+
+
+@cache
+def bridge_recipes() -> Mapping[str, tuple[str, str]]:
+    """Return Megatron Bridge's recipes by all their names: the model, and words with the devices."""
+    recipes = {}
+    for model, listed in yaml_tree("recipes")["megatron_bridge"].items():
+        for one in listed.split(";"):
+            name, *words = one.split()
+            given = [word for word in words if word.startswith("=")]
+            others = [word for word in words if not word.startswith("=")]
+            gpus = GPUS.search(name)
+            full = re.sub(r"(_\d+gpu)(?!_(?:g?b\d+|h100))", r"\1_h100_bf16", name)
+            usual = [re.sub(r"_\d+gpu_h100_bf16\Z", "", full)]
+            text = " ".join([*others, *([f"world_size={gpus[1]}"] if gpus else [])])
+            for alias in (full, *(usual if not given else [word[1:] for word in given])):
+                recipes[alias] = (model, text)
+    return recipes
+
+
+def bridge_recipe(name: str) -> dict[str, Any]:
+    """Return the keys of a recipe of Megatron Bridge; raises ValueError with what it is, or the nearest."""
+    stem, known = name.removesuffix("_config"), bridge_recipes()
+    if stem not in known:
+        raise ValueError(_unknown(f"{name}", stem, known, "Megatron Bridge 067f987"))
+    model, words = known[stem]
+    return {"hf_path": model, **values_of(words)}
+
+
+def nemo_recipe(name: str, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a recipe of NeMo 2. `task`: pretrain or finetune; `arguments`: of its function.
+
+    Raises ValueError with what it is, or the nearest.
+    """
+    tree = yaml_tree("recipes")
+    if name not in tree["nemo"]:
+        raise ValueError(_unknown(name, name, tree["nemo"], "NeMo 8cfedd7"))
+    model, *listed = (part.strip() for part in tree["nemo"][name].split(";"))
+    tasks = dict(part.partition(" ")[::2] for part in listed)
+    scheme = str(arguments.get("peft_scheme", "lora")).lower()
+    of = task if task == "pretrain" else "full" if scheme in ("none", "null") else "lora"
+    if of not in tasks:
+        raise ValueError(f"NeMo's {name} has no recipe of {of}; it has {', '.join(tasks)}")
+    usual, _, faster = tasks[of].partition("+")
+    words = usual + (faster if str(arguments.get("performance_mode", False)).lower() == "true" else "")
+    known = tree["arguments"]
+    given = {known[key]: value for key, value in arguments.items() if key in known and value is not None}
+    dora = {"peft.dora": True} if scheme == "dora" and of == "lora" else {}
+    mock = {"tokenizer.vocab_size": 50257} if of == "pretrain" and matches(name, tree["mock"].split()) else {}
+    usual_keys = {"devices": 8, "num_nodes": 1, "cross_entropy_loss_fusion": True, "moe_grouped_gemm": True}
+    return {"hf_path": model, **usual_keys, **mock, **values_of(words), **dora, **given}
+
+
+def _unknown(name: str, stem: str, known: Mapping[str, Any], whose: str) -> str:
+    kinds: Mapping[str, str] = yaml_tree("recipes")["others"]
+    patterns = {pattern: why for listed, why in kinds.items() for pattern in listed.split()}
+    if pattern := matches(stem, patterns):
+        return f"{name} trains {patterns[pattern]}, whose layouts are not modelled"
+    near = ", ".join(difflib.get_close_matches(stem, known, n=3)) or ", ".join(list(known)[:3])
+    return f"{name} is no recipe of {whose} that is known here; the nearest are {near}"
+
+
+def named_recipe(text: str) -> dict[str, Any] | None:
+    """Return a recipe's name as a file's values, such as llama3_8b_pretrain_config; None for another text."""
+    found = CALLED.fullmatch(text.removesuffix("()"))
+    return {"recipe": found[1]} if found else None
+
+
+def script_values(text: str) -> dict[str, Any]:
+    """Return a Python script's recipe with what the script sets in it; nothing of it runs.
+
+    Raises ValueError where it calls none. Values that are no constants are kept as `$` with their text.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ValueError(f"not Python: {error}") from error
+    constants = {
+        one.targets[0].id: one.value.value
+        for one in nodes
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Name)
+        and isinstance(one.value, ast.Constant)
+    }
+    values: dict[str, Any] = {}
+    for one in nodes:
+        if isinstance(one, ast.Call) and (found := CALLED.fullmatch(ast.unparse(one.func))):
+            if "recipe" not in values:
+                values["recipe"] = found[1]
+                values |= dict(_keywords("recipe.", one, constants))
+        elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+            _, _, key = ast.unparse(one.targets[0]).partition(".")
+            values |= dict(_assigned(key, one.value, constants))
+    if "recipe" not in values:
+        raise ValueError("no recipe such as llm.llama3_8b.pretrain_recipe() is called in it")
+    return values
+
+
+def _keywords(prefix: str, call: ast.Call, constants: Flat) -> Iterator[tuple[str, Any]]:
+    for keyword in call.keywords:
+        if keyword.arg:
+            yield from _assigned(f"{prefix}{keyword.arg}", keyword.value, constants)
+
+
+def _assigned(key: str, node: ast.expr, constants: Flat) -> Iterator[tuple[str, Any]]:
+    """Yield a key with a value that a script gives it; a call's keywords are keys below it."""
+    if isinstance(node, ast.Call):
+        yield from _keywords(f"{key}.", node, constants)
+        return
+    if isinstance(node, ast.Name) and node.id in constants:
+        yield key, constants[node.id]
+        return
+    try:
+        yield key, ast.literal_eval(node)
+    except ValueError:
+        text = ast.unparse(node)
+        yield key, text if text.startswith("torch.") else f"${text}"
+
+
+def uneven_stages(parts: Parts, virtual_stages: int) -> Fields:
+    """Return the layers of stages where the model is a published one, which names their number."""
+    shape = published_model(str(parts.get("model_name") or ""))
+    if shape is None or "_num_hidden_layers" in parts:
+        return {}
+    own = Parts(parts.flat)
+    own.update(parts, _num_hidden_layers=int(shape.config.get("num_hidden_layers", 0)))
+    layers = megatron._layers_of_stages(own, virtual_stages)
+    parts.left_out += own.left_out
+    return {"layers_of_stages": layers}
+
+
+def adapters(parts: Parts) -> Adapters | None:
+    """Return the adapters: of NeMo 1 by its scheme, of NeMo 2 and Megatron Bridge where they have a rank."""
+    scheme = str(parts.get("_scheme") or ("lora" if parts.get("_rank") else "none")).lower()
+    if scheme in ("none", "null"):
+        return None
+    rank, modules = parts.get("_lora_rank") or parts.get("_rank"), parts.get("_lora_modules")
+    if scheme not in ("lora", "dora", "qlora"):
+        why = "other weights of a frozen model are trained; LoRA of rank 32 on every linear layer is taken"
+        parts.leave_out("peft.peft_scheme", scheme, why)
+        rank, modules = 32, None
+    elif parts.get("_lora_rank") and not modules:
+        modules = ["attention_qkv"]  # NeMo 1's own default
+    modules = modules or parts.get("_modules_of_adapters") or ()
+    listed = modules.split(",") if isinstance(modules, str) else modules
+    names = " ".join(MODULES.get(str(one).strip(), str(one)) for one in listed).split()
+    return Adapters(
+        rank=int(rank or 32),
+        targets=() if set(names) >= EVERY else targets_of(names),
+        base="nf4" if scheme == "qlora" else "bf16",
+        dora=scheme == "dora" or bool(parts.get("_dora")),
+    )

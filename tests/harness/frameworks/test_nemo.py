@@ -1,0 +1,85 @@
+"""NeMo's files, and recipes of NeMo 2 and Megatron Bridge by name (tests/data/nemo.yaml)."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from refusals import refused
+
+from harness.frameworks.models import published_model
+from harness.frameworks.read import read_own_file, read_own_text
+from harness.frameworks.recipes import bridge_recipe, bridge_recipes, nemo_recipe
+from harness.frameworks.table import yaml_tree
+from harness.question import Adapters
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "data" / "nemo.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_file_is_read_or_refused_by_what_it_is(case):
+    if "refused" in case:
+        refused(lambda: read_own_text(case["text"], suffix=case["suffix"]), case["refused"])
+        return
+    question = read_own_text(case["text"], suffix=case["suffix"])
+    expected = {field: tuple(one) if isinstance(one, list) else one for field, one in case["expect"].items()}
+    if expected.get("adapters"):
+        given = expected["adapters"]
+        expected["adapters"] = Adapters(**{**given, "targets": tuple(given.get("targets", ()))})
+    assert {field: getattr(question, field) for field in expected} == expected
+    config = question.config or {}
+    assert {key: config.get(key) for key in case.get("config", {})} == case.get("config", {})
+    named = {one.key for one in question.keys if one.status == "not modelled"}
+    assert set(case.get("named", ())) <= named
+    assert not [one.key for one in question.keys if one.means.startswith("no key of")]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama3_8b_pretrain_config", ("meta-llama/Meta-Llama-3-8B", 1, 2, 8192, 512, 2)),
+        ("qwen3_8b_pretrain_4gpu_h100_bf16_config", ("Qwen/Qwen3-8B", 4, 1, 4096, 32, 4)),
+        ("llama3_8b_16k_pretrain_config()", ("meta-llama/Meta-Llama-3-8B", 4, 2, 16384, 512, 16)),
+        ("llm.qwen3_32b.pretrain_recipe", ("Qwen/Qwen3-32B", 8, 1, 4096, 32, 16)),
+    ],
+)
+def test_a_recipe_is_asked_by_its_name_alone(name, expected):
+    question = read_own_file(name)
+    found = (question.model_name, question.tp, question.cp, question.seq_len, question.global_batch_size)
+    assert (*found, question.devices) == expected
+    assert question.config is not None
+
+
+def test_what_is_no_recipe_is_refused_with_the_nearest_or_with_what_it_is():
+    refused(lambda: read_own_file("llama3_9b_pretrain_config"), "the nearest are llama3_8b_pretrain")
+    refused(lambda: read_own_file("qwen25_vl_7b_sft_config"), "a model that sees")
+    refused(lambda: read_own_file("hyena_7b.pretrain_recipe"), "layers of several kinds")
+    refused(lambda: read_own_file("gpt_oss_20b.pretrain_recipe"), "it has lora, full")
+
+
+def test_every_recipe_has_its_sizes_and_a_batch_that_its_devices_divide():
+    needed = {"seq_length", "global_batch_size", "hf_path"}
+    for name in bridge_recipes():
+        values = bridge_recipe(name)
+        assert needed < values.keys(), name
+        sizes = [values.get(f"{one}_model_parallel_size", 1) for one in ("tensor", "pipeline")]
+        ranks = sizes[0] * sizes[1] * values.get("context_parallel_size", 1)
+        assert values.get("world_size", ranks) % ranks == 0, name
+    for name, listed in yaml_tree("recipes")["nemo"].items():
+        for part in listed.split(";")[1:]:
+            of = part.split()[0]
+            task = "pretrain" if of == "pretrain" else "finetune"
+            values = nemo_recipe(
+                name, task, {"peft_scheme": "none" if of == "full" else of, "performance_mode": True}
+            )
+            assert needed < values.keys(), name
+            assert ("peft.dim" in values) == (of == "lora"), name
+
+
+def test_few_recipes_train_a_model_without_a_published_shape():
+    models = {bridge_recipe(name)["hf_path"] for name in bridge_recipes()}
+    missing = {model for model in models if published_model(model) is None}
+    assert missing == {
+        "gpt3-175b",
+        "LGAI-EXAONE/EXAONE-4.0-1.2B",
+        "LGAI-EXAONE/K-EXAONE-236B-A23B",
+    }
