@@ -12,12 +12,18 @@ from typing import Any
 
 import yaml
 
+from harness.frameworks.python_text import python_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
 from harness.frameworks.table import flattened
 
 
 def parsed_file(path: Path) -> dict[str, Any]:
-    """Return the values of a file; raises ValueError with one line that names the file and what is wrong."""
+    """Return the values of a file; raises ValueError with one line that names the file and what is wrong.
+
+    A file of Python may have the name of a function behind a colon.
+    """
+    name, _, function = str(path).rpartition(".py:")
+    path = Path(f"{name}.py") if name else path
     try:
         if path.is_dir():
             raise ValueError(f"{path}: is a folder; give the configuration file in it")
@@ -29,6 +35,8 @@ def parsed_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
     try:
+        if path.suffix == ".py":
+            return python_values(text, function if name else "", path)
         return parsed_text(text, path.suffix.lower())
     except ValueError as error:
         raise ValueError(f"{path}: {error}"[:300]) from error

@@ -13,6 +13,7 @@ import yaml
 
 from harness.frameworks.models import model_of
 from harness.frameworks.parse import parsed_file, parsed_text
+from harness.frameworks.python_text import Unresolved
 from harness.frameworks.table import (
     DEFAULTS,
     LEFT,
@@ -184,6 +185,9 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         value = values.get(key)
         if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
             parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
+            value = None
+        if isinstance(value, Unresolved):
+            parts.leave_out(key, str(value), "known when the program runs; its default is taken")
             value = None
         automatic = value == "auto" and "auto" not in (row.values or ())
         decided = value is not None and not automatic
