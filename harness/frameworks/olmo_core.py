@@ -46,13 +46,15 @@ VOCABULARIES = {"dolma2": 100352, "gpt2": 50304, "gpt_neox_olmo_dolma_v1_5": 503
 def recognised(flat: Flat) -> int:
     """Return thrice how many of its sections there are: names of what a script builds are its own."""
     names = ("train_module.rank_microbatch_size", "train_module.max_sequence_length", "model.d_model")
+    if "olmo_core" in (flat.get("_imports") or ()):
+        return 100
     own = {name for key in flat for name in SECTIONS if key.startswith(name)}
     return 3 * (len(own) + sum(name in flat for name in names) + ("train_module.dp_config.name" in flat))
 
 
 def prepared(flat: Flat) -> Flat:
     """Return the values by the names of overrides; other things that a script builds are left out."""
-    scripts = any(key.startswith(tuple(SECTIONS)) for key in flat)
+    scripts = "_imports" in flat
     values: dict[str, Any] = {}
     if any(key.startswith("cookbook.configure_train_module.") for key in flat):
         values |= OF_COOKBOOK
@@ -86,7 +88,10 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     model = _model(parts)
     if not any(key.startswith("train_module.") for key in parts.flat):
-        raise ValueError("it builds no train module; give the script that does, or the run's config.json")
+        raise ValueError(
+            "a script of OLMo-core whose train module is not in it (other files or the command line decide); "
+            "give the config.json that the run saves"
+        )
     length, sharded = parts.get("seq_len"), parts.get("_dp") in ("fsdp", "hsdp")
     optimizer = parts["_optimizer"].removesuffix("Config").removeprefix("SkipStep")
     float8 = str(parts.get("_float8")).lower() == "true"
@@ -99,7 +104,11 @@ def settle(parts: Parts) -> Fields:
         "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
         "sequence_parallel": parts["tp"] > 1,
         "recompute": parts.get("_recompute", "none"),
+        "ep": max(1, parts["_experts"]),
     }
+    if parts["_experts"] == -1:
+        why = "experts are spread over all ranks, which devices decide; 1 is taken"
+        parts.leave_out("train_module.ep_config.degree", -1, why)
     for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
         if part in parts and length:
             fields[field] = max(1, parts[part] // length)
@@ -166,5 +175,6 @@ def parts_of(question: Question) -> Fields:
         "_dp": "fsdp" if question.zero else "ddp",
         "_dtype": "bf16" if question.precision == "fp8" else question.precision,
         "_float8": question.precision == "fp8",
+        "_experts": question.ep,
         "_recompute": None if question.recompute == "none" else question.recompute,
     }

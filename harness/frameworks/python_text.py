@@ -67,11 +67,12 @@ def python_values(text: str, function: str = "", path: Path | None = None) -> di
         reader = _Reader(ast.parse(text), path)
         names = [name for name, one in reader.functions.items() if _is_configuration(one)]
         if not names and not function:
-            return dict(_flat({one.name: one for one in reader.script()}))
+            packages = sorted({(one.module or "").partition(".")[0] for one, _ in reader.imported.values()})
+            return {"_imports": packages, **dict(_flat({one.name: one for one in reader.script()}))}
         name = function or (names[0] if len(names) == 1 else "")
         if name not in reader.functions:
             what = f"has no function {name}" if name else "has several configurations"
-            listed = ", ".join(names) or "none"
+            listed = ", ".join(sorted(names, key=lambda one: "debug" in one)) or "none"
             raise ValueError(f"{what}; give one after a colon, as config=FILE.py:NAME: {listed}"[:280])
         result = reader.called(reader.functions[name], [], {})
     except (SyntaxError, RecursionError) as error:

@@ -260,7 +260,8 @@ def read_back(question: Question, format_: str, text: str) -> dict[str, tuple[An
     Raises ValueError where the file cannot be read.
     """
     again = read_own_text(text, format_, framework_named(format_).suffix)
-    names = {name: getattr(question, name) for name in msgspec.structs.asdict(again) if name in again.origins}
+    given = [name for name, origin in again.origins.items() if origin.kind != "assumption"]
+    names = {name: getattr(question, name) for name in msgspec.structs.asdict(again) if name in given}
     said = {name: getattr(again, name) for name in names}
     return {name: (names[name], said[name]) for name in names if names[name] != said[name]}
 

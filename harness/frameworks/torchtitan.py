@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.models import name_in
+from harness.frameworks.python_text import Unresolved
 from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
 from harness.question import Adapters, Question
 
@@ -56,7 +57,9 @@ def prepared(flat: Flat) -> Flat:
 def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     """Return what a function of the registry builds, by the names of the TOML."""
     function = values.pop("config")
-    families = sorted((*yaml_tree("torchtitan")["models"], "qwen3_5", "qwen3_vl"), key=len, reverse=True)
+    families = sorted(
+        (*yaml_tree("torchtitan")["models"], "qwen3_5", "qwen35", "qwen3_vl"), key=len, reverse=True
+    )
     values["model.name"] = next((one for one in families if one in function), function)
     values["model.flavor"] = values.pop("model_spec.0", values.pop("model_spec.flavor", function))
     values["parallelism.enable_async_tensor_parallel"] = values.pop(
@@ -84,6 +87,8 @@ def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     )
     if tokens is None and length is None and "training.seq_len" in values:
         return values  # the registry until August 2026
+    if isinstance(tokens, Unresolved) or isinstance(length, Unresolved):
+        return values | {"training.seq_len": length, "training.local_batch_size": tokens}
     length, whole = length or 2048, values.pop("training.num_tokens_per_train_step", -1)
     micro, batches = max(1, (tokens or 16384) // length), values.pop("parallelism.num_pp_microbatches", 1)
     if values.get("parallelism.pipeline_parallel_degree", 1) > 1:
@@ -110,6 +115,8 @@ def _convert(values: dict[str, Any]) -> None:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
+    if "flux" in parts["_name"]:
+        raise ValueError("flux makes pictures; language models alone are read")
     fields = _data_parallel(parts) | _batches(parts) | _recompute(parts)
     if parts["pp"] == 1:
         fields |= {"schedule": "1f1b", "layers_per_stage": None}
@@ -130,6 +137,9 @@ def settle(parts: Parts) -> Fields:
         names = parts.get("_modules") or list(TARGETS)
         targets = sorted({one for name in names for one in TARGETS.get(name, (name,))})
         fields["adapters"] = Adapters(rank=parts["_rank"], targets=tuple(targets))
+        if parts["states"] == "fp32":
+            why = "frozen weights stay in fp32, of which bf16 is taken"
+            parts.leave_out("training.dtype", "float32", why, "raises", "none")
     fields["compile"] = parts["compile"] and "model" in parts["_components"]
     return fields
 
