@@ -130,8 +130,9 @@ class _Reader:
 
     def script(self) -> list[Built]:
         """Return what a script builds: its functions are followed with what they are passed on with."""
+        top = self.built
         for _ in range(2):  # the first time finds the options' defaults
-            self.built, self.seen = [], set()
+            self.built, self.seen = [*top], set()
             self.body(self.main, self.names)
             passed = [(value, [one]) for one in self.built for value in one.values()]
             followed = [one for one in passed if isinstance(one[0], ast.FunctionDef)]
@@ -269,7 +270,7 @@ class _Reader:
         """Return an attribute of what was built, an option's default, or the member of an enumeration."""
         owner = self.value(node.value, names)
         if isinstance(owner, Mapping):
-            return owner.get(node.attr, Unresolved(ast.unparse(node)))
+            return owner.get(node.attr, self.options.get(node.attr, Unresolved(ast.unparse(node))))
         if isinstance(owner, Unresolved) and owner[:1].isupper() and "(" not in owner:
             return node.attr
         return self.options.get(node.attr, Unresolved(ast.unparse(node)))
