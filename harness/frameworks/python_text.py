@@ -237,8 +237,9 @@ class _Reader:
                 return {str(self.value(k, names)): self.value(v, names) for k, v in pairs if k is not None}
             case ast.BinOp():
                 return self.calculated(node, names)
-            case ast.UnaryOp(op=ast.USub()) if isinstance(node.operand, ast.Constant):
-                return -self.value(node.operand, names)
+            case ast.UnaryOp(op=ast.USub()):
+                inner = self.value(node.operand, names)
+                return -inner if isinstance(inner, int | float) else Unresolved(ast.unparse(node))
             case ast.UnaryOp(op=ast.Not()):
                 inner = self.value(node.operand, names)
                 return Unresolved(ast.unparse(node)) if isinstance(inner, Unresolved) else not inner

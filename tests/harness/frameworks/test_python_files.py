@@ -226,7 +226,7 @@ OLMO = [
         {"model_name": "llama2_271M", "seq_len": 1024, "micro_batch_size": 8, "optimizer_impl": "fused"}
         | {"precision": "fp32", "compile": False, "global_batch_size": None},
         {"model_type": "llama", "hidden_size": 1024, "vocab_size": 50304},
-        [],
+        ["train_module.ep_config"],
     ),
 ]
 
