@@ -86,6 +86,8 @@ def prepared(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
+    if pattern := parts.flat.get("model.block_pattern"):
+        raise ValueError(f"its layers are of several kinds ({pattern}), which are not modelled"[:200])
     model = _model(parts)
     if not any(key.startswith("train_module.") for key in parts.flat):
         raise ValueError(

@@ -61,6 +61,8 @@ def settle(parts: Parts) -> Fields:
             else "it names the model's builder"
         )
         raise ValueError(f"model._component_ is missing; {why}")
+    if any(key.startswith("orchestration.") for key in parts.flat):
+        raise ValueError("it generates and trains on separate devices (asynchronous GRPO), which is not read")
     builder = parts["_component"].rpartition(".")[2]
     shard, replicas = parts["_shard"], parts["_replicas"]
     fields: Fields = {
@@ -85,7 +87,7 @@ def settle(parts: Parts) -> Fields:
         fields["adapters"] = _adapters(parts, prefix == "qlora_")
     if _is_of_one_device(parts):
         return fields | ONE_DEVICE
-    if not any(key.startswith(OF_SEVERAL) for key in parts.flat):
+    if not any(key.startswith(OF_SEVERAL) for key in parts.flat) and not _is_called("distributed", parts):
         parts.assume("devices", "neither a key nor the file's name says how many GPUs; 1 is taken")
         fields["devices"] = 1
     return fields
@@ -93,8 +95,11 @@ def settle(parts: Parts) -> Fields:
 
 def _is_of_one_device(parts: Parts) -> bool:
     """Return whether a single-device recipe is meant: no key says so, but the file's name or its folder."""
-    named = any("single_device" in str(text) for text in (parts.name, parts.flat.get("output_dir")))
-    return named or "low_cpu_ram" in parts.flat
+    return _is_called("single_device", parts) or "low_cpu_ram" in parts.flat
+
+
+def _is_called(recipe: str, parts: Parts) -> bool:
+    return any(recipe in str(text) for text in (parts.name, parts.flat.get("output_dir")))
 
 
 def _adapters(parts: Parts, quantized: bool) -> Adapters:

@@ -91,6 +91,7 @@ def test_a_recipe_of_torchtune_is_of_one_device_unless_its_keys_are_of_several(t
         ("8B_full_single_device.yaml", "", 1, 1),
         ("own.yaml", "low_cpu_ram: false\n", 1, 1),
         ("own.yaml", "", 1, None),  # assumed: devices= of the command takes its place
+        ("KD_distributed.yaml", "", None, None),
         ("8B_full.yaml", "run_val_every_n_steps: null\n", None, None),
     ):
         (tmp_path / name).write_text(text + more)
