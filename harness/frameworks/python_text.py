@@ -100,7 +100,16 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         elif not isinstance(value, ast.AST):
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{name}", _plain(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return an element of a list without what is of this module alone."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Built):
+        return value.name
+    return value if isinstance(value, int | float | None) or type(value) is str else str(value)
 
 
 class _Returned(Exception):

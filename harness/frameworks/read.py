@@ -231,6 +231,7 @@ def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framewor
 
 def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
+    value = str(value) if isinstance(value, Unresolved) else value
     pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
     harmless = matches(key, framework.irrelevant)
     if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):

@@ -4,6 +4,9 @@ The texts have the calls of torchtitan b5bcd76c and 9810191b (models/*/config_re
 fa6c5014 (src/scripts/train, src/scripts/official, internal/cookbook.py), with values of our own.
 """
 
+import json
+
+import msgspec
 import pytest
 from refusals import refused
 
@@ -19,6 +22,7 @@ def _base(flavor, policy=FullAC.Config(), **others):
     return Trainer.Config(
         model_spec=model_registry(flavor, attn_backend="flex"),
         optimizer=default_adamw(lr=1e-3),
+        dataloader=DataLoader.Config(dataset=DATASETS["c4"], parts=[[DATASETS["c4"], One.Config(a=1)], _base]),
         training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4 * 4096, max_context_length=4096),
         loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config()),
         activation_checkpoint=policy,
@@ -114,6 +118,7 @@ def registry(tmp_path):
 def test_a_function_of_the_registry_is_followed_and_not_executed(registry, name, expected, named):
     question = read_own_file(f"{registry}:{name}")
     assert (question.format, question.program) == ("torchtitan", "torchtitan")
+    assert json.loads(msgspec.json.encode(question))
     assert {field: getattr(question, field) for field in expected} == expected
     assert sorted(one.key for one in question.keys if one.status == "not modelled") == named
 
@@ -236,6 +241,7 @@ def test_a_script_of_olmo_core_is_followed(tmp_path, text, expected, config, nam
     (tmp_path / "train.py").write_text(text)
     question = read_own_file(tmp_path / "train.py")
     assert question.format == "olmo_core"
+    assert json.loads(msgspec.json.encode(question))
     assert {field: getattr(question, field) for field in expected} == expected
     assert {name: question.config[name] for name in config} == config
     assert [one.key for one in question.keys if one.status == "not modelled"] == named
