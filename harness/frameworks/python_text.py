@@ -37,8 +37,8 @@ FUNCTIONS = {one.__name__: one for one in (int, float, max, min, round, dict)}
 LARGEST = 10**30
 """A number beyond which none is calculated."""
 
-DEEPEST = 20
-"""Calls of the file's functions within each other."""
+DEEPEST, MOST = 20, 2000
+"""Calls of the file's functions that are followed, within each other and in all."""
 
 
 class Unresolved(str):
@@ -133,7 +133,7 @@ class _Reader:
         self.options: dict[str, Any] = {}  # defaults of the script's own command line
         self.built: list[Built] = []
         self.seen: set[int] = set()  # functions that were followed
-        self.depth = 0
+        self.depth = self.calls = 0
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.body([one for one in tree.body if one not in self.main], self.names)
 
@@ -168,7 +168,8 @@ class _Reader:
 
     def called(self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]) -> Any:
         """Return what a function of the file returns."""
-        if self.depth > DEEPEST:
+        self.calls += 1
+        if self.depth > DEEPEST or self.calls > MOST:
             return Unresolved(function.name)
         self.seen.add(id(function))
         taken = [*function.args.args, *function.args.kwonlyargs]
@@ -325,7 +326,7 @@ class _Reader:
             return Built(first.name, {**first, **keywords})
         if last.startswith("to_") and isinstance(first, Built):
             return first
-        if last in ("cast", "deepcopy"):
+        if last in ("cast", "deepcopy") and args:
             return args[-1]
         if last == "getattr" and len(args) > 1:
             return Unresolved(f"{first}.{args[1]}")

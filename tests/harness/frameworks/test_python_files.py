@@ -22,7 +22,7 @@ def _base(flavor, policy=FullAC.Config(), **others):
     return Trainer.Config(
         model_spec=model_registry(flavor, attn_backend="flex"),
         optimizer=default_adamw(lr=1e-3),
-        dataloader=DataLoader.Config(dataset=DATASETS["c4"], parts=[[DATASETS["c4"], One.Config(a=1)], _base]),
+        dataloader=DataLoader.Config(parts=[[DATASETS["c4"], One.Config(a=1)], _base]),
         training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4 * 4096, max_context_length=4096),
         loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config()),
         activation_checkpoint=policy,
