@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,9 @@ class _Reader:
             passed = [(value, [one]) for one in self.built for value in one.values()]
             followed = [one for one in passed if isinstance(one[0], ast.FunctionDef)]
             self.seen |= {id(function) for function, _ in followed}
-            others = [(one, []) for one in self.functions.values() if id(one) not in self.seen]
+            others: list[tuple[ast.FunctionDef, list[Any]]] = [
+                (one, []) for one in self.functions.values() if id(one) not in self.seen
+            ]
             for function, args in (*others, *followed):
                 self.called(function, args, {})
         own = ("global_batch_size", "max_sequence_length")
@@ -191,7 +193,7 @@ class _Reader:
             self.depth -= 1
         return None
 
-    def body(self, statements: list[ast.stmt], names: dict[str, Any]) -> None:
+    def body(self, statements: Sequence[ast.stmt], names: dict[str, Any]) -> None:
         """Follow statements; of a condition that only a run knows, what is done where it does not hold."""
         for one in statements:
             match one:

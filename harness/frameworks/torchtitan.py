@@ -88,8 +88,8 @@ def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     if tokens is None and length is None and "training.seq_len" in values:
         return values  # the registry until August 2026
     if isinstance(tokens, Unresolved) or isinstance(length, Unresolved):
-        micro = Unresolved(f"{tokens} // {length}")
-        return values | {"training.seq_len": length, "training.local_batch_size": micro}
+        unknown = Unresolved(f"{tokens} // {length}")
+        return values | {"training.seq_len": length, "training.local_batch_size": unknown}
     length, whole = length or 2048, values.pop("training.num_tokens_per_train_step", -1)
     micro, batches = max(1, (tokens or 16384) // length), values.pop("parallelism.num_pp_microbatches", 1)
     if values.get("parallelism.pipeline_parallel_degree", 1) > 1:
