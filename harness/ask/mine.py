@@ -48,7 +48,7 @@ class CauseFamily(NamedTuple):
 
 FAMILIES: Mapping[str, CauseFamily] = {
     "network": CauseFamily(0.2, "time nccl-tests' all_reduce_perf over all nodes"),
-    "overlap": CauseFamily(0.15, "look for --tp-comm-overlap, or for collectives alone in a trace"),
+    "overlap": CauseFamily(0.15, "look for the program's switch of it, or for collectives alone in a trace"),
     "recompute": CauseFamily(0.15, "look up the recomputation in the run's own arguments"),
     "launches": CauseFamily(0.15, "look for gaps between kernels in a trace: harness.profile trace=FILE"),
     "straggler": CauseFamily(0.1, "compare the ranks' own step times and clocks"),

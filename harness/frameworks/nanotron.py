@@ -9,16 +9,32 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.architectures import USUAL, config_of, sizes_of_parts
-from harness.frameworks.table import Fields, Parts
+from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import steps_of
 from harness.question import Question
+
+WIDTH = "moe_intermediate_size"
 
 SIZES = (*USUAL[:4], "num_key_value_heads", "vocab_size")
 """Sizes of a llama's config.json that the file has below `model.model_config.` by the same names."""
 
 
+def prepared(flat: Flat) -> Flat:
+    """Return the values with today's names of experts; older ones are as wide as the MLP."""
+    if not flat.get("model.model_config.moe_num_experts"):
+        return flat
+    older = {"num_experts": "moe_num_experts", "top_k": "num_experts_per_tok", WIDTH: "intermediate_size"}
+    section = {
+        f"model.model_config.moe_config.{new}": flat.get(f"model.model_config.{old}")
+        for new, old in older.items()
+    }
+    return {key: value for key, value in flat.items() if not key.endswith("moe_num_experts")} | section
+
+
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
+    if any(key.endswith((".is_mamba_config", ".ssm_cfg")) or ".ssm_cfg." in key for key in parts.flat):
+        raise ValueError("its layers are Mamba's, which are not modelled")
     for field, key in (("dp", "parallelism.dp"), ("seq_len", "tokens.sequence_length")):
         if field not in parts:
             raise ValueError(f"half a file of nanotron: {key} is missing, which has no default")

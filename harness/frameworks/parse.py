@@ -12,13 +12,19 @@ from typing import Any
 
 import yaml
 
+from harness.frameworks.python_text import python_values
 from harness.frameworks.recipes import script_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
 from harness.frameworks.table import flattened
 
 
 def parsed_file(path: Path) -> dict[str, Any]:
-    """Return the values of a file; raises ValueError with one line that names the file and what is wrong."""
+    """Return the values of a file; raises ValueError with one line that names the file and what is wrong.
+
+    A file of Python may have the name of a function behind a colon.
+    """
+    name, _, function = str(path).rpartition(".py:")
+    path = Path(f"{name}.py") if name else path
     try:
         if path.is_dir():
             raise ValueError(f"{path}: is a folder; give the configuration file in it")
@@ -30,6 +36,8 @@ def parsed_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
     try:
+        if path.suffix == ".py":
+            return of_python(text, function if name else "", path)
         return parsed_text(text, path.suffix.lower())
     except ValueError as error:
         raise ValueError(f"{path}: {error}"[:300]) from error
@@ -42,7 +50,7 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
     if suffix in KINDS:
         return _tree(KINDS[suffix], text)
     if suffix == ".py":
-        return script_values(text)
+        return of_python(text)
     if not suffix and text.lstrip().startswith("{"):
         return _tree("JSON", text)
     if suffix in (".sh", ".bash", ".slurm", ".sbatch") or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):
@@ -53,6 +61,16 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
         except ValueError:
             continue
     raise ValueError("is neither TOML, YAML, JSON nor a command line")
+
+
+IMPORTS_RECIPES = re.compile(r"^\s*(?:from|import)\s+(?:nemo|megatron)\b", re.MULTILINE)
+"""In a script of NeMo or Megatron Bridge."""
+
+
+def of_python(text: str, function: str = "", path: Path | None = None) -> dict[str, Any]:
+    """Return the values of a script that calls a recipe of NeMo or Megatron Bridge, or of a configuration."""
+    of_recipes = not function and IMPORTS_RECIPES.search(text)
+    return script_values(text) if of_recipes else python_values(text, function, path)
 
 
 class _OwnYaml(yaml.SafeLoader):

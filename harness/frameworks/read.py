@@ -13,6 +13,7 @@ import yaml
 
 from harness.frameworks.models import model_of
 from harness.frameworks.parse import parsed_file, parsed_text
+from harness.frameworks.python_text import Unresolved
 from harness.frameworks.recipes import named_recipe
 from harness.frameworks.table import (
     DEFAULTS,
@@ -186,6 +187,9 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
             parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
             value = None
+        if isinstance(value, Unresolved):
+            parts.leave_out(key, str(value), "known when the program runs; its default is taken")
+            value = None
         automatic = value == "auto" and "auto" not in (row.values or ())
         decided = value is not None and not automatic
         our = ours(key, row, value if decided else row.default)
@@ -228,6 +232,7 @@ def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framewor
 
 def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
+    value = str(value) if isinstance(value, Unresolved) else value
     pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
     harmless = matches(key, framework.irrelevant)
     if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
@@ -257,7 +262,8 @@ def read_back(question: Question, format_: str, text: str) -> dict[str, tuple[An
     Raises ValueError where the file cannot be read.
     """
     again = read_own_text(text, format_, framework_named(format_).suffix)
-    names = {name: getattr(question, name) for name in msgspec.structs.asdict(again) if name in again.origins}
+    given = [name for name, origin in again.origins.items() if origin.kind != "assumption"]
+    names = {name: getattr(question, name) for name in msgspec.structs.asdict(again) if name in given}
     said = {name: getattr(again, name) for name in names}
     return {name: (names[name], said[name]) for name in names if names[name] != said[name]}
 

@@ -11,6 +11,9 @@ STEADY = 2
 
 A dry run of more takes longer; tests/suites/training/dry_run/test_steady_micro_batches.py compares them."""
 
+BY_BLOCKS = ("torchtitan", "torchtune", "olmo_core")
+"""Formats whose programs compile block by block."""
+
 CHECKPOINTING = "activation_checkpointing"
 
 
@@ -68,7 +71,7 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op"})]
     settings = {
         "reshard_after_forward": False if zero == 2 else None,
-        "shard_within": ranks // question.replicas if question.replicas > 1 else None,
+        "shard_within": question.shard_ranks() if question.shard_ranks() < ranks else None,
         "cpu_offload": "parameters" in on or None,
     }
     return [("fsdp2", {name: value for name, value in settings.items() if value is not None})]
@@ -84,7 +87,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
     fused, wide = question.fused_loss, question.states == "fp32"
-    sharded = question.sharing in ("fsdp1", "fsdp2")
+    sharded = question.sharing in ("fsdp1", "fsdp2") or question.format in BY_BLOCKS
     listed: tuple[tuple[bool, str, dict[str, Any]], ...] = (
         (not wide, "bf16_states", {}),
         (wide and precision != "fp32", "mixed_precision", {}),

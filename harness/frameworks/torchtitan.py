@@ -1,15 +1,20 @@
-"""torchtitan's TOML, as of its last release with TOML files, and its older names.
+"""torchtitan's TOML, its older names, and the Python registry that came after it, read as text.
 
 Sources: torchtitan v0.2.2 (torchtitan/config/job_config.py, distributed/pipeline_parallel.py,
 distributed/utils.py, models/llama3/infra/parallelize.py), v0.1.0 and the commit 3247841 of November 2024
-(torchtitan/config_manager.py) for the older names.
+(torchtitan/config_manager.py) for the older names; commits 9810191b of February and b5bcd76c of August 2026
+(torchtitan/config/configs.py, trainer.py, models/*/config_registry.py, components/loss.py and lora.py) for
+the registry.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.frameworks.models import name_in
-from harness.frameworks.table import Fields, Flat, Parts
-from harness.question import Question
+from harness.frameworks.python_text import Unresolved
+from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.question import Adapters, Question
 
 ONE_STAGE = ("1f1b", "gpipe")
 """Schedules with one stage per rank where layers per stage are not given; others have two
@@ -17,30 +22,125 @@ ONE_STAGE = ("1f1b", "gpipe")
 
 CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
 
+POLICIES = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
+"""The registry's classes of activation checkpointing, as modes."""
+
+TARGETS = {
+    "wq": ("q_proj",),
+    "wk": ("k_proj",),
+    "wv": ("v_proj",),
+    "wkv": ("k_proj", "v_proj"),
+    "wqkv": ("q_proj", "k_proj", "v_proj"),
+    "wo": ("o_proj",),
+    "w1": ("gate_proj",),
+    "w2": ("down_proj",),
+    "w3": ("up_proj",),
+}
+"""Hugging Face's names of its linear layers."""
+
 
 def prepared(flat: Flat) -> Flat:
-    """Return the values, with the old switch of float8 as a converter."""
+    """Return the values by the TOML's names: the old switch of float8 is a converter."""
     values = dict(flat)
+    if "model_spec._class" in values:
+        values = _of_registry(values)
+    elif "config" in values:
+        raise ValueError(
+            f"{values['config']} is a function of torchtitan's config_registry.py that is not here; give "
+            "config=config_registry.py:NAME"
+        )
     if values.pop("float8.enable_float8_linear", False):
         values["model.converters"] = [*values.get("model.converters", []), "float8"]
     return values
 
 
+def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a function of the registry builds, by the names of the TOML."""
+    function = values.pop("config")
+    families = sorted(
+        (*yaml_tree("torchtitan")["models"], "qwen3_5", "qwen35", "qwen3_vl"), key=len, reverse=True
+    )
+    values["model.name"] = next((one for one in families if one in function), function)
+    values["model.flavor"] = values.pop("model_spec.0", values.pop("model_spec.flavor", function))
+    values["parallelism.enable_async_tensor_parallel"] = values.pop(
+        "compile.enable_async_tensor_parallel",
+        values.pop("parallelism.enable_async_tensor_parallel", False)
+        or values.pop("model_spec.tp_gemm_backend", "default") != "default",
+    )
+    _convert(values)
+    policy = values.pop("activation_checkpoint._class", "SelectiveAC")
+    if "activation_checkpoint" in values:
+        values["activation_checkpoint.mode"] = "none"
+    elif policy in POLICIES:
+        values["activation_checkpoint.mode"] = POLICIES[policy]
+        values["activation_checkpoint.selective_ac_option"] = "op"
+    if "Chunked" in str(values.get("loss._class")):
+        values.setdefault("loss.num_chunks", 8)
+    if "InBackward" in str(values.pop("optimizer._class", "")):
+        values["optimizer.early_step_in_backward"] = True
+    names = [value for key, value in values.items() if key.endswith(".optimizer_name")]
+    if all(name in ("Adam", "AdamW") for name in names):
+        values.pop("optimizer.param_groups", None)
+    tokens, length = (
+        values.pop(f"training.{name}", None)
+        for name in ("num_tokens_per_microbatch_per_dp_rank", "max_context_length")
+    )
+    if tokens is None and length is None and "training.seq_len" in values:
+        return values  # the registry until August 2026
+    if isinstance(tokens, Unresolved) or isinstance(length, Unresolved):
+        unknown = Unresolved(f"{tokens} // {length}")
+        return values | {"training.seq_len": length, "training.local_batch_size": unknown}
+    length, whole = length or 2048, values.pop("training.num_tokens_per_train_step", -1)
+    micro, batches = max(1, (tokens or 16384) // length), values.pop("parallelism.num_pp_microbatches", 1)
+    if values.get("parallelism.pipeline_parallel_degree", 1) > 1:
+        values["parallelism.pipeline_parallel_microbatch_size"] = micro
+        micro *= batches
+    others = {"training.local_batch_size": micro, "training.seq_len": min(length, tokens or 16384)}
+    return values | others | {"training.global_batch_size": whole if whole == -1 else whole // length}
+
+
+def _convert(values: dict[str, Any]) -> None:
+    """Name converters of linear layers, their settings and adapters as the TOML has them."""
+    converters = []
+    for section in ("model_spec.converters", "model_converters.converters"):
+        for name in values.pop(section, None) or ():
+            kind = name.lower().replace("mxfp8", "mx")
+            what = next((one for one in ("float8", "mx", "nvfp4", "lora") if kind.startswith(one)), kind)
+            place = "grouped_mm" if "grouped" in kind else "linear"
+            target = "lora." if what == "lora" else f"quantize.{place}.{what}."
+            converters += [] if what == "lora" else [f"quantize.{place}.{what}"]
+            for key in [key for key in values if key.startswith(f"{section}.{name}.")]:
+                values[target + key.removeprefix(f"{section}.{name}.")] = values.pop(key)
+    values["model.converters"] = converters
+
+
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
+    if "flux" in parts["_name"]:
+        raise ValueError("flux makes pictures; language models alone are read")
     fields = _data_parallel(parts) | _batches(parts) | _recompute(parts)
     if parts["pp"] == 1:
         fields |= {"schedule": "1f1b", "layers_per_stage": None}
     elif parts["schedule"] not in ONE_STAGE:
         fields["virtual_stages"] = 2
     fields["model_name"] = f"{parts['_name']}/{parts['_flavor']}"
-    fields["sequence_parallel"] = parts["tp"] > 1
+    fields["sequence_parallel"] = parts["tp"] > 1 and parts["_sequence"]
     converters = parts["_converters"]
-    joined = " ".join(converters.split(",") if isinstance(converters, str) else converters)
-    if "float8" in joined:
-        fields["precision"] = "fp8"
-    if "mx" in joined.replace("mm", ""):
-        fields["precision"] = "mxfp8"
+    listed = converters.split(",") if isinstance(converters, str) else converters
+    linear = " ".join(one for one in listed if "grouped_mm" not in one).replace("mm", "")
+    for word, precision in (("float8", "fp8"), ("mx", "mxfp8"), ("nvfp4", "nvfp4")):
+        if word in linear:
+            fields["precision"] = precision
+    if len(linear.split()) < len(listed):
+        why = "the experts' products in lower precision; bf16 is taken"
+        parts.leave_out("model.converters", converters, why, "either", "lowers")
+    if "_rank" in parts:
+        names = parts.get("_modules") or list(TARGETS)
+        targets = sorted({one for name in names for one in TARGETS.get(name, (name,))})
+        fields["adapters"] = Adapters(rank=parts["_rank"], targets=tuple(targets))
+        if parts["states"] == "fp32":
+            why = "frozen weights stay in fp32, of which bf16 is taken"
+            parts.leave_out("training.dtype", "float32", why, "raises", "none")
     fields["compile"] = parts["compile"] and "model" in parts["_components"]
     return fields
 

@@ -26,6 +26,18 @@ MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 
 OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
 
+OF_SEVERAL = (
+    *("run_val_every_n_steps", "batch_size_val", "dataset_val", "custom_sharded_layers", "fsdp"),
+    *(
+        "tensor_parallel",
+        "data_parallel",
+        "context_parallel",
+        "memory_efficient_fsdp_wrap",
+        "ref_checkpointer",
+    ),
+)
+"""How keys begin that recipes of several devices alone have."""
+
 ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
 
 
@@ -42,7 +54,15 @@ prepared = filled
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     if "_component" not in parts:
-        raise ValueError("model._component_ is missing; it names the model's builder")
+        others = [key.partition(".")[0] for key in parts.flat if key.endswith("_model._component_")]
+        why = (
+            f"it trains by {', '.join(others)}, which is not read"
+            if others
+            else "it names the model's builder"
+        )
+        raise ValueError(f"model._component_ is missing; {why}")
+    if any(key.startswith("orchestration.") for key in parts.flat):
+        raise ValueError("it generates and trains on separate devices (asynchronous GRPO), which is not read")
     builder = parts["_component"].rpartition(".")[2]
     shard, replicas = parts["_shard"], parts["_replicas"]
     fields: Fields = {
@@ -62,16 +82,24 @@ def settle(parts: Parts) -> Fields:
     if any(loss in str(parts.get("_loss")) for loss in ("LinearCrossEntropy", "ChunkedOutput")):
         fields["loss_chunks"] = parts["_chunks"]
     prefix = next((one for one in ("qlora_", "lora_") if builder.startswith(one)), "")
-    fields["model_name"] = builder.removeprefix(prefix)
+    fields["model_name"] = builder.removeprefix(prefix).replace("code_llama2", "codellama")
     if prefix:
-        fields |= {"adapters": _adapters(parts, prefix == "qlora_"), "states": "fp32"}
-    return fields | (ONE_DEVICE if _is_of_one_device(parts) else {})
+        fields["adapters"] = _adapters(parts, prefix == "qlora_")
+    if _is_of_one_device(parts):
+        return fields | ONE_DEVICE
+    if not any(key.startswith(OF_SEVERAL) for key in parts.flat) and not _is_called("distributed", parts):
+        parts.assume("devices", "neither a key nor the file's name says how many GPUs; 1 is taken")
+        fields["devices"] = 1
+    return fields
 
 
 def _is_of_one_device(parts: Parts) -> bool:
     """Return whether a single-device recipe is meant: no key says so, but the file's name or its folder."""
-    named = any("single_device" in str(text) for text in (parts.name, parts.flat.get("output_dir")))
-    return named or "low_cpu_ram" in parts.flat
+    return _is_called("single_device", parts) or "low_cpu_ram" in parts.flat
+
+
+def _is_called(recipe: str, parts: Parts) -> bool:
+    return any(recipe in str(text) for text in (parts.name, parts.flat.get("output_dir")))
 
 
 def _adapters(parts: Parts, quantized: bool) -> Adapters:
@@ -100,7 +128,7 @@ def parts_of(question: Question) -> Fields:
         "_chunks": chunks if chunks > 1 else None,
         "_recompute": question.recompute != "none",
         **offload_parts(question),
-        "_dtype": "fp32" if question.states == "fp32" and adapters is None else "bf16",
+        "_dtype": "fp32" if question.states == "fp32" else "bf16",
         "_fp8": question.precision == "fp8",
         **mesh(question),
         "_replicas": question.replicas,

@@ -85,11 +85,89 @@ def test_the_sequence_of_grpo_is_the_prompt_and_the_completion():
         assert (key.status, key.memory) == status
 
 
-def test_a_file_of_a_single_device_recipe_is_of_one_device(tmp_path):
+def test_a_recipe_of_torchtune_is_of_one_device_unless_its_keys_are_of_several(tmp_path):
     text = "model._component_: torchtune.models.llama3_1.llama3_1_8b\noutput_dir: out\nbatch_size: 2\n"
-    for name, devices in (("8B_full_single_device.yaml", 1), ("8B_full.yaml", None)):
-        (tmp_path / name).write_text(text)
-        assert read_own_file(tmp_path / name).devices == devices
+    for name, more, devices, dp in (
+        ("8B_full_single_device.yaml", "", 1, 1),
+        ("own.yaml", "low_cpu_ram: false\n", 1, 1),
+        ("own.yaml", "", 1, None),  # assumed: devices= of the command takes its place
+        ("KD_distributed.yaml", "", None, None),
+        ("8B_full.yaml", "run_val_every_n_steps: null\n", None, None),
+    ):
+        (tmp_path / name).write_text(text + more)
+        question = read_own_file(tmp_path / name)
+        assert (question.devices, question.dp) == (devices, dp)
+        assert (question.origin("devices").kind == "assumption") == (dp is None)
+
+
+TORCHTUNE = "model._component_: torchtune.models.llama3_1.{}llama3_1_8b\nbatch_size: 2\n"
+LORA = TORCHTUNE.format("lora_") + "model.lora_rank: 8\n"
+TITAN = "[model]\nname = 'llama3'\nflavor = '8B'\n[activation_checkpoint]\nmode = 'none'\n"
+NANOTRON = "parallelism.dp: 2\ntokens.sequence_length: 64\nmodel.model_config: {num_hidden_layers: 2, "
+NANOTRON += "hidden_size: 64, num_attention_heads: 4, vocab_size: 128, intermediate_size: 96, "
+KINDS = [
+    (LORA, ".yaml", {"states": "bf16", "precision": "bf16"}, []),
+    (LORA + "dtype: fp32\n", ".yaml", {"states": "fp32", "precision": "fp32"}, []),
+    (
+        TORCHTUNE.format("") + "compile: {model: true, loss: false}\noptimizer_in_bwd: true\n"
+        "enable_activation_offloading: true\n"
+        "loss._component_: torchtune.modules.loss.LinearCrossEntropyLoss\n",
+        ".yaml",
+        {"compile": True, "optimizer_in_backward": True, "offload": ("activations",), "loss_chunks": 8},
+        [],
+    ),
+    (
+        LORA + "loss._component_: torchtune.rlhf.loss.DPOLoss\n",
+        ".yaml",
+        {"loss_chunks": 1},
+        [("loss._component_", "raises")],
+    ),
+    (
+        TITAN + "[compile]\nenable = true\n[quantize.linear.float8]\nrecipe_name = 'rowwise'\n",
+        ".toml",
+        {"compile": True, "sharing": "fsdp2", "recompute": "none"},
+        [("quantize.linear.float8.recipe_name", "either")],
+    ),
+    (
+        TITAN.replace("flavor", "converters = ['quantize.grouped_mm.mx']\nflavor"),
+        ".toml",
+        {"precision": "bf16"},
+        [("model.converters", "either")],
+    ),
+    (
+        "parameters: {max_seq_len: 512, global_train_batch_size: 8, device_train_microbatch_size: 1, "
+        "max_duration: 1ba, model: {pretrained_model_name_or_path: gpt2}}\ncompute.gpus: 8\n",
+        ".yaml",
+        {"format": "llm_foundry", "devices": 8, "seq_len": 512},
+        [],
+    ),
+    (
+        NANOTRON + "moe_num_experts: 4, num_experts_per_tok: 1}\n",
+        ".yaml",
+        {"format": "nanotron", "has_experts": True},
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "suffix", "expected", "named"), KINDS)
+def test_a_kind_of_file_is_read_as_what_it_is(text, suffix, expected, named):
+    question = read_own_text(text, suffix=suffix)
+    assert {field: getattr(question, field) for field in expected} == expected
+    assert [(one.key, one.memory) for one in question.keys if one.status == "not modelled"] == named
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "line"),
+    [
+        (TITAN.replace("llama3", "flux"), ".toml", "flux makes pictures"),
+        (NANOTRON + "is_mamba_config: true}\n", ".yaml", "Mamba"),
+        ("policy_model._component_: torchtune.models.llama2.llama2_7b\n", ".yaml", "trains by policy_model"),
+        ("./run_train.sh --module llama3 --config llama3_8b --compile.enable", "", "config_registry.py:NAME"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(text, suffix, line):
+    refused(lambda: read_own_text(text, suffix=suffix), line)
 
 
 def test_a_shell_script_with_arrays_and_variables_is_read():

@@ -31,6 +31,8 @@ SAME = [
     ({**ZERO, "recompute": "selective"}, "activation_checkpointing", {"mode": "selective"}),
     ({"gradient_accumulation_steps": 9}, "gradient_accumulation", {"steps": STEADY, "split": False}),
     ({"compile": True}, "compile", {}),
+    ({"compile": True, "format": "torchtitan"}, "compile", {"scope": "blocks"}),
+    ({**FSDP2, "shard_size": 2}, "fsdp2", {"shard_within": 2}),
     ({**FSDP2, "optimizer_in_backward": True}, "optimizer_in_backward", {}),
     ({"loss_chunks": 4}, "loss", {"chunks": 4}),
     ({"precision": "fp8"}, "float8", None),

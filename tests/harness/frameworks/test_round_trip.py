@@ -127,6 +127,8 @@ INEXPRESSIBLE = {
     "llm_foundry": {"cp": 2, "compile": True},
     "torchtune": {"pp": 2, "precision": "mxfp8"},
     "torchtitan": {"precision": "fp16", "adapters": Adapters(rank=8)},
+    "litgpt": {"tp": 2, "precision": "fp8", "adapters": Adapters(rank=8, targets=("q_proj",))},
+    "olmo_core": {"adapters": Adapters(rank=8), "states": "bf16", "offload": ("optimizer",)},
     "nanotron": {"zero": 3, "virtual_stages": 2, "recompute": "selective"},
 }
 

@@ -1,0 +1,182 @@
+"""OLMo-core's training scripts, read as text; its overrides, and the config.json that it saves.
+
+Sources: OLMo-core commit fa6c5014 of June 2026 (src/olmo_core/nn/transformer/config.py,
+train/train_module/transformer/config.py, distributed/parallel/data_parallel.py, internal/experiment.py,
+internal/cookbook.py, data/tokenizer.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.words import optimizer_of, steps_of
+from harness.question import Question
+
+SECTIONS = {
+    "TransformerTrainModuleConfig.": "train_module.",
+    "TransformerPipelineTrainModuleConfig.": "train_module.",
+    "cookbook.configure_train_module.": "train_module.",
+    "NumpyDataLoaderConfig.": "data_loader.",
+    "ComposableDataLoaderConfig.": "data_loader.",
+    "TransformerConfig.": "model.",
+}
+"""What scripts build, by the names that overrides and saved files have for it."""
+
+COOKBOOK = {
+    "train_module.dp_shard_degree": "train_module.dp_config.shard_degree",
+    "train_module.cp_degree": "train_module.cp_config.degree",
+    "train_module.float8_enabled": "train_module.float8_config.enabled",
+    "train_module.activation_memory_budget": "train_module.ac_config.activation_memory_budget",
+}
+OF_COOKBOOK = {
+    "train_module.compile_model": True,
+    "train_module.dp_config.name": "hsdp",
+    "train_module.dp_config.param_dtype": "bfloat16",
+    "train_module.optim._class": "SkipStepAdamWConfig",
+}
+"""Arguments of its `configure_train_module`, and what it sets itself."""
+
+SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "hidden_size")
+
+VOCABULARIES = {"dolma2": 100352, "gpt2": 50304, "gpt_neox_olmo_dolma_v1_5": 50304}
+"""By tokenizer, padded to 128."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return thrice how many of its sections there are: names of what a script builds are its own."""
+    names = ("train_module.rank_microbatch_size", "train_module.max_sequence_length", "model.d_model")
+    if "olmo_core" in (flat.get("_imports") or ()):
+        return 100
+    own = {name for key in flat for name in SECTIONS if key.startswith(name)}
+    return 3 * (len(own) + sum(name in flat for name in names) + ("train_module.dp_config.name" in flat))
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values by the names of overrides; other things that a script builds are left out."""
+    scripts = "_imports" in flat
+    values: dict[str, Any] = {}
+    if any(key.startswith("cookbook.configure_train_module.") for key in flat):
+        values |= OF_COOKBOOK
+    for name, value in flat.items():
+        section = next((one for one in SECTIONS if name.startswith(one)), "")
+        key = SECTIONS[section] + name.removeprefix(section) if section else name.lstrip("-")
+        if section == "TransformerConfig.":
+            factory, _, key = name.removeprefix(section).partition(".")
+            values["model.factory"], key = factory, f"model.{key}"
+        elif scripts and not section:
+            if name.endswith(".global_batch_size"):
+                values.setdefault("data_loader.global_batch_size", value)
+            continue
+        key = COOKBOOK.get(key, key).replace("_CLASS_", "_class").replace("ac_config.0", "ac_config.mode")
+        if key.endswith("._class") and isinstance(value, str) and value.startswith("olmo_core."):
+            value = value.rpartition(".")[2]
+        if value is not None and key != "model._class":
+            values[key] = value
+    tokenizer = values.pop("model.vocab_size._class", "")
+    for one in [key for key in values if key.startswith(("model.vocab_size.", "model.block.name"))]:
+        del values[one]
+    if tokenizer:
+        values["model.vocab_size"] = VOCABULARIES.get(tokenizer.rpartition(".")[2], VOCABULARIES["dolma2"])
+    budget = values.get("train_module.ac_config.activation_memory_budget", 1.0)
+    if budget != 1.0:
+        values.setdefault("train_module.ac_config.mode", "budget")
+    return values
+
+
+def settle(parts: Parts) -> Fields:
+    """Return fields of Question."""
+    if pattern := parts.flat.get("model.block_pattern"):
+        raise ValueError(f"its layers are of several kinds ({pattern}), which are not modelled"[:200])
+    model = _model(parts)
+    if not any(key.startswith("train_module.") for key in parts.flat):
+        raise ValueError(
+            "a script of OLMo-core whose train module is not in it (other files or the command line decide); "
+            "give the config.json that the run saves"
+        )
+    length, sharded = parts.get("seq_len"), parts.get("_dp") in ("fsdp", "hsdp")
+    optimizer = parts["_optimizer"].removesuffix("Config").removeprefix("SkipStep")
+    float8 = str(parts.get("_float8")).lower() == "true"
+    fields: Fields = {
+        **model,
+        "precision": "fp8" if float8 else parts.get("_autocast") or parts["_dtype"],
+        "optimizer": optimizer_of("train_module.optim._class", optimizer, parts),
+        "optimizer_impl": "fused" if parts.get("_fused") else "foreach",
+        "sharing": "fsdp2" if sharded else "ddp",
+        "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
+        "sequence_parallel": parts["tp"] > 1,
+        "recompute": parts.get("_recompute", "none"),
+        "ep": max(1, parts["_experts"]),
+    }
+    if parts["_experts"] == -1:
+        why = "experts are spread over all ranks, which devices decide; 1 is taken"
+        parts.leave_out("train_module.ep_config.degree", -1, why)
+    for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
+        if part in parts and length:
+            fields[field] = max(1, parts[part] // length)
+        elif part == "_micro":
+            parts.assume(field, "train_module.rank_microbatch_size is known when the script runs; 1 is taken")
+    if "shard_size" in parts:
+        fields["shard_size"] = parts["shard_size"] * parts["cp"]
+    if parts.get("_dp") == "hsdp" and not parts.get("shard_size") and not parts.get("replicas"):
+        why = "shards within a node, whose size the file does not give; all ranks are taken"
+        parts.leave_out("train_module.dp_config.name", "hsdp", why, "raises", "either")
+    return fields
+
+
+def _model(parts: Parts) -> Fields:
+    """Return the config of a factory's or a saved file's sizes; else the factory as the model's name."""
+    factory, known = parts.get("_factory", ""), yaml_tree("olmo_core")["factories"]
+    shape = known.get(factory, known.get(factory.replace("olmo3_", "olmo2_"), ""))
+    sizes: dict[str, int] = dict(zip(SIZES, map(int, shape.split()), strict=False))
+    sizes |= {name: parts[f"_{name}"] for name in SIZES if f"_{name}" in parts}
+    if factory == "llama_like" and "d_model" in sizes:
+        width = int(parts.flat.get("model.hidden_size_multiplier", 1) * int(8 * sizes["d_model"] / 3))
+        multiple = int(parts.flat.get("model.hidden_size_multiple_of", 256))
+        sizes["hidden_size"] = -(-width // multiple) * multiple
+    if any(name not in sizes for name in SIZES if name != "n_kv_heads"):
+        return {"model_name": factory.replace("_", "-")}
+    kind = "llama" if factory.startswith("llama") else "olmo3" if factory.startswith("olmo3") else "olmo2"
+    config = {
+        "model_type": kind,
+        "num_hidden_layers": sizes["n_layers"],
+        "hidden_size": sizes["d_model"],
+        "num_attention_heads": sizes["n_heads"],
+        "num_key_value_heads": sizes.get("n_kv_heads", sizes["n_heads"]),
+        "intermediate_size": sizes["hidden_size"],
+        "vocab_size": parts.get("_vocab_size", VOCABULARIES["dolma2"]),
+        "max_position_embeddings": parts.get("seq_len") or 4096,
+        "tie_word_embeddings": False,
+    }
+    window = {"sliding_window": 4096} if kind == "olmo3" else {}
+    return {"config": config | window, **({"model_name": factory} if factory else {})}
+
+
+def parts_of(question: Question) -> Fields:
+    """Return OLMo-core's parts of a question; raises ValueError where it cannot express it."""
+    config, length = question.config or {}, question.seq_len or 4096
+    if question.config and config.get("model_type") not in ("olmo2", "olmo3"):
+        raise ValueError(
+            f"OLMo-core's file has the sizes of an OLMo; model_type is {config.get('model_type')}"
+        )
+    whole = question.global_batch_size
+    if whole is None and question.dp is not None:
+        whole = question.micro_batch_size * steps_of(question) * question.dp
+    return {
+        "seq_len": length,
+        "_micro": question.micro_batch_size * length,
+        "_global": whole * length if whole else None,
+        "_d_model": config.get("hidden_size"),
+        "_n_layers": config.get("num_hidden_layers"),
+        "_n_heads": config.get("num_attention_heads"),
+        "_n_kv_heads": config.get("num_key_value_heads"),
+        "_hidden_size": config.get("intermediate_size"),
+        "_vocab_size": config.get("vocab_size"),
+        "_optimizer": {"adamw": "AdamWConfig"}.get(question.optimizer, question.optimizer),
+        "_fused": question.optimizer_impl == "fused",
+        "_dp": "fsdp" if question.zero else "ddp",
+        "_dtype": "bf16" if question.precision == "fp8" else question.precision,
+        "_float8": question.precision == "fp8",
+        "_experts": question.ep,
+        "_recompute": None if question.recompute == "none" else question.recompute,
+    }
