@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,16 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
     raise ValueError("is neither TOML, YAML, JSON nor a command line")
 
 
-IMPORTS_RECIPES = re.compile(r"^\s*(?:from|import)\s+(?:nemo|megatron)\b", re.MULTILINE)
-"""In a script of NeMo or Megatron Bridge."""
+WITHOUT_RECIPES = re.compile(r"^\s*(?:from|import)\s+(?:torchtitan|olmo_core)\b", re.MULTILINE)
+"""In scripts whose configurations are named like Megatron Bridge's recipes."""
 
 
 def of_python(text: str, function: str = "", path: Path | None = None) -> dict[str, Any]:
     """Return the values of a script that calls a recipe of NeMo or Megatron Bridge, or of a configuration."""
-    of_recipes = not function and IMPORTS_RECIPES.search(text)
-    return script_values(text) if of_recipes else python_values(text, function, path)
+    if not function and not WITHOUT_RECIPES.search(text):
+        with suppress(ValueError):
+            return script_values(text)
+    return python_values(text, function, path)
 
 
 class _OwnYaml(yaml.SafeLoader):
