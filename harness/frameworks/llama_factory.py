@@ -14,6 +14,12 @@ from harness.question import Adapters, Question
 
 prepared = hugging_face.prepared
 
+TAKEN_AS = {
+    "oft": "rotations of 32 × 32 for every linear layer; LoRA of rank 8, with about their bytes, is taken",
+    "freeze": "some layers alone are trained; LoRA of rank 64, about two layers' parameters, is taken",
+}
+"""Kinds of fine-tuning on a frozen model, and what they are taken as."""
+
 BASES = {"nf4": 4, "int8": 8}
 """The bits of bitsandbytes' quantized weights."""
 
@@ -28,12 +34,19 @@ def settle(parts: Parts) -> Fields:
         fields |= {"precision": "bf16", "states": "bf16"}
     if parts["_fp8"]:
         fields["precision"] = "fp8"
-    if parts["_type"] == "lora":
+    if parts["_type"] in TAKEN_AS:
+        parts.leave_out("finetuning_type", parts["_type"], TAKEN_AS[parts["_type"]])
+        parts["_rank"] = 64 if parts["_type"] == "freeze" else 8
+        parts["_modules"] = None
+    if parts["_type"] != "full":
         fields["adapters"] = _adapters(parts)
     elif parts.get("_bits"):
         raise ValueError(
             f"quantization_bit is {parts['_bits']}; only finetuning_type lora trains on quantized weights"
         )
+    stage = parts["_stage"]
+    with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
+    hugging_face.with_method(parts, fields, stage, "stage", with_reference)
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"
@@ -45,7 +58,7 @@ def _adapters(parts: Parts) -> Adapters:
     if bits is not None and (bits not in BASES.values() or method not in ("bnb", "bitsandbytes")):
         parts.leave_out("quantization_bit", f"{bits} by {method}", "other weights than nf4 and int8")
     base = next((base for base, own in BASES.items() if own == bits), "bf16")
-    return adapters_of(parts, base=base)
+    return adapters_of(parts, **({"base": base} | hugging_face.base_of(parts)))
 
 
 def parts_of(question: Question) -> Fields:
