@@ -55,20 +55,19 @@ def prepared(flat: Flat) -> Flat:
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = trainer_fields(parts)
-    fields["devices"] = words.devices_of(parts)
     if parts.get("_launched") and not {"bf16", "fp16"} & parts.flat.keys():
         fields["precision"] = parts["_launched"]
-    if "sharing" in parts.assumed and not KNOWN_BY & parts.flat.keys():
+    if "sharing" in parts.assumed:
         why = "sharding stands in the accelerate or DeepSpeed file: give it too, as config=[FILE,FILE]"
         parts.assume("sharing", why)
         parts.leave_out("launcher.config_file", parts.flat.get("launcher.config_file"), why, "lowers")
-    elif "sharing" in parts.assumed:
-        del parts.assumed["sharing"]
     dtype = str(parts.get("_dtype")).lower()
     if fields["sharing"] == "ddp" and dtype in ("bfloat16", "bf16", "auto"):
         fields["states"] = "bf16"  # FSDP and DeepSpeed keep fp32 masters of weights that are loaded in bf16
         if dtype == "auto":
             parts.assume("states", "dtype is auto, so the checkpoint decides; bf16 is taken")
+    elif fields["sharing"] == "ddp" and dtype == "none":
+        parts.assume("states", "the program loads the model, in a type that no key says; fp32 is taken")
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     if parts.get("_peft", parts["_4bit"] or parts["_8bit"] or "lora_r" in parts.flat):
@@ -128,13 +127,14 @@ def trainer_fields(parts: Parts) -> Fields:
     """Return fields of Question from TrainingArguments."""
     fields: Fields = {
         "sharing": "ddp",
+        "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
         "fused_loss": parts["_liger"],
         **fsdp_section.section_fields(parts, 2),
     }
     section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
-    if not section and not deepspeed.is_contained(parts):
+    if not section and not deepspeed.is_contained(parts) and not KNOWN_BY & parts.flat.keys():
         parts.assume("sharing", "the launcher's file, which may shard the model, is not given")
     if deepspeed.is_contained(parts):
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])

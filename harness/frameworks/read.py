@@ -34,6 +34,7 @@ from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = {
     "config": "",
+    "megatron_bridge_args": "",
     "launcher.config_file": "accelerate",
     "accelerate_config": "accelerate",
     "deepspeed": "deepspeed.",
@@ -144,8 +145,9 @@ def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Qu
 
 
 def _question(flat: Flat, format_: str | None, folder: Path | None, name: str = "") -> Question:
+    flat = with_references(flat, folder)
     framework = framework_named(format_) if format_ else framework_of(flat)
-    return _with_model(read_values(with_references(flat, folder), framework, name), folder)
+    return _with_model(read_values(flat, framework, name), folder)
 
 
 def with_references(flat: Flat, folder: Path | None) -> Flat:
