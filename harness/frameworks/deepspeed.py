@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.table import Fields, Parts
-from harness.frameworks.words import optimizer_of, precision_of
+from harness.frameworks.words import note_compile, optimizer_of, precision_of
 from harness.question import Question
 
 BATCH = ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps")
@@ -25,6 +25,7 @@ def settle(parts: Parts) -> Fields:
     if "auto" in switches and fields["precision"] == "fp32":
         fields["precision"] = "bf16"
         parts.assume("precision", "bf16.enabled is auto, so the program decides; bf16 is taken")
+    note_compile("compile.deepcompile", parts["compile"], fields, parts)
     return fields | _batch(parts)
 
 

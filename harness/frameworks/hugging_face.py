@@ -146,6 +146,7 @@ def trainer_fields(parts: Parts) -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
     if parts["_recompute"] or parts.get("_recompute_"):
         fields["recompute"] = "full"
+    words.note_compile("torch_compile", parts["compile"], fields, parts)
     return fields | words.mesh_fields(parts)
 
 

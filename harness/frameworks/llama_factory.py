@@ -30,8 +30,8 @@ def settle(parts: Parts) -> Fields:
     fields["cp"] = parts.get("_cp") or parts["cp"]
     fields["fused_loss"] = fields["fused_loss"] or parts["_liger_"]
     fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
-    if parts["_pure"]:
-        fields |= {"precision": "bf16", "states": "bf16"}
+    if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
+        fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
         fields["precision"] = "fp8"
     if parts["_type"] in TAKEN_AS:
