@@ -16,7 +16,7 @@ prepared = hugging_face.prepared
 
 TAKEN_AS = {
     "oft": "rotations of 32 × 32 for every linear layer; LoRA of rank 8, with about their bytes, is taken",
-    "freeze": "some layers alone are trained; LoRA of rank 64, about two layers' parameters, is taken",
+    "freeze": "some layers alone are trained; LoRA of rank 32 for each, about their size, is taken",
 }
 """Kinds of fine-tuning on a frozen model, and what they are taken as."""
 
@@ -36,7 +36,7 @@ def settle(parts: Parts) -> Fields:
         fields["precision"] = "fp8"
     if parts["_type"] in TAKEN_AS:
         parts.leave_out("finetuning_type", parts["_type"], TAKEN_AS[parts["_type"]])
-        parts["_rank"] = 64 if parts["_type"] == "freeze" else 8
+        parts["_rank"] = 32 * abs(parts["_layers"]) or 8 if parts["_type"] == "freeze" else 8
         parts["_modules"] = None
     if parts["_type"] != "full":
         fields["adapters"] = _adapters(parts)
@@ -50,6 +50,7 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"
+        parts.assumed.pop("sharing", None)
     return fields
 
 

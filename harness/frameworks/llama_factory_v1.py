@@ -28,14 +28,18 @@ def settle(parts: Parts) -> Fields:
         fields["offload"] = ("optimizer", "parameters") if parts["_offload"] else ()
     fields["precision"] = "bf16" if narrow else "fp32"
     if peft == "freeze":
-        layers = parts.flat.get("peft_config.freeze_trainable_layers", 2)
-        why = f"{layers} layers are trained; adapters of rank 64 on a frozen model are taken"
-        parts.leave_out("peft_config.name", peft, why)
-        fields["adapters"] = adapters_of(Parts({}), rank=64)
+        parts.leave_out(
+            "peft_config.name", peft, "some layers are trained; LoRA of rank 32 for each is taken"
+        )
+        fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8)
     elif peft:
         base = "bf16" if "_method" not in parts else "int8" if parts.get("_bits") == 8 else "nf4"
         fields["adapters"] = adapters_of(parts, base=base)
-    elif "_method" in parts:
+    elif "dpo" in parts.name and "pref_loss" not in parts.flat:
+        parts.leave_out(
+            "pref_loss", "sigmoid", "DPO by the file's name: a frozen copy of the model", "raises", "raises"
+        )
+    if "_method" in parts and not peft:
         raise ValueError("quant_config is given without peft_config: quantized weights cannot be trained")
     return fields
 

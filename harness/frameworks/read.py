@@ -71,6 +71,11 @@ def framework_of(flat: Flat) -> Framework:
             f"it names {flat['config']}, which was not found: give it too, as config=[FILE,FILE]"
         )
     keys = ", ".join(key[:24] for key in list(flat)[:3])
+    if not other and any(key.startswith("launcher.") for key in flat):
+        raise ValueError(
+            f"it starts a program by options of no known framework ({keys}); give the program's own file, "
+            "too, as config=[FILE,FILE]"
+        )
     seen, known = other or f"it has {keys}", ", ".join(frameworks())
     raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
 

@@ -12,7 +12,7 @@ import re
 from msgspec.structs import replace
 
 from harness.frameworks import hugging_face
-from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
 from harness.question import Question
 
 OLDER = {"torch_dtype", "max_seq_length", "evaluation_strategy", "overwrite_output_dir", "dataset_mixer"}
@@ -24,6 +24,20 @@ KEYS_OF = {
     "dpo": "precompute_ref_log_probs beta rpo_alpha max_prompt_length",
 }
 """Keys that only a trainer's files have; the first trainer counts."""
+
+
+OF_SCRIPTS = {"do_train", "dataset_config_name", "task_name", "block_size", "max_train_samples"}
+"""Options of transformers' own example scripts, which have dataset_name too."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys its files have where one is TRL's alone; dataset_name may be that one."""
+    names = {key.replace("-", "_") for key in flat}
+    trl = framework_named("trl").counted(names | {name.partition(".")[0] for name in names})
+    if trl or "dataset_name" not in names or OF_SCRIPTS & names:
+        return trl
+    others = framework_named("hugging_face").counted(names)
+    return others + 1 if others else 0
 
 
 def prepared(flat: Flat) -> Flat:
@@ -48,7 +62,8 @@ def trainer_of(parts: Parts) -> str:
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     trainer = trainer_of(parts)
-    online = bool(yaml_tree("trainer")["methods"][trainer].get("online"))
+    method = yaml_tree("trainer")["methods"][trainer]
+    online = bool(method.get("online"))
     if not parts["_peft"] and (parts["_4bit"] or parts["_8bit"]):
         raise ValueError("load_in_4bit or load_in_8bit without use_peft: quantized weights cannot be trained")
     fields = hugging_face.settle(parts)
@@ -70,6 +85,10 @@ def settle(parts: Parts) -> Fields:
     loss = str(parts.get("_loss") or ("nll" if parts.get("_older") else "chunked_nll"))
     fields["fused_loss"] = fields["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
     if online:
+        if "prompt" in method:
+            parts.setdefault("_prompt", method["prompt"])
+        if "completion" in method and "max_completion_length" not in parts.flat:
+            parts["_completion"] = method["completion"]
         hugging_face.with_prompt(parts, fields)
     elif parts.flat.get("max_length", 0) is None:
         fields["seq_len"] = None
