@@ -72,6 +72,9 @@ def settle(parts: Parts) -> Fields:
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     if parts.get("_peft", parts["_4bit"] or parts["_8bit"] or "lora_r" in parts.flat):
         own = {"targets": _targets(parts), **base_of(parts)}
+        parts.assumed.pop("states", None)
+        if not {"lora_r", "lora_target_modules"} <= parts.flat.keys():
+            parts.assume("adapters", "the program decides what is not given: rank 16, and PEFT's own layers")
         fields |= {"adapters": words.adapters_of(parts, **own), "states": "fp32"}
     if parts.get("_completion") and "seq_len" not in parts:
         with_prompt(parts, fields)

@@ -67,6 +67,7 @@ def settle(parts: Parts) -> Fields:
     if not parts["_peft"] and (parts["_4bit"] or parts["_8bit"]):
         raise ValueError("load_in_4bit or load_in_8bit without use_peft: quantized weights cannot be trained")
     fields = hugging_face.settle(parts)
+    parts.assumed.pop("adapters", None)  # TRL's own defaults
     if adapters := fields.get("adapters"):
         quantized, word = adapters.base != "bf16", str(parts["_dtype"])
         if not quantized and word == "float32":
@@ -90,7 +91,10 @@ def settle(parts: Parts) -> Fields:
         if "completion" in method and "max_completion_length" not in parts.flat:
             parts["_completion"] = method["completion"]
         hugging_face.with_prompt(parts, fields)
-    elif parts.flat.get("max_length", 0) is None:
+        if beta is None and parts.get("_older"):
+            why = "versions before 0.19 keep a reference model where it is not given"
+            parts.leave_out("beta", None, why, "raises", "raises")
+    elif parts.flat.get("max_length", 0) is None or ("length" in method and "max_length" not in parts.flat):
         fields["seq_len"] = None
     return fields
 
