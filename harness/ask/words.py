@@ -21,36 +21,6 @@ from harness.config.validation import ConfigError, unknown
 from harness.question import FieldOrigin, NamedTechnique, Question
 from harness.records import Unavailable
 
-ROTARY = (
-    *(
-        "apertus",
-        "arcee",
-        "codegen",
-        "cohere",
-        "dbrx",
-        "deepseek",
-        "ernie4_5",
-        "exaone",
-        "gemma",
-        "glm",
-        "gpt_neox",
-    ),
-    *(
-        "gpt_oss",
-        "granite",
-        "hunyuan",
-        "internlm",
-        "kimi",
-        "llama",
-        "minimax",
-        "ministral",
-        "mistral",
-        "mixtral",
-    ),
-    *("nemotron", "olmo", "persimmon", "phi", "qwen", "seed_oss", "smollm", "stablelm", "starcoder2"),
-)
-"""Begins of the types of models with rotary embeddings, of which further positions have no parameters."""
-
 PARTS = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "shard_size", "sequence_parallel")
 """Parts of a layout."""
 
@@ -178,8 +148,7 @@ def question_from(words: CommandWords) -> Question:
     """
     with mistake():
         question = of_file(words) if "config" in words else of_model(words)
-        question = with_layout(with_recipe(with_cluster(question, words), words), words)
-        return with_positions(with_batch(question, words))
+        return with_batch(with_layout(with_recipe(with_cluster(question, words), words), words), words)
 
 
 def of_file(words: CommandWords) -> Question:
@@ -242,17 +211,6 @@ def positions_of(question: Question) -> int | None:
     if count is None:
         return None
     return int(count) - positions_unused(str(config.get("model_type")), config.get("pad_token_id"))
-
-
-def with_positions(question: Question) -> Question:
-    """Return the question with as many positions as tokens, where these are rotary embeddings."""
-    longest, tokens, config = positions_of(question), question.seq_len or 0, question.config or {}
-    if longest is None or tokens <= longest or not str(config.get("model_type")).startswith(ROTARY):
-        return question
-    why = f"{tokens} tokens are beyond its {longest} positions, which rotary embeddings allow"
-    return question.with_fields(
-        FieldOrigin("assumption", why), config={**config, "max_position_embeddings": tokens}
-    )
 
 
 def with_cluster(question: Question, words: CommandWords) -> Question:

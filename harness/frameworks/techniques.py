@@ -58,8 +58,12 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         return alone
     if ranks == 1 and not question.offload:
         return []
-    if sharing == "zero":
-        return [("zero", {"stage": zero, **on})]
+    if sharing == "zero" and zero == 3 and {"optimizer", "parameters"} <= on.keys():
+        left_out.append("DeepSpeed's offload, taken as FSDP2's")
+    elif sharing == "zero":
+        if on:
+            left_out.append(f"{' and '.join(on)} on the host, counted as the device's")
+        return [("zero", {"stage": zero})]
     if sharing == "fsdp1" and adapters is not None:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
     elif sharing == "fsdp1":

@@ -33,11 +33,10 @@ OF_SCRIPTS = {"do_train", "dataset_config_name", "task_name", "block_size", "max
 def recognised(flat: Flat) -> int:
     """Return how many keys its files have where one is TRL's alone; dataset_name may be that one."""
     names = {key.replace("-", "_") for key in flat}
-    trl = framework_named("trl").counted(names | {name.partition(".")[0] for name in names})
-    if trl or "dataset_name" not in names or OF_SCRIPTS & names:
-        return trl
-    others = framework_named("hugging_face").counted(names)
-    return others + 1 if others else 0
+    trl, others = (framework_named(name).counted(names) for name in ("trl", "hugging_face"))
+    if "dataset_name" in names and others and not OF_SCRIPTS & names:
+        trl += 1
+    return others + trl if trl else 0
 
 
 def prepared(flat: Flat) -> Flat:

@@ -7,9 +7,7 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.ask.recipe import refuse_length
 from harness.ask.words import FIT, question_from, words_of
-from harness.config.validation import ConfigError
 from harness.frameworks.read import read_own_files
 from harness.question import Adapters
 
@@ -54,17 +52,8 @@ def test_files_that_do_not_go_together_are_refused_by_key(case, tmp_path):
     refused(lambda: read_own_files(paths), one["says"])
 
 
-def test_several_files_and_more_tokens_than_positions_are_asked_as_words(tmp_path):
+def test_several_files_are_asked_as_a_list(tmp_path):
     files_of(CASES["read"]["a trainer's file and a ds_config"]["files"], tmp_path)
     files = ",".join(str(tmp_path / name) for name in ("train.yaml", "ds.json"))
-    question = question_from(words_of([f"config=[{files}]", "devices=8", "seq_len=200000"], FIT))
-    assert (question.sharing, question.zero, question.seq_len) == ("zero", 3, 200000)
-    assert question.config["max_position_embeddings"] == 200000
-    assert "rotary" in question.origin("config").of
-
-
-def test_learned_positions_are_the_longest_sequence(tmp_path):
-    (tmp_path / "a.yaml").write_text("model_name_or_path: gpt2\nnum_train_epochs: 1\nmax_length: 2048\n")
-    question = question_from(words_of([f"config={tmp_path / 'a.yaml'}", "devices=1"], FIT))
-    with pytest.raises(ConfigError, match="positions, 1024"):
-        refuse_length(question)
+    question = question_from(words_of([f"config=[{files}]", "devices=8", "seq_len=512"], FIT))
+    assert (question.sharing, question.zero, question.seq_len) == ("zero", 3, 512)
