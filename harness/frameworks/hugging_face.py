@@ -10,7 +10,7 @@ import re
 
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
-from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
 from harness.question import Question
 
 OF_LAUNCH = {
@@ -35,6 +35,13 @@ DEFAULT_TARGETS = {
     "phi3": ("qkv_proj",),
 }
 """Layers that PEFT gives adapters where none are named, by model_type (peft 00073fe, utils/constants.py)."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys are TrainingArguments'; a script with an option lr has its own."""
+    names = {key.replace("-", "_") for key in flat}
+    sections = {name.partition(".")[0] for name in names}
+    return 0 if "lr" in names else framework_named("hugging_face").counted(names | sections)
 
 
 def prepared(flat: Flat) -> Flat:

@@ -62,14 +62,14 @@ ALWAYS = ("micro_batch_size", "seq_len")
 def framework_of(flat: Flat) -> Framework:
     """Return the framework of a file's values; raises ValueError with what was seen instead."""
     other = other_file(flat)
+    if isinstance(flat.get("config"), str) and not any("model" in key for key in flat):
+        raise ValueError(
+            f"it names {flat['config']}, which was not found: give it too, as config=[FILE,FILE]"
+        )
     counts = {name: framework.recognised(flat) for name, framework in frameworks().items()}
     best = max(counts, key=lambda name: counts[name])
     if counts[best] and not other:
         return framework_named(best)
-    if isinstance(flat.get("config"), str):
-        raise ValueError(
-            f"it names {flat['config']}, which was not found: give it too, as config=[FILE,FILE]"
-        )
     keys = ", ".join(key[:24] for key in list(flat)[:3])
     if not other and any(key.startswith("launcher.") for key in flat):
         raise ValueError(

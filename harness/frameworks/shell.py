@@ -34,7 +34,10 @@ PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
+LAUNCHERS = (
+    *("torchrun", "deepspeed", "accelerate", "accelerate.commands.launch"),
+    *("torch.distributed.run", "torch.distributed.launch"),
+)
 """Programs whose options, before the script's name, say how many processes there are."""
 
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")

@@ -33,10 +33,10 @@ OF_SCRIPTS = {"do_train", "dataset_config_name", "task_name", "block_size", "max
 def recognised(flat: Flat) -> int:
     """Return how many keys its files have where one is TRL's alone; dataset_name may be that one."""
     names = {key.replace("-", "_") for key in flat}
-    trl, others = (framework_named(name).counted(names) for name in ("trl", "hugging_face"))
+    trl, others = framework_named("trl").counted(names), hugging_face.recognised(flat)
     if "dataset_name" in names and others and not OF_SCRIPTS & names:
         trl += 1
-    return others + trl if trl else 0
+    return others + trl if trl and "lr" not in names else 0
 
 
 def prepared(flat: Flat) -> Flat:
