@@ -28,7 +28,8 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = hugging_face.trainer_fields(parts)
     fields["cp"] = parts.get("_cp") or parts["cp"]
-    fields["fused_loss"] = fields["fused_loss"] or parts["_liger_"]
+    of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
+    fields["fused_loss"] = fields["fused_loss"] or (parts["_liger_"] and of_tokens)
     fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
