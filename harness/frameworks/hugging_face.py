@@ -11,7 +11,7 @@ import re
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
-from harness.question import Question
+from harness.question import Direction, Question
 
 OF_LAUNCH = {
     "zero_stage": "deepspeed.zero_optimization.stage",
@@ -123,13 +123,13 @@ def with_method(parts: Parts, fields: Fields, name: str, key: str, with_referenc
     """
     method = yaml_tree("trainer")["methods"][name]
     fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
-    directions = {method["memory"]} if "memory" in method else set()
+    directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
     if method.get("reference") and with_reference and not fields.get("adapters"):
         means.append("a frozen reference model and its forward pass")
         directions.add("raises")
     if means:
-        (memory,) = directions if len(directions) == 1 else ("either",)
+        memory: Direction = directions.pop() if len(directions) == 1 else "either"
         parts.leave_out(key, name, "; ".join(means), memory, "lowers" if memory == "lowers" else "raises")
 
 

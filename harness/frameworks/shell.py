@@ -110,12 +110,9 @@ def command_line(text: str) -> dict[str, Any]:
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
-        own = words[script + 1 :] if script >= 0 else words
-        files = [one for at, one in enumerate(own) if one.endswith((".yaml", ".yml")) and "=" not in one]
-        if files and not own[max(own.index(files[0]) - 1, 0)].startswith("-"):
-            flat["config"] = files[0]
-            flat |= {key: _value(text) for key, text in (one.split("=", 1) for one in own if KEY.match(one))}
-        flat |= dict(_options(own))
+        given = words[script + 1 :] if script >= 0 else words
+        flat |= _named_file(given)
+        flat |= dict(_options(given))
     if not flat:
         raise ValueError("no option such as --micro-batch-size 1 is in it")
     return flat
@@ -189,6 +186,15 @@ def _commands(text: str) -> Iterator[list[str]]:
                 except ValueError:
                     yield line.replace('"', " ").replace("'", " ").split()
             return
+
+
+def _named_file(words: list[str]) -> dict[str, Any]:
+    """Return the YAML that a command names without an option, and values after it, which replace its own."""
+    at = next((at for at, one in enumerate(words) if one.endswith((".yaml", ".yml")) and "=" not in one), -1)
+    if at < 0 or (at and words[at - 1].startswith("-")):
+        return {}
+    pairs = (one.split("=", 1) for one in words[at:] if KEY.match(one))
+    return {"config": words[at], **{key: _value(text) for key, text in pairs}}
 
 
 def _of_trl(words: list[str]) -> str:
