@@ -172,6 +172,13 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
         more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
         named = "; ".join(f"{key.key}={key.value} ({unmodelled_words(key)})" for key in shown)
         yield from wrapped(f"Not modelled: {named}{more}.", "  ")
+    assumed = [
+        f"{name if name == 'config' else f'{name}={getattr(question, name)}'} ({origin.of})"
+        for name, origin in question.origins.items()
+        if origin.kind == "assumption" and origin.of
+    ]
+    if assumed:
+        yield from wrapped(f"Assumed: {'; '.join(assumed)}.", "  ")
 
 
 def unmodelled_words(key: KeyRead) -> str:

@@ -154,10 +154,11 @@ def question_from(words: CommandWords) -> Question:
 def of_file(words: CommandWords) -> Question:
     """Return the question of a framework's file, with the model of `model=` where it is given."""
     from harness.frameworks.models import nearest_model
-    from harness.frameworks.read import read_own_file
+    from harness.frameworks.read import read_own_files
 
     with mistake("config="):
-        question = read_own_file(words.values["config"])
+        text = words.values["config"]
+        question = read_own_files(list_of("config", words) if text.startswith("[") else [text])
     if "model" in words:
         question = with_model(question, words.values["model"])
     if question.config is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.frameworks import deepspeed, fsdp_section
 from harness.frameworks.table import Fields, Flat, Parts
-from harness.frameworks.words import mesh, mesh_fields, steps_of
+from harness.frameworks.words import mesh, mesh_fields, note_compile, steps_of
 from harness.question import Question
 
 prepared = fsdp_section.without_prefix
@@ -29,6 +29,7 @@ def settle(parts: Parts) -> Fields:
     elif parts["_kind"] == "zero":
         fields = deepspeed.section_fields(parts, parts["_ds_zero"])
     fields["compile"] = str(parts.get("_compile", "no")).lower() not in ("no", "none")
+    note_compile("dynamo_config.dynamo_backend", fields["compile"], fields, parts)
     return fields | mesh_fields(parts)
 
 

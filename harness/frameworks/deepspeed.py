@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.table import Fields, Parts
-from harness.frameworks.words import optimizer_of, precision_of
+from harness.frameworks.words import note_compile, optimizer_of, precision_of
 from harness.question import Question
 
 BATCH = ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps")
@@ -25,6 +25,7 @@ def settle(parts: Parts) -> Fields:
     if "auto" in switches and fields["precision"] == "fp32":
         fields["precision"] = "bf16"
         parts.assume("precision", "bf16.enabled is auto, so the program decides; bf16 is taken")
+    note_compile("compile.deepcompile", parts["compile"], fields, parts)
     return fields | _batch(parts)
 
 
@@ -59,6 +60,9 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
     fields["offload"] = tuple(
         sorted(name if where == "host" else f"{name}:{where}" for name, where in on.items() if where)
     )
+    if len(fields["offload"]) == 1:
+        why = "on the host, and counted as the device's: an upper bound"
+        parts.leave_out("offload", fields["offload"][0], why, "lowers", "raises")
     if part("optimizer"):
         fields["optimizer"] = optimizer_of("optimizer.type", str(part("optimizer")), parts)
     fields["tp"] = max(1, int(part("tp") or 0))

@@ -1,54 +1,154 @@
 """Hugging Face's TrainingArguments: JSON, YAML, or the command line of a training script.
 
-Sources: transformers 5.23.0 (training_args.py) and, for the arguments of scripts, TRL's ModelConfig,
-SFTConfig and GRPOConfig (lora_r, load_in_4bit, max_length, max_completion_length) and transformers'
-run_clm.py (block_size, model_name_or_path).
+Sources: transformers 5.23.0 (training_args.py) and, for the arguments of scripts, transformers' run_clm.py
+(block_size, model_name_or_path) and TRL's ModelConfig (lora_r, load_in_4bit); trl.py reads TRL's own files.
 """
 
 from __future__ import annotations
 
+import re
+
 from harness.frameworks import deepspeed, fsdp_section, words
-from harness.frameworks.table import Fields, Flat, Parts
-from harness.question import Question
+from harness.frameworks.models import published_model
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
+from harness.question import Direction, Question
+
+OF_LAUNCH = {
+    "zero_stage": "deepspeed.zero_optimization.stage",
+    "offload_optimizer_device": "deepspeed.zero_optimization.offload_optimizer.device",
+    "offload_param_device": "deepspeed.zero_optimization.offload_param.device",
+}
+"""Options of `accelerate launch`, and what they are in the sections of TrainingArguments."""
+
+KNOWN_BY = {"deepspeed"} | {
+    f"launcher.{name}" for name in ("nproc_per_node", "num_gpus", "multi_gpu", "distributed_type")
+}
+"""Keys next to which no other file shares the model."""
+
+QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
+"""Words in the names of models whose weights are quantized."""
+
+DEFAULT_TARGETS = {
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
+    **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("query_key_value",)),
+    "mpt": ("Wqkv",),
+    "phi3": ("qkv_proj",),
+}
+"""Layers that PEFT gives adapters where none are named, by model_type (peft 00073fe, utils/constants.py)."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys are TrainingArguments'; a script with an option lr has its own."""
+    names = {key.replace("-", "_") for key in flat}
+    sections = {name.partition(".")[0] for name in names}
+    return 0 if "lr" in names else framework_named("hugging_face").counted(names | sections)
 
 
 def prepared(flat: Flat) -> Flat:
     """Return the values with FSDP's keys under one name, and a command line's with underscores."""
-    return fsdp_section.without_prefix({key.replace("-", "_"): value for key, value in flat.items()})
+    values = {}
+    for key, value in flat.items():
+        launcher, _, name = (key := key.replace("-", "_")).rpartition(".")
+        if key.startswith("no_") and value is True:  # of a flag that is on by default
+            key, value = key.removeprefix("no_"), False
+        if launcher == "launcher" and name.startswith("fsdp_"):
+            key = f"fsdp_config.{name}"
+        elif launcher == "launcher":
+            key = OF_LAUNCH.get(name, key)
+        values[key] = value
+    return fsdp_section.without_prefix(values)
 
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = trainer_fields(parts)
-    fields["devices"] = words.devices_of(parts)
-    if fields["sharing"] == "ddp" and str(parts.get("_dtype")).lower() in ("bfloat16", "bf16"):
+    if parts.get("_launched") and not {"bf16", "fp16"} & parts.flat.keys():
+        fields["precision"] = parts["_launched"]
+    if "sharing" in parts.assumed:
+        why = "sharding stands in the accelerate or DeepSpeed file: give it too, as config=[FILE,FILE]"
+        parts.assume("sharing", why)
+        parts.leave_out("launcher.config_file", parts.flat.get("launcher.config_file"), why, "lowers")
+    dtype = str(parts.get("_dtype")).lower()
+    if fields["sharing"] == "ddp" and dtype in ("bfloat16", "bf16", "auto"):
         fields["states"] = "bf16"  # FSDP and DeepSpeed keep fp32 masters of weights that are loaded in bf16
+        if dtype == "auto":
+            parts.assume("states", "dtype is auto, so the checkpoint decides; bf16 is taken")
+    elif fields["sharing"] == "ddp" and dtype == "none":
+        parts.assume("states", "the program loads the model, in a type that no key says; fp32 is taken")
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
-    if parts.get("_peft") or parts["_4bit"] or parts["_8bit"] or "lora_r" in parts.flat:
-        fields |= {"adapters": words.adapters_of(parts), "states": "fp32"}
+    if parts.get("_peft", parts["_4bit"] or parts["_8bit"] or "lora_r" in parts.flat):
+        own = {"targets": _targets(parts), **base_of(parts)}
+        parts.assumed.pop("states", None)
+        if not {"lora_r", "lora_target_modules"} <= parts.flat.keys():
+            parts.assume("adapters", "the program decides what is not given: rank 16, and PEFT's own layers")
+        fields |= {"adapters": words.adapters_of(parts, **own), "states": "fp32"}
     if parts.get("_completion") and "seq_len" not in parts:
-        fields["seq_len"] = parts["_completion"] + parts.get("_prompt", 0)
-        if "_prompt" not in parts:
-            why = "is missing; the prompt's tokens are trained on, too"
-            parts.leave_out("max_prompt_length", None, why, "raises", "raises")
+        with_prompt(parts, fields)
     return fields
+
+
+def _targets(parts: Parts) -> tuple[str, ...]:
+    """Return the layers with adapters: those that are named, or PEFT's own."""
+    if parts.get("_modules"):
+        return words.targets_of(parts["_modules"])
+    shape = published_model(parts.get("model_name", ""))
+    kind = shape.config.get("model_type", "") if shape else ""
+    return DEFAULT_TARGETS.get(str(kind), ("q_proj", "v_proj"))
+
+
+def base_of(parts: Parts) -> Fields:
+    """Return the type of frozen weights that were quantized beforehand, by the model's name; else nothing."""
+    name = str(parts.get("model_name"))
+    found = QUANTIZED.search(name)
+    if found is None or parts.get("_4bit") or parts.get("_8bit") or parts.get("_bits"):
+        return {}
+    base = "int8" if "8" in found[0] else "nf4"
+    parts.leave_out("model_name_or_path", name, f"weights quantized beforehand; {base} is taken")
+    return {"base": base}
+
+
+def with_prompt(parts: Parts, fields: Fields) -> None:
+    """Set the sequence's length: what is generated, after a prompt."""
+    fields["seq_len"] = parts["_completion"] + parts.get("_prompt", 0)
+    if "_prompt" not in parts:
+        why = "is missing; the prompt's tokens are trained on, too"
+        parts.leave_out("max_prompt_length", None, why, "raises", "raises")
+
+
+def with_method(parts: Parts, fields: Fields, name: str, key: str, with_reference: bool) -> None:
+    """Set what a method of post-training takes: sequences per sample; leave out its other models, by `key`.
+
+    `with_reference`: whether a reference model is used during training, where none but adapters are trained.
+    """
+    method = yaml_tree("trainer")["methods"][name]
+    fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
+    directions: set[Direction] = {method["memory"]} if "memory" in method else set()
+    means = [method["means"]] if "means" in method else []
+    if method.get("reference") and with_reference and not fields.get("adapters"):
+        means.append("a frozen reference model and its forward pass")
+        directions.add("raises")
+    if means:
+        memory: Direction = directions.pop() if len(directions) == 1 else "either"
+        parts.leave_out(key, name, "; ".join(means), memory, "lowers" if memory == "lowers" else "raises")
 
 
 def trainer_fields(parts: Parts) -> Fields:
     """Return fields of Question from TrainingArguments."""
     fields: Fields = {
         "sharing": "ddp",
+        "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
         "fused_loss": parts["_liger"],
         **fsdp_section.section_fields(parts, 2),
     }
     section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
-    if not section and not deepspeed.is_contained(parts):
+    if not section and not deepspeed.is_contained(parts) and not KNOWN_BY & parts.flat.keys():
         parts.assume("sharing", "the launcher's file, which may shard the model, is not given")
     if deepspeed.is_contained(parts):
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
+        fields |= _same_batch(parts)
         if parts.get("_ds_bf16") or parts.get("_ds_fp16"):
             fields["precision"] = words.precision_of(parts, "_ds_")
     if "optimizer" not in fields or "optim" in parts.flat:
@@ -56,7 +156,25 @@ def trainer_fields(parts: Parts) -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
     if parts["_recompute"] or parts.get("_recompute_"):
         fields["recompute"] = "full"
+    words.note_compile("torch_compile", parts["compile"], fields, parts)
     return fields | words.mesh_fields(parts)
+
+
+def _same_batch(parts: Parts) -> Fields:
+    """Return the sizes that a ds_config gives; raises ValueError where TrainingArguments give another."""
+    keys = {
+        "micro_batch_size": ("per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
+        "gradient_accumulation_steps": ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    }
+    for field, (key, theirs) in keys.items():
+        size = parts.get(f"_ds_{field}")
+        if size and key in parts.flat and parts[field] != size:
+            raise ValueError(
+                f"{key} is {parts[field]}, and DeepSpeed's {theirs} {size}: give one value, or auto there"
+            )
+        if size:
+            parts[field] = size
+    return {field: parts[field] for field in keys}
 
 
 def parts_of(question: Question) -> Fields:
@@ -64,7 +182,6 @@ def parts_of(question: Question) -> Fields:
     parts = trainer_parts(question) | {
         "_attention": words.attention_word(question),
         "_dtype": "bfloat16" if question.states == "bf16" else None,
-        "_peft": question.adapters is not None or None,
         **words.adapter_parts(question.adapters),
     }
     if question.adapters is not None and not question.adapters.targets:

@@ -14,6 +14,12 @@ from harness.question import Adapters, Question
 
 prepared = hugging_face.prepared
 
+TAKEN_AS = {
+    "oft": "rotations of 32 × 32 for every linear layer; LoRA of rank 8, with about their bytes, is taken",
+    "freeze": "some layers alone are trained; LoRA of rank 32 for each, about their size, is taken",
+}
+"""Kinds of fine-tuning on a frozen model, and what they are taken as."""
+
 BASES = {"nf4": 4, "int8": 8}
 """The bits of bitsandbytes' quantized weights."""
 
@@ -22,21 +28,30 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = hugging_face.trainer_fields(parts)
     fields["cp"] = parts.get("_cp") or parts["cp"]
-    fields["fused_loss"] = fields["fused_loss"] or parts["_liger_"]
+    of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
+    fields["fused_loss"] = fields["fused_loss"] or (parts["_liger_"] and of_tokens)
     fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
-    if parts["_pure"]:
-        fields |= {"precision": "bf16", "states": "bf16"}
+    if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
+        fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
         fields["precision"] = "fp8"
-    if parts["_type"] == "lora":
+    if parts["_type"] in TAKEN_AS:
+        parts.leave_out("finetuning_type", parts["_type"], TAKEN_AS[parts["_type"]])
+        parts["_rank"] = 32 * abs(parts["_layers"]) or 8 if parts["_type"] == "freeze" else 8
+        parts["_modules"] = None
+    if parts["_type"] != "full":
         fields["adapters"] = _adapters(parts)
     elif parts.get("_bits"):
         raise ValueError(
             f"quantization_bit is {parts['_bits']}; only finetuning_type lora trains on quantized weights"
         )
+    stage = parts["_stage"]
+    with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
+    hugging_face.with_method(parts, fields, stage, "stage", with_reference)
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"
+        parts.assumed.pop("sharing", None)
     return fields
 
 
@@ -45,7 +60,7 @@ def _adapters(parts: Parts) -> Adapters:
     if bits is not None and (bits not in BASES.values() or method not in ("bnb", "bitsandbytes")):
         parts.leave_out("quantization_bit", f"{bits} by {method}", "other weights than nf4 and int8")
     base = next((base for base, own in BASES.items() if own == bits), "bf16")
-    return adapters_of(parts, base=base)
+    return adapters_of(parts, **({"base": base} | hugging_face.base_of(parts)))
 
 
 def parts_of(question: Question) -> Fields:

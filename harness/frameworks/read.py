@@ -34,13 +34,22 @@ from harness.frameworks.table import (
 from harness.frameworks.words import hub_name
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 
-REFERENCES = (
-    "deepspeed",
-    "deepspeed_config.deepspeed_config_file",
-    "fsdp_config",
-    "launcher.config_file",
-)
-"""Keys whose value may be another file with more of the configuration."""
+REFERENCES = {
+    "config": "",
+    "megatron_bridge_args": "",
+    "launcher.config_file": "accelerate",
+    "accelerate_config": "accelerate",
+    "deepspeed": "deepspeed.",
+    "deepspeed_config": "deepspeed.",
+    "deepspeed_config.deepspeed_config_file": "deepspeed_config.",
+    "dist_config.config_file": "deepspeed.",
+    "launcher.deepspeed_config_file": "deepspeed.",
+    "fsdp_config": "fsdp_config.",
+}
+"""Keys whose value may be another file with more of the configuration, and the section that it is."""
+
+COMPANIONS = {"accelerate": "accelerate", "deepspeed": "deepspeed."}
+"""Formats of files that stand next to a trainer's, and their section."""
 
 EXPRESSED = (
     *("tp", "pp", "cp", "ep", "virtual_stages", "zero", "replicas", "shard_size"),
@@ -55,11 +64,20 @@ ALWAYS = ("micro_batch_size", "seq_len")
 def framework_of(flat: Flat) -> Framework:
     """Return the framework of a file's values; raises ValueError with what was seen instead."""
     other = other_file(flat)
+    if isinstance(flat.get("config"), str) and not any("model" in key for key in flat):
+        raise ValueError(
+            f"it names {flat['config']}, which was not found: give it too, as config=[FILE,FILE]"
+        )
     counts = {name: framework.recognised(flat) for name, framework in frameworks().items()}
     best = max(counts, key=lambda name: counts[name])
     if counts[best] and not other:
         return framework_named(best)
     keys = ", ".join(key[:24] for key in list(flat)[:3])
+    if not other and any(key.startswith("launcher.") for key in flat):
+        raise ValueError(
+            f"it starts a program by options of no known framework ({keys}); give the program's own file, "
+            "too, as config=[FILE,FILE]"
+        )
     seen, known = other or f"it has {keys}", ", ".join(frameworks())
     raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
 
@@ -84,10 +102,48 @@ def read_own_file(path: str | Path, format_: str | None = None) -> Question:
     file = Path(path)
     flat = (None if file.exists() else named_recipe(str(path))) or parsed_file(file)
     try:
-        return _question(flat, format_, file.parent, file.name)
+        return _question(flat, format_, file.parent, f"{file.parent.name}/{file.name}")
     except ValueError as error:
         name = f"{file}: " if str(file) not in str(error) else ""
         raise ValueError(f"{name}{error}"[:300]) from error
+
+
+def read_own_files(paths: Sequence[str]) -> Question:
+    """Return the question of a trainer's file and of those next to it: accelerate's, DeepSpeed's, a script.
+
+    Raises ValueError with one line where two of them say otherwise.
+    """
+    if len(paths) == 1:
+        return read_own_file(paths[0])
+    flats = {path: parsed_file(Path(path)) for path in paths}
+    formats = {path: _format_of(flat) for path, flat in flats.items()}
+    trainers = [path for path in paths if formats[path] not in COMPANIONS]
+    first = trainers or [path for path in paths if formats[path] == "accelerate"] or list(paths)
+    values: dict[str, Any] = {}
+    given_in: dict[str, str] = {}
+    for path in (*first, *(path for path in paths if path not in first)):
+        section = "" if path in first else COMPANIONS[formats[path]] if trainers else "deepspeed_config."
+        for key, value in _in_section(flats[path], section).items():
+            was = values.get(key, "auto")
+            if value != was and "auto" not in (value, was):
+                raise ValueError(f"{key} is {was!r} in {given_in[key]} and {value!r} in {path}; give it once")
+            if was == "auto":
+                values[key], given_in[key] = value, path
+    sections = {COMPANIONS[formats[path]] for path in paths if path not in first}
+    replaced = [
+        key for key, section in REFERENCES.items() if section in sections or len(first) > 1 > len(section)
+    ]
+    file = Path(first[0])
+    kept = {key: value for key, value in values.items() if key not in replaced}
+    return _question(kept, None, file.parent, f"{file.parent.name}/{file.name}")
+
+
+def _format_of(flat: Flat) -> str:
+    """Return a file's format, "" where it is none alone."""
+    try:
+        return framework_of(flat).name
+    except ValueError:
+        return ""
 
 
 def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Question:
@@ -96,8 +152,9 @@ def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Qu
 
 
 def _question(flat: Flat, format_: str | None, folder: Path | None, name: str = "") -> Question:
+    flat = with_references(flat, folder)
     framework = framework_named(format_) if format_ else framework_of(flat)
-    return _with_model(read_values(with_references(flat, folder), framework, name), folder)
+    return _with_model(read_values(flat, framework, name), folder)
 
 
 def with_references(flat: Flat, folder: Path | None) -> Flat:
@@ -106,39 +163,51 @@ def with_references(flat: Flat, folder: Path | None) -> Flat:
     A file is looked for relative to its own folder and to this one. DeepSpeed's configurations that axolotl
     and LLaMA-Factory ship are known by their names (conf/frameworks/deepspeed_files.yaml).
     """
-    for key in REFERENCES:
+    for key, section in REFERENCES.items():
         name = flat.get(key)
-        if not isinstance(name, str) or not name.endswith((".json", ".yaml", ".yml")):
-            continue
-        inner = _referenced(name, folder)
-        if inner is None:
-            continue
-        section = key.partition(".")[0]
-        of_accelerate = key == "launcher.config_file"
-        named = _of_accelerate(inner) if of_accelerate else {f"{section}.{k}": v for k, v in inner.items()}
-        flat = {other: value for other, value in flat.items() if other != key} | named
+        inner = _referenced(name, folder, section) if isinstance(name, str) else None
+        if inner is not None:
+            others = {other: value for other, value in flat.items() if other != key}
+            flat = _in_section(inner, section) | others
     return flat
+
+
+def _in_section(inner: Flat, section: str) -> dict[str, Any]:
+    """Return another file's values by the names that a trainer's file has for them."""
+    if section == "accelerate":
+        return _of_accelerate(inner)
+    return {f"{section}{key}": value for key, value in inner.items()}
 
 
 def _of_accelerate(inner: Flat) -> dict[str, Any]:
     """Return accelerate's configuration by the names that TrainingArguments have."""
-    names = {
-        "num_processes": "launcher.num_processes",
-        "deepspeed_config.zero_stage": "deepspeed.zero_optimization.stage",
-        "deepspeed_config.offload_optimizer_device": "deepspeed.zero_optimization.offload_optimizer.device",
-        "deepspeed_config.offload_param_device": "deepspeed.zero_optimization.offload_param.device",
+    kind = str(inner.get("distributed_type")).upper()
+    zero, fsdp, mesh = "deepspeed_config.", "fsdp_config.", "parallelism_config."
+    offload = {f"{zero}offload_{one}_device": f"offload_{one}.device" for one in ("optimizer", "param")}
+    names = {f"{zero}zero_stage": "stage", **offload} if kind == "DEEPSPEED" else {}
+    names = {key: f"deepspeed.zero_optimization.{name}" for key, name in names.items()}
+    names |= {key: f"launcher.{key}" for key in ("num_processes", "distributed_type", "mixed_precision")}
+    sections = (mesh, fsdp) if kind == "FSDP" else (mesh,)
+    kept = {
+        names.get(key, key): value for key, value in inner.items() if key in names or key.startswith(sections)
     }
-    sections = ("fsdp_config.", "parallelism_config.", "deepspeed_config.zero", "deepspeed_config.offload_")
-    kept = {key: value for key, value in inner.items() if key in names or key.startswith(sections)}
-    return {names.get(key, key): value for key, value in kept.items()}
+    if kind == "FSDP" and not {f"{fsdp}fsdp_version", f"{fsdp}version"} & kept.keys():
+        kept[f"{fsdp}fsdp_version"] = 1  # accelerate's default, and the stage below
+    if kind == "DEEPSPEED" and (file := inner.get(f"{zero}deepspeed_config_file")):
+        kept["deepspeed"] = file
+    elif kind == "DEEPSPEED":
+        kept.setdefault("deepspeed.zero_optimization.stage", 2)
+    return kept
 
 
-def _referenced(name: str, folder: Path | None) -> Flat | None:
+def _referenced(name: str, folder: Path | None, section: str) -> Flat | None:
+    """Return the values of a file that another names; None where it is neither there nor known."""
     places = [Path(name), *([folder / name, folder / Path(name).name] if folder else [])]
     for place in places:
-        if place.is_file():
+        if name.endswith((".json", ".yaml", ".yml")) and place.is_file():
             return parsed_file(place)
-    shipped = yaml_tree("deepspeed_files")["files"].get(Path(name).name)
+    last = Path(name).name + (".yaml" if section == "accelerate" and "." not in name else "")
+    shipped = yaml_tree("deepspeed_files")["files"].get(last)
     return dict(shipped["keys"]) if shipped else None
 
 

@@ -34,7 +34,10 @@ PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
+LAUNCHERS = (
+    *("torchrun", "deepspeed", "accelerate", "accelerate.commands.launch"),
+    *("torch.distributed.run", "torch.distributed.launch"),
+)
 """Programs whose options, before the script's name, say how many processes there are."""
 
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
@@ -55,11 +58,26 @@ SUM = re.compile(r"[\d\s+*/%()-]+")
 DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 """A key of Hydra's command line, as in model.hidden_size=4096."""
 
-STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=)""")
-"""The begin of an option or of Hydra's key."""
+STARTS = re.compile(
+    r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=|(?:llamafactory-cli|lmf)\s+train\s)"""
+)
+"""The begin of an option or of Hydra's key, or a command that may be without."""
+
+SERVERS = re.compile(r"\b(?:trl|vllm)\s+(?:vllm-)?serve\b")
+"""Commands that generate and do not train."""
 
 UNDOTTED = ("mixed_precision", "peft")
 """Such keys of Megatron Bridge and NeMo without a section."""
+
+TRL = re.compile(
+    r"(?:\btrl |(?:^|[\s/])(?:run_)?)(sft|dpo|kto|bco|cpo|orpo|tpo|reward|grpo|gspo|rloo|online_dpo|nash_md"
+    r"|xpo|ppo|prm|gkd|gold|minillm|distillation|sdft|sdpo|ssd|mpo)(?:_(?:modeling|vlm|gemma3|llm|gpt_oss|tldr))*"
+    r"(?:\.py)?(?=\s|$)"
+)
+"""TRL's commands and scripts, by trainer."""
+
+KEY = re.compile(r"[A-Za-z]\w*=")
+"""A key without a section, after a file of which it replaces a value."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
@@ -83,14 +101,20 @@ def command_line(text: str) -> dict[str, Any]:
         value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
-    for words in _commands(_filled(text, variables)):
+    commands = [words for words in _commands(_filled(text, variables)) if not SERVERS.search(" ".join(words))]
+    of_trl = [words for words in commands if _of_trl(words)]
+    for words in of_trl[-1:] or commands:
+        if of_trl:
+            flat["trl.trainer"] = _of_trl(words)
         launcher = any(Path(word).name in LAUNCHERS for word in words)
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         if words[0] == "nemo":
             flat |= {"launcher.nemo": words[2]}  # pretrain or finetune
-        flat |= dict(_options(words[script + 1 :] if script >= 0 else words))
+        given = words[script + 1 :] if script >= 0 else words
+        flat |= _named_file(given)
+        flat |= dict(_options(given))
     if not flat:
         raise ValueError("no option such as --micro-batch-size 1 is in it")
     return flat
@@ -164,6 +188,22 @@ def _commands(text: str) -> Iterator[list[str]]:
                 except ValueError:
                     yield line.replace('"', " ").replace("'", " ").split()
             return
+
+
+def _named_file(words: list[str]) -> dict[str, Any]:
+    """Return the YAML that a command names without an option, and values after it, which replace its own."""
+    at = next((at for at, one in enumerate(words) if one.endswith((".yaml", ".yml")) and "=" not in one), -1)
+    if at < 0 or (at and words[at - 1].startswith("-")):
+        return {}
+    pairs = (one.split("=", 1) for one in words[at:] if KEY.match(one))
+    return {"config": words[at], **{key: _value(text) for key, text in pairs}}
+
+
+def _of_trl(words: list[str]) -> str:
+    """Return the trainer that a command of TRL starts, "" where it is another's."""
+    at = next((at for at, word in enumerate(words) if word.endswith(".py") or word == "trl"), len(words))
+    found = TRL.search(" ".join(words[at : at + (2 if words[at : at + 1] == ["trl"] else 1)]))
+    return found[1] if found else ""
 
 
 def _begins(word: str) -> bool:

@@ -60,7 +60,7 @@ class Parts(dict[str, Any]):
     def __init__(self, flat: Flat, name: str = "") -> None:
         super().__init__()
         self.flat = flat
-        self.name = name  # of the file
+        self.folder, _, self.name = name.rpartition("/")  # of the file
         self.left_out: list[KeyRead] = []
         self.assumed: dict[str, str] = {}
 

@@ -61,8 +61,12 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         return alone
     if ranks == 1 and not question.offload:
         return []
-    if sharing == "zero":
-        return [("zero", {"stage": zero, **on})]
+    if sharing == "zero" and zero == 3 and {"optimizer", "parameters"} <= on.keys():
+        left_out.append("DeepSpeed's offload, taken as FSDP2's")
+    elif sharing == "zero":
+        if on:
+            left_out.append(f"{' and '.join(on)} on the host, counted as the device's")
+        return [("zero", {"stage": zero})]
     if sharing == "fsdp1" and adapters is not None:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
     elif sharing == "fsdp1":
@@ -86,8 +90,11 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         left_out.append("activations on the host, next to recomputation")
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
-    fused, wide = question.fused_loss, question.states == "fp32"
+    fused, wide = question.fused_loss, question.states == "fp32" or question.sharing == "zero"
     sharded = question.sharing in ("fsdp1", "fsdp2") or question.format in BY_BLOCKS
+    broken = question.compile and broken_by(question.sharing, offloaded and recompute == "none")
+    if broken:
+        left_out.append(f"compile, whose graphs {broken} breaks")
     listed: tuple[tuple[bool, str, dict[str, Any]], ...] = (
         (not wide, "bf16_states", {}),
         (wide and precision != "fp32", "mixed_precision", {}),
@@ -99,11 +106,17 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (fused, "loss", {"fused": True}),
         (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks}),
         (question.adapters is not None, "lora", _lora(question, left_out)),
-        (question.compile, "compile", {"scope": "blocks"} if sharded else {}),
+        (question.compile and not broken, "compile", {"scope": "blocks"} if sharded else {}),
         (question.optimizer_in_backward, "optimizer_in_backward", {}),
         (impl != "fused" and question.sharing != "zero", "optimizer", {"impl": impl}),
     )
     return [(name, settings) for on, name, settings in listed if on]
+
+
+def broken_by(sharing: str, offloaded: bool) -> str:
+    """Return whose hooks break compiled graphs, "" where none do; `offloaded`: activations go to the host."""
+    hooks = {"zero": "DeepSpeed's engine", "fsdp1": "FSDP1"}.get(sharing, "")
+    return hooks or ("offloading of activations" if offloaded else "")
 
 
 def _lora(question: Question, left_out: list[str]) -> dict[str, Any]:

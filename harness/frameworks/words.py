@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.frameworks.models import canonical, published_model
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, models_of, yaml_tree
+from harness.frameworks.techniques import broken_by
 from harness.question import Adapters, Question
 
 
@@ -54,6 +55,13 @@ def attention_of(key: str, name: str, parts: Parts) -> str:
 def attention_word(question: Question) -> str:
     """Return transformers' name of a question's attention."""
     return "eager" if question.attention == "explicit" else "flash_attention_2"
+
+
+def note_compile(key: str, compiled: Any, fields: Fields, parts: Parts) -> None:
+    """Note that compilation is left out where hooks break its graphs."""
+    offloaded = "activations" in fields.get("offload", ()) and fields.get("recompute", "none") == "none"
+    if compiled and (hooks := broken_by(fields["sharing"], offloaded)):
+        parts.leave_out(key, compiled, f"graphs that {hooks} breaks; none is taken", "lowers", "lowers")
 
 
 EVERY_LAYER = {"all", "all-linear", "all_linear", "linear"}

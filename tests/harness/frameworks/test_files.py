@@ -196,7 +196,7 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
         (
             "accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 "
             "--per_device_train_batch_size 2 --bf16",
-            "hugging_face",
+            "trl",
             {"devices": 8, "micro_batch_size": 2, "precision": "bf16", "model_name": "gpt2"},
         ),
         (
