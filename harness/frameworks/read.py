@@ -64,7 +64,8 @@ ALWAYS = ("micro_batch_size", "seq_len")
 def framework_of(flat: Flat) -> Framework:
     """Return the framework of a file's values; raises ValueError with what was seen instead."""
     other = other_file(flat)
-    if isinstance(flat.get("config"), str) and not any("model" in key for key in flat):
+    named = str(flat.get("config") or "").endswith((".yaml", ".yml", ".json", ".toml"))
+    if named and not any("model" in key for key in flat):
         raise ValueError(
             f"it names {flat['config']}, which was not found: give it too, as config=[FILE,FILE]"
         )
