@@ -76,6 +76,7 @@ def settle(parts: Parts) -> Fields:
         parts["_torch_fsdp2"] = True
     if parts.get("_granularity") is None:
         parts.pop("_method", None)  # NeMo recomputes by a granularity alone
+    parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     fields = megatron.settle(parts)
     return fields | ({"adapters": Adapters(rank=parts["_rank"])} if parts.get("_rank") else {})
 

@@ -61,6 +61,13 @@ STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=
 UNDOTTED = ("mixed_precision",)
 """Such keys of Megatron Bridge without a section."""
 
+MEGATRONS = re.compile(r"(?:pretrain_|train_rl)\w*\.py\Z")
+"""Megatron-LM's scripts, which are named by what they train."""
+
+EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=[\"']?\S*expandable_segments:True")
+NESTED = re.compile(r"\.py\s.*--[A-Za-z]", re.DOTALL)
+"""A word that is a command of its own, as of `sh -c`."""
+
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
 
@@ -84,8 +91,14 @@ def command_line(text: str) -> dict[str, Any]:
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     for words in _commands(_filled(text, variables)):
+        words = [part for word in words for part in (word.split() if NESTED.search(word) else [word])]
         launcher = any(Path(word).name in LAUNCHERS for word in words)
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
+        name = Path(words[script]).name if script >= 0 else ""
+        if MEGATRONS.match(name) and EXPANDABLE.search(text):
+            flat["launcher.expandable_segments"] = True
+        if MEGATRONS.match(name) and name != "pretrain_gpt.py":
+            flat["launcher.script"] = name
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         flat |= dict(_options(words[script + 1 :] if script >= 0 else words))

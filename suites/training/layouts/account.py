@@ -225,7 +225,7 @@ def waiting_B(
     total: Floats = np.zeros_like(kept.input)
     for virtual in range(int(layouts.virtual_stages.max())):
         own = layers_of(shape, layouts, training, rank, virtual)
-        passes = passes_of_stage(layouts, rank, virtual)
+        passes = passes_of_stage(layouts, rank, virtual, training.micro_batch_group)
         total = total + passes * (own.dense * kept.dense + own.moe * kept.moe)
         if virtual == 0:  # the dropout after the embedding
             total = total + np.where(rank == 0, passes * kept.masks, 0.0)
