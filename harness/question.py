@@ -119,6 +119,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
     dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM
     grouped_experts: bool = True
+    deferred_head_gradients: int | None = (
+        None  # micro-batches of which the output layer's gradient waits; 0: all
+    )
     capacity_factor: Above | None = None  # of each expert; tokens beyond it are dropped
     imbalance: Above | None = None  # of the rank with the busiest experts, over the mean; None: not known
     offload: tuple[str, ...] = ()  # parameters, optimizer, activations; "optimizer:nvme" names a place

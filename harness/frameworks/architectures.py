@@ -114,6 +114,8 @@ def sizes_alone(sizes: DecoderSizes) -> dict[str, Any]:
     architecture of transformers has."""
     width, heads = sizes.intermediate_size or 4 * sizes.hidden_size, sizes.num_attention_heads
     head_dim, latent = sizes.head_dim or sizes.hidden_size // heads, sizes.latent
+    if latent:
+        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
     own = sizes.moe_intermediate_size or width
     given: dict[str, Any] = {
         "num_hidden_layers": sizes.num_hidden_layers,

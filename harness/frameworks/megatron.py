@@ -39,7 +39,12 @@ def prepared(flat: Flat) -> Flat:
     """Return the values by the names that argparse gives them."""
     expandable = "expandable_segments:True" in str(flat.get(ALLOCATOR))
     more = {"launcher.expandable_segments": True} if expandable else {}
-    return {SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()} | more
+    values = {
+        SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()
+    } | more
+    if "num_query_groups" in values:  # which Megatron-LM does not look at without the switch
+        values.setdefault("group_query_attention", False)
+    return values
 
 
 def spelled(flat: Flat) -> Flat:
@@ -59,6 +64,7 @@ def settle(parts: Parts) -> Fields:
         "schedule": "interleaved1f1b" if stages > 1 else "1f1b",
         "layers_of_stages": layers,
         "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
+        "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
         "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
         **_recompute(parts),
         **_experts(parts),
@@ -79,8 +85,9 @@ TRAINS = ("train_iters", "train_samples", "global_batch_size", "lr")
 def _refuse_other(flat: Flat) -> None:
     """Raise ValueError, with what it is, for a file that trains no language model of attention and MLPs."""
     kinds = yaml_tree("megatron")["kinds"]
-    for key, value in flat.items():
-        for kind, patterns in () if is_off(value) else kinds.items():
+    given = {key: value for key, value in flat.items() if not is_off(value)}
+    for kind, patterns in kinds.items():
+        for key, value in given.items():
             if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
                 raise ValueError(f"{key.replace('_', '-')} {str(value)[:40]}: it is {kind}")
     generates = next((key for key in GENERATES if flat.get(key)), None)
@@ -114,7 +121,8 @@ def _attention(parts: Parts) -> str:
             )
             parts.leave_out("attention_dropout", rates[1], why)
         return "explicit"
-    return "flash_attention" if backend == "flash" or parts.get("_flash") else "flash"
+    own = parts["_impl"] == "local" and parts.get("_flash")  # Transformer Engine does not look at it
+    return "flash_attention" if backend == "flash" or own else "flash"
 
 
 def _stages(parts: Parts) -> tuple[tuple[int, ...], int]:
@@ -246,9 +254,16 @@ def _recompute(parts: Parts) -> Fields:
     return {"recompute": "selective", "recompute_modules": named}
 
 
+DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}
+NAMES_OF_DISPATCHERS = {ours: theirs for theirs, ours in DISPATCHERS.items()}
+
+
 def _experts(parts: Parts) -> Fields:
     """Return how tokens reach their experts, by allgather where that is left out, and how these multiply."""
-    dispatcher, backend = parts.get("dispatcher", "allgather"), str(parts.get("_flex") or "deepep")
+    named, backend = str(parts.get("_dispatcher") or "allgather"), str(parts.get("_flex") or "deepep")
+    dispatcher = DISPATCHERS.get(named, "alltoall")
+    if named not in DISPATCHERS:
+        parts.leave_out("moe_token_dispatcher_type", named, "another program's dispatcher, taken as alltoall")
     if parts.get("_pad_capacity") and not parts.get("_capacity"):
         raise ValueError("moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor")
     if dispatcher == "deepep" and backend != "deepep":
@@ -293,10 +308,14 @@ def parts_of(question: Question) -> Fields:
         "_recompute_layers": 1 if full else None,
         "_modules": list(question.recompute_modules) or None,
         "dispatcher": question.dispatcher if routed else None,
+        "_dispatcher": NAMES_OF_DISPATCHERS[question.dispatcher] if routed else None,
         "_grouped": question.grouped_experts or None if routed else None,
-        "_backend": "unfused" if question.attention == "explicit" else "flash",
+        "_backend": {"explicit": "unfused", "flash_attention": "flash"}.get(question.attention),
         "_optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(question.optimizer, question.optimizer),
         "_offload_states": "optimizer" in question.offload or None,
+        "_deferred": question.deferred_head_gradients is not None or None,
+        "_deferral": question.deferred_head_gradients or None,
+        "_capacity": question.capacity_factor,
         "_narrow_grads": question.gradients == "bf16" or None,
         "_aware": question.master_remainders or None,
         **_sharing_parts(question),

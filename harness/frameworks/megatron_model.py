@@ -32,6 +32,9 @@ FILES = {"nemotron_2_256k": 256000, "llama-2": 32000, "llama2": 32000}
 ASSUMED_VOCABULARY = 131072
 """Of a tokenizer that nobody knows: as many as today's have, about."""
 
+LITTLE = 0.1
+"""Of the parameters of all layers, about 12 h² each: an unknown vocabulary below it turns no verdict."""
+
 STATE_B = 18
 """Bytes per parameter of bf16 weights, fp32 gradients and Adam's states, where nothing is sharded."""
 
@@ -46,9 +49,6 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
     if missing:
         raise ValueError(f"half of a model: {', '.join(missing)} missing next to the other sizes")
     learned = str(parts.get("_position_type", "learned_absolute")).startswith("learned")
-    head_dim = parts.get("_head_dim")
-    if parts.get("_latent"):
-        head_dim = parts["_qk_nope_head_dim"] + parts["_qk_rope_head_dim"]
     hidden, width = parts["_hidden_size"], parts.get("_intermediate_size")
     if width is None and parts.get("_swiglu"):  # training/arguments.py, validate_args
         width = int(hidden * 8 / 3 / 64) * 64
@@ -57,7 +57,7 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
         parts,
         gated=any(parts.get(name) for name in ("_gated", "_swiglu", "_geglu")),
         intermediate_size=width or 4 * hidden,
-        head_dim=head_dim,
+        head_dim=None if parts.get("_latent") else parts.get("_head_dim"),
         num_key_value_heads=parts.get("_num_key_value_heads") if parts.get("_gqa", True) else None,
         vocab_size=_vocabulary(parts),
         rms_norm=str(parts.get("_norm", "LayerNorm")).lower() == "rmsnorm",
@@ -87,13 +87,14 @@ def _vocabulary(parts: Parts) -> int:
     if size is None:
         size = VOCABULARIES.get(tokenizer, ASSUMED_VOCABULARY)
         tables = 1 if parts.get("_tied", True) else 2
-        states_B = STATE_B * tables * size * parts["_hidden_size"]
+        hidden, layers = parts["_hidden_size"], parts["_num_hidden_layers"]
+        states_B = STATE_B * tables * size * hidden
         why = (
-            f"{f'the entries of {file}' if file else 'the vocabulary'} are in no key: {size:,} are assumed, "
-            f"with {states_B / 1e9:.2g} GB of states over all tensor-parallel ranks; give vocab_size="
+            f"the entries of {file or 'the tokenizer'} are in no key: {size:,} are assumed, with "
+            f"{states_B / 1e9:.2g} GB of states over all tensor-parallel ranks; give vocab_size="
         )
-        parts.leave_out("vocab_size", None, why)
-        parts.assume("vocabulary", why)
+        much = tables * ASSUMED_VOCABULARY * hidden > LITTLE * 12 * hidden**2 * layers
+        parts.leave_out("vocab_size", None, why, *(("either", "either") if much else ("none", "none")))
     multiple = int(parts["_divisible"]) * int(parts["tp"])
     return -(-int(size) // multiple) * multiple
 
@@ -118,6 +119,8 @@ def _moe_layers(parts: Parts) -> tuple[int, tuple[bool, ...]]:
         return 0, ()
     pattern = given if isinstance(given, list) else listed(str(given))
     if isinstance(pattern, int):
+        if not pattern:
+            raise ValueError("moe_layer_freq is 0; it must be a number or a list of 0 and 1")
         pattern = [int(layer % pattern == 0) for layer in range(count)]
     if len(pattern) != count:
         raise ValueError(f"moe_layer_freq {given} has {len(pattern)} layers, num_layers is {count}")
@@ -138,6 +141,8 @@ def listed(text: str) -> list[int] | int:
     def value(node: ast.expr) -> list[int] | int:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return int(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -int(str(value(node.operand)))  # -1, of another program: every layer
         if isinstance(node, ast.List | ast.Tuple):
             return [one for one in map(value, node.elts) if isinstance(one, int)]
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):

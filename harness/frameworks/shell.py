@@ -43,6 +43,9 @@ ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()
 OUTPUT = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
 """A command whose output only a run of the script knows."""
 
+ARRAY = re.compile(r"(?:\w+\+?=)?\(\s*-|\w+\+?=\(|[()]+\Z")
+"""A word that begins an array or a subshell of options, or has nothing but its brackets."""
+
 REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 """What follows a command's own words."""
 
@@ -171,10 +174,16 @@ def _commands(text: str) -> Iterator[list[str]]:
                 if part is text:
                     line = line.replace('"', " ").replace("'", " ")
                 try:
-                    yield shlex.split(line.replace("(", " ").replace(")", " "), comments=True)
+                    yield [part for word in shlex.split(line, comments=True) for part in _without_array(word)]
                 except ValueError:
                     yield line.replace('"', " ").replace("'", " ").split()
             return
+
+
+def _without_array(word: str) -> list[str]:
+    """Return a word without the brackets of an array or a subshell; those of a value such as ([0]*3) stay."""
+    whole = word.count("(") == word.count(")") and not ARRAY.match(word)
+    return [word] if whole else re.sub(r"[()]", " ", word).split()
 
 
 def _begins(word: str) -> bool:

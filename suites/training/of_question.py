@@ -131,7 +131,7 @@ IMBALANCE = 1.2
 
 
 def attention_of(question: Question, architecture: str) -> AttentionName:
-    """Return whose kernel attention has; Megatron-LM's is Transformer Engine's own unless a file names one."""
+    """Return whose kernel attention has; Megatron-LM's is its fused one unless a file names another."""
     if question.attention == "explicit":
         return "unfused"
     if question.program_of() != "megatron" or question.attention == "flash_attention":
@@ -164,6 +164,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         attention=attention_of(question, architecture),
         deterministic=question.deterministic,
         expandable_segments=question.expandable_segments,
+        deferred_head_gradients=question.deferred_head_gradients,
         micro_batch_group=question.micro_batch_group or 0,
         offload=offload_of(question),
         recompute_modules=question.recompute_modules or DEFAULT_MODULES,
@@ -317,5 +318,7 @@ def seconds_left_out(question: Question) -> Iterator[str]:
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if question.deterministic:
+        yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":
         yield f"dispatcher {question.dispatcher}, of which seconds are not modelled"

@@ -120,6 +120,9 @@ class Training:
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
+    # --defer-embedding-wgrad-compute; 0: all, None: none.
+    deferred_head_gradients: int | None = None
     loss_chunks: int = 1  # of transformers' code: output layer and loss in parts, which are recomputed
     optimizer_impl: Literal["fused", "foreach", "for_loop"] = "foreach"  # torch's, of transformers' code
     # "": the program's own model code; else the model_type of transformers' code that it trains.
