@@ -153,6 +153,32 @@ def sizes_alone(sizes: DecoderSizes) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value or name in kept}
 
 
+def sizes_stated(config: Mapping[str, Any]) -> DecoderSizes:
+    """Return the sizes of a config without a type: the inverse of `sizes_alone`."""
+    names = {
+        "experts_per_token": "num_experts_per_tok",
+        "shared_intermediate_size": "shared_expert_intermediate_size",
+        "bias": "mlp_bias",
+        "qk_norm": "qk_norm_size",
+        "tied": "tie_word_embeddings",
+        "positions": "max_position_embeddings",
+        "latent": "kv_lora_rank",
+        "next_layers": "num_nextn_predict_layers",
+        "dropout": "hidden_dropout",
+        "gated": "gated_mlp",
+    }
+    found = {name: config.get(names.get(name, name)) or None for name in DecoderSizes._fields}
+    flags = {name: bool(found[name]) for name in ("bias", "qkv_bias", "qk_norm", "tied", "latent", "gated")}
+    sizes = DecoderSizes(**{name: size for name, size in found.items() if size is not None} | flags)
+    kinds = tuple(map(bool, config.get("moe_layers") or ()))
+    return sizes._replace(
+        rms_norm=not config.get("layer_norm"),
+        learned_positions=bool(config.get("learned_positions")),
+        moe_layers=() if all(kinds) else kinds,
+        head_dim=None if sizes.latent else sizes.head_dim,
+    )
+
+
 def has_architecture(sizes: DecoderSizes) -> bool:
     """Return whether `config_of` gives an architecture with exactly these layers."""
     modern, experts, layers = sizes.rms_norm and sizes.gated, sizes.num_experts, sizes.moe_layers
@@ -212,6 +238,8 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
 def sizes_of(config: Mapping[str, Any]) -> DecoderSizes:
     """Return the sizes of a config: the inverse of `config_of`; raises ValueError for other architectures."""
     kind = config.get("model_type")
+    if kind is None and "gated_mlp" in config:
+        return sizes_stated(config)
     if kind not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise ValueError(f"model_type is {kind}, whose sizes are not written; they are of {known}")

@@ -150,7 +150,7 @@ def layers_of_layout(layout: str) -> tuple[int, ...]:
     t is a layer, E the embedding, m one of multi-token prediction, L the loss, | ends a stage
     (core/transformer/pipeline_parallel_layer_layout.py). Raises ValueError for anything else.
     """
-    text, before = layout.strip("\"' ").replace(" ", "").replace(",", ""), ""
+    text, before = re.sub(r"""[\s,"'\\]""", "", layout), ""
     while before != text and len(text) < LONGEST_LAYOUT:
         before, text = (
             text,
@@ -294,14 +294,16 @@ def _imbalance(parts: Parts) -> float | None:
 def parts_of(question: Question) -> Fields:
     """Return Megatron-LM's parts of a question; raises ValueError where they cannot express it."""
     config, stages = question.config or {}, question.layers_of_stages
+    listed = bool(stages) and (question.virtual_stages > 1 or len(set(stages[1:-1])) > 1 or not all(stages))
     routed = any(config.get(name) for name in EXPERTS) or question.ep > 1
     full = question.recompute == "full"
     return {
         **model_parts(question.config),
         "etp": question.etp if question.etp != question.tp else None,
-        "_first": stages[0] if stages else None,
-        "_last": stages[-1] if len(stages) > 1 else None,
-        "_virtual": question.virtual_stages if question.virtual_stages > 1 else None,
+        "_first": stages[0] if stages and not listed else None,
+        "_last": stages[-1] if len(stages) > 1 and not listed else None,
+        "_layout": f"E{'|'.join('t' * layers for layers in stages)}L" if listed else None,
+        "_virtual": question.virtual_stages if question.virtual_stages > 1 and not listed else None,
         "global_batch_size": _global_batch(question),
         "_granularity": None if question.recompute == "none" else question.recompute,
         "_method": "uniform" if full else None,

@@ -16,6 +16,7 @@ from harness.frameworks.architectures import (
 )
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Parts
+from harness.question import Direction
 
 VOCABULARIES = {
     "GPT2BPETokenizer": 50257,
@@ -94,7 +95,8 @@ def _vocabulary(parts: Parts) -> int:
             f"{states_B / 1e9:.2g} GB of states over all tensor-parallel ranks; give vocab_size="
         )
         much = tables * ASSUMED_VOCABULARY * hidden > LITTLE * 12 * hidden**2 * layers
-        parts.leave_out("vocab_size", None, why, *(("either", "either") if much else ("none", "none")))
+        direction: Direction = "raises" if tokenizer == "Llama2Tokenizer" else "either"
+        parts.leave_out("vocab_size", None, why, *((direction, direction) if much else ("none", "none")))
     multiple = int(parts["_divisible"]) * int(parts["tp"])
     return -(-int(size) // multiple) * multiple
 
@@ -174,17 +176,19 @@ def model_parts(config: Mapping[str, Any] | None) -> Fields:
     modern, dense = sizes.rms_norm, sizes.dense_layers
     if not sizes.latent:
         parts |= dict.fromkeys(f"_{name}" for name in LATENT)
-    if not modern or sizes.latent:
+    if sizes.latent or (not modern and sizes.num_key_value_heads == sizes.num_attention_heads):
         parts["_num_key_value_heads"] = None
     if not sizes.num_experts:
         parts["_experts_per_token"] = None
-    frequency = f"([0]*{dense}+[1]*{sizes.num_hidden_layers - dense})"
+    frequency = f"([0]*{dense}+[1]*{sizes.num_hidden_layers - dense})" if dense else None
+    if sizes.moe_layers:
+        frequency = str([int(one) for one in sizes.moe_layers]).replace(" ", "")
     return parts | {
         "_padded_vocab": sizes.vocab_size,
         "_gqa": True if parts["_num_key_value_heads"] else None,
         "_norm": "RMSNorm" if modern else None,
-        "_bias": False if modern else None,
+        "_bias": None if sizes.bias else False,
         "_tied": None if sizes.tied else False,
         "_position_type": None if sizes.learned_positions else "rope",
-        "_moe_freq": frequency if dense else None,
+        "_moe_freq": frequency,
     }

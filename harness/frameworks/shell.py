@@ -16,7 +16,8 @@ LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|[^\s#;]*)""",
+    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|"""
+    r"""(?:\$\{[^}\n]*\}|[^\s#;])*)""",
     re.MULTILINE,
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output."""
@@ -51,6 +52,8 @@ REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 
 UNSET = re.compile(r"\$\{?\w+\}?\Z")
 """A variable that the script does not set, as a word of its own."""
+
+QUOTES = "\"'"
 
 SUM = re.compile(r"[\d\s+*/%()-]+")
 """What of them is calculated here."""
@@ -90,7 +93,7 @@ def command_line(text: str) -> dict[str, Any]:
         if POSITIONAL.match(value) and name in variables:
             continue
         own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-([^}]*))?\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
+        value = own.sub(lambda found: variables.get(name, (found.group(1) or "").strip(QUOTES)), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     for words in _commands(_filled(text, variables)):
@@ -121,7 +124,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
 def _filled(text: str, variables: dict[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
-        return variables.get(name, found.group(2) or found.group())
+        return variables.get(name, (found.group(2) or found.group()).strip(QUOTES))
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
