@@ -264,13 +264,13 @@ def _experts(parts: Parts) -> Fields:
     dispatcher = DISPATCHERS.get(named, "alltoall")
     if named not in DISPATCHERS:
         parts.leave_out("moe_token_dispatcher_type", named, "another program's dispatcher, taken as alltoall")
-    if parts.get("_pad_capacity") and not parts.get("_capacity"):
-        raise ValueError("moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor")
     if dispatcher == "deepep" and backend != "deepep":
         parts.leave_out("moe_flex_dispatcher_backend", backend, "taken as deepep")
     if not parts.get("_num_experts"):
         return {}
     capacity = parts.get("_capacity")
+    if parts.get("_pad_capacity") and not capacity:
+        raise ValueError("moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor")
     return {
         "dispatcher": dispatcher,
         "grouped_experts": bool(parts.get("_grouped")),
