@@ -267,7 +267,7 @@ def _experts(parts: Parts) -> Fields:
     if dispatcher == "deepep" and backend != "deepep":
         parts.leave_out("moe_flex_dispatcher_backend", backend, "taken as deepep")
     if not parts.get("_num_experts"):
-        return {}
+        return {"dispatcher": dispatcher} if parts.get("_dispatcher") else {}
     capacity = parts.get("_capacity")
     if parts.get("_pad_capacity") and not capacity:
         raise ValueError("moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor")
@@ -318,11 +318,22 @@ def parts_of(question: Question) -> Fields:
         "_deferred": question.deferred_head_gradients is not None or None,
         "_deferral": question.deferred_head_gradients or None,
         "_capacity": question.capacity_factor,
+        **_balance_parts(question),
         "_narrow_grads": question.gradients == "bf16" or None,
         "_aware": question.master_remainders or None,
         **_sharing_parts(question),
         **PRECISIONS[question.precision],
     }
+
+
+def _balance_parts(question: Question) -> Fields:
+    """Return how tokens are spread over experts: the inverse of `_imbalance`."""
+    imbalance = question.imbalance
+    if imbalance is None:
+        return {}
+    if imbalance == question.capacity_factor:
+        return {"_pad_capacity": True}
+    return {"_forced": True} if imbalance == 1 else {"_balancing": "sinkhorn"}
 
 
 def _sharing_parts(question: Question) -> Fields:

@@ -96,10 +96,10 @@ def passes_of_stage(layouts: Layouts, rank: Ints, virtual_stage: int, group: int
     in turn.
     """
     waiting = passes_in_flight(layouts, rank, group)
-    each = group or layouts.pp
+    each: int | Ints = group or layouts.pp
     turn = each * layouts.virtual_stages
     whole, rest = waiting // turn, waiting % turn
-    return whole * each + np.clip(rest - virtual_stage * each, 0, each)
+    return np.asarray(whole * each + np.clip(rest - virtual_stage * each, 0, each))
 
 
 VOCABULARY_MULTIPLE = 128

@@ -119,7 +119,7 @@ def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
 
 def test_which_layers_have_experts_is_read():
     sizes = {"_num_hidden_layers": 48, "_hidden_size": 64, "_num_attention_heads": 4, "_padded_vocab": 128}
-    sizes |= {"_gated": True, "_norm": "RMSNorm", "_num_experts": 8, "_bias": False}
+    sizes |= {"_gated": True, "_norm": "RMSNorm", "_num_experts": 8, "_bias": False, "_rope": True}
     for frequency, dense, with_experts in (
         ("[1]*48", 0, 48),
         ("([0]*3+[1]*45)", 3, 45),
