@@ -96,6 +96,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layers_per_stage: WholeNumber | None = None  # from which virtual_stages follows with the model's layers
     layers_of_stages: tuple[int, ...] = ()  # of every stage, where they are given one by one
     schedule: str = "1f1b"
+    micro_batch_group: WholeNumber | None = None  # of interleaved stages, in Megatron-LM; None: pp
     zero: Annotated[int, Meta(ge=0, le=3)] = 0
     shard_size: WholeNumber | None = None  # None: all dp × cp ranks
     replicas: WholeNumber = 1  # groups of ranks that each shard a full copy (hybrid sharding)
@@ -110,15 +111,23 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     optimizer: Optimizer = "adamw"
     optimizer_impl: Literal["fused", "foreach", "for_loop"] = "fused"  # torch's
     optimizer_in_backward: bool = False  # each parameter is updated as soon as its gradient exists
-    attention: Literal["flash", "explicit"] = "flash"
+    # flash: no scores are kept; flash_attention: by FlashAttention itself, where Megatron-LM's file names it
+    attention: Literal["flash", "flash_attention", "explicit"] = "flash"
+    deterministic: bool = False  # of Megatron-LM, --deterministic-mode
     recompute: Recompute = "none"
     recompute_every: WholeNumber = 1  # of "full": every n-th layer alone
     recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
     dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM
     grouped_experts: bool = True
+    deferred_head_gradients: int | None = (
+        None  # micro-batches of which the output layer's gradient waits; 0: all
+    )
+    capacity_factor: Above | None = None  # of each expert; tokens beyond it are dropped
+    imbalance: Above | None = None  # of the rank with the busiest experts, over the mean; None: not known
     offload: tuple[str, ...] = ()  # parameters, optimizer, activations; "optimizer:nvme" names a place
     adapters: Adapters | None = None
     compile: bool = False
+    expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # no logits of the full vocabulary are kept (Liger, cut cross-entropy)
     loss_chunks: WholeNumber = 1  # the output layer and the loss, in parts
     # the program

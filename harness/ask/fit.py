@@ -34,6 +34,7 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
                       which replace what it says: torchtitan, axolotl,
                       LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
                       Megatron-LM, NeMo, LLM Foundry, torchtune, nanotron
+  vocab_size=N        entries of the vocabulary, in place of the model's
   write=FORMAT        also print the answer as that framework's file
   oom=FILE            explain an out-of-memory message instead; with config= or
                       model= its tensor is named

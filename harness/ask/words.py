@@ -69,7 +69,10 @@ class Mode:
     unused: tuple[str, ...] = ()  # of the words of a question
 
 
-OF_MODEL = ("model", "config", "device", "devices", "gpus", "gpus_per_node", "seq_len", "micro_batch_size")
+OF_MODEL = (
+    *("model", "config", "vocab_size", "device", "devices", "gpus", "gpus_per_node"),
+    *("seq_len", "micro_batch_size"),
+)
 OF_RUN = ("global_batch_size", "tokens_per_batch", "layout", "program", "link")
 OF_RECIPE = (
     *("techniques", "optimizer", "precision", "recompute", "recompute_modules", "dispatcher", "offload"),
@@ -168,7 +171,16 @@ def of_file(words: CommandWords) -> Question:
         raise ValueError(
             f"model: missing; {question.format}: {why}; give model=PATH, a Hugging Face config.json"
         )
-    return question
+    return with_vocabulary(question, words)
+
+
+def with_vocabulary(question: Question, words: CommandWords) -> Question:
+    """Return the question with the entries of the vocabulary that the command gives."""
+    if "vocab_size" not in words:
+        return question
+    config = {**(question.config or {}), "vocab_size": words.whole("vocab_size", 1)}
+    keys = tuple(key for key in question.keys if (key.key, key.status) != ("vocab_size", "not modelled"))
+    return question.with_fields(FieldOrigin("command", "vocab_size"), config=config, keys=keys)
 
 
 def of_model(words: CommandWords) -> Question:
@@ -177,7 +189,7 @@ def of_model(words: CommandWords) -> Question:
         raise ConfigError(
             "model: missing; give model=PATH, a Hugging Face config.json or its folder, or config=FILE"
         )
-    return with_model(_assumed(Question(), devices=1), words.values["model"])
+    return with_vocabulary(with_model(_assumed(Question(), devices=1), words.values["model"]), words)
 
 
 def with_model(question: Question, name: str) -> Question:

@@ -28,7 +28,11 @@ class DecoderSizes(NamedTuple):
     experts_per_token: int = 2
     moe_intermediate_size: int | None = None
     shared_intermediate_size: int | None = None
+    shared_gate: bool = False  # the shared expert's result is weighted
     dense_layers: int = 0  # of a mixture of experts, from the first
+    moe_layers: tuple[bool, ...] = ()  # which layers have experts, where dense ones do not come first alone
+    next_layers: int = 0  # of multi-token prediction
+    dropout: float = 0.0
     latent: bool = False  # multi-head latent attention, whose sizes follow
     q_lora_rank: int | None = None
     kv_lora_rank: int = 0
@@ -43,6 +47,9 @@ USUAL = (
 )
 GPT2 = ("n_layer", "n_embd", "n_head", "n_inner", "n_positions")
 """How configs call layers, hidden size, heads, the MLP's width and positions."""
+
+USUAL_DROPOUT = 0.1
+"""Of GPT-2's config class, and of Megatron-LM's arguments."""
 
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
@@ -83,6 +90,8 @@ def config_of(sizes: DecoderSizes) -> dict[str, Any]:
         common["max_position_embeddings"] = sizes.positions
     if sizes.head_dim:
         common["head_dim"] = sizes.head_dim
+    if sizes.dropout:
+        common["hidden_dropout"] = sizes.dropout
     if sizes.rms_norm and sizes.gated:
         return common | _modern(sizes, width)
     if sizes.gated and not sizes.num_experts:
@@ -95,8 +104,100 @@ def config_of(sizes: DecoderSizes) -> dict[str, Any]:
         sized = (sizes.num_hidden_layers, sizes.hidden_size, sizes.num_attention_heads, width)
         named = dict(zip(GPT2, (*sized, sizes.positions or 1024), strict=True))
         same = {"vocab_size": sizes.vocab_size, "tie_word_embeddings": sizes.tied}
-        return {"model_type": "gpt2", **named, **same}
+        rate = {} if sizes.dropout == USUAL_DROPOUT else {"resid_pdrop": sizes.dropout}
+        return {"model_type": "gpt2", **named, **same, **rate}
     return {"model_type": "gpt_neox", **common}
+
+
+def sizes_alone(sizes: DecoderSizes) -> dict[str, Any]:
+    """Return sizes as a config without a type, which suites/training/layouts takes: of layers that no
+    architecture of transformers has."""
+    width, heads = sizes.intermediate_size or 4 * sizes.hidden_size, sizes.num_attention_heads
+    head_dim, latent = sizes.head_dim or sizes.hidden_size // heads, sizes.latent
+    if latent:
+        head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
+    own = sizes.moe_intermediate_size or width
+    given: dict[str, Any] = {
+        "num_hidden_layers": sizes.num_hidden_layers,
+        "hidden_size": sizes.hidden_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": sizes.num_key_value_heads or heads,
+        "head_dim": head_dim,
+        "intermediate_size": width,
+        "vocab_size": sizes.vocab_size,
+        "tie_word_embeddings": sizes.tied,
+        "max_position_embeddings": sizes.positions,
+        "gated_mlp": sizes.gated,
+        "layer_norm": not sizes.rms_norm,
+        "attention_bias": sizes.bias and not latent,
+        "qkv_bias": (sizes.bias or sizes.qkv_bias) and not latent,
+        "mlp_bias": sizes.bias,
+        "learned_positions": (sizes.positions or 0) if sizes.learned_positions else 0,
+        "qk_norm_size": 2 * head_dim * (1 if sizes.rms_norm else 2) if sizes.qk_norm and not latent else 0,
+        "hidden_dropout": sizes.dropout,
+        "num_nextn_predict_layers": sizes.next_layers,
+        **({name: getattr(sizes, name) for name in LATENT} if latent else {}),
+    }
+    if sizes.num_experts:
+        moe = sizes.moe_layers or [layer >= sizes.dense_layers for layer in range(sizes.num_hidden_layers)]
+        given |= {
+            "num_experts": sizes.num_experts,
+            "num_experts_per_tok": sizes.experts_per_token,
+            "moe_intermediate_size": own,
+            "shared_expert_intermediate_size": sizes.shared_intermediate_size,
+            "shared_gate": sizes.shared_gate,
+            "expert_bias": sizes.bias,
+            "moe_layers": list(moe),
+        }
+    kept = ("gated_mlp", "layer_norm")
+    return {name: value for name, value in given.items() if value or name in kept}
+
+
+def sizes_stated(config: Mapping[str, Any]) -> DecoderSizes:
+    """Return the sizes of a config without a type: the inverse of `sizes_alone`."""
+    names = {
+        "experts_per_token": "num_experts_per_tok",
+        "shared_intermediate_size": "shared_expert_intermediate_size",
+        "bias": "mlp_bias",
+        "qk_norm": "qk_norm_size",
+        "tied": "tie_word_embeddings",
+        "positions": "max_position_embeddings",
+        "latent": "kv_lora_rank",
+        "next_layers": "num_nextn_predict_layers",
+        "dropout": "hidden_dropout",
+        "gated": "gated_mlp",
+    }
+    found = {name: config.get(names.get(name, name)) or None for name in DecoderSizes._fields}
+    flags = {name: bool(found[name]) for name in ("bias", "qkv_bias", "qk_norm", "tied", "latent", "gated")}
+    sizes = DecoderSizes(**{name: size for name, size in found.items() if size is not None} | flags)
+    kinds = tuple(map(bool, config.get("moe_layers") or ()))
+    return sizes._replace(
+        rms_norm=not config.get("layer_norm"),
+        learned_positions=bool(config.get("learned_positions")),
+        moe_layers=() if all(kinds) else kinds,
+        head_dim=None if sizes.latent else sizes.head_dim,
+    )
+
+
+def has_architecture(sizes: DecoderSizes) -> bool:
+    """Return whether `config_of` gives an architecture with exactly these layers."""
+    modern, experts, layers = sizes.rms_norm and sizes.gated, sizes.num_experts, sizes.moe_layers
+    heads, groups = sizes.num_attention_heads, sizes.num_key_value_heads
+    irregular = layers or sizes.shared_gate or (sizes.next_layers and not sizes.latent)
+    if irregular or (modern and sizes.learned_positions):
+        return False
+    if modern and (sizes.latent or experts):
+        own = sizes.moe_intermediate_size or sizes.intermediate_size or 4 * sizes.hidden_size
+        whole, listed = not (sizes.shared_intermediate_size or 0) % own, sizes.shared_intermediate_size
+        biased = sizes.bias or (sizes.qkv_bias and (sizes.latent or not (listed or sizes.dense_layers)))
+        return whole and not biased
+    if modern:
+        return not sizes.bias and not (sizes.qkv_bias and sizes.qk_norm)
+    plain = not (sizes.rms_norm or experts or sizes.latent or sizes.qk_norm)
+    if sizes.gated:
+        return plain and not (sizes.bias or sizes.qkv_bias or sizes.learned_positions)
+    square = groups in (None, heads) and sizes.head_dim in (None, sizes.hidden_size // heads)
+    return plain and square and sizes.bias
 
 
 def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
@@ -115,6 +216,8 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
         "n_shared_experts": shared // own,
         "first_k_dense_replace": sizes.dense_layers,
     }
+    if sizes.next_layers:
+        experts["num_nextn_predict_layers"] = sizes.next_layers
     if sizes.latent:
         if not sizes.num_experts:
             experts = {"first_k_dense_replace": sizes.num_hidden_layers}
@@ -135,6 +238,8 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
 def sizes_of(config: Mapping[str, Any]) -> DecoderSizes:
     """Return the sizes of a config: the inverse of `config_of`; raises ValueError for other architectures."""
     kind = config.get("model_type")
+    if kind is None and "gated_mlp" in config:
+        return sizes_stated(config)
     if kind not in WRITTEN:
         known = ", ".join(WRITTEN)
         raise ValueError(f"model_type is {kind}, whose sizes are not written; they are of {known}")
@@ -164,5 +269,7 @@ def sizes_of(config: Mapping[str, Any]) -> DecoderSizes:
         shared_intermediate_size=(config.get("n_shared_experts") or 0) * (own or 0) or None,
         dense_layers=config.get("first_k_dense_replace") or 0 if experts else 0,
         latent=kind == "deepseek_v3",
+        next_layers=(config.get("num_nextn_predict_layers") or 0) if kind == "deepseek_v3" else 0,
+        dropout=config.get("resid_pdrop", USUAL_DROPOUT) if learned else config.get("hidden_dropout") or 0.0,
         **{name: config[name] for name in LATENT if name in config},
     )

@@ -92,7 +92,7 @@ def parts_of(question: Question) -> Fields:
     parts: Fields = {
         "_kind": "mpt_causal_lm" if mpt else "hf_causal_lm",
         **({part: config.get(name) for name, part in SIZES.items()} if mpt else {}),
-        "_attention": "flash" if question.attention == "flash" else "torch",
+        "_attention": "torch" if question.attention == "explicit" else "flash",
         "_micro": question.micro_batch_size,
         "_optimizer": {"adamw": "decoupled_adamw"}.get(question.optimizer, question.optimizer),
     }

@@ -10,12 +10,15 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.table import Fields, Flat, Parts, framework_named
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, matches, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
 SECTIONS = re.compile(r"^(?:MODEL_ARGS\.)?(?:language_model\.)?(?:model_parallel\.)?")
 """Of its tests' model_config.yaml and of --yaml-cfg."""
+
+ALLOCATOR = "ENV_VARS.PYTORCH_CUDA_ALLOC_CONF"
+"""Of its tests' model_config.yaml."""
 
 PRECISIONS: dict[str, Fields] = {
     "bf16": {"_bf16": True},
@@ -34,7 +37,14 @@ def recognised(flat: Flat) -> int:
 
 def prepared(flat: Flat) -> Flat:
     """Return the values by the names that argparse gives them."""
-    return {SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()}
+    expandable = "expandable_segments:True" in str(flat.get(ALLOCATOR))
+    more = {"launcher.expandable_segments": True} if expandable else {}
+    values = {
+        SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()
+    } | more
+    if "num_query_groups" in values:  # which Megatron-LM does not look at without the switch
+        values.setdefault("group_query_attention", False)
+    return values
 
 
 def spelled(flat: Flat) -> Flat:
@@ -44,26 +54,45 @@ def spelled(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    precision, stages = _precision(parts), _virtual_stages(parts)
+    _refuse_other(parts.flat)
+    precision, (layers, stages) = _precision(parts), _stages(parts)
     on_host = {"optimizer": parts.get("_offload_states"), "activations": parts.get("_offload_activations")}
-    local = parts["_impl"] == "local" and parts["_backend"] == "auto" and not parts.get("_flash")
     fields: Fields = {
         **_sharing(parts),
         "precision": precision,
         "virtual_stages": stages,
         "schedule": "interleaved1f1b" if stages > 1 else "1f1b",
-        "layers_of_stages": _layers_of_stages(parts, stages),
+        "layers_of_stages": layers,
         "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
+        "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
         "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
         **_recompute(parts),
         **_experts(parts),
-        "attention": "explicit" if local or parts["_backend"] in ("unfused", "local") else "flash",
+        "attention": _attention(parts),
         "config": model_config(parts),
         "devices": devices_of(parts),
         "offload": tuple(name for name, on in on_host.items() if on),
         **_states(parts, precision),
     }
     return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
+
+
+GENERATES = ("num_tokens_to_generate", "prompts", "prompt_file", "max_tokens_to_oom")
+TRAINS = ("train_iters", "train_samples", "global_batch_size", "lr")
+"""Keys of a file that generates text, and of one that trains."""
+
+
+def _refuse_other(flat: Flat) -> None:
+    """Raise ValueError, with what it is, for a file that trains no language model of attention and MLPs."""
+    kinds = yaml_tree("megatron")["kinds"]
+    given = {key: value for key, value in flat.items() if not is_off(value)}
+    for kind, patterns in kinds.items():
+        for key, value in given.items():
+            if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
+                raise ValueError(f"{key.replace('_', '-')} {str(value)[:40]}: it is {kind}")
+    generates = next((key for key in GENERATES if flat.get(key)), None)
+    if generates and not any(flat.get(key) for key in TRAINS):
+        raise ValueError(f"{generates.replace('_', '-')}: it generates text and trains nothing")
 
 
 def _sharing(parts: Parts) -> Fields:
@@ -80,6 +109,62 @@ def _sharing(parts: Parts) -> Fields:
     return fields
 
 
+def _attention(parts: Parts) -> str:
+    """Return attention's kernel: "auto" of Transformer Engine is its own fused one."""
+    backend = parts["_backend"]
+    local = parts["_impl"] == "local" and backend == "auto" and not parts.get("_flash")
+    if local or backend in ("unfused", "local"):
+        rates = (parts.get("_dropout") or 0, parts.get("_attention_dropout") or 0)
+        if bool(rates[0]) != bool(rates[1]):
+            why = (
+                "dropout of the scores alone, or of the rest; taken as both or none, as hidden_dropout has it"
+            )
+            parts.leave_out("attention_dropout", rates[1], why)
+        return "explicit"
+    own = parts["_impl"] == "local" and parts.get("_flash")  # Transformer Engine does not look at it
+    return "flash_attention" if backend == "flash" or own else "flash"
+
+
+def _stages(parts: Parts) -> tuple[tuple[int, ...], int]:
+    """Return every stage's layers, () where all are alike, and the stages per pipeline rank."""
+    layout = parts.get("_layout")
+    if layout:
+        layers = layers_of_layout(str(layout))
+        if len(layers) % parts["pp"]:
+            raise ValueError(
+                f"pipeline_model_parallel_layout has {len(layers)} stages, no multiple of "
+                f"pipeline_model_parallel_size {parts['pp']}"
+            )
+        return layers if parts["pp"] > 1 else (), len(layers) // parts["pp"]
+    stages = _virtual_stages(parts)
+    return _layers_of_stages(parts, stages), stages
+
+
+REPEATED = re.compile(r"\(([^()]+)\)\*(\d+)|([^|(),*])\*(\d+)")
+"""Stages or layers of a layout of pipelines that are repeated."""
+
+
+def layers_of_layout(layout: str) -> tuple[int, ...]:
+    """Return the layers of every stage of a --pipeline-model-parallel-layout, as Et*2|(tt|)*5t|tmL.
+
+    t is a layer, E the embedding, m one of multi-token prediction, L the loss, | ends a stage
+    (core/transformer/pipeline_parallel_layer_layout.py). Raises ValueError for anything else.
+    """
+    text, before = re.sub(r"""[\s,"'\\]""", "", layout), ""
+    while before != text and len(text) < LONGEST_LAYOUT:
+        before, text = (
+            text,
+            REPEATED.sub(lambda one: (one[1] or one[3]) * min(int(one[2] or one[4]), 999), text),
+        )
+    if not set(text) <= set("EtmL|"):
+        raise ValueError(f"pipeline_model_parallel_layout is {layout[:60]!r}; it has E, t, m, L, | and *n")
+    return tuple(stage.count("t") for stage in text.split("|"))
+
+
+LONGEST_LAYOUT = 100_000
+"""Letters of a layout."""
+
+
 def _virtual_stages(parts: Parts) -> int:
     pp, layers, per_stage = parts["pp"], parts.get("_num_hidden_layers"), parts.get("_layers_per_virtual")
     if pp == 1:
@@ -88,6 +173,7 @@ def _virtual_stages(parts: Parts) -> int:
         return int(parts.get("_virtual") or 1)
     if not layers:
         raise ValueError("num_layers_per_virtual_pipeline_stage is given, but num_layers is missing")
+    layers += bool(parts.get("_with_embedding")) + bool(parts.get("_with_loss"))
     if layers % (pp * per_stage):
         raise ValueError(
             f"num_layers {layers} is no multiple of pipeline_model_parallel_size {pp} × "
@@ -106,25 +192,27 @@ UNEVEN = {
 
 
 def _layers_of_stages(parts: Parts, virtual_stages: int) -> tuple[int, ...]:
-    """Return every stage's layers where the first or the last has another number; () where all are alike."""
+    """Return every stage's layers where the first or the last has another number; () where all are alike.
+
+    core/transformer/transformer_block.py, get_num_layers_to_build.
+    """
     given = {part: parts[part] for part in UNEVEN if parts.get(part)}
     pp, layers = parts["pp"], parts.get("_num_hidden_layers")
     if not given or pp == 1 or not layers:
         return ()
     embedding, loss = "_with_embedding" in given, "_with_loss" in given
     first, last = given.get("_first"), given.get("_last")
-    if embedding or loss:
-        each = (layers + embedding + loss) / pp
-        first, last = each - embedding, each - loss
-    else:
-        others = pp - bool(first) - bool(last)
-        each = (layers - (first or 0) - (last or 0)) / others if others else 0
-    sizes = [first or each, *[each] * (pp - 2), last or each]
-    whole = all(size == int(size) and size >= 1 for size in sizes) and sum(sizes) == layers
-    if virtual_stages > 1 or not whole:
-        for part, value in given.items():
-            parts.leave_out(UNEVEN[part], value, "layers per stage are listed by hand")
-        return ()
+    others = pp - bool(first) - bool(last)
+    each = (layers + embedding + loss - (first or 0) - (last or 0)) / (others or 1)
+    of_ranks = [first or each, *[each] * (pp - 2), last or each]
+    sizes = [size / virtual_stages for size in of_ranks] * virtual_stages
+    sizes[0] -= embedding
+    sizes[-1] -= loss
+    if any(size != int(size) or size < 0 for size in sizes) or sum(sizes) != layers:
+        keys = ", ".join(f"{UNEVEN[part]} {value}" for part, value in given.items())
+        raise ValueError(
+            f"num_layers {layers} on pipeline_model_parallel_size {pp} with {keys} gives no stages"
+        )
     return tuple(map(int, sizes))
 
 
@@ -166,42 +254,86 @@ def _recompute(parts: Parts) -> Fields:
     return {"recompute": "selective", "recompute_modules": named}
 
 
+DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}
+NAMES_OF_DISPATCHERS = {ours: theirs for theirs, ours in DISPATCHERS.items()}
+
+
 def _experts(parts: Parts) -> Fields:
     """Return how tokens reach their experts, by allgather where that is left out, and how these multiply."""
-    dispatcher, backend = parts.get("dispatcher", "allgather"), str(parts.get("_flex") or "deepep")
+    named, backend = str(parts.get("_dispatcher") or "allgather"), str(parts.get("_flex") or "deepep")
+    dispatcher = DISPATCHERS.get(named, "alltoall")
+    if named not in DISPATCHERS:
+        parts.leave_out("moe_token_dispatcher_type", named, "another program's dispatcher, taken as alltoall")
     if dispatcher == "deepep" and backend != "deepep":
         parts.leave_out("moe_flex_dispatcher_backend", backend, "taken as deepep")
     if not parts.get("_num_experts"):
-        return {}
-    return {"dispatcher": dispatcher, "grouped_experts": bool(parts.get("_grouped"))}
+        return {"dispatcher": dispatcher} if parts.get("_dispatcher") else {}
+    capacity = parts.get("_capacity")
+    if parts.get("_pad_capacity") and not capacity:
+        raise ValueError("moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor")
+    return {
+        "dispatcher": dispatcher,
+        "grouped_experts": bool(parts.get("_grouped")),
+        "capacity_factor": capacity if capacity and capacity > 0 else None,
+        "imbalance": _imbalance(parts),
+    }
+
+
+BALANCED = {"sinkhorn": 1.04, "quantile_balancing": 1.04}
+"""Tokens of the rank with the busiest experts over the mean, by --moe-router-load-balancing-type; fitted to
+published peaks of Megatron-LM's tests."""
+
+
+def _imbalance(parts: Parts) -> float | None:
+    """Return the tokens of the busiest rank over the mean where the file decides them."""
+    if parts.get("_pad_capacity"):
+        return float(parts["_capacity"])
+    return 1.0 if parts.get("_forced") else BALANCED.get(str(parts.get("_balancing")).strip("[]'\" "))
 
 
 def parts_of(question: Question) -> Fields:
     """Return Megatron-LM's parts of a question; raises ValueError where they cannot express it."""
     config, stages = question.config or {}, question.layers_of_stages
+    listed = bool(stages) and (question.virtual_stages > 1 or len(set(stages[1:-1])) > 1 or not all(stages))
     routed = any(config.get(name) for name in EXPERTS) or question.ep > 1
     full = question.recompute == "full"
     return {
         **model_parts(question.config),
         "etp": question.etp if question.etp != question.tp else None,
-        "_first": stages[0] if stages else None,
-        "_last": stages[-1] if len(stages) > 1 else None,
-        "_virtual": question.virtual_stages if question.virtual_stages > 1 else None,
+        "_first": stages[0] if stages and not listed else None,
+        "_last": stages[-1] if len(stages) > 1 and not listed else None,
+        "_layout": f"E{'|'.join('t' * layers for layers in stages)}L" if listed else None,
+        "_virtual": question.virtual_stages if question.virtual_stages > 1 and not listed else None,
         "global_batch_size": _global_batch(question),
         "_granularity": None if question.recompute == "none" else question.recompute,
         "_method": "uniform" if full else None,
         "_recompute_layers": 1 if full else None,
         "_modules": list(question.recompute_modules) or None,
         "dispatcher": question.dispatcher if routed else None,
+        "_dispatcher": NAMES_OF_DISPATCHERS[question.dispatcher] if routed else None,
         "_grouped": question.grouped_experts or None if routed else None,
-        "_backend": "unfused" if question.attention == "explicit" else "flash",
+        "_backend": {"explicit": "unfused", "flash_attention": "flash"}.get(question.attention),
         "_optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(question.optimizer, question.optimizer),
         "_offload_states": "optimizer" in question.offload or None,
+        "_deferred": question.deferred_head_gradients is not None or None,
+        "_deferral": question.deferred_head_gradients or None,
+        "_capacity": question.capacity_factor,
+        **_balance_parts(question),
         "_narrow_grads": question.gradients == "bf16" or None,
         "_aware": question.master_remainders or None,
         **_sharing_parts(question),
         **PRECISIONS[question.precision],
     }
+
+
+def _balance_parts(question: Question) -> Fields:
+    """Return how tokens are spread over experts: the inverse of `_imbalance`."""
+    imbalance = question.imbalance
+    if imbalance is None:
+        return {}
+    if imbalance == question.capacity_factor:
+        return {"_pad_capacity": True}
+    return {"_forced": True} if imbalance == 1 else {"_balancing": "sinkhorn"}
 
 
 def _sharing_parts(question: Question) -> Fields:

@@ -111,6 +111,7 @@ def settle(parts: Parts) -> Fields:
     sharded, name = parts.get("_distributed"), str(parts["_optimizer"])
     parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
     parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
+    parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     fields = megatron.settle(parts)
     return fields | uneven_stages(parts, fields["virtual_stages"]) | more | {"adapters": adapters(parts)}
 

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Mapping
 from typing import Any
 
-from harness.frameworks.architectures import LATENT, config_of, sizes_of, sizes_of_parts
+from harness.frameworks.architectures import (
+    LATENT,
+    config_of,
+    has_architecture,
+    sizes_alone,
+    sizes_of,
+    sizes_of_parts,
+)
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Parts
+from harness.question import Direction
 
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-"""Entries of tokenizers that are named without a size: GPT-2's (transformers) and Llama 2's (litgpt)."""
+VOCABULARIES = {
+    "GPT2BPETokenizer": 50257,
+    "Llama2Tokenizer": 32000,
+    "TikTokenizer": 131072,
+    "ByteLevelTokenizer": 512,
+}
+"""Entries of tokenizers that are named without a size: GPT-2's (transformers), Llama 2's (litgpt) and
+Megatron-LM's own (core/tokenizers/text/libraries/tiktoken_tokenizer.py, bytelevel_tokenizer.py)."""
+
+FILES = {"nemotron_2_256k": 256000, "llama-2": 32000, "llama2": 32000}
+"""Entries of tokenizers by a part of their file's path."""
+
+ASSUMED_VOCABULARY = 131072
+"""Of a tokenizer that nobody knows: as many as today's have, about."""
+
+LITTLE = 0.1
+"""Of the parameters of all layers, about 12 h² each: an unknown vocabulary below it turns no verdict."""
+
+STATE_B = 18
+"""Bytes per parameter of bf16 weights, fp32 gradients and Adam's states, where nothing is sharded."""
 
 
 def model_config(parts: Parts) -> dict[str, Any] | None:
@@ -23,66 +49,118 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
         return None
     if missing:
         raise ValueError(f"half of a model: {', '.join(missing)} missing next to the other sizes")
-    vocabulary = _vocabulary(parts)
-    if vocabulary is None:
-        why = "is missing, and the tokenizer's size is not known; give model="
-        parts.leave_out("vocab_size", parts.get("_tokenizer"), why)
-        return None
+    learned = str(parts.get("_position_type", "learned_absolute")).startswith("learned")
+    hidden, width = parts["_hidden_size"], parts.get("_intermediate_size")
+    if width is None and parts.get("_swiglu"):  # training/arguments.py, validate_args
+        width = int(hidden * 8 / 3 / 64) * 64
+    dense, irregular = _moe_layers(parts)
     sizes = sizes_of_parts(
         parts,
-        vocab_size=vocabulary,
+        gated=any(parts.get(name) for name in ("_gated", "_swiglu", "_geglu")),
+        intermediate_size=width or 4 * hidden,
+        head_dim=None if parts.get("_latent") else parts.get("_head_dim"),
+        num_key_value_heads=parts.get("_num_key_value_heads") if parts.get("_gqa", True) else None,
+        vocab_size=_vocabulary(parts),
         rms_norm=str(parts.get("_norm", "LayerNorm")).lower() == "rmsnorm",
-        learned_positions=str(parts.get("_position_type", "learned_absolute")).startswith("learned"),
-        dense_layers=_dense_layers(parts) if parts.get("_num_experts") else 0,
+        learned_positions=learned and not parts.get("_rope"),
+        dense_layers=dense,
+        moe_layers=irregular,
     )
-    try:
-        return config_of(sizes)
-    except ValueError as error:
-        parts.leave_out("normalization", parts.get("_norm"), str(error))
-        return None
+    return config_of(sizes) if has_architecture(sizes) else sizes_alone(sizes)
 
 
-def _vocabulary(parts: Parts) -> int | None:
-    """Return the padded entries of the vocabulary (Megatron pads to a multiple of divisible_by × tp)."""
+def _vocabulary(parts: Parts) -> int:
+    """Return the padded entries of the vocabulary (Megatron pads to a multiple of divisible_by × tp).
+
+    What the file does not decide is assumed, and named with its bytes.
+    """
     if parts.get("_padded_vocab"):
         return int(parts["_padded_vocab"])
-    size = parts.get("_vocab") or VOCABULARIES.get(str(parts.get("_tokenizer")))
-    if size is None and parts.get("_tokenizer_model"):
-        known = published_model(str(parts["_tokenizer_model"]))
-        size = int(known.config["vocab_size"]) if known else None
-    if size is None and parts.get("_merge_file") and not parts.get("_tokenizer"):
+    size, tokenizer = parts.get("_vocab"), str(parts.get("_tokenizer") or "")
+    file = str(parts.get("_tokenizer_model") or "")
+    known = _entries_of(file)
+    if size is None:
+        size = known if tokenizer not in ("GPT2BPETokenizer", "TikTokenizer") else None
+    if size is None and not (tokenizer == "Llama2Tokenizer" and file):
+        size = VOCABULARIES.get(tokenizer)
+    if size is None and parts.get("_merge_file") and not tokenizer:
         size = VOCABULARIES["GPT2BPETokenizer"]
     if size is None:
-        return None
+        size = VOCABULARIES.get(tokenizer, ASSUMED_VOCABULARY)
+        tables = 1 if parts.get("_tied", True) else 2
+        hidden, layers = parts["_hidden_size"], parts["_num_hidden_layers"]
+        states_B = STATE_B * tables * size * hidden
+        why = (
+            f"the entries of {file or 'the tokenizer'} are in no key: {size:,} are assumed, with "
+            f"{states_B / 1e9:.2g} GB of states over all tensor-parallel ranks; give vocab_size="
+        )
+        much = tables * ASSUMED_VOCABULARY * hidden > LITTLE * 12 * hidden**2 * layers
+        direction: Direction = "raises" if tokenizer == "Llama2Tokenizer" else "either"
+        parts.leave_out("vocab_size", None, why, *((direction, direction) if much else ("none", "none")))
     multiple = int(parts["_divisible"]) * int(parts["tp"])
     return -(-int(size) // multiple) * multiple
 
 
-REPEATED = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
-"""A part of a pattern such as ([0]*3+[1]*58), which Megatron-LM evaluates."""
+def _entries_of(file: str) -> int | None:
+    """Return the entries of a tokenizer by its model's name, which may be a part of its path."""
+    found = next((size for part, size in FILES.items() if part in file.lower()), None)
+    if found or not file:
+        return found
+    shapes = (published_model(name) for name in (file, *reversed(file.split("/"))) if name)
+    shape = next((one for one in shapes if one), None)
+    return int(shape.config["vocab_size"]) if shape else None
 
 
-def _dense_layers(parts: Parts) -> int:
-    """Return how many layers from the first have no experts.
+def _moe_layers(parts: Parts) -> tuple[int, tuple[bool, ...]]:
+    """Return how many layers from the first have no experts; and by layer, where that does not say all.
 
-    Where layers with and without experts alternate, which no architecture here does, all are taken to have
-    some.
+    Raises ValueError for a pattern of another length than the layers, as Megatron-LM does.
     """
-    given = parts.get("_moe_freq", 1)
-    text = str(given).replace(" ", "").strip("()\"'")
-    if text == "1":
-        return 0
-    layers: list[int] = []
-    for part in text.split("+"):
-        found = REPEATED.fullmatch(part)
-        kinds = found.group(1).split(",") * int(found.group(2) or 1) if found else ["1", "0"]
-        layers += map(int, kinds)
-    dense = layers.index(1) if 1 in layers else len(layers)
-    if all(layers[dense:]):
-        return dense
-    why = "layers with and without experts alternate; all are taken to have experts"
-    parts.leave_out("moe_layer_freq", given, why, "lowers", "lowers")
-    return 0
+    given, count = parts.get("_moe_freq", 1), parts["_num_hidden_layers"]
+    if not parts.get("_num_experts"):
+        return 0, ()
+    pattern = given if isinstance(given, list) else listed(str(given))
+    if isinstance(pattern, int):
+        if not pattern:
+            raise ValueError("moe_layer_freq is 0; it must be a number or a list of 0 and 1")
+        pattern = [int(layer % pattern == 0) for layer in range(count)]
+    if len(pattern) != count:
+        raise ValueError(f"moe_layer_freq {given} has {len(pattern)} layers, num_layers is {count}")
+    dense = pattern.index(1) if 1 in pattern else count
+    return (dense, ()) if all(pattern[dense:]) else (0, tuple(map(bool, pattern)))
+
+
+LONGEST = 10_000
+"""Layers of a pattern."""
+
+
+def listed(text: str) -> list[int] | int:
+    """Return the whole number, or the list of such, that a Python expression of lists gives.
+
+    Megatron-LM evaluates patterns such as ([0]*3+[1]*58). Raises ValueError for anything else.
+    """
+
+    def value(node: ast.expr) -> list[int] | int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return int(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -int(str(value(node.operand)))  # -1, of another program: every layer
+        if isinstance(node, ast.List | ast.Tuple):
+            return [one for one in map(value, node.elts) if isinstance(one, int)]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):
+            left, right = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+                return left + right
+            if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
+                return left * min(right, LONGEST)
+        raise ValueError(text)
+
+    try:
+        return value(ast.parse(text.strip().strip("\"'"), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError):
+        raise ValueError(
+            f"moe_layer_freq is {text[:60]!r}; it must be a number or a list of 0 and 1"
+        ) from None
 
 
 def model_parts(config: Mapping[str, Any] | None) -> Fields:
@@ -94,20 +172,23 @@ def model_parts(config: Mapping[str, Any] | None) -> Fields:
         return {}
     sizes = sizes_of(config)
     parts: Fields = {f"_{name}": size or None for name, size in sizes._asdict().items()}
+    parts |= {"_dropout": sizes.dropout, "_attention_dropout": sizes.dropout, "_swiglu": sizes.gated or None}
     modern, dense = sizes.rms_norm, sizes.dense_layers
     if not sizes.latent:
         parts |= dict.fromkeys(f"_{name}" for name in LATENT)
-    if not modern or sizes.latent:
+    if sizes.latent or (not modern and sizes.num_key_value_heads == sizes.num_attention_heads):
         parts["_num_key_value_heads"] = None
     if not sizes.num_experts:
         parts["_experts_per_token"] = None
-    frequency = f"([0]*{dense}+[1]*{sizes.num_hidden_layers - dense})"
+    frequency = f"([0]*{dense}+[1]*{sizes.num_hidden_layers - dense})" if dense else None
+    if sizes.moe_layers:
+        frequency = str([int(one) for one in sizes.moe_layers]).replace(" ", "")
     return parts | {
         "_padded_vocab": sizes.vocab_size,
         "_gqa": True if parts["_num_key_value_heads"] else None,
         "_norm": "RMSNorm" if modern else None,
-        "_bias": False if modern else None,
+        "_bias": None if sizes.bias else False,
         "_tied": None if sizes.tied else False,
         "_position_type": None if sizes.learned_positions else "rope",
-        "_moe_freq": frequency if dense else None,
+        "_moe_freq": frequency,
     }

@@ -305,7 +305,7 @@ def _had(question: Question) -> Mapping[str, bool]:
     """Return which remedies a question has already."""
     return {
         "fused_loss": question.fused_loss,
-        "flash": question.attention == "flash",
+        "flash": question.attention != "explicit",
         "fused_adam": question.optimizer_impl == "fused",
         "selective": question.recompute != "none",
         "full": question.recompute == "full" and question.recompute_every == 1,

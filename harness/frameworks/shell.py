@@ -16,7 +16,8 @@ LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|[^\s#;]*)""",
+    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|"""
+    r"""(?:\$\{[^}\n]*\}|[^\s#;])*)""",
     re.MULTILINE,
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output."""
@@ -46,11 +47,16 @@ ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()
 OUTPUT = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
 """A command whose output only a run of the script knows."""
 
+ARRAY = re.compile(r"(?:\w+\+?=)?\(\s*-|\w+\+?=\(|[()]+\Z")
+"""A word that begins an array or a subshell of options, or has nothing but its brackets."""
+
 REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 """What follows a command's own words."""
 
 UNSET = re.compile(r"\$\{?\w+\}?\Z")
 """A variable that the script does not set, as a word of its own."""
+
+QUOTES = "\"'"
 
 SUM = re.compile(r"[\d\s+*/%()-]+")
 """What of them is calculated here."""
@@ -79,6 +85,13 @@ TRL = re.compile(
 KEY = re.compile(r"[A-Za-z]\w*=")
 """A key without a section, after a file of which it replaces a value."""
 
+MEGATRONS = re.compile(r"(?:pretrain_|train_rl)\w*\.py\Z")
+"""Megatron-LM's scripts, which are named by what they train."""
+
+EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=[\"']?\S*expandable_segments:True")
+NESTED = re.compile(r"\.py\s.*--[A-Za-z]", re.DOTALL)
+"""A word that is a command of its own, as of `sh -c`."""
+
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
 
@@ -98,7 +111,7 @@ def command_line(text: str) -> dict[str, Any]:
         if POSITIONAL.match(value) and name in variables:
             continue
         own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-([^}]*))?\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
+        value = own.sub(lambda found: variables.get(name, (found.group(1) or "").strip(QUOTES)), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     commands = [words for words in _commands(_filled(text, variables)) if not SERVERS.search(" ".join(words))]
@@ -106,8 +119,14 @@ def command_line(text: str) -> dict[str, Any]:
     for words in of_trl[-1:] or commands:
         if of_trl:
             flat["trl.trainer"] = _of_trl(words)
+        words = [part for word in words for part in (word.split() if NESTED.search(word) else [word])]
         launcher = any(Path(word).name in LAUNCHERS for word in words)
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
+        name = Path(words[script]).name if script >= 0 else ""
+        if MEGATRONS.match(name) and EXPANDABLE.search(text):
+            flat["launcher.expandable_segments"] = True
+        if MEGATRONS.match(name) and name != "pretrain_gpt.py":
+            flat["launcher.script"] = name
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         if words[0] == "nemo":
@@ -131,7 +150,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
 def _filled(text: str, variables: dict[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
-        return variables.get(name, found.group(2) or found.group())
+        return variables.get(name, (found.group(2) or found.group()).strip(QUOTES))
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
@@ -184,7 +203,7 @@ def _commands(text: str) -> Iterator[list[str]]:
                 if part is text:
                     line = line.replace('"', " ").replace("'", " ")
                 try:
-                    yield shlex.split(line.replace("(", " ").replace(")", " "), comments=True)
+                    yield [part for word in shlex.split(line, comments=True) for part in _without_array(word)]
                 except ValueError:
                     yield line.replace('"', " ").replace("'", " ").split()
             return
@@ -204,6 +223,12 @@ def _of_trl(words: list[str]) -> str:
     at = next((at for at, word in enumerate(words) if word.endswith(".py") or word == "trl"), len(words))
     found = TRL.search(" ".join(words[at : at + (2 if words[at : at + 1] == ["trl"] else 1)]))
     return found[1] if found else ""
+
+
+def _without_array(word: str) -> list[str]:
+    """Return a word without the brackets of an array or a subshell; those of a value such as ([0]*3) stay."""
+    whole = word.count("(") == word.count(")") and not ARRAY.match(word)
+    return [word] if whole else re.sub(r"[()]", " ", word).split()
 
 
 def _begins(word: str) -> bool:

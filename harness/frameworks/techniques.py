@@ -99,7 +99,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (not wide, "bf16_states", {}),
         (wide and precision != "fp32", "mixed_precision", {}),
         (precision == "fp8", "float8", {}),
-        (question.attention == "flash", "attention", {}),
+        (question.attention != "explicit", "attention", {}),
         (recompute == "full", CHECKPOINTING, {"mode": "full", "every": question.recompute_every}),
         (recompute == "selective", CHECKPOINTING, {"mode": per_op}),
         (offloaded and recompute == "none", "activation_offload", {}),

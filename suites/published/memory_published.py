@@ -26,7 +26,7 @@ from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run.estimates import count, estimator
 from suites.training.layouts.account import LayoutPeak, peak_of_rank, worst_peak
 from suites.training.layouts.layout import DEFAULT_MODULES, RECOMPUTES, Layouts, Training
-from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
+from suites.training.layouts.room import CUBLAS_HANDLES, cublas_workspace_B
 from suites.training.layouts.search import refusal, refusal_of_training
 from suites.training.layouts.states import deepspeed_host_B
 from suites.training.step import TrainingStep
@@ -86,7 +86,8 @@ def with_workspaces(peak: LayoutPeak, workload: MemoryPublishedWorkload) -> Mega
     of = MegatronPeak(*(getattr(peak, name)[0].item() for name in MegatronPeak._fields))
     if workload.cublas_workspace_B is None:
         return of
-    more_B = CUBLAS_HANDLES * (workload.cublas_workspace_B - CUBLAS_WORKSPACE_B[workload.architecture])
+    usual_B = cublas_workspace_B(training_of(workload), workload.architecture)
+    more_B = CUBLAS_HANDLES * (workload.cublas_workspace_B - usual_B)
     return of._replace(workspaces=of.workspaces + more_B)
 
 

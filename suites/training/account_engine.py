@@ -116,10 +116,12 @@ def memory_of(subject: LayoutSubject, layout: Layouts) -> Memory:
         peak_of_rank(shape, layout, training, np.array([rank]), architecture)
         for rank in (0, int(layout.pp[0]) - 1)
     ]
+    bounded = (subject.question.capacity_factor or UNEVEN) < UNEVEN
+    decided = not shape.num_experts or subject.question.imbalance is not None or bounded
     even_B, uneven_B = (
-        float(worst_peak(shape, layout, replace(training, imbalance=each), architecture).total_B[0])
-        if shape.num_experts
-        else None
+        None
+        if decided
+        else float(worst_peak(shape, layout, replace(training, imbalance=each), architecture).total_B[0])
         for each in (EVEN, UNEVEN)
     )
     largest = largest_micro_batch(subject, layout)

@@ -40,7 +40,7 @@ NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Of matmuls besides bf16, by architecture: NVIDIA's and AMD's datasheets in conf/hardware."""
 
-OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum")
+OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum", "muon")
 """Optimizers whose states the account has."""
 
 COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
@@ -59,7 +59,7 @@ def subject_of(
     """
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
-    training, shape = training_of(question), shape_of(question.config or {})
+    training, shape = training_of(question, cluster.architecture), shape_of(question.config or {})
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
     if reason := refusal_of_training(shape, training):
@@ -121,12 +121,36 @@ def refuse_unknown(question: Question, architecture: str) -> None:
         )
 
 
-def training_of(question: Question) -> Training:
+FLASH_WHERE_DETERMINISTIC = ("ampere", "blackwell")
+"""Architectures on which Transformer Engine's fused attention is not deterministic, so that it takes
+FlashAttention where that is asked for (pytorch/attention/dot_product_attention/utils.py,
+get_attention_backend)."""
+
+IMBALANCE = 1.2
+"""Tokens of the rank with the busiest experts over the mean, where nothing bounds them."""
+
+
+def attention_of(question: Question, architecture: str) -> AttentionName:
+    """Return whose kernel attention has; Megatron-LM's is its fused one unless a file names another."""
+    if question.attention == "explicit":
+        return "unfused"
+    if question.program_of() != "megatron" or question.attention == "flash_attention":
+        return "flash"
+    return "flash" if question.deterministic and architecture in FLASH_WHERE_DETERMINISTIC else "fused"
+
+
+def imbalance_of(question: Question) -> float:
+    """Return the tokens of the rank with the busiest experts over the mean, which a capacity bounds."""
+    if question.imbalance is not None:
+        return question.imbalance
+    return min(question.capacity_factor or IMBALANCE, IMBALANCE)
+
+
+def training_of(question: Question, architecture: str = "") -> Training:
     """Return what all layouts of a question have in common; raises `Unavailable` without tokens."""
     if question.seq_len is None:
         raise Unavailable("seq_len: missing; give the tokens of a sequence")
     program = question.program_of()
-    fused: AttentionName = "fused" if program == "megatron" else "flash"
     precision: Any = "bf16" if question.precision == "fp16" else question.precision
     optimizer: Any = question.optimizer
     return Training(
@@ -137,13 +161,18 @@ def training_of(question: Question) -> Training:
         master_remainders=question.master_remainders,
         fp8_parameters=question.fp8_parameters,
         optimizer=optimizer,
-        attention="unfused" if question.attention == "explicit" else fused,
+        attention=attention_of(question, architecture),
+        deterministic=question.deterministic,
+        expandable_segments=question.expandable_segments,
+        deferred_head_gradients=question.deferred_head_gradients,
+        micro_batch_group=question.micro_batch_group or 0,
         offload=offload_of(question),
         recompute_modules=question.recompute_modules or DEFAULT_MODULES,
         dispatcher=question.dispatcher,
         layers_of_stages=question.layers_of_stages,
         grouped_experts=question.grouped_experts,
         fused_loss=question.fused_loss or question.loss_chunks > 1,
+        imbalance=imbalance_of(question),
     )
 
 
@@ -289,5 +318,7 @@ def seconds_left_out(question: Question) -> Iterator[str]:
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if question.deterministic:
+        yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":
         yield f"dispatcher {question.dispatcher}, of which seconds are not modelled"

@@ -130,6 +130,7 @@ def peak_of_rank(
     units = units_of(shape, layouts, layers, rank)
     waiting = waiting_B(shape, layouts, training, rank, kept)
     waiting = waiting + autocast_copies_B(layouts, training, units, parameters)
+    waiting = waiting + np.where(rank == layouts.pp - 1, deferred_B(shape, layouts, training, kept), 0.0)
     made = np.where(layers.all > 0, kept.recomputed, 0.0)
     buffer = np.where(layers.moe > 0, gathered_tokens_B(shape, layouts, training), 0.0)
     logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept, buffer), 0.0)
@@ -225,7 +226,7 @@ def waiting_B(
     total: Floats = np.zeros_like(kept.input)
     for virtual in range(int(layouts.virtual_stages.max())):
         own = layers_of(shape, layouts, training, rank, virtual)
-        passes = passes_of_stage(layouts, rank, virtual)
+        passes = passes_of_stage(layouts, rank, virtual, training.micro_batch_group)
         total = total + passes * (own.dense * kept.dense + own.moe * kept.moe)
         if virtual == 0:  # the dropout after the embedding
             total = total + np.where(rank == 0, passes * kept.masks, 0.0)
@@ -255,6 +256,23 @@ def logits_B(
     predicted = shape.num_nextn_predict_layers
     of_more = predicted * (of_logits * (1 - 2 / each) + JOINED_INPUTS * kept.input)  # bf16 ones are gone then
     return 2 * kept.input + gathered + of_logits + of_more
+
+
+def deferred_B(shape: TransformerShape, layouts: Layouts, training: Training, kept: KeptOfLayer) -> Floats:
+    """Return what waits of earlier micro-batches where the output layer's gradient is calculated at the end.
+
+    Its input and the bf16 gradient of its result (core/tensor_parallel/layers.py, grad_output_buffer and
+    embedding_activation_buffer); of so many micro-batches at most, and in a pipeline alone.
+    """
+    most = training.deferred_head_gradients
+    if most is None:
+        return np.zeros_like(kept.input)
+    earlier = layouts.micro_batches - 1
+    waiting = np.where(layouts.pp > 1, np.minimum(earlier, most) if most else earlier, 0)
+    vocabulary = padded_vocabulary(shape, layouts) / layouts.tp
+    return np.asarray(
+        waiting * (kept.input + 2 * tokens_of_rank(layouts, training) * vocabulary), dtype=float
+    )
 
 
 JOINED_INPUTS = 8

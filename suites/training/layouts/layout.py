@@ -25,7 +25,7 @@ RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", 
 DEFAULT_MODULES = ("core_attn",)
 """Those that it names by default."""
 
-OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0}
+OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0, "muon": 4.0}
 """Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice
 (suites/training/quantization.py)."""
 
@@ -107,8 +107,9 @@ class Training:
     gradients: Literal["fp32", "bf16"] = "fp32"  # of Megatron-LM, in which all micro-batches' are added up
     master_remainders: bool = False  # of its bf16 steps: the half of an fp32 weight that the bf16 one lacks
     fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
-    optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
+    optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum", "muon"] = "adamw"
     attention: AttentionName = "fused"
+    micro_batch_group: int = 0  # of interleaved stages in Megatron-LM; 0: pp
     offload: OffloadName = "none"  # what is on the host; of FSDP2, all of it
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES  # of selective recompute, with Megatron-LM
     # Of tokens to their experts, Megatron-LM's --moe-token-dispatcher-type; deepep: `flex` with its default
@@ -117,7 +118,11 @@ class Training:
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
+    expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
+    # --defer-embedding-wgrad-compute; 0: all, None: none.
+    deferred_head_gradients: int | None = None
     loss_chunks: int = 1  # of transformers' code: output layer and loss in parts, which are recomputed
     optimizer_impl: Literal["fused", "foreach", "for_loop"] = "foreach"  # torch's, of transformers' code
     # "": the program's own model code; else the model_type of transformers' code that it trains.

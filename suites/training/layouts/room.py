@@ -30,6 +30,9 @@ FRAGMENTED = 1.06
 allocations were replayed through torch's allocator, 1.03 to 1.16 (with expandable segments 1.00 to 1.01).
 tests/suites/training/layouts/test_room.py repeats two."""
 
+EXPANDABLE = 1.01
+"""The same with expandable segments."""
+
 WITHOUT_RETRIES = 1.20
 """The same, so that the allocator never frees its cache to make room: 1.13 to 1.38, the median."""
 
@@ -59,6 +62,23 @@ CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
 """cuBLAS's or hipBLAS's workspace by architecture, 128, 32 or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
 parseChosenWorkspaceSize."""
 
+DETERMINISTIC_WORKSPACE_B = 4096 * 8 * 1024
+"""cuBLAS's workspace by CUBLAS_WORKSPACE_CONFIG=:4096:8, without which its results may differ
+(torch docs, use_deterministic_algorithms)."""
+
+
+def cublas_workspace_B(training: Training, architecture: Architecture) -> int:
+    """Return cuBLAS's workspace of a step.
+
+    torch of Megatron-LM's containers takes Ampere's on Blackwell (CublasHandlePool.cpp at 26a39059; peaks
+    that Megatron-LM's tests published on GB200 agree).
+    """
+    if training.program == "megatron" and training.deterministic:
+        return DETERMINISTIC_WORKSPACE_B
+    older = training.program == "megatron" and architecture == "blackwell"
+    return CUBLAS_WORKSPACE_B["ampere" if older else architecture]
+
+
 CUBLAS_HANDLES = 2
 """Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
 
@@ -74,7 +94,7 @@ def workspaces_B(
     shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
 ) -> Floats:
     """Return the workspaces of cuBLAS and Transformer Engine."""
-    size_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture]
+    size_B = CUBLAS_HANDLES * cublas_workspace_B(training, architecture)
     if training.program == "megatron":
         engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
         size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts and training.grouped_experts else 0))

@@ -26,7 +26,13 @@ from suites.training.layouts.layout import (
     Layouts,
     Training,
 )
-from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, outside_allocator_B, room_B
+from suites.training.layouts.room import (
+    EXPANDABLE,
+    FRAGMENTED,
+    WITHOUT_RETRIES,
+    outside_allocator_B,
+    room_B,
+)
 from suites.training.workload import Architecture
 
 Bools = NDArray[np.bool_]
@@ -151,9 +157,16 @@ def rules_of_pipelines(
         yield DivisionRule(all_of, "virtual_stages", what, max(each, 1))
     most = layers + (2 if training.program == "megatron" else 0)
     yield DivisionRule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}")
-    multiple = (layouts.virtual_stages == 1) | (layouts.micro_batches % layouts.pp == 0)
-    what = f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step"
-    yield DivisionRule(multiple, "micro_batches", what)
+    # Megatron-LM's groups of micro-batches, core/pipeline_parallel/schedules.py; the last may be smaller
+    group = training.micro_batch_group or layouts.pp
+    rest = layouts.micro_batches % group
+    able = (rest == 0) | (rest >= layouts.pp)
+    able = (layouts.virtual_stages == 1) | (able & (layouts.micro_batches >= group) & (group >= layouts.pp))
+    pp = int(layouts.pp.max())
+    what = f"interleaved stages need a multiple of pp={pp} micro-batches per step"
+    if training.micro_batch_group:
+        what = f"groups of {group} micro-batches need at least pp={pp} in each, the last one too"
+    yield DivisionRule(able, "micro_batches", what)
 
 
 def equal_stages(layers: int, stages: Ints) -> Bools:
@@ -187,7 +200,7 @@ def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[Division
     for field in ALONE.get(training.program, ()):
         alone = getattr(layouts, field) == 1
         yield DivisionRule(alone, field, f"{training.program} has no such parallelism here")
-    most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
+    most = {"nanotron": 1}.get(training.program, 3)  # 2 and 3 of Megatron-FSDP
     yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}")
     if training.offload != "none":
         least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
@@ -272,7 +285,8 @@ def needed_B(peak_B: Floats, training: Training) -> Floats:
 
     nanotron's account was compared with reserved bytes, so that nothing is added.
     """
-    return peak_B * (1.0 if training.program == "nanotron" else FRAGMENTED)
+    added = EXPANDABLE if training.expandable_segments else FRAGMENTED
+    return peak_B * (1.0 if training.program == "nanotron" else added)
 
 
 def memory_kinds(subject: LayoutSubject) -> dict[str, Floats]:

@@ -38,6 +38,7 @@ OF_ALL: Own = {
     "qkv_bias": flag("attention_bias"),
     "attention_output_bias": flag("attention_bias"),
     "mlp_bias": flag("mlp_bias"),
+    "dropout": lambda parsed: float(getattr(parsed, "hidden_dropout", 0) or 0),
 }
 """What all architectures share."""
 
@@ -91,7 +92,7 @@ def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
     """Return the shape of sizes whose architecture nobody states; raises KeyError without `SIZES_NEEDED`.
 
     What the sizes show is taken, and no biases or inner norms. `gated_mlp` is a key of its own: without a
-    gate, norms have biases.
+    gate, norms have biases. Other fields of a shape are taken where the config has them (`STATED`).
     """
     parsed = SimpleNamespace(
         **{
@@ -108,7 +109,19 @@ def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
     gated = config.get("gated_mlp", True)
     experts = EXPERTS_OF_SIZES if config.get("num_experts") else {}
     of_latent = LATENT if config.get("kv_lora_rank") else {}
-    return _shape(parsed, {"gated": gated, "layer_norm": not gated, **experts, **of_latent})
+    stated: dict[str, Any] = {name: config[name] for name in STATED if name in config}
+    if "moe_layers" in stated:
+        stated["moe_layers"] = tuple(map(bool, stated["moe_layers"]))
+    if config.get("num_nextn_predict_layers"):
+        stated["num_nextn_predict_layers"] = int(config["num_nextn_predict_layers"])
+    return _shape(parsed, {"gated": gated, "layer_norm": not gated, **experts, **of_latent, **stated})
+
+
+STATED = (
+    *("layer_norm", "learned_positions", "qkv_bias", "qk_norm_size"),
+    *("expert_bias", "shared_gate", "moe_layers"),
+)
+"""Fields of a shape that sizes without an architecture may state by their own names."""
 
 
 EXPERT_SIZES = (

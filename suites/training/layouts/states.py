@@ -77,27 +77,29 @@ def all_layers_of(shape: TransformerShape, layouts: Layouts, training: Training,
     return RankLayers(sum(one.dense for one in parts), sum(one.moe for one in parts))  # type: ignore[arg-type]
 
 
-def passes_in_flight(layouts: Layouts, rank: Ints) -> Ints:
+def passes_in_flight(layouts: Layouts, rank: Ints, group: int = 0) -> Ints:
     """Return how many forward passes of a rank's virtual stages await their backward pass at most.
 
-    Megatron-LM, core/pipeline_parallel/schedules.py: p - rank of 1F1B, 2(p - rank - 1) + (v - 1)p + 1 of
-    interleaved 1F1B; never more than there are.
+    Megatron-LM, core/pipeline_parallel/schedules.py: p - rank of 1F1B, 2(p - rank - 1) + (v - 1)g + 1 of
+    interleaved 1F1B with groups of g micro-batches, p by default; never more than there are.
     """
     warm_up = layouts.pp - rank - 1
-    interleaved = 2 * warm_up + (layouts.virtual_stages - 1) * layouts.pp
+    interleaved = 2 * warm_up + (layouts.virtual_stages - 1) * (group or layouts.pp)
     waiting = np.where(layouts.virtual_stages > 1, interleaved, warm_up) + 1
     return np.where(layouts.pp > 1, np.minimum(waiting, layouts.micro_batches * layouts.virtual_stages), 1)
 
 
-def passes_of_stage(layouts: Layouts, rank: Ints, virtual_stage: int) -> Ints:
+def passes_of_stage(layouts: Layouts, rank: Ints, virtual_stage: int, group: int = 0) -> Ints:
     """Return how many of these passes are of one virtual stage.
 
-    A rank runs as many micro-batches as there are ranks through each of its stages in turn.
+    A rank runs a group of micro-batches, by default as many as there are ranks, through each of its stages
+    in turn.
     """
-    waiting, group = passes_in_flight(layouts, rank), layouts.pp
-    turn = group * layouts.virtual_stages
+    waiting = passes_in_flight(layouts, rank, group)
+    each: int | Ints = group or layouts.pp
+    turn = each * layouts.virtual_stages
     whole, rest = waiting // turn, waiting % turn
-    return whole * group + np.clip(rest - virtual_stage * group, 0, group)
+    return np.asarray(whole * each + np.clip(rest - virtual_stage * each, 0, each))
 
 
 VOCABULARY_MULTIPLE = 128
@@ -151,9 +153,13 @@ UNTRANSPOSED = ("blackwell",)
 """Architectures that multiply fp8 weights in either order, so that no transposed ones are kept:
 transformer_engine/pytorch/csrc/quantizer.cpp, Float8Quantizer::create_tensor."""
 
-OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
+OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0, "muon": 8.0}
 """Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
-twice."""
+twice. Muon's are Adam's for embeddings and the output layer."""
+
+MUON_SAVES_B = 4.0
+"""Per parameter of a layer: Muon has one fp32 momentum for matrices (Megatron-LM, core/optimizer,
+emerging_optimizers.py, _is_nonlinear_or_embedding)."""
 
 
 def narrow_weight_B(training: Training, architecture: str) -> float:
@@ -287,10 +293,11 @@ def states_B(
     sizes, stage = sizes_of(training), 2 if training.program in FSDP else 3
     in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
     narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
+    saved_B = MUON_SAVES_B if training.optimizer == "muon" and sizes.optimizer else 0.0
     return StateBytes(
         sizes.weights * sharded(layouts, parameters, stage) + (narrow_B if sizes.weights else 0.0),
         sizes.gradients * sharded(layouts, parameters, 2),
-        sizes.optimizer * sharded(layouts, parameters, 1),
+        sizes.optimizer * sharded(layouts, parameters, 1) - saved_B * sharded(layouts, in_layers, 1),
     )
 
 

@@ -119,16 +119,21 @@ def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
 
 def test_which_layers_have_experts_is_read():
     sizes = {"_num_hidden_layers": 48, "_hidden_size": 64, "_num_attention_heads": 4, "_padded_vocab": 128}
-    sizes |= {"_gated": True, "_norm": "RMSNorm", "_num_experts": 8}
-    for frequency, dense, named in (
-        ("[1]*48", 0, False),
-        ("([0]*3+[1]*45)", 3, False),
-        ([0, 1, 1], 1, False),
-        (1, 0, False),
-        (2, 0, True),
-        ("([0]*1+[1]*1)*24", 0, True),
+    sizes |= {"_gated": True, "_norm": "RMSNorm", "_num_experts": 8, "_bias": False, "_rope": True}
+    for frequency, dense, with_experts in (
+        ("[1]*48", 0, 48),
+        ("([0]*3+[1]*45)", 3, 45),
+        ([0] + [1] * 47, 1, 47),
+        (1, 0, 48),
+        (2, 0, 24),
+        ("([0]*1+[1]*1)*24", 0, 24),
     ):
         parts = Parts({})
         parts |= {**sizes, "_moe_freq": frequency}
-        assert (model_config(parts) or {}).get("first_k_dense_replace", 0) == dense
-        assert [one.key for one in parts.left_out] == ["moe_layer_freq"] * named
+        config = model_config(parts)
+        assert config.get("first_k_dense_replace", 0) == dense
+        assert sum(config.get("moe_layers", [1] * (48 - dense))) == with_experts
+    for wrong, why in (("[1]*47", "has 47 layers"), ("import os", "must be a number or a list")):
+        parts |= {"_moe_freq": wrong}
+        with pytest.raises(ValueError, match=why):
+            model_config(parts)

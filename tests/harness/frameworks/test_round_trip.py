@@ -103,6 +103,10 @@ MEGATRON_ALONE = {
     "virtual_stages": ({"pp": 2, "schedule": "interleaved1f1b"}, 4),
     "zero": ({"sharing": "fsdp2"}, 3),
     "optimizer": ({}, "sgd_momentum"),
+    "micro_batch_group": ({"pp": 2, "virtual_stages": 2, "schedule": "interleaved1f1b"}, 4),
+    "deferred_head_gradients": ({"pp": 2}, 0),
+    "capacity_factor": ({"ep": 2, "config": EXPERTS, "imbalance": 1.5}, 1.5),
+    "imbalance": ({"ep": 2, "config": EXPERTS}, 1.0),
 }
 
 
@@ -161,5 +165,5 @@ def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     carried = set().union(*EXPRESSED.values()) | set(MEGATRON_ALONE)
     of_the_command = {"device", "memory_B", "gpus_per_node", "network_B_per_s", "network", "search"}
     of_reading = {"format", "framework", "model_source", "origins", "keys", "techniques", "program"}
-    tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every"}
+    tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every", "expandable_segments"}
     assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere == carried

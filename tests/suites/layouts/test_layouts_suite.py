@@ -79,7 +79,7 @@ REFUSED = [
     ({"pp": 8, "tp": 1, "gpus": 24, "virtual_stages": 3}, "virtual_stages=3 does not divide the 4 layer"),
     ({"global_batch_size": 30}, r"global_batch_size=30 is no multiple of dp × micro_batch_size = 4 × 1"),
     ({"ep": 2}, "ep=2: the model has no experts"),
-    ({"zero": 2}, "zero=2: megatron has stages 0 to 1"),
+    ({"zero": 2, "program": "nanotron"}, "zero=2: nanotron has stages 0 to 1"),
     ({"offload": "optimizer"}, "zero=1: offload=optimizer needs deepspeed"),
     ({"hf_config": {"model_type": "mamba"}}, "model_type 'mamba': layouts are answered for"),
 ]

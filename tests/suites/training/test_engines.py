@@ -112,7 +112,7 @@ def test_what_no_search_can_fit_is_said_so():
     ("engine", "fields", "named"),
     [
         (account_engine, {"adapters": {"rank": 8}}, "adapters"),
-        (account_engine, {"optimizer": "muon"}, "optimizer muon"),
+        (account_engine, {"optimizer": "adafactor"}, "optimizer adafactor"),
         (account_engine, {"precision": "fp32"}, "precision fp32"),
         (account_engine, {"precision": "nvfp4"}, "precision=nvfp4"),
         (account_engine, {"device": "nobody"}, "device=nobody"),

@@ -1,0 +1,220 @@
+"""Megatron-LM's own files: what each kind of argument becomes, and the peaks that its tests publish."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from harness.ask.engines import answer_of
+from harness.ask.words import FIT, question_from, words_of
+from harness.frameworks.megatron import layers_of_layout
+from harness.frameworks.read import read_own_file, read_own_text, read_values
+from harness.frameworks.table import framework_named
+from suites.training.of_question import shape_of, subject_of
+
+DATA = Path(__file__).parents[2] / "data"
+PUBLISHED = yaml.safe_load((DATA / "megatron_peaks.yaml").read_text())
+SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 2 --seq-length 1024 "
+GPT = f"{SMALL}--max-position-embeddings 1024 --global-batch-size 32 --bf16 --vocab-size 1024 "
+EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
+
+
+def fields_of(text):
+    """Return the fields of a question, its shape's, and its keys that are not modelled."""
+    question = read_own_text(text)
+    shape = {name: getattr(shape_of(question.config), name) for name in SHAPE}
+    return {**msgspec.structs.asdict(question), **shape}
+
+
+SHAPE = (
+    *(
+        "vocab_size",
+        "intermediate_size",
+        "dropout",
+        "gated",
+        "layer_norm",
+        "mlp_bias",
+        "qkv_bias",
+        "moe_layers",
+    ),
+    *("learned_positions", "qk_norm_size", "tie_word_embeddings", "num_key_value_heads", "kv_lora_rank"),
+    *("num_nextn_predict_layers", "shared_gate", "shared_intermediate_size"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            GPT,
+            {"vocab_size": 1024, "dropout": 0.1, "mlp_bias": True, "learned_positions": 1024, "gated": False},
+        ),
+        (f"{GPT}--hidden-dropout 0", {"dropout": 0.0}),
+        (f"{GPT}--swiglu", {"gated": True, "layer_norm": True, "intermediate_size": 1344}),
+        (f"{GPT}--swiglu --ffn-hidden-size 1024 --quick-geglu", {"intermediate_size": 1024}),
+        (f"{GPT}--disable-bias-linear --add-qkv-bias", {"mlp_bias": False, "qkv_bias": True}),
+        (f"{GPT}--normalization RMSNorm --squared-relu", {"gated": False, "layer_norm": False}),
+        (f"{GPT}--group-query-attention --num-query-groups 2", {"num_key_value_heads": 2}),
+        (f"{GPT}--num-query-groups 2", {"num_key_value_heads": 8}),
+        (f"{GPT}--qk-layernorm", {"qk_norm_size": 256}),
+        (f"{GPT}--use-rotary-position-embeddings", {"learned_positions": 0}),
+        (f"{GPT}--multi-latent-attention --kv-lora-rank 64", {"kv_lora_rank": 64, "layer_norm": True}),
+        (f"{GPT}--mtp-num-layers 1 --position-embedding-type rope", {"num_nextn_predict_layers": 1}),
+        (f"{SMALL}--merge-file m.txt --tensor-model-parallel-size 2", {"vocab_size": 50432}),
+        (f"{SMALL}--tokenizer-type TikTokenizer", {"vocab_size": 131072}),
+        (
+            f"{SMALL}--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B",
+            {"vocab_size": 151936},
+        ),
+        (f"{SMALL}--tokenizer-type Llama2Tokenizer", {"vocab_size": 32000}),
+        (
+            f"{SMALL}--tokenizer-type Llama2Tokenizer --tokenizer-model a/llama-2/t.model",
+            {"vocab_size": 32000},
+        ),
+        (
+            f"{EXPERTS}--moe-shared-expert-intermediate-size 640 --moe-shared-expert-gate",
+            {"shared_intermediate_size": 640, "shared_gate": True, "moe_layers": (True,) * 8},
+        ),
+        (f"{EXPERTS}--moe-layer-freq ([0,1]*4)", {"moe_layers": (False, True) * 4}),
+        (f"{EXPERTS}--moe-layer-freq 2", {"moe_layers": (True, False) * 4}),
+        (f"{EXPERTS}--moe-router-load-balancing-type sinkhorn", {"imbalance": 1.04}),
+        (f"{EXPERTS}--moe-router-force-load-balancing", {"imbalance": 1.0}),
+        (f"{EXPERTS}--moe-expert-capacity-factor 1.1", {"capacity_factor": 1.1, "imbalance": None}),
+        (
+            f"{EXPERTS}--moe-expert-capacity-factor 1.5 --moe-pad-expert-input-to-capacity",
+            {"imbalance": 1.5},
+        ),
+        (f"{GPT}--attention-backend unfused", {"attention": "explicit"}),
+        (f"{GPT}--attention-backend flash", {"attention": "flash_attention"}),
+        (f"{GPT}--use-flash-attn", {"attention": "flash"}),
+        (f"{GPT}--transformer-impl local", {"attention": "explicit"}),
+        (
+            f"{GPT}--cross-entropy-loss-fusion --deterministic-mode",
+            {"fused_loss": True, "deterministic": True},
+        ),
+        (f"{GPT}--defer-embedding-wgrad-compute", {"deferred_head_gradients": 0}),
+        (f"{GPT}--defer-embedding-wgrad-compute --wgrad-deferral-limit 2", {"deferred_head_gradients": 2}),
+        (
+            f"{GPT}--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+            {"zero": 2, "sharing": "megatron", "program": "megatron"},
+        ),
+        (
+            f"{GPT}--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|tt|(tt|)*1tttL'",
+            {"layers_of_stages": (1, 2, 2, 3), "virtual_stages": 1},
+        ),
+        (
+            f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|(tt|)*2ttL'",
+            {"layers_of_stages": (2, 2, 2, 2), "virtual_stages": 2},
+        ),
+        (
+            f"{GPT}--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 "
+            "--decoder-last-pipeline-num-layers 1",
+            {"layers_of_stages": (1, 3, 3, 1)},
+        ),
+        (
+            f"{GPT}--num-layers 6 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
+            "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
+            {"layers_of_stages": (0, 1, 1, 1, 1, 1, 1, 0), "virtual_stages": 2},
+        ),
+        (
+            f"{GPT}--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 3",
+            {"virtual_stages": 2, "micro_batch_group": 3},
+        ),
+        (
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + f"torchrun pretrain_gpt.py {GPT}",
+            {"expandable_segments": True},
+        ),
+        (
+            f'OPTIONS="{GPT}"\nsh -c "python pretrain_gpt.py $OPTIONS"',
+            {"vocab_size": 1024, "precision": "bf16"},
+        ),
+        (f"{GPT}--recompute-granularity selective --recompute-modules mlp", {"recompute_modules": ("mlp",)}),
+    ],
+)
+def test_an_argument_is_passed_on(text, expected):
+    found = fields_of(text)
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"{GPT}--hybrid-layer-pattern M-M*", "a hybrid of state-space layers"),
+        (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
+        (f"{GPT}--img-h 336 --img-w 336 --decoder-seq-length 8", "a vision-language model"),
+        (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
+        (f"{GPT}--vocab-file vocab.txt", "BERT"),
+        (f"{GPT}--perform-rl-step", "reinforcement learning"),
+        (f"{GPT}--retro-add-retriever", "a retriever"),
+        (f"{GPT}--lora-r 8", "a frozen model with adapters"),
+        (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
+        (f"{EXPERTS}--moe-layer-freq [1]*7", "has 7 layers, num_layers is 8"),
+        (f"{EXPERTS}--moe-layer-freq import", "must be a number or a list"),
+        (
+            f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*8x",
+            "it has E, t, m, L",
+        ),
+        (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t*8|L", "no multiple of"),
+        (f"{GPT}--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1", "gives no stages"),
+    ],
+)
+def test_what_is_no_language_model_in_training_is_refused_by_what_it_is(text, says):
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+        read_own_text(text)
+    assert says in str(error.value)
+
+
+def test_a_layout_of_stages_is_read_as_megatron_lm_repeats_it():
+    assert layers_of_layout("Et*2|(tt|)*5t|tmL") == (2, 2, 2, 2, 2, 2, 1, 1)
+    assert layers_of_layout("Ettt|(tt|)*29,m|L") == (3, *[2] * 29, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "layers", "memory"),
+    [
+        ("HuggingFaceTokenizer --tokenizer-model $MODEL", 8, "either"),
+        ("Llama2Tokenizer --tokenizer-model mine/tokenizer.model", 8, "raises"),
+        ("HuggingFaceTokenizer", 800, "none"),
+    ],
+)
+def test_a_vocabulary_that_is_in_no_key_is_assumed_and_said_with_its_bytes(
+    tokenizer, layers, memory, tmp_path
+):
+    text = f"{SMALL}--tokenizer-type {tokenizer} --num-layers {layers}"
+    question = read_own_text(text)
+    (said,) = [key for key in question.keys if key.key == "vocab_size"]
+    assert (said.status, said.memory) == ("not modelled", memory)
+    assert "GB of states" in said.means
+    (tmp_path / "a.sh").write_text(text)
+    words = words_of([f"config={tmp_path / 'a.sh'}", "vocab_size=5000"], FIT)
+    given = question_from(words)
+    assert given.config["vocab_size"] == 5000
+    assert not [key for key in given.keys if key.status == "not modelled"]
+
+
+def test_flags_at_the_end_of_an_array_are_read():
+    question = read_own_file(DATA / "shell" / "megatron_array_flags.sh")
+    found = (question.precision, question.zero, question.sequence_parallel, question.devices)
+    assert found == ("bf16", 1, True, 8)
+    shape = shape_of(question.config)
+    assert (shape.tie_word_embeddings, shape.gated, shape.vocab_size) == (False, True, 32256)
+
+
+def test_what_bounds_the_rows_of_experts_and_the_allocator_is_passed_to_the_account():
+    flags = "--expert-model-parallel-size 4 --moe-expert-capacity-factor 1.0 --moe-grouped-gemm"
+    question = read_own_text(f"{EXPERTS}{flags}").with_fields(read_own_text(GPT).origin("seq_len"), devices=8)
+    assert subject_of(question).training.imbalance == 1.0
+    answer, other = answer_of(question), answer_of(msgspec.structs.replace(question, capacity_factor=None))
+    assert answer.memory.allocated_B.likely < other.memory.allocated_B.likely
+    assert answer.memory.even_routing_B is None is not other.memory.even_routing_B
+    expandable = answer_of(msgspec.structs.replace(question, expandable_segments=True))
+    assert expandable.memory.reserved_B.likely < answer.memory.reserved_B.likely
+
+
+@pytest.mark.parametrize("case", PUBLISHED["peaks"], ids=lambda case: case["test"].partition("/")[2])
+def test_a_published_peak_is_predicted_from_its_own_arguments(case):
+    question = read_values({**PUBLISHED["common"], **case["keys"]}, framework_named("megatron"))
+    question = question.with_fields(question.origin("tp"), devices=case["devices"], device=case["device"])
+    assert answer_of(question).memory.last_stage_B == pytest.approx(case["published_B"], rel=0.02)
