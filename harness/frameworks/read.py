@@ -35,6 +35,7 @@ from harness.question import FieldOrigin, KeyRead, Question, question_of
 REFERENCES = (
     "deepspeed",
     "deepspeed_config.deepspeed_config_file",
+    "fsdp",
     "fsdp_config",
     "launcher.config_file",
 )
@@ -182,7 +183,8 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     of_values = [pattern for pattern in framework.matters if "=" in pattern]
     for key, row in framework.keys.items():
         value = values.get(key)
-        if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
+        of_launcher = key.startswith("launcher.") or row.of == "devices"
+        if of_launcher and isinstance(value, str) and value.startswith("$"):
             parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
             value = None
         automatic = value == "auto" and "auto" not in (row.values or ())

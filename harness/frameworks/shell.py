@@ -31,7 +31,10 @@ PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)",
 PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 """What a shell prints: no options, though they look so."""
 
-USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
+QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
+"""All of an array in quotes, which are its words."""
+
+USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-((?:[^{}]|\{[^{}]*\})*))?\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
@@ -58,8 +61,18 @@ DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=)""")
 """The begin of an option or of Hydra's key."""
 
-UNDOTTED = ("mixed_precision",)
-"""Such keys of Megatron Bridge without a section."""
+UNDOTTED = ("mixed_precision", "use_remove_padding", "ulysses_sequence_parallel_size", "engine", "model_engine")
+"""Such keys of Megatron Bridge and verl without a section."""
+
+PROGRAM = re.compile(
+    r"openrlhf\.cli\.train_\w+"
+    r"|(?:verl|recipe)\.[\w.]*(?:_main|main_(?!eval|gen)\w+|sft_trainer\w*)"
+    r"|(?:swift|megatron) (?:sft|pt|rlhf)|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
+)
+"""Trainers of OpenRLHF, verl and ms-swift, which decide what an option means; other commands are then left out."""
+
+ENVIRONMENT = re.compile(r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES)=(\S+)")
+"""What ms-swift's launcher reads from the environment."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
@@ -70,7 +83,7 @@ def command_line(text: str) -> dict[str, Any]:
     Variables that the script assigns are filled in; of several commands with options, all are read, and
     torchrun's own are named `torchrun.…`.
     """
-    text = re.sub(r"\\\s*\n", " ", text)
+    text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     text = PRINTED.sub("", CASE.sub(lambda found: PATTERN.sub("", found.group()), text))
     variables: dict[str, str] = {}
@@ -79,13 +92,19 @@ def command_line(text: str) -> dict[str, Any]:
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
             continue
-        own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-([^}]*))?\}|\$" + name + r"\b")
+        own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?\}|\$" + name + r"\b")
         value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
-    for words in _commands(_filled(text, variables)):
-        launcher = any(Path(word).name in LAUNCHERS for word in words)
-        script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
+    text = _filled(text, variables)
+    commands = [(words, *_program(words)) for words in _commands(text)]
+    for words, at, program in [one for one in commands if one[2]][-1:] or commands:
+        launcher = bool(program) or any(Path(word).name in LAUNCHERS for word in words)
+        script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
+        if program:
+            flat["launcher.program"] = program
+        if "swift" in program or "megatron " in program:
+            flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(text)}
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         flat |= dict(_options(words[script + 1 :] if script >= 0 else words))
@@ -109,8 +128,10 @@ def _filled(text: str, variables: dict[str, str]) -> str:
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
-        filled = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
-        return whole_number(filled) or found.group()
+        for _ in range(5):  # variables that are sums themselves
+            words = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
+            words = words.replace("$((", "((")[:LARGEST_FILE_B]
+        return whole_number(words) or found.group()
 
     for _ in range(5):  # variables of variables
         filled = ARITHMETIC.sub(calculated, USED.sub(value, text))
@@ -162,6 +183,15 @@ def _commands(text: str) -> Iterator[list[str]]:
                 except ValueError:
                     yield line.replace('"', " ").replace("'", " ").split()
             return
+
+
+def _program(words: list[str]) -> tuple[int, str]:
+    """Return where a command's trainer stands, and its name; -1 and "" where it has none that is known."""
+    for at, word in enumerate(words):
+        for name in (word, " ".join(words[max(at - 1, 0) : at + 1])):
+            if PROGRAM.fullmatch(name):
+                return at, name
+    return -1, ""
 
 
 def _begins(word: str) -> bool:
