@@ -1,8 +1,10 @@
 """OpenRLHF's command lines: SFT, DPO, reward models, PPO and what follows from it.
 
-Options have sections since 2026, as in --ds.zero_stage; those of older versions are renamed. Sources: OpenRLHF commit
-3c3be62 of August 2026 (cli/train_*.py, utils/deepspeed/deepspeed.py, trainer/dpo_trainer.py, models/actor.py), and
-564e467 and 284ae68 of September 2025 and October 2024 for older options and their defaults.
+Options have sections since 2026, as in --ds.zero_stage; those of older versions are renamed.
+
+Sources: OpenRLHF commit 3c3be62 of August 2026 (cli/train_*.py, utils/deepspeed/deepspeed.py,
+trainer/dpo_trainer.py, models/actor.py); for older options and their defaults 564e467 of September 2025 and
+284ae68 of October 2024.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def _devices(parts: Parts, trainer: str) -> int | None:
 
 
 def _attention(parts: Parts) -> str:
-    """Return attention's kernel; before --attn_implementation it was explicit unless a flag asked for flash."""
+    """Return attention's kernel, which was explicit without --flash_attn in older versions."""
     older = OLDER & parts.flat.keys() and not parts.flat.get("ds.packing_samples")
     if parts.get("_attention"):
         return words.attention_of("ds.attn_implementation", parts["_attention"], parts)
@@ -97,6 +99,8 @@ def _other_models(parts: Parts, trainer: str) -> None:
         on_host = value("ref.offload", "ref_offload")
         why = "a frozen reference model" + (", on the host between its passes" if on_host else "")
         parts.leave_out("ref.model_name_or_path", None, why, "none" if on_host else "raises", "raises")
+    if trainer in ("rm", "prm"):
+        parts.leave_out("launcher.program", trainer, "values in place of logits", "lowers", "lowers")
     if not trainer.startswith("ppo"):
         return
     coefficient = value("algo.kl.init_coef", "init_kl_coef")

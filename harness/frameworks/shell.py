@@ -7,6 +7,8 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +60,27 @@ SUM = re.compile(r"[\d\s+*/%()-]+")
 DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 """A key of Hydra's command line, as in model.hidden_size=4096."""
 
-STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=)""")
-"""The begin of an option or of Hydra's key."""
+STARTS = re.compile(
+    r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=|(?:swift|megatron) (?:sft|pt|rlhf)\s)"""
+)
+"""The begin of an option, of Hydra's key or of ms-swift's."""
 
-UNDOTTED = ("mixed_precision", "use_remove_padding", "ulysses_sequence_parallel_size", "engine", "model_engine")
+UNDOTTED = (
+    "mixed_precision",
+    "use_remove_padding",
+    "ulysses_sequence_parallel_size",
+    "engine",
+    "model_engine",
+)
 """Such keys of Megatron Bridge and verl without a section."""
 
 PROGRAM = re.compile(
     r"openrlhf\.cli\.train_\w+"
     r"|(?:verl|recipe)\.[\w.]*(?:_main|main_(?!eval|gen)\w+|sft_trainer\w*)"
-    r"|(?:swift|megatron) (?:sft|pt|rlhf)|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
+    r"|(?:swift|megatron) (?:sft|pt|rlhf)"
+    r"|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
 )
-"""Trainers of OpenRLHF, verl and ms-swift, which decide what an option means; other commands are then left out."""
+"""Trainers of OpenRLHF, verl and ms-swift, which decide what an option means; no other command is read then."""
 
 ENVIRONMENT = re.compile(r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES)=(\S+)")
 """What ms-swift's launcher reads from the environment."""
@@ -103,6 +114,9 @@ def command_line(text: str) -> dict[str, Any]:
         script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if program:
             flat["launcher.program"] = program
+        for before, word in pairwise(words[at:] if program else ()):
+            if before in ("--config", words[at]) and word.endswith((".yaml", ".yml")):
+                raise ValueError(f"{program} reads its options from {word}: give that file")
         if "swift" in program or "megatron " in program:
             flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(text)}
         if launcher and script > 0:
@@ -178,11 +192,17 @@ def _commands(text: str) -> Iterator[list[str]]:
             for line in found:
                 if part is text:
                     line = line.replace('"', " ").replace("'", " ")
-                try:
-                    yield shlex.split(line.replace("(", " ").replace(")", " "), comments=True)
-                except ValueError:
-                    yield line.replace('"', " ").replace("'", " ").split()
+                yield _words(line.replace("(", " ").replace(")", " "))
             return
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line before its comment, which begins a word; a#1 is a word."""
+    for comments in (False, True):
+        with suppress(ValueError):  # an apostrophe of a comment
+            words = shlex.split(line, comments=comments)
+            return words[: next((at for at, word in enumerate(words) if word.startswith("#")), len(words))]
+    return line.replace('"', " ").replace("'", " ").split()
 
 
 def _program(words: list[str]) -> tuple[int, str]:

@@ -3,8 +3,8 @@
 Keys of an actor are read by the names that verl's newer SFT trainer has for the same: `engine.` for
 `actor_rollout_ref.actor.fsdp_config.` and `.megatron.`, `model.` for `actor_rollout_ref.model.`.
 
-Sources: verl commit b178a3c of January 2026 (trainer/config, workers/fsdp_workers.py, workers/actor/dp_actor.py,
-workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py, trainer/sft_trainer.py, trainer/ppo/utils.py).
+Sources: verl commit b178a3c of January 2026 (trainer/config, workers/fsdp_workers.py,
+workers/actor/dp_actor.py, workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py, trainer/sft_trainer.py, trainer/ppo/utils.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def prepared(flat: Flat) -> Flat:
         values["engine.strategy"] = "megatron"
     for key, value in flat.items():
         old = next((old for old in SECTIONS if key.startswith(old)), None)
-        if key == f"{ACTOR}fsdp_config.strategy" or (key == f"{ACTOR}strategy" and "engine.strategy" in values):
+        if key == f"{ACTOR}fsdp_config.strategy" or (
+            key == f"{ACTOR}strategy" and "engine.strategy" in values
+        ):
             continue  # the actor's own, or its sections', decides
         named = f"{SECTIONS[old]}{key.removeprefix(old)}" if old else key
         values[named] = full[key] if isinstance(value, str) and OF_CONFIG.fullmatch(value) else value
@@ -56,18 +58,24 @@ def settle(parts: Parts) -> Fields:
     if by_prompts and "trainer.n_gpus_per_node" not in parts.flat:
         parts["_per_node"] = 8
     elif not by_prompts:  # torchrun's processes count
-        parts["_per_node"] = parts.get("_processes")
+        parts["_per_node"] = parts.get("_processes") or parts.get("_per_node")
     fields: Fields = {"devices": words.devices_of(parts)}
     fields |= _megatron(parts) if strategy == "megatron" else _fsdp(parts, strategy, older)
     fields["optimizer"] = words.optimizer_of("optim.optimizer", parts["_optimizer"], parts)
     if parts["_rank"] > 0:
-        fields["adapters"] = words.adapters_of(parts)
+        fields["adapters"] = words.adapters_of(parts, targets=words.targets_of(parts["_targets"]))
         if parts["_dtype"] == "fp32" and strategy != "megatron":
             why = "the frozen weights are in fp32, too; bf16 is taken"
             parts.leave_out("engine.model_dtype", "fp32", why, "raises", "raises")
     sizes = {name: parts[name] for name in ("tp", "pp", "cp")} | fields
-    ranks = max(1, sizes["devices"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])) if sizes["devices"] else None
-    fields |= _batch_of_prompts(parts, ranks, sizes["cp"]) if by_prompts else _batch(parts, ranks, sizes["cp"], older)
+    ranks = (
+        max(1, sizes["devices"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])) if sizes["devices"] else None
+    )
+    fields |= (
+        _batch_of_prompts(parts, ranks, sizes["cp"])
+        if by_prompts
+        else _batch(parts, ranks, sizes["cp"], older)
+    )
     if by_prompts:
         _other_models(parts, strategy)
     return fields
@@ -159,14 +167,20 @@ def _other_models(parts: Parts, strategy: str) -> None:
 
 def parts_of(question: Question) -> Fields:
     """Return the parts of verl's SFT trainer; raises ValueError where it cannot express a question."""
-    if question.sharing not in ("fsdp1", "fsdp2", "megatron"):
-        raise ValueError(f"verl has no key for sharing {question.sharing}; it has fsdp1, fsdp2 and megatron")
+    adapters = question.adapters
+    if adapters is not None and (adapters.base != "bf16" or adapters.dora):
+        raise ValueError(f"verl has no key for adapters on {adapters.base} or DoRA")
     if question.sharing == "megatron":
         parts = megatron.parts_of(question)
     elif question.tp * question.pp * question.ep > 1:
         raise ValueError("verl has tp, pp and ep with sharing megatron alone")
     else:
-        parts = {"_reshard": question.zero == 3, "_ulysses": question.cp, "cp": None, "_dtype": question.states}
+        parts = {
+            "_reshard": question.zero == 3,
+            "_ulysses": question.cp,
+            "cp": None,
+            "_dtype": question.states,
+        }
         parts["_recompute"] = question.recompute == "full"
     return {
         **parts,
@@ -177,7 +191,9 @@ def parts_of(question: Question) -> Fields:
         "_dynamic": False,
         "_offload": "parameters" in question.offload,
         "_activations": "activations" in question.offload,
-        "_rank": question.adapters.rank if question.adapters else 0,
-        "_modules": list(question.adapters.targets) or "all-linear" if question.adapters else "all-linear",
+        "_rank": adapters.rank if adapters else 0,
+        "_targets": list(adapters.targets) or None if adapters else None,
+        "_per_node": question.devices,
+        "_attention": "eager" if question.attention == "explicit" else None,
         "_optimizer": {"adamw": "AdamW", "adamw_8bit": "AdamW8bit"}.get(question.optimizer),
     }
