@@ -197,10 +197,11 @@ def _other_models(parts: Parts, preferences: str) -> None:
         )
     elif preferences in GENERATED:
         shared = str(parts.flat.get("vllm_mode", "colocate")) != "server"
-        share = parts.flat.get("vllm_gpu_memory_utilization", 0.9)
+        key = "vllm_gpu_memory_utilization"
+        share = parts.flat.get(key, parts.flat.get(f"rollout.{key}", 0.9))
         why = "the rollout engine" + (", which shares the GPUs" if shared else ", on other GPUs")
         memory = "raises" if shared else "none"
-        parts.leave_out("vllm_gpu_memory_utilization", share, why, memory, "raises")
+        parts.leave_out(key, share, why, memory, "raises")
 
 
 def parts_of(question: Question) -> Fields:

@@ -229,9 +229,10 @@ def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framewor
 
 def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
-    pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
+    pattern = matches(f"{key}={value}".lower(), framework.matters) or matches(key, framework.matters)
     harmless = matches(key, framework.irrelevant)
-    if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
+    off = is_off(value) and "=" not in (pattern or "")
+    if off or (harmless and len(harmless) >= len(pattern or "")):
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
         return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)

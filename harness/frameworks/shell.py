@@ -18,7 +18,8 @@ LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|[^\s#;]*)""",
+    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'"""
+    r"""|(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}|[^\s#;])*)""",
     re.MULTILINE,
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output."""
@@ -36,7 +37,8 @@ PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """All of an array in quotes, which are its words."""
 
-USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-((?:[^{}]|\{[^{}]*\})*))?\}|\$(\w+)")
+USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
+USED = re.compile(r"\$\{(\w+)" + USED_SO + r"\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
@@ -80,7 +82,7 @@ PROGRAM = re.compile(
     r"|(?:swift|megatron) (?:sft|pt|rlhf)"
     r"|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
 )
-"""Trainers of OpenRLHF, verl and ms-swift, which decide what an option means; no other command is read then."""
+"""Trainers of OpenRLHF, verl and ms-swift: they decide what an option means, and are read alone."""
 
 ENVIRONMENT = re.compile(r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES)=(\S+)")
 """What ms-swift's launcher reads from the environment."""
@@ -91,8 +93,8 @@ OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 def command_line(text: str) -> dict[str, Any]:
     """Return the options of a command line or of a shell script; an option without a value is True.
 
-    Variables that the script assigns are filled in; of several commands with options, all are read, and
-    torchrun's own are named `torchrun.…`.
+    Variables that the script assigns are filled in. Of several commands with options, all are read, but of
+    the trainers in `PROGRAM` the first alone. A launcher's own options are named `launcher.…`.
     """
     text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -103,13 +105,16 @@ def command_line(text: str) -> dict[str, Any]:
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
             continue
-        own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
+        own = re.compile(r"\$\{" + name + USED_SO + r"\}|\$" + name + r"\b")
+        value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     text = _filled(text, variables)
     commands = [(words, *_program(words)) for words in _commands(text)]
-    for words, at, program in [one for one in commands if one[2]][-1:] or commands:
+    trainers = [one for one in commands if one[2]]
+    if any(words != trainers[0][0] for words, *_ in trainers):
+        flat["launcher.others"] = len(trainers) - 1
+    for words, at, program in trainers[:1] or commands:
         launcher = bool(program) or any(Path(word).name in LAUNCHERS for word in words)
         script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if program:
@@ -135,10 +140,15 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 
+def _default(value: str | None) -> str:
+    """Return a variable's value where it is not set, without its quotes."""
+    return (value or "").strip("\"'")
+
+
 def _filled(text: str, variables: dict[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
-        return variables.get(name, found.group(2) or found.group())
+        return variables.get(name, _default(found.group(2)) or found.group())
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")

@@ -101,6 +101,7 @@ class Framework(NamedTuple):
     own: str = ""  # patterns of keys that only its files have
     needs: str = ""  # patterns of keys of which a file has at least one
     weight: int = 1  # of each of its own keys
+    programs: str = ""  # patterns of the trainers that its command lines name
 
     @property
     def module(self) -> Any:
@@ -111,6 +112,8 @@ class Framework(NamedTuple):
         """Return how many keys only this framework's files have; 0: it is none of them."""
         if own := getattr(self.module, "recognised", None):
             return int(own(flat))
+        if matches(str(flat.get("launcher.program", "")), self.programs.split()):
+            return len(flat) * self.weight
         names = {key.lstrip("-").replace("-", "_") for key in flat}
         return self.counted(names | {name.partition(".")[0] for name in names})
 

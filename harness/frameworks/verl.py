@@ -4,7 +4,8 @@ Keys of an actor are read by the names that verl's newer SFT trainer has for the
 `actor_rollout_ref.actor.fsdp_config.` and `.megatron.`, `model.` for `actor_rollout_ref.model.`.
 
 Sources: verl commit b178a3c of January 2026 (trainer/config, workers/fsdp_workers.py,
-workers/actor/dp_actor.py, workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py, trainer/sft_trainer.py, trainer/ppo/utils.py).
+workers/actor/dp_actor.py, workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py,
+trainer/sft_trainer.py, trainer/ppo/utils.py).
 """
 
 from __future__ import annotations

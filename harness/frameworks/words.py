@@ -76,6 +76,7 @@ def steps_of(question: Question) -> int:
 
 def batch_fields(sequences: int, micro: int, ranks: int | None) -> Fields:
     """Return a step's batch; where micro-batches do not divide it, the whole ones that a rank does, too."""
+    micro = min(micro, -(-sequences // (ranks or 1)))
     rest = bool(ranks) and sequences % (micro * (ranks or 1))
     steps = {"gradient_accumulation_steps": max(1, sequences // (micro * (ranks or 1)))} if rest else {}
     return {"micro_batch_size": micro, "global_batch_size": sequences, **steps}
