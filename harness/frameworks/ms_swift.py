@@ -11,18 +11,12 @@ from typing import Any
 
 from harness.frameworks import hugging_face, megatron, words
 from harness.frameworks.table import Fields, Flat, Parts
-from harness.question import Adapters, Question
+from harness.question import Adapters, Direction, Question
 
 DEEPSPEED: dict[str, Fields] = {
-    name: {f"deepspeed.zero_optimization.{key}": value for key, value in keys.items()}
-    for name, keys in {
-        "zero0": {"stage": 0},
-        "zero1": {"stage": 1},
-        "zero2": {"stage": 2},
-        "zero3": {"stage": 3},
-        "zero2_offload": {"stage": 2, "offload_optimizer.device": "cpu"},
-        "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
-    }.items()
+    **{f"zero{stage}": {"stage": stage} for stage in range(4)},
+    "zero2_offload": {"stage": 2, "offload_optimizer.device": "cpu"},
+    "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
 }
 """What ms-swift's own DeepSpeed configurations say (config/*.json)."""
 
@@ -57,7 +51,7 @@ def prepared(flat: Flat) -> Flat:
     for key, value in flat.items():
         key = key.removeprefix("train.").removeprefix("fsdp.")
         if key == "deepspeed" and value in DEEPSPEED:
-            values |= DEEPSPEED[value]
+            values |= {f"deepspeed.zero_optimization.{name}": on for name, on in DEEPSPEED[value].items()}
         elif key == "fsdp" and isinstance(value, str) and (value == "fsdp2" or value.endswith(".json")):
             values |= FSDP2 if value == "fsdp2" else {"fsdp": FSDP2["fsdp"], "fsdp_config": value}
         else:
@@ -74,7 +68,7 @@ def settle(parts: Parts) -> Fields:
     fields: Fields = {"seq_len": _length(parts, preferences), "devices": _devices(parts)}
     fields |= _megatron(parts, each) if on_megatron else _trainer(parts, preferences, each, fields["devices"])
     if parts["_type"] != "full":
-        fields |= {"adapters": _adapters(parts), "states": "fp32"}
+        fields |= {"states": "fp32"}
     elif parts.get("_bits"):
         raise ValueError(
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
@@ -127,10 +121,9 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
     }
     if steps is None:
         fields["global_batch_size"] = max(16, micro) * each
-    if parts["_ulysses"] > 1:
-        fields["cp"] = parts["_ulysses"]
-        why = "Ulysses' all-to-all and ring attention, taken as context parallelism"
-        parts.leave_out("sequence_parallel_size", parts["_ulysses"], why, "none")
+    adapters = _adapters(parts) if parts["_type"] != "full" else None
+    key = "sequence_parallel_size"
+    fields |= {"adapters": adapters, **words.shared_sequence(key, parts["_ulysses"], adapters, parts)}
     if parts.get("_autotp"):
         fields["tp"] = parts["_autotp"]
     if parts.get("_attention"):
@@ -155,6 +148,7 @@ def _megatron(parts: Parts, each: int) -> Fields:
         "global_batch_size": parts["_global"] * each,
         "grouped_experts": parts["_grouped"],
         "fused_loss": parts["_fusion"],
+        "adapters": _adapters(parts) if parts["_type"] != "full" else None,
     }
 
 
@@ -187,20 +181,18 @@ def _other_models(parts: Parts, preferences: str) -> None:
         parts.leave_out(
             "rlhf_type", preferences, means, "lowers" if preferences == "rm" else "raises", "either"
         )
-    if (
-        preferences in GENERATED
-        and "use_vllm" not in parts.flat
-        and not any(key in parts.flat for key in OF_MEGATRON)
-    ):
-        parts.leave_out(
-            "use_vllm", False, "generation by the model itself, with its cache", "raises", "raises"
-        )
-    elif preferences in GENERATED:
+    on_megatron = any(key in parts.flat for key in OF_MEGATRON)
+    if preferences not in GENERATED:
+        return
+    if str(parts.flat.get("use_vllm", on_megatron)).lower() != "true":
+        why = "generation by the model itself, with its cache"
+        parts.leave_out("use_vllm", False, why, "raises", "raises")
+    else:
         shared = str(parts.flat.get("vllm_mode", "colocate")) != "server"
         key = "vllm_gpu_memory_utilization"
         share = parts.flat.get(key, parts.flat.get(f"rollout.{key}", 0.9))
         why = "the rollout engine" + (", which shares the GPUs" if shared else ", on other GPUs")
-        memory = "raises" if shared else "none"
+        memory: Direction = "raises" if shared else "none"
         parts.leave_out(key, share, why, memory, "raises")
 
 

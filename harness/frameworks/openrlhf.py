@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks import words
-from harness.frameworks.table import Fields, Flat, Parts
-from harness.question import Question
+from harness.frameworks.table import Fields, Flat, Parts, number_of
+from harness.question import Direction, Question
 
 LENGTHS = {"sft": 2048, "ppo_ray": 2048, "ppo": 2048, "kd": 2048, "prm": 2048}
 """Tokens per sequence by trainer where no option gives them; 512 of all others."""
@@ -57,6 +57,10 @@ def settle(parts: Parts) -> Fields:
         micro = words.budget_of("train.max_tokens_per_gpu", tokens, fields["seq_len"], parts)
     ranks = fields["devices"] and max(1, fields["devices"] // (parts["tp"] * parts["cp"]))
     fields |= words.batch_fields(parts["_batch"] * each, micro, ranks)
+    fields |= words.shared_sequence("ds.ring_attn_size", parts["cp"], fields["adapters"], parts)
+    if ranks and fields["cp"] < parts["cp"]:
+        at_once = fields["micro_batch_size"] * ranks
+        fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
     _other_models(parts, trainer)
     return fields
 
@@ -105,8 +109,8 @@ def _other_models(parts: Parts, trainer: str) -> None:
         return
     coefficient = value("algo.kl.init_coef", "init_kl_coef")
     shared = colocated or value("train.colocate_actor_ref", "colocate_actor_ref")
-    if coefficient is None or float(coefficient) > 0:
-        memory = "raises" if shared and not value("ref.offload", "ref_reward_offload") else "none"
+    if coefficient is None or number_of("algo.kl.init_coef", coefficient, "number") > 0:
+        memory: Direction = "raises" if shared and not value("ref.offload", "ref_reward_offload") else "none"
         parts.leave_out("algo.kl.init_coef", coefficient, "a frozen reference model", memory, "raises")
     memory = "raises" if colocated else "none"
     share = value("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")

@@ -69,6 +69,9 @@ def settle(parts: Parts) -> Fields:
             why = "the frozen weights are in fp32, too; bf16 is taken"
             parts.leave_out("engine.model_dtype", "fp32", why, "raises", "raises")
     sizes = {name: parts[name] for name in ("tp", "pp", "cp")} | fields
+    if strategy != "megatron":
+        key = "engine.ulysses_sequence_parallel_size"
+        fields |= words.shared_sequence(key, sizes["cp"], fields.get("adapters"), parts)
     ranks = (
         max(1, sizes["devices"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])) if sizes["devices"] else None
     )
@@ -77,6 +80,9 @@ def settle(parts: Parts) -> Fields:
         if by_prompts
         else _batch(parts, ranks, sizes["cp"], older)
     )
+    if ranks and fields.get("cp", 1) < sizes["cp"] and strategy != "megatron":
+        at_once = fields["micro_batch_size"] * ranks
+        fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
     if by_prompts:
         _other_models(parts, strategy)
     return fields
@@ -104,9 +110,6 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
         fields["replicas"] = devices // size
     elif size > 0:
         fields["shard_size"] = size
-    if parts["_ulysses"] > 1:
-        why = "Ulysses' all-to-all, taken as context parallelism"
-        parts.leave_out("engine.ulysses_sequence_parallel_size", parts["_ulysses"], why, "none")
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     return fields

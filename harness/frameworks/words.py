@@ -82,6 +82,20 @@ def batch_fields(sequences: int, micro: int, ranks: int | None) -> Fields:
     return {"micro_batch_size": micro, "global_batch_size": sequences, **steps}
 
 
+def shared_sequence(key: str, ranks: int, adapters: Adapters | None, parts: Parts) -> Fields:
+    """Return context parallelism for ranks that share a sequence by Ulysses' or ring attention.
+
+    The account of layouts has it for FSDP, and not for adapters.
+    """
+    if ranks == 1:
+        return {"cp": 1}
+    if adapters is not None:
+        parts.leave_out(key, ranks, "ranks that share each sequence", "lowers")
+        return {"cp": 1}
+    parts.leave_out(key, ranks, "ranks that share each sequence, taken as context parallelism", "none")
+    return {"cp": ranks, "program": "torchtitan"}
+
+
 def budget_of(key: str, budget: int, seq_len: int, parts: Parts) -> int:
     """Return the micro-batch of whole sequences that holds a budget of tokens, one at least."""
     sequences = max(1, -(-budget // seq_len))
