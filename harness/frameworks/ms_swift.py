@@ -164,6 +164,9 @@ def _adapters(parts: Parts) -> Adapters:
     if parts.get("_regex"):
         parts.leave_out("target_regex", parts["_regex"], "every linear layer is taken", "lowers", "lowers")
     targets = words.targets_of(parts["_targets"])
+    named = parts["_targets"] if isinstance(parts["_targets"], list) else []
+    if others := [name for name in named if name in ("embed_tokens", "lm_head", "all-embedding")]:
+        parts.leave_out("target_modules", others, "adapters on these layers, too", "raises", "raises")
     return words.adapters_of(parts, targets=targets, base=base, dtype=parts.get("_adapter_dtype") or "fp32")
 
 
