@@ -174,7 +174,7 @@ def _same_batch(parts: Parts) -> Fields:
             )
         if size:
             parts[field] = size
-    return {field: parts[field] for field in keys}
+    return {field: parts[field] for field in keys if field in parts}
 
 
 def parts_of(question: Question) -> Fields:

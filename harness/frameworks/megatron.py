@@ -53,8 +53,13 @@ def spelled(flat: Flat) -> Flat:
 
 
 def settle(parts: Parts) -> Fields:
-    """Return fields of Question."""
+    """Return fields of Question; raises ValueError for what is no language model in training."""
     _refuse_other(parts.flat)
+    return fields_of(parts)
+
+
+def fields_of(parts: Parts) -> Fields:
+    """Return fields of Question from Megatron-Core's parts, of whatever file."""
     precision, (layers, stages) = _precision(parts), _stages(parts)
     on_host = {"optimizer": parts.get("_offload_states"), "activations": parts.get("_offload_activations")}
     fields: Fields = {

@@ -44,6 +44,7 @@ REFERENCES = {
     "deepspeed_config.deepspeed_config_file": "deepspeed_config.",
     "dist_config.config_file": "deepspeed.",
     "launcher.deepspeed_config_file": "deepspeed.",
+    "fsdp": "fsdp.",
     "fsdp_config": "fsdp_config.",
 }
 """Keys whose value may be another file with more of the configuration, and the section that it is."""
@@ -254,7 +255,8 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     of_values = [pattern for pattern in framework.matters if "=" in pattern]
     for key, row in framework.keys.items():
         value = values.get(key)
-        if key.startswith("launcher.") and isinstance(value, str) and value.startswith("$"):
+        of_launcher = key.startswith("launcher.") or row.of == "devices"
+        if of_launcher and isinstance(value, str) and value.startswith("$"):
             parts.leave_out(key, value, "known when the script runs; devices= gives it", "none", "none")
             value = None
         if isinstance(value, Unresolved):
@@ -303,9 +305,12 @@ def _origin(field: str, given: Sequence[tuple[str, KeyRow]], framework: Framewor
 def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     """Return what becomes of a key that has no row: it changes nothing, is not modelled, or not known."""
     value = str(value) if isinstance(value, Unresolved) else value
-    pattern = matches(f"{key}={value}", framework.matters) or matches(key, framework.matters)
+    of_value = f"{key}={value}"
+    spelled = (of_value, of_value.lower(), key)
+    pattern = next((found for one in spelled if (found := matches(one, framework.matters))), None)
     harmless = matches(key, framework.irrelevant)
-    if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
+    off = is_off(value) and "=" not in (pattern or "")
+    if off or (harmless and len(harmless) >= len(pattern or "")):
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
         return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)

@@ -7,6 +7,8 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'|"""
-    r"""(?:\$\{[^}\n]*\}|[^\s#;])*)""",
+    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'"""
+    r"""|(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}|[^\s#;])*)""",
     re.MULTILINE,
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output."""
@@ -32,7 +34,11 @@ PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)",
 PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 """What a shell prints: no options, though they look so."""
 
-USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
+QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
+"""All of an array in quotes, which are its words."""
+
+USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
+USED = re.compile(r"\$\{(\w+)" + USED_SO + r"\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
 LAUNCHERS = (
@@ -65,15 +71,19 @@ DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 """A key of Hydra's command line, as in model.hidden_size=4096."""
 
 STARTS = re.compile(
-    r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=|(?:llamafactory-cli|lmf)\s+train\s)"""
+    r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=|(?:llamafactory-cli|lmf)\s+train\s"""
+    r"""|(?:swift|megatron) (?:sft|pt|rlhf)\s)"""
 )
 """The begin of an option or of Hydra's key, or a command that may be without."""
 
 SERVERS = re.compile(r"\b(?:trl|vllm)\s+(?:vllm-)?serve\b")
 """Commands that generate and do not train."""
 
-UNDOTTED = ("mixed_precision", "peft")
-"""Such keys of Megatron Bridge and NeMo without a section."""
+UNDOTTED = (
+    *("mixed_precision", "peft"),
+    *("use_remove_padding", "ulysses_sequence_parallel_size", "engine", "model_engine"),
+)
+"""Such keys of Megatron Bridge, NeMo and verl without a section."""
 
 TRL = re.compile(
     r"(?:\btrl |(?:^|[\s/])(?:run_)?)(sft|dpo|kto|bco|cpo|orpo|tpo|reward|grpo|gspo|rloo|online_dpo|nash_md"
@@ -92,16 +102,27 @@ EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=[\"']?\S*expandable_segme
 NESTED = re.compile(r"\.py\s.*--[A-Za-z]", re.DOTALL)
 """A word that is a command of its own, as of `sh -c`."""
 
+PROGRAM = re.compile(
+    r"openrlhf\.cli\.train_\w+"
+    r"|(?:verl|recipe)\.[\w.]*(?:_main|main_(?!eval|gen)\w+|sft_trainer\w*)"
+    r"|(?:swift|megatron) (?:sft|pt|rlhf)"
+    r"|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
+)
+"""Trainers of OpenRLHF, verl and ms-swift: they decide what an option means, and are read alone."""
+
+ENVIRONMENT = re.compile(r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES)=(\S+)")
+"""What ms-swift's launcher reads from the environment."""
+
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
 
 def command_line(text: str) -> dict[str, Any]:
     """Return the options of a command line or of a shell script; an option without a value is True.
 
-    Variables that the script assigns are filled in; of several commands with options, all are read, and
-    torchrun's own are named `torchrun.…`.
+    Variables that the script assigns are filled in. Of several commands with options, all are read, but of
+    the trainers in `PROGRAM` the first alone. A launcher's own options are named `launcher.…`.
     """
-    text = re.sub(r"\\\s*\n", " ", text)
+    text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     text = PRINTED.sub("", CASE.sub(lambda found: PATTERN.sub("", found.group()), text))
     variables: dict[str, str] = {}
@@ -110,23 +131,36 @@ def command_line(text: str) -> dict[str, Any]:
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
             continue
-        own = re.compile(r"\$\{" + name + r"(?:\[[@*]\])?(?::-([^}]*))?\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, (found.group(1) or "").strip(QUOTES)), value)  # noqa: B023
+        own = re.compile(r"\$\{" + name + USED_SO + r"\}|\$" + name + r"\b")
+        value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
-    commands = [words for words in _commands(_filled(text, variables)) if not SERVERS.search(" ".join(words))]
-    of_trl = [words for words in commands if _of_trl(words)]
-    for words in of_trl[-1:] or commands:
-        if of_trl:
+    filled = _filled(text, variables)
+    commands = [
+        (words, *_program(words)) for words in _commands(filled) if not SERVERS.search(" ".join(words))
+    ]
+    trainers, of_trl = [one for one in commands if one[2]], [one for one in commands if _of_trl(one[0])]
+    if any(words != trainers[0][0] for words, *_ in trainers):
+        flat["launcher.others"] = len(trainers) - 1
+    for words, at, program in trainers[:1] or of_trl[-1:] or commands:
+        if program:
+            flat["launcher.program"] = program
+        elif of_trl:
             flat["trl.trainer"] = _of_trl(words)
-        words = [part for word in words for part in (word.split() if NESTED.search(word) else [word])]
-        launcher = any(Path(word).name in LAUNCHERS for word in words)
-        script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
+        if not program:
+            words = [part for word in words for part in (word.split() if NESTED.search(word) else [word])]
+        launcher = bool(program) or any(Path(word).name in LAUNCHERS for word in words)
+        script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         name = Path(words[script]).name if script >= 0 else ""
         if MEGATRONS.match(name) and EXPANDABLE.search(text):
             flat["launcher.expandable_segments"] = True
         if MEGATRONS.match(name) and name != "pretrain_gpt.py":
             flat["launcher.script"] = name
+        for before, word in pairwise(words[at:] if program else ()):
+            if before in ("--config", words[at]) and word.endswith((".yaml", ".yml")):
+                raise ValueError(f"{program} reads its options from {word}: give that file")
+        if "swift" in program or "megatron " in program:
+            flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(filled)}
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         if words[0] == "nemo":
@@ -147,15 +181,22 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 
+def _default(value: str | None) -> str:
+    """Return a variable's value where it is not set, without its quotes."""
+    return (value or "").strip("\"'")
+
+
 def _filled(text: str, variables: dict[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
-        return variables.get(name, (found.group(2) or found.group()).strip(QUOTES))
+        return variables.get(name, _default(found.group(2)) or found.group())
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
-        filled = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
-        return whole_number(filled) or found.group()
+        for _ in range(5):  # variables that are sums themselves
+            words = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
+            words = words.replace("$((", "((")[:LARGEST_FILE_B]
+        return whole_number(words) or found.group()
 
     for _ in range(5):  # variables of variables
         filled = ARITHMETIC.sub(calculated, USED.sub(value, text))
@@ -202,10 +243,8 @@ def _commands(text: str) -> Iterator[list[str]]:
             for line in found:
                 if part is text:
                     line = line.replace('"', " ").replace("'", " ")
-                try:
-                    yield [part for word in shlex.split(line, comments=True) for part in _without_array(word)]
-                except ValueError:
-                    yield line.replace('"', " ").replace("'", " ").split()
+                words = _words(line)
+                yield [part for word in words for part in _without_array(word)]
             return
 
 
@@ -229,6 +268,24 @@ def _without_array(word: str) -> list[str]:
     """Return a word without the brackets of an array or a subshell; those of a value such as ([0]*3) stay."""
     whole = word.count("(") == word.count(")") and not ARRAY.match(word)
     return [word] if whole else re.sub(r"[()]", " ", word).split()
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line before its comment, which begins a word; a#1 is a word."""
+    for comments in (False, True):
+        with suppress(ValueError):  # an apostrophe of a comment
+            words = shlex.split(line, comments=comments)
+            return words[: next((at for at, word in enumerate(words) if word.startswith("#")), len(words))]
+    return line.replace('"', " ").replace("'", " ").split()
+
+
+def _program(words: list[str]) -> tuple[int, str]:
+    """Return where a command's trainer stands, and its name; -1 and "" where it has none that is known."""
+    for at, word in enumerate(words):
+        for name in (word, " ".join(words[max(at - 1, 0) : at + 1])):
+            if PROGRAM.fullmatch(name):
+                return at, name
+    return -1, ""
 
 
 def _begins(word: str) -> bool:

@@ -101,6 +101,7 @@ class Framework(NamedTuple):
     own: str = ""  # patterns of keys that only its files have
     needs: str = ""  # patterns of keys of which a file has at least one
     weight: int = 1  # of each of its own keys
+    programs: str = ""  # patterns of the trainers that its command lines name
 
     @property
     def module(self) -> Any:
@@ -111,6 +112,8 @@ class Framework(NamedTuple):
         """Return how many keys only this framework's files have; 0: it is none of them."""
         if own := getattr(self.module, "recognised", None):
             return int(own(flat))
+        if matches(str(flat.get("launcher.program", "")), self.programs.split()):
+            return len(flat) * self.weight
         names = {key.lstrip("-").replace("-", "_") for key in flat}
         return self.counted(names | {name.partition(".")[0] for name in names})
 
@@ -165,12 +168,16 @@ def table_of(name: str) -> Framework:
     expresses: Mapping[str, Sequence[Any]] = tree.get("expresses", {})
     for include in tree.get("include", ()):
         other, prefix, fields = table_of(include["table"]), include.get("prefix", ""), include.get("fields")
+        only = include.get("only", "*").split()
         for key, row in other.keys.items():
+            if not matches(key, only):
+                continue
             included = row._replace(field=f"{fields}{row.field.lstrip('_')}") if fields else row
             keys.setdefault(f"{prefix}{key}", included)
         matters = {f"{prefix}{key}": one for key, one in other.matters.items()} | matters
         irrelevant += [f"{prefix}{pattern}" for pattern in other.irrelevant]
-        renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
+        names = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()}
+        renamed = {old: new for old, new in names.items() if old not in keys and new in keys} | renamed
         expresses = expresses if prefix else {**other.expresses, **expresses}
     plain = ("title", "source", "program", "suffix", "hub_names", "elsewhere", "assumed")
     others = {field: tree[field] for field in plain if field in tree} | tree.get("recognised", {})

@@ -82,6 +82,37 @@ def steps_of(question: Question) -> int:
     return question.gradient_accumulation_steps or 1
 
 
+def batch_fields(sequences: int, micro: int, ranks: int | None) -> Fields:
+    """Return a step's batch; where micro-batches do not divide it, the whole ones that a rank does, too."""
+    micro = min(micro, -(-sequences // (ranks or 1)))
+    rest = bool(ranks) and sequences % (micro * (ranks or 1))
+    steps = {"gradient_accumulation_steps": max(1, sequences // (micro * (ranks or 1)))} if rest else {}
+    return {"micro_batch_size": micro, "global_batch_size": sequences, **steps}
+
+
+def shared_sequence(key: str, ranks: int, adapters: Adapters | None, parts: Parts) -> Fields:
+    """Return context parallelism for ranks that share a sequence by Ulysses' or ring attention.
+
+    The account of layouts has it for FSDP, and not for adapters.
+    """
+    if ranks == 1:
+        return {"cp": 1}
+    if adapters is not None:
+        parts.leave_out(key, ranks, "ranks that share each sequence", "lowers")
+        return {"cp": 1}
+    parts.leave_out(key, ranks, "ranks that share each sequence, taken as context parallelism", "none")
+    return {"cp": ranks, "program": "torchtitan"}
+
+
+def budget_of(key: str, budget: int, seq_len: int, parts: Parts) -> int:
+    """Return the micro-batch of whole sequences that holds a budget of tokens, one at least."""
+    sequences = max(1, -(-budget // seq_len))
+    if sequences * seq_len > budget > seq_len:
+        why = f"tokens of a micro-batch at most; {sequences} sequences of {seq_len} are taken"
+        parts.leave_out(key, parts.flat.get(key, budget), why, "lowers", "either")
+    return sequences
+
+
 def hub_name(question: Question) -> str:
     """Return the model's name on the Hub; names of formats that use such names stay as they are."""
     name, framework = question.model_name, question.format
@@ -120,7 +151,12 @@ def offload_parts(question: Question) -> Fields:
 
 
 def devices_of(parts: Parts) -> int | None:
-    """Return the devices by a launcher's options: all, or those of a node times the nodes."""
+    """Return the devices by a launcher's options: all, or those of a node times the nodes.
+
+    None where the nodes are known only when the script runs.
+    """
+    if any(one.key.endswith(("nnodes", "num_nodes", "NNODES")) for one in parts.left_out):
+        return None
     per_node = parts.get("_per_node")
     return parts.get("_world") or (per_node * (parts.get("_nodes") or 1) if per_node else None)
 

@@ -52,7 +52,8 @@ ADAPTERS = [
         (64, ("k_proj", "o_proj", "q_proj", "v_proj"), "nf4", False),
     )
 ]
-NAMED = {"ADAPTERS": ADAPTERS, "MODELS": MODELS, "LLAMA": [LLAMA]}
+PLAIN = [one for one in ADAPTERS if not one.dora]
+NAMED = {"ADAPTERS": ADAPTERS, "PLAIN": PLAIN, "MODELS": MODELS, "LLAMA": [LLAMA]}
 DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "expressed.yaml").read_text())
 EXPRESSED = {
     name: {
@@ -135,6 +136,9 @@ INEXPRESSIBLE = {
     "torchtitan": {"precision": "fp16", "adapters": Adapters(rank=8)},
     "litgpt": {"tp": 2, "precision": "fp8", "adapters": Adapters(rank=8, targets=("q_proj",))},
     "olmo_core": {"adapters": Adapters(rank=8), "states": "bf16", "offload": ("optimizer",)},
+    "verl": {"precision": "fp8", "adapters": Adapters(rank=8, base="nf4"), "pp": 2, "ep": 2},
+    "openrlhf": {"precision": "fp8", "pp": 2, "offload": ("optimizer", "parameters")},
+    "ms_swift": {"precision": "fp8", "pp": 2, "offload": ("activations",)},
     "nanotron": {"zero": 3, "virtual_stages": 2, "recompute": "selective"},
 }
 
@@ -143,6 +147,7 @@ INEXPRESSIBLE = {
 def test_what_a_file_cannot_express_is_refused_and_named(name):
     own = {
         "nanotron": {"sharing": "nanotron", "zero": 1},
+        "openrlhf": {"sharing": "zero"},
         "llm_foundry": {"sharing": "fsdp1", "global_batch_size": 8},
     }
     fields = {"sharing": "fsdp2", "zero": 3, "dp": 8, "model_name": "llama-2-7b", "optimizer": "adamw"}

@@ -17,7 +17,10 @@ from harness.question import Adapters
 DATA = Path(__file__).parents[2] / "data"
 EXPRESSED = yaml.safe_load((DATA / "expressed.yaml").read_text())
 NEEDED, COMPANIONS, VALUES = EXPRESSED["needed"], EXPRESSED["companions"], EXPRESSED["values"]
-LEFT_OUT = {"distributed_type"}
+LEFT_OUT = {
+    *("distributed_type", "sequence_parallel_size", "ds.ring_attn_size"),
+    "engine.ulysses_sequence_parallel_size",
+}
 """Keys whose value here is not modelled, next to those that take any word."""
 
 

@@ -1,0 +1,219 @@
+"""ms-swift's command lines and YAML: `swift sft` on transformers, `megatron sft` on Megatron-Core.
+
+Sources: ms-swift commit 3602360 of August 2026 (arguments/sft_args.py, rlhf_args.py, tuner_args.py and
+base_args, trainers/arguments.py, megatron/arguments/megatron_args.py, config/*.json, cli/main.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from harness.frameworks import hugging_face, megatron, words
+from harness.frameworks.table import Fields, Flat, Parts
+from harness.question import Adapters, Direction, Question
+
+DEEPSPEED: dict[str, Fields] = {
+    **{f"zero{stage}": {"stage": stage} for stage in range(4)},
+    "zero2_offload": {"stage": 2, "offload_optimizer.device": "cpu"},
+    "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
+}
+"""What ms-swift's own DeepSpeed configurations say (config/*.json)."""
+
+FSDP2 = {
+    "fsdp": "full_shard auto_wrap",
+    "fsdp_config.version": 2,
+    "fsdp_config.activation_checkpointing": True,
+}
+"""Its own configuration of FSDP2 (config/fsdp2.json)."""
+
+PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
+"""Kinds of preferences whose chosen and rejected answers are computed in one pass."""
+
+GENERATED = ("grpo", "ppo", "gkd")
+"""Kinds that generate what they train on."""
+
+BASES = {"4": "nf4", "8": "int8"}
+"""bitsandbytes' quantized weights by their bits."""
+
+OF_MEGATRON = (
+    "micro_batch_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "recompute_granularity",
+)
+"""Keys that only a file for Megatron-Core has."""
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values without Ray's section, and what names of shipped configurations stand for."""
+    values: dict[str, Any] = {}
+    for key, value in flat.items():
+        key = key.removeprefix("train.").removeprefix("fsdp.")
+        if key == "deepspeed" and value in DEEPSPEED:
+            values |= {f"deepspeed.zero_optimization.{name}": on for name, on in DEEPSPEED[value].items()}
+        elif key == "fsdp" and isinstance(value, str) and (value == "fsdp2" or value.endswith(".json")):
+            values |= FSDP2 if value == "fsdp2" else {"fsdp": FSDP2["fsdp"], "fsdp_config": value}
+        else:
+            values[key] = value
+    return hugging_face.prepared(values)
+
+
+def settle(parts: Parts) -> Fields:
+    """Return fields of Question."""
+    on_megatron = "megatron" in str(parts.get("_program")) or any(key in parts.flat for key in OF_MEGATRON)
+    preferences = str(parts.get("_preferences") or ("dpo" if "rlhf" in str(parts.get("_program")) else ""))
+    each = 2 if preferences in PAIRS else 1
+    parts["_type"] = parts.get("_type") or ("full" if on_megatron else "lora")
+    fields: Fields = {"seq_len": _length(parts, preferences), "devices": _devices(parts)}
+    own = _megatron(parts, each) if on_megatron else _trainer(parts, preferences, each, fields["devices"])
+    fields |= {**own, "devices": fields["devices"]}
+    if parts["_type"] != "full":
+        fields |= {"states": "fp32"}
+    elif parts.get("_bits"):
+        raise ValueError(
+            f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
+        )
+    _other_models(parts, preferences)
+    return fields
+
+
+def _devices(parts: Parts) -> int | None:
+    visible = next((parts.flat[key] for key in parts.flat if key.endswith("VISIBLE_DEVICES")), None)
+    program, per_node = str(parts.get("_program")), "launcher.NPROC_PER_NODE" in parts.flat
+    if (
+        " " in program
+        and not per_node
+        and "_world" not in parts
+        and visible is not None
+        and "$" not in visible
+    ):
+        if "," in visible and program.startswith("swift"):
+            why = "one process, whose model is spread over the GPUs"
+            parts.leave_out("launcher.CUDA_VISIBLE_DEVICES", visible, why, "lowers", "either")
+        return 1
+    return words.devices_of(parts)
+
+
+def _length(parts: Parts, preferences: str) -> int | None:
+    """Return the tokens per sequence; without max_length they are the data's, up to the model's positions."""
+    length = parts.get("_packed") or parts.get("_length")
+    if length is None:
+        why = "is missing: sequences are as long as the data's, up to the model's positions"
+        parts.leave_out("max_length", None, why, "raises", "raises")
+    if preferences in GENERATED:
+        return int((length or 0) + parts["_completion"])
+    return length and int(length)
+
+
+def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> Fields:
+    """Return fields of a run on transformers' trainer."""
+    dtype = parts.get("_dtype") or "bf16"
+    if "_bf16" not in parts and "_fp16" not in parts:  # mixed precision follows the type of the weights
+        parts |= {"_bf16": dtype == "bf16", "_fp16": dtype != "bf16"}
+    fields = hugging_face.trainer_fields(parts)
+    micro, steps = parts["_micro"], parts.get("gradient_accumulation_steps")
+    if steps is None:
+        steps = 1 if preferences == "grpo" else max(1, math.ceil(16 / micro / devices)) if devices else None
+    fields |= {
+        "micro_batch_size": micro * each,
+        "gradient_accumulation_steps": steps,
+        "sequence_parallel": False,
+    }
+    if steps is None:
+        fields["global_batch_size"] = max(16, micro) * each
+    adapters = _adapters(parts) if parts["_type"] != "full" else None
+    key = "sequence_parallel_size"
+    fields |= {"adapters": adapters, **words.shared_sequence(key, parts["_ulysses"], adapters, parts)}
+    if parts.get("_autotp"):
+        fields["tp"] = parts["_autotp"]
+    if parts.get("_attention"):
+        name = parts["_attention"].replace("flash_attn", "flash_attention_2")
+        fields["attention"] = words.attention_of("attn_impl", name, parts)
+    if fields["sharing"] == "ddp":
+        if "launcher.config_file" not in parts.flat:
+            parts.assumed.pop("sharing", None)  # --deepspeed and --fsdp are options of the command itself
+        fields["states"] = "bf16" if dtype == "bf16" else "fp32"
+    return fields | {"recompute_modules": (), "etp": None, "fused_loss": parts["_liger"]}
+
+
+def _megatron(parts: Parts, each: int) -> Fields:
+    """Return fields of a run on Megatron-Core."""
+    dtype = parts.get("_dtype") or "bf16"
+    parts |= {"_impl": "transformer_engine", "_optimizer": parts.get("_mcore_optimizer") or "adam"}
+    parts |= {"_bf16": parts.get("_bf16", dtype == "bf16"), "_fp16": parts.get("_fp16", dtype == "fp16")}
+    others = ("config", "model_source", "devices")
+    fields = {name: value for name, value in megatron.fields_of(parts).items() if name not in others}
+    return fields | {
+        "micro_batch_size": parts["_mcore_micro"] * each,
+        "global_batch_size": parts["_global"] * each,
+        "grouped_experts": parts["_grouped"],
+        "fused_loss": parts["_fusion"],
+        "adapters": _adapters(parts) if parts["_type"] != "full" else None,
+    }
+
+
+def _adapters(parts: Parts) -> Adapters:
+    kind, bits, method = parts["_type"], parts.get("_bits"), parts.get("_method")
+    if kind not in ("lora", "lora_llm"):
+        parts.leave_out("tuner_type", kind, "a tuner other than LoRA, whose bytes are taken")
+    base = BASES.get(str(bits), "bf16") if method in (None, "bnb") else "bf16"
+    if bits is not None and base == "bf16":
+        parts.leave_out(
+            "quant_bits", f"{bits} by {method}", "other weights than nf4 and int8; bf16 is taken", "lowers"
+        )
+    if parts.get("_regex"):
+        parts.leave_out("target_regex", parts["_regex"], "every linear layer is taken", "lowers", "lowers")
+    targets = words.targets_of(parts["_targets"])
+    named = parts["_targets"] if isinstance(parts["_targets"], list) else []
+    if others := [name for name in named if name in ("embed_tokens", "lm_head", "all-embedding")]:
+        parts.leave_out("target_modules", others, "adapters on these layers, too", "raises", "raises")
+    return words.adapters_of(parts, targets=targets, base=base, dtype=parts.get("_adapter_dtype") or "fp32")
+
+
+def _other_models(parts: Parts, preferences: str) -> None:
+    """Name what preferences or generation add to supervised training of the same model."""
+
+    def off(key: str) -> bool:
+        return str(parts.flat.get(key)).lower() in ("false", "0", "0.0")
+
+    alone = parts["_type"] != "full" or off("beta")
+    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
+        parts.leave_out("ref_model", None, "a frozen reference model", "raises", "raises")
+    if preferences in ("rm", "ppo"):
+        means = {"rm": "values in place of logits", "ppo": "a critic and a reward model"}[preferences]
+        parts.leave_out(
+            "rlhf_type", preferences, means, "lowers" if preferences == "rm" else "raises", "either"
+        )
+    on_megatron = any(key in parts.flat for key in OF_MEGATRON)
+    if preferences not in GENERATED:
+        return
+    if str(parts.flat.get("use_vllm", on_megatron)).lower() != "true":
+        why = "generation by the model itself, with its cache"
+        parts.leave_out("use_vllm", False, why, "raises", "raises")
+    else:
+        shared = str(parts.flat.get("vllm_mode", "colocate")) != "server"
+        key = "vllm_gpu_memory_utilization"
+        share = parts.flat.get(key, parts.flat.get(f"rollout.{key}", 0.9))
+        why = "the rollout engine" + (", which shares the GPUs" if shared else ", on other GPUs")
+        memory: Direction = "raises" if shared else "none"
+        parts.leave_out(key, share, why, memory, "raises")
+
+
+def parts_of(question: Question) -> Fields:
+    """Return ms-swift's parts of a question; raises ValueError where it cannot express it."""
+    adapters = question.adapters
+    if question.sharing == "megatron":
+        parts = megatron.parts_of(question) | {"_mcore_optimizer": None, "_fusion": question.fused_loss}
+        parts |= {"_mcore_micro": question.micro_batch_size, "_global": parts.pop("global_batch_size")}
+    elif question.tp * question.pp * question.ep > 1:
+        raise ValueError("ms-swift has tp, pp and ep with sharing megatron alone")
+    else:
+        parts = hugging_face.trainer_parts(question) | {"_ulysses": question.cp, "cp": None}
+        parts |= {"_attention": words.attention_word(question), "_micro": question.micro_batch_size}
+    parts |= {"_length": question.seq_len, "_type": "lora" if adapters else "full", "_dtype": "bf16"}
+    if adapters is not None:
+        bits = {"nf4": 4, "int8": 8}.get(adapters.base)
+        parts |= words.adapter_parts(adapters) | {"_bits": bits, "_method": "bnb" if bits else None}
+        parts |= {"_targets": list(adapters.targets) or "all-linear", "_modules": None}
+    return parts

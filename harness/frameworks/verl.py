@@ -1,0 +1,203 @@
+"""verl's training: Hydra's overrides of PPO, GRPO and SFT trainers, or their YAML.
+
+Keys of an actor are read by the names that verl's newer SFT trainer has for the same: `engine.` for
+`actor_rollout_ref.actor.fsdp_config.` and `.megatron.`, `model.` for `actor_rollout_ref.model.`.
+
+Sources: verl commit b178a3c of January 2026 (trainer/config, workers/fsdp_workers.py,
+workers/actor/dp_actor.py, workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py,
+trainer/sft_trainer.py, trainer/ppo/utils.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from harness.frameworks import megatron, words
+from harness.frameworks.table import Fields, Flat, Parts
+from harness.question import KeyRead, Question
+
+ACTOR = "actor_rollout_ref.actor."
+SECTIONS = {
+    f"{ACTOR}fsdp_config.": "engine.",
+    f"{ACTOR}megatron.": "engine.",
+    f"{ACTOR}optim.": "optim.",
+    "actor_rollout_ref.model.": "model.",
+    "model.fsdp_config.": "engine.",
+}
+"""Sections of the actor, and of the older SFT trainer, by the newer SFT trainer's names."""
+
+OF_CONFIG = re.compile(r"\$\{[^}]*[.:].*\}")
+"""OmegaConf's reference to another key, which has a dot or a resolver; a shell's variable has none."""
+
+FUSED = "log-probabilities overwrite the logits, of which this answer keeps copies in fp32"
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values by the newer SFT trainer's names, with references to other keys filled in."""
+    full, values = words.filled(flat), dict[str, Any]()
+    if any(key.startswith(f"{ACTOR}megatron.") for key in flat):
+        values["engine.strategy"] = "megatron"
+    for key, value in flat.items():
+        old = next((old for old in SECTIONS if key.startswith(old)), None)
+        if key == f"{ACTOR}fsdp_config.strategy" or (
+            key == f"{ACTOR}strategy" and "engine.strategy" in values
+        ):
+            continue  # the actor's own, or its sections', decides
+        named = f"{SECTIONS[old]}{key.removeprefix(old)}" if old else key
+        values[named] = full[key] if isinstance(value, str) and OF_CONFIG.fullmatch(value) else value
+    return values
+
+
+def settle(parts: Parts) -> Fields:
+    """Return fields of Question."""
+    by_prompts = any(key.startswith("actor_rollout_ref.") for key in parts.flat)
+    older = "model.partial_pretrain" in parts.flat or "fsdp_sft" in str(parts.get("_program"))
+    if "megatron" in f"{parts.get('_config')} {parts.flat.get('engine')}":
+        parts.setdefault("_strategy_name", "megatron")
+    strategy = parts.get("_strategy_name") or ("fsdp2" if older else "fsdp1")
+    if by_prompts and "trainer.n_gpus_per_node" not in parts.flat:
+        parts["_per_node"] = 8
+    elif not by_prompts:  # torchrun's processes count
+        parts["_per_node"] = parts.get("_processes") or parts.get("_per_node")
+    fields: Fields = {"devices": words.devices_of(parts)}
+    fields |= _megatron(parts) if strategy == "megatron" else _fsdp(parts, strategy, older)
+    fields["optimizer"] = words.optimizer_of("optim.optimizer", parts["_optimizer"], parts)
+    if parts["_rank"] > 0:
+        fields["adapters"] = words.adapters_of(parts, targets=words.targets_of(parts["_targets"]))
+        if parts["_dtype"] == "fp32" and strategy != "megatron":
+            why = "the frozen weights are in fp32, too; bf16 is taken"
+            parts.leave_out("engine.model_dtype", "fp32", why, "raises", "raises")
+    sizes = {name: parts[name] for name in ("tp", "pp", "cp")} | fields
+    if strategy != "megatron":
+        key = "engine.ulysses_sequence_parallel_size"
+        fields |= words.shared_sequence(key, sizes["cp"], fields.get("adapters"), parts)
+    ranks = (
+        max(1, sizes["devices"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])) if sizes["devices"] else None
+    )
+    fields |= (
+        _batch_of_prompts(parts, ranks, sizes["cp"])
+        if by_prompts
+        else _batch(parts, ranks, sizes["cp"], older)
+    )
+    if ranks and fields.get("cp", 1) < sizes["cp"] and strategy != "megatron":
+        at_once = fields["micro_batch_size"] * ranks
+        fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
+    if by_prompts:
+        _other_models(parts, strategy)
+    return fields
+
+
+def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
+    size, devices = parts["_shard_size"], words.devices_of(parts)
+    offload = parts["_offload"] and strategy == "fsdp2"
+    if older:
+        offload = bool(parts.get("_cpu_offload"))
+    activations = ("activations",) if parts["_activations"] else ()
+    fields: Fields = {
+        "sharing": strategy,
+        "zero": 3 if parts["_reshard"] else 2,
+        "cp": parts["_ulysses"],
+        "states": parts["_dtype"],
+        "recompute": "full" if parts["_recompute"] else "none",
+        "offload": (*activations, *(("optimizer", "parameters") if offload else ())),
+        "tp": 1,
+        "pp": 1,
+        "ep": 1,
+        "sequence_parallel": False,
+    }
+    if size > 0 and devices and devices % size == 0:
+        fields["replicas"] = devices // size
+    elif size > 0:
+        fields["shard_size"] = size
+    if parts.get("_attention"):
+        fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
+    return fields
+
+
+def _megatron(parts: Parts) -> Fields:
+    parts |= {"_impl": "transformer_engine", "_bf16": parts["precision"] == "bf16"}
+    parts["_fp16"] = not parts["_bf16"]
+    fields = megatron.fields_of(parts) | {"grouped_experts": parts["_grouped"]}
+    others = ("devices", "config", "model_source", "optimizer")
+    return {name: value for name, value in fields.items() if name not in others}
+
+
+def _batch(parts: Parts, ranks: int | None, cp: int, older: bool) -> Fields:
+    """Return the batch of an SFT trainer, whose newer one fills micro-batches with tokens by default."""
+    length, micro = parts["_length"], parts.get("_micro", 4)
+    if parts.get("_dynamic", not older):
+        micro = words.budget_of("data.max_token_len_per_gpu", parts["_tokens"] * cp, length, parts)
+    return {"seq_len": length, **words.batch_fields(parts.get("_batch", 256), micro, ranks)}
+
+
+def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int) -> Fields:
+    """Return the batch of an update: of each prompt several responses."""
+    length, key = parts["_prompt"] + parts["_response"], f"{ACTOR}ppo_micro_batch_size_per_gpu"
+    sequences = parts["_mini"] * parts["_responses"]
+    if parts["_rl_dynamic"]:
+        micro = words.budget_of(f"{ACTOR}ppo_max_token_len_per_gpu", parts["_rl_tokens"] * cp, length, parts)
+    elif parts.get("_rl_micro"):
+        micro = parts["_rl_micro"]
+    elif parts.get("_rl_micros") and ranks:
+        micro = max(1, parts["_rl_micros"] // ranks)
+    else:
+        raise ValueError(f"{key} is missing, from which a micro-batch follows; give micro_batch_size=")
+    return {"seq_len": length, **words.batch_fields(sequences, micro, ranks)}
+
+
+def _other_models(parts: Parts, strategy: str) -> None:
+    """Name what an update of a policy adds to supervised training of it, which is what is predicted."""
+
+    def on(key: str) -> bool:
+        return str(parts.flat.get(key)).lower() == "true"
+
+    if not parts.get("fused_loss"):
+        key = KeyRead(key=f"{ACTOR}loss", status="not modelled", means=FUSED, memory="lowers", to_states=True)
+        parts.left_out.append(key)
+    nodes = ("actor_rollout_ref.rollout.nnodes", "rollout.nnodes", "rollout.n_gpus_per_node")
+    if not any(parts.flat.get(key) for key in nodes):
+        key_, share = "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5
+        why = "the rollout engine's share of the GPU in another phase, and what of it stays"
+        parts.leave_out(key_, parts.flat.get(key_, share), why, "raises", "raises")
+    if (on(f"{ACTOR}use_kl_loss") or on("algorithm.use_kl_in_reward")) and not parts["_rank"]:
+        hosted = strategy != "megatron" or on("actor_rollout_ref.ref.megatron.param_offload")
+        why = "a frozen reference model" + (", on the host but in its own phase" if hosted else "")
+        parts.leave_out("actor_rollout_ref.ref", None, why, "none" if hosted else "raises", "raises")
+    estimator = parts.flat.get("algorithm.adv_estimator", "gae")
+    if estimator == "gae" or on("critic.enable"):
+        parts.leave_out("algorithm.adv_estimator", estimator, "a critic is trained, too", "raises", "raises")
+
+
+def parts_of(question: Question) -> Fields:
+    """Return the parts of verl's SFT trainer; raises ValueError where it cannot express a question."""
+    adapters = question.adapters
+    if adapters is not None and (adapters.base != "bf16" or adapters.dora):
+        raise ValueError(f"verl has no key for adapters on {adapters.base} or DoRA")
+    if question.sharing == "megatron":
+        parts = megatron.parts_of(question)
+    elif question.tp * question.pp * question.ep > 1:
+        raise ValueError("verl has tp, pp and ep with sharing megatron alone")
+    else:
+        parts = {
+            "_reshard": question.zero == 3,
+            "_ulysses": question.cp,
+            "cp": None,
+            "_dtype": question.states,
+        }
+        parts["_recompute"] = question.recompute == "full"
+    return {
+        **parts,
+        "_strategy_name": question.sharing,
+        "_micro": question.micro_batch_size,
+        "_batch": question.global_batch_size or question.sequences_per_step(),
+        "_length": question.seq_len,
+        "_dynamic": False,
+        "_offload": "parameters" in question.offload,
+        "_activations": "activations" in question.offload,
+        "_rank": adapters.rank if adapters else 0,
+        "_targets": list(adapters.targets) or None if adapters else None,
+        "_per_node": question.devices,
+        "_attention": "eager" if question.attention == "explicit" else None,
+        "_optimizer": {"adamw": "AdamW", "adamw_8bit": "AdamW8bit"}.get(question.optimizer),
+    }

@@ -1,0 +1,42 @@
+"""Command lines of verl, OpenRLHF and ms-swift: what is trained, and what is left out with its direction."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.frameworks.read import read_own_file, read_own_text
+from harness.question import Adapters
+
+DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "post_training.yaml").read_text())
+
+
+@pytest.mark.parametrize("command", DATA["commands"])
+def test_what_is_trained_is_read_and_the_rest_is_named(command):
+    text = command
+    for word, meaning in DATA["words"].items():
+        text = text.replace(word, meaning) if f"{word}_" not in text else text
+    question = read_own_text(text, suffix=".sh")
+    assert question.format in ("verl", "openrlhf", "ms_swift")
+    for field, value in DATA["commands"][command].get("expect", {}).items():
+        value = Adapters(**value) if isinstance(value, dict) else value
+        assert getattr(question, field) == (tuple(value) if isinstance(value, list) else value), field
+    left = {one.key: one.memory for one in question.keys if one.status == "not modelled"}
+    for key, memory in DATA["commands"][command].get("named", {}).items():
+        assert left.get(key) == memory, key
+    assert not [one.key for one in question.keys if one.means.startswith("no key")]
+
+
+def test_a_dumped_configuration_of_verl_is_read_with_its_references(tmp_path):
+    (tmp_path / "config.yaml").write_text(
+        "actor_rollout_ref:\n  model: {path: Qwen/Qwen3-8B, use_fused_kernels: true}\n"
+        "  actor:\n    strategy: fsdp2\n    fsdp_config: {strategy: fsdp}\n"
+        "    ppo_micro_batch_size_per_gpu: 2\n"
+        "    use_fused_kernels: '${oc.select:actor_rollout_ref.model.use_fused_kernels,false}'\n"
+        "  ref: {strategy: '${actor_rollout_ref.actor.strategy}'}\n"
+        "  rollout: {n: 4, response_length: '${oc.select:data.max_response_length,512}'}\n"
+        "data: {max_prompt_length: 512, max_response_length: '${data.max_prompt_length}'}\n"
+    )
+    question = read_own_file(tmp_path / "config.yaml")
+    assert (question.sharing, question.seq_len, question.micro_batch_size) == ("fsdp2", 1024, 2)
+    assert question.fused_loss
