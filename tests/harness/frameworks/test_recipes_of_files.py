@@ -22,6 +22,8 @@ SAME = [
     ({"sharing": "fsdp2", "zero": 2}, "fsdp2", {"reshard_after_forward": False}),
     ({**FSDP2, "replicas": 2}, "fsdp2", {"shard_within": 4}),
     ({**FSDP2, "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
+    ({"sharing": "fsdp1", "zero": 3, "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
+    ({**FSDP2, "adapters": Adapters(rank=8, base="nf4"), "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
     ({"sharing": "fsdp1", "zero": 2}, "fsdp1", {"strategy": "shard_grad_op"}),
     ({**ZERO, "offload": ("optimizer",)}, "zero", {"stage": 2, "optimizer": "host"}),
     ({**ZERO, "zero": 3, "offload": ("optimizer:disk",)}, "zero", {"stage": 3, "optimizer": "disk"}),
@@ -54,7 +56,9 @@ def test_a_field_is_the_technique_of_the_same_meaning(values, name, settings):
 
 LEFT_OUT = {
     "pattern": {"adapters": Adapters(rank=8, targets=("model.*mlp",))},
-    "quantized base": {"adapters": Adapters(rank=8, base="nf4"), **FSDP2},
+    "quantized base": {"adapters": Adapters(rank=8, base="int8"), **FSDP2},
+    "ZeRO-3 of a base": {"adapters": Adapters(rank=8, base="nf4"), "sharing": "zero", "zero": 3},
+    "FSDP1's offload": {"sharing": "fsdp1", "zero": 3, "offload": BOTH},
     "activations": {"recompute": "full", "offload": ("activations",)},
     "zero 1": {"sharing": "megatron", "zero": 1},
     "nvfp4": {"precision": "nvfp4"},
