@@ -70,10 +70,9 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
-    directions = {key.memory for key in unmodelled(question)} if keys else set()
-    lowers, raises = (
-        recorded()["keys"][name] if directions & {name, "either"} else 1.0 for name in ("lowers", "raises")
-    )
+    named, usual = unmodelled(question) if keys else [], recorded()["keys"]
+    lowers = min((key.least or usual["lowers"] for key in named if key.memory != "raises"), default=1.0)
+    raises = max((usual["raises"] for key in named if key.memory != "lowers"), default=1.0)
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely

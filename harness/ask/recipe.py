@@ -20,6 +20,9 @@ LATER = "try it with what_ifs=all"
 TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
 """Architectures whose code in transformers has a loop over tokens."""
 
+BY_CHUNKS = frozenset(["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"])
+"""Architectures whose code has a loop over chunks of tokens: only the micro-batch asked about is dry-run."""
+
 MOST_TOKENS = 128
 """Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
 

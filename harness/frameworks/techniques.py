@@ -42,23 +42,34 @@ def techniques_of(question: Question) -> ListedTechniques:
     return ListedTechniques(techniques, tuple(left_out))
 
 
+EXPERTS = "experts in one tensor stay in bf16, as in transformers 5; linear layers, as before, are quantized"
+
+
 def approximated(question: Question) -> tuple[KeyRead, ...]:
     """Return what a dry run takes otherwise than the question has it, with its direction."""
-    adapters, several = question.adapters, (question.devices or 1) > 1
-    quantized = adapters is not None and adapters.base in ("nf4", "int8")
-    found: list[tuple[str, str, str, Direction]] = []
-    if quantized and several and question.zero == 3:
-        base = adapters.base if adapters else ""
-        copies = "is sharded, of which no peak was measured" if base == "nf4" else "is taken as a full copy"
-        found.append(
-            ("base", base, f"a quantized base that {copies}", "raises" if base == "nf4" else "lowers")
-        )
+    base = question.adapters.base if question.adapters else "bf16"
+    shared = base in ("nf4", "int8") and (question.devices or 1) > 1 and question.zero == 3
+    found: list[tuple[str, str, str, Direction, float | None]] = []
+    if shared and base == "nf4":
+        found.append(("base", base, "a quantized base that is sharded: no peak was measured", "raises", None))
+    elif shared:
+        found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
+    if base != "bf16" and question.has_experts:
+        found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
     if "activations" in question.offload and question.recompute != "none":
         means = "kept activations on the host, next to recomputation"
-        found.append(("offload", "activations", means, "lowers"))
+        found.append(("offload", "activations", means, "lowers", None))
     return tuple(
-        KeyRead(key=key, value=value, status="not modelled", means=means, memory=memory, seconds="either")
-        for key, value, means, memory in found
+        KeyRead(
+            key=key,
+            value=value,
+            status="not modelled",
+            means=means,
+            memory=memory,
+            least=least,
+            seconds="either",
+        )
+        for key, value, means, memory, least in found
     )
 
 

@@ -71,7 +71,7 @@ def test_names_of_frameworks_and_of_tuned_models_are_known():
 
 OTHERS = {
     "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek", "gpt2-medium-tuned": "gpt2-medium", "gpt2+": "gpt2",
-    "microsoft/Phi-4-multimodal-instruct": "phi4", "mine/zephyr-7b-gemma-tuned": "zephyr-7b-gemma",
+    "microsoft/Phi-4-multimodal-instruct": "phi4", "mine/zephyr-7b-gemma-tuned": "zephyr-7b",
     **dict.fromkeys(("unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-Omni-7B", "t5", "base"), ""),
     **dict.fromkeys(("google/flan-t5-base", "google/t5-efficient-base", "Qwen/Qwen3-Embedding-8B"), ""),
     **dict.fromkeys(("OpenRLHF/Llama-3-8b-rm-mixture", "meta-llama/Llama-Guard-3-8B"), ""),
@@ -125,7 +125,7 @@ def test_of_a_model_with_a_tower_the_text_part_is_taken_and_said(tmp_path):
         assert (question.config["model_type"], question.config["hidden_size"]) == (kind, 64)
         assert [(key.key, key.memory) for key in question.keys] == [("vision_config", "raises")]
     assert not with_model(question, "gpt2").keys
-    file = "base_model: Qwen/Qwen2.5-VL-3B-Instruct\nsequence_len: 2048\n"
+    file = "base_model: Qwen/Qwen2.5-VL-3B-Instruct\npad_to_sequence_len: true\nflash_attention: true\n"
     (tower,) = [key for key in read_own_text(file, suffix=".yaml").keys if key.status == "not modelled"]
     assert (tower.key, tower.memory) == ("vision_config", "raises")
 
