@@ -67,8 +67,9 @@ def with_positions(question: Question) -> tuple[Question, tuple[str, ...]]:
         return question, ()
     key = next((name for name in POSITIONS if config.get(name)), "max_position_embeddings")
     longer = msgspec.structs.replace(question, config={**config, key: tokens})
-    beyond = f"sequences beyond the model's {longest:,} positions, which rotary embeddings allow"
-    return longer, (beyond,) if longest else ()
+    if longest is None:
+        return longer, ()
+    return longer, (f"sequences beyond the model's {longest:,} positions, which rotary embeddings allow",)
 
 
 def refuse_length(question: Question) -> None:

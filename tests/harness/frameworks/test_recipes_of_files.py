@@ -3,6 +3,7 @@
 import pytest
 from refusals import refused
 
+from harness.ask.recipe import with_positions, with_techniques
 from harness.config.techniques import combination
 from harness.frameworks.techniques import STEADY, techniques_of
 from harness.question import Adapters, question_of
@@ -71,3 +72,24 @@ def test_what_the_list_leaves_out_is_named_and_a_layout_is_refused():
         assert name in "; ".join(asked(**values).left_out)
     for size in ("tp", "pp", "cp", "ep"):
         refused(lambda size=size: asked(**{size: 2}), f"{size} 2")
+
+
+def test_sequences_beyond_rotary_positions_are_answered_and_beyond_learned_ones_not():
+    rotary = {"model_type": "llama", "max_position_embeddings": 8192}
+    for config, tokens, positions in (
+        (rotary, 16384, {"max_position_embeddings": 16384}),
+        (rotary, 4096, {"max_position_embeddings": 8192}),
+        ({"model_type": "deepseek_v3"}, 8192, {"max_position_embeddings": 8192}),
+        ({"model_type": "gpt2", "n_positions": 1024}, 2048, {"n_positions": 1024}),
+    ):
+        question, notes = with_positions(question_of(config=config, seq_len=tokens))
+        assert question.config == config | positions
+        assert bool(notes) == (tokens == 16384)
+
+
+def test_8_bit_states_on_the_host_are_taken_as_wide_ones():
+    offloaded = {"sharing": "fsdp2", "zero": 3, "offload": BOTH, "devices": 2, "optimizer": "adamw_8bit"}
+    question, left_out = with_techniques(question_of(config={"model_type": "llama"}, seq_len=8, **offloaded))
+    assert ("fsdp2", {"cpu_offload": True}) in question.techniques
+    assert "optimizer" not in dict(question.techniques)
+    assert "8-bit states on the host" in left_out[-1]
