@@ -51,6 +51,9 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
     means: str = ""  # what the key means; of one that is not modelled, what it changes
     memory: Direction = "none"  # of one that is not modelled
     to_states: bool = False  # one that lowers: down to the states at most, since sequences may be short
+    least: float | None = (
+        None  # of one that lowers: the share of the peak that may remain; None: the usual one
+    )
     seconds: Direction = "none"
     source: str = ""  # of these directions
 

@@ -41,11 +41,24 @@ def unmodelled(question: Question) -> list[KeyRead]:
     return [key for key in question.keys if key.status == "not modelled" and key.memory != "none"]
 
 
+EXPLICIT = KeyRead(
+    key="attention",
+    value="flash",
+    status="not modelled",
+    means="explicit attention is taken, which keeps every score",
+    memory="lowers",
+    seconds="lowers",
+)
+"""A kernel that a file asks for and its model's code in transformers does not have."""
+
+
 def with_certainty(answer: Answer, question: Question) -> Answer:
     """Return an engine's answer with intervals of its bytes, its verdict, and what may turn it."""
     memory = answer.memory
     if answer.verdict == "refused" or memory is None:
         return answer
+    if "attention" in answer.without and question.origin("attention").kind == "key":
+        question = msgspec.structs.replace(question, keys=(*question.keys, EXPLICIT))
     by_error, sized = (sized_by(answer, memory, question, keys) for keys in (False, True))
     fits = answer.verdict == "fits" if answer.likely_fits is None else answer.likely_fits
     answer = answer.with_(likely_fits=fits)
@@ -57,10 +70,9 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
-    directions = {key.memory for key in unmodelled(question)} if keys else set()
-    lowers, raises = (
-        recorded()["keys"][name] if directions & {name, "either"} else 1.0 for name in ("lowers", "raises")
-    )
+    named, usual = unmodelled(question) if keys else [], recorded()["keys"]
+    lowers = min((key.least or usual["lowers"] for key in named if key.memory != "raises"), default=1.0)
+    raises = max((usual["raises"] for key in named if key.memory != "lowers"), default=1.0)
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely

@@ -21,7 +21,7 @@ import msgspec
 
 from harness.answer import Answer, EngineName, refused
 from harness.ask.certainty import error_of, with_certainty
-from harness.ask.recipe import with_techniques
+from harness.ask.recipe import BY_CHUNKS, with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
@@ -86,6 +86,8 @@ def answers(
     if engine == "dry run":
         if question.origin("techniques").kind != "command" and question.techniques is None:
             question, left_out = with_techniques(question)
+        if (question.config or {}).get("model_type") in BY_CHUNKS:
+            extent = "asked"
         slack = float(error_of(engine, question, "allocated")["high"])
         request = DryRunRequest(question=question, changes=tuple(changes), extent=extent, slack=slack)
         found = child.answers(request) if child else from_child(request, question.model_name)

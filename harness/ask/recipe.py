@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from harness.ask.words import mistake, positions_of
+from harness.config.hf_config import POSITIONS, USUAL_SEQ_LEN, has_size
 from harness.config.optimizations import CONF, read_yaml
 from harness.config.techniques import Named, checked_techniques, combination, declared, title_of
 from harness.config.validation import ConfigError, Role
@@ -18,6 +19,9 @@ LATER = "try it with what_ifs=all"
 
 TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
 """Architectures whose code in transformers has a loop over tokens."""
+
+BY_CHUNKS = frozenset(["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"])
+"""Architectures whose code has a loop over chunks of tokens: only the micro-batch asked about is dry-run."""
 
 MOST_TOKENS = 128
 """Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
@@ -31,22 +35,41 @@ def with_techniques(question: Question) -> tuple[Question, tuple[str, ...]]:
 
     Raises ConfigError where they do not combine, or do not share the model over just these devices.
     """
-    from harness.frameworks.techniques import techniques_of
+    from harness.frameworks.techniques import approximated, techniques_of
 
+    question, left_out = with_positions(question)
     refuse_length(question)
-    left_out: tuple[str, ...] = ()
     if question.techniques is not None:
         listed: list[Mapping[str, Any]] = [{name: settings} for name, settings in question.techniques]
     else:
         with mistake():
             found = techniques_of(question)
-        listed, left_out = [{name: settings} for name, settings in found.techniques], found.left_out
-        if question.optimizer != "adamw":
+        listed = [{name: settings} for name, settings in found.techniques]
+        left_out += found.left_out
+        if question.optimizer == "adamw_8bit" and "optimizer" in question.offload:
+            left_out += ("8-bit states on the host, taken as fp32 ones there",)
+        elif question.optimizer != "adamw":
             listed.append({"optimizer": {"name": question.optimizer}})
+        question = msgspec.structs.replace(question, keys=(*question.keys, *approximated(question)))
     recipe = combination(listed)
     devices = question.all_devices()
     refuse_sharing(recipe, devices)
     return with_recipe(question, recipe, devices=devices), left_out
+
+
+def with_positions(question: Question) -> tuple[Question, tuple[str, ...]]:
+    """Return the question with as many positions as its sequences have, and a note; learned ones stay.
+
+    Rotary embeddings have no weights, and programs run them beyond max_position_embeddings.
+    """
+    config, tokens, longest = question.config or {}, question.seq_len or 0, positions_of(question)
+    if tokens <= (longest or USUAL_SEQ_LEN) or not has_size(str(config.get("model_type")), "rope_"):
+        return question, ()
+    key = next((name for name in POSITIONS if config.get(name)), "max_position_embeddings")
+    longer = msgspec.structs.replace(question, config={**config, key: tokens})
+    if longest is None:
+        return longer, ()
+    return longer, (f"sequences beyond the model's {longest:,} positions, which rotary embeddings allow",)
 
 
 def refuse_length(question: Question) -> None:

@@ -194,13 +194,12 @@ def of_model(words: CommandWords) -> Question:
 
 def with_model(question: Question, name: str) -> Question:
     """Return the question about another model: a config.json, its folder, or a published shape's name."""
-    of, exists = FieldOrigin("command", "model"), Path(name).exists()
-    if not exists:
-        from harness.frameworks.models import nearest_model, published_model
+    from harness.frameworks.models import nearest_model, published_model, with_tower
 
-        if (shape := published_model(name)) is not None:
-            config = dict(shape.config)
-            return question.with_fields(of, config=config, model_name=name, model_source=shape.source)
+    of, exists = FieldOrigin("command", "model"), Path(name).exists()
+    if not exists and (shape := published_model(name)) is not None:
+        config = dict(shape.config)
+        return with_tower(question.with_fields(of, config=config, model_name=name, model_source=shape.source))
     try:
         config = workload_from_file(Path(name)).fields["hf_config"]
     except ValueError as error:
@@ -211,7 +210,7 @@ def with_model(question: Question, name: str) -> Question:
         raise ConfigError(f"model: {name}: {reason}")
     file = Path(name)
     title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
-    return question.with_fields(of, config=config, model_name=title, model_source=name)
+    return with_tower(question.with_fields(of, config=config, model_name=title, model_source=name))
 
 
 def positions_of(question: Question) -> int | None:

@@ -239,6 +239,18 @@ USUAL_SEQ_LEN = 2048
 OF_ALL_SECTIONS = ("tie_word_embeddings", "quantization_config")
 """Keys next to a `text_config` that also concern the language model."""
 
+TOWERS = ("vision_config", "audio_config", "vision_tower")
+"""Keys of a model that has a tower for images or sound next to its language model."""
+
+LANGUAGE_MODELS = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    **{"qwen2_5_omni_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"},
+    **{"glm4v_text": "glm4", "gemma3": "gemma3_text", "gemma3n": "gemma3n_text"},
+    **dict.fromkeys(("llava", "llava_next", "llava_next_video", "video_llava", "idefics3"), "llama"),
+    **dict.fromkeys(("mistral3", "pixtral"), "mistral"),
+}
+"""The architecture of the language model in a multimodal one, by its own model_type or its text_config's."""
+
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Name of a model on the Hub: owner/model."""
 
@@ -274,11 +286,19 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
     whole = config
     refuse_kinds(file, config)
     origin = section = ""
+    if isinstance(config.get("thinker_config"), dict):
+        config = config["thinker_config"]
+    towers: dict[str, Any] = {key: {} for key in TOWERS if config.get(key) is not None}
     if config.get("text_config") is not None:
         origin, section = f"{config.get('model_type')}: its text_config, ", "text_config."
         own = {key: config[key] for key in OF_ALL_SECTIONS if config.get(key) is not None}
-        config = own | config["text_config"]
+        usual = LANGUAGE_MODELS.get(str(config.get("model_type")))
+        config = own | ({"model_type": usual} if usual else {}) | config["text_config"]
     model_type = config.get("model_type")
+    if towers and model_type in LANGUAGE_MODELS:
+        model_type = LANGUAGE_MODELS[model_type]
+        config = config | {"model_type": model_type}
+    config = config | towers
     if not model_type:
         raise ValueError(
             f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"

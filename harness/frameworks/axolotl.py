@@ -9,17 +9,40 @@ from __future__ import annotations
 import msgspec
 
 from harness.frameworks import deepspeed, fsdp_section, words
-from harness.frameworks.table import Fields, Flat, Parts
-from harness.question import Adapters, Question
+from harness.frameworks.table import LEFT, Fields, Flat, Parts
+from harness.question import Adapters, KeyRead, Question
 
 SWITCHES = {
     "_fp8": ("fp8", "fp32"),
+    "_bf16": ("bf16", "fp32"),
+    "_fp16": ("fp16", "fp32"),
     "_bfloat16": ("bf16", "bf16"),
     "_float16": ("fp16", "bf16"),
-    "_fp16": ("fp16", "fp32"),
-    "_bf16": ("bf16", "fp32"),
 }
 """The precision of matmuls and of states by switch; the first that is on counts."""
+
+
+METHODS = {"dpo": 2, "ipo": 2, "simpo": 2, "orpo": 2, "kto": 1, "grpo": 1, "gdpo": 1, "ebft": 1}
+"""Methods of `rl`, and the sequences of each sample."""
+
+WITHOUT_REFERENCE = ("simpo", "orpo", "ebft")
+
+PROMPT = 512
+"""Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
+
+
+PACKED = "sequences are packed, so that each is full: attention is within documents"
+
+PADDED = KeyRead(
+    key="sample_packing",
+    value=False,
+    status=LEFT,
+    means="sequences are padded to the longest of their micro-batch, sequence_len at most",
+    memory="lowers",
+    to_states=True,
+    seconds="lowers",
+    source="axolotl 067b021, core/builders",
+)
 
 
 prepared = fsdp_section.without_prefix
@@ -51,13 +74,47 @@ def settle(parts: Parts) -> Fields:
     on = next((kinds for switch, kinds in SWITCHES.items() if parts.get(switch)), (usual, "fp32"))
     fields["precision"], fields["states"] = on
     if fields["sharing"] == "ddp" and not parts.get("_adapter") and fields["precision"] != "fp32":
-        fields["states"] = "bf16"  # weights are loaded so, and nothing keeps fp32 masters
+        fields["states"] = "fp32" if parts.get("_random") else "bf16"  # as they are loaded: no fp32 masters
     fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     fields["adapters"] = _adapters(parts)
+    fields |= _method(parts, fields["adapters"] is not None)
     cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
-    fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_chunked", "_cut"))
+    if fields["states"] == "bf16" and not parts.get("_bfloat16") and not (cut or _casts(parts)):
+        means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
+        parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
+    if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
+        parts.left_out.append(PADDED)
+    elif parts.get("_packing"):
+        parts.leave_out("sample_packing", True, PACKED, "none", "lowers")
+    fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
+    return fields
+
+
+def _casts(parts: Parts) -> bool:
+    """Return whether a kernel is asked for that needs every module in 16 bits."""
+    named = parts.get("_attention") not in (None, "eager", "sdpa")
+    return named or any(parts.get(name) for name in ("_flash", "_flex", "_xformers"))
+
+
+def _method(parts: Parts, adapters: bool) -> Fields:
+    """Return the batch and the length of `rl`; leave out what it keeps besides the model that is trained."""
+    name = str(parts.get("_rl") or "").lower()
+    if not name:
+        return {}
+    if name not in METHODS:
+        raise ValueError(f"rl is {name!r}; known: {', '.join(METHODS)}")
+    fields: Fields = {"micro_batch_size": parts["micro_batch_size"] * METHODS[name]}
+    generates = name in ("grpo", "gdpo", "ebft")
+    if name in ("grpo", "gdpo") and parts.get("_completion"):
+        fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
+    means = ["generated answers, and weights for those who generate them"] if generates else []
+    means += ["a second forward pass, whose logits are kept next to the first"] if name == "kto" else []
+    if name not in WITHOUT_REFERENCE and not adapters and not parts.get("_precomputed"):
+        means.append("a frozen reference model and its forward pass")
+    if means:
+        parts.leave_out("rl", name, "; ".join(means), "either" if generates else "raises", "raises")
     return fields
 
 

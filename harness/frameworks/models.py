@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.hf_config import read_workload_file
+import msgspec
+
+from harness.config.hf_config import TOWERS, read_workload_file
 from harness.frameworks.table import models_of, yaml_tree
+from harness.question import KeyRead, Question
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
 SIZE = re.compile(r"-((?:\d+x)?\d+)-([bm])\b")  # "7 b", written apart
@@ -37,14 +40,27 @@ def canonical(name: str) -> str:
 
 
 @cache
+def shapes() -> Mapping[str, Mapping[str, Any]]:
+    """Return the rows of models.yaml by name, each with its whole `config`."""
+    rows = {}
+    for model_type, family in yaml_tree("models")["models"].items():
+        names = family["sizes"].split()
+        for name, row in family["rows"].items():
+            sizes = dict(zip(names, row["sizes"], strict=True))
+            config = {"model_type": model_type, **sizes, **family.get("same", {}), **row.get("more", {})}
+            rows[name] = {**row, "config": config, "also": row.get("also", "").split()}
+    return rows
+
+
+@cache
 def published() -> Mapping[str, NamedModel]:
     """Return the published shapes by canonical name."""
-    shapes = {}
-    for name, entry in yaml_tree("models")["models"].items():
-        source = f"the published shape of {name} (conf/frameworks/models.yaml: {entry['source']})"
-        for one in (name, *entry.get("also", ())):
-            shapes[canonical(one)] = NamedModel(entry["config"], source, entry["hub"])
-    return shapes
+    found = {}
+    for name, row in shapes().items():
+        source = f"the published shape of {name} (conf/frameworks/models.yaml: {row['source']})"
+        for one in (name, *row["also"]):
+            found[canonical(one)] = NamedModel(row["config"], source, row["hub"])
+    return found
 
 
 def model_of(name: str, folder: Path | None = None) -> NamedModel | None:
@@ -71,6 +87,24 @@ def published_model(name: str) -> NamedModel | None:
     owner, _, last = name.rpartition("/")
     names = (canonical(last), canonical(f"{owner.rpartition('/')[2]}-{last}" if owner else last))
     return next((shapes[one] for one in names if one in shapes), None)
+
+
+def with_tower(question: Question) -> Question:
+    """Return the question with a key that names its model's tower, if it has one: its text is answered."""
+    keys = tuple(key for key in question.keys if key.key not in TOWERS)
+    tower = next((key for key in TOWERS if key in (question.config or {})), None)
+    if tower is not None:
+        what = "sound" if tower.startswith("audio") else "images"
+        named = KeyRead(
+            key=tower,
+            value="yes",
+            status="not modelled",
+            means=f"the tower for {what}, which comes on top of the language model that is answered",
+            memory="raises",
+            seconds="raises",
+        )
+        keys = (*keys, named)
+    return msgspec.structs.replace(question, keys=keys)
 
 
 def nearest_model(name: str) -> str:

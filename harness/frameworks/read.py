@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from harness.frameworks.models import model_of
+from harness.frameworks.models import model_of, with_tower
 from harness.frameworks.parse import parsed_file, parsed_text
 from harness.frameworks.python_text import Unresolved
 from harness.frameworks.recipes import named_recipe
@@ -222,8 +222,10 @@ def _with_model(question: Question, folder: Path | None) -> Question:
     if model is None:
         return question
     origins = {**question.origins, "config": question.origin("model_name")}
-    return msgspec.structs.replace(
-        question, config=dict(model.config), model_source=model.source, origins=origins
+    return with_tower(
+        msgspec.structs.replace(
+            question, config=dict(model.config), model_source=model.source, origins=origins
+        )
     )
 
 

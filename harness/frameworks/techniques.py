@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from harness.question import NamedTechnique, Question
+from harness.question import Direction, KeyRead, NamedTechnique, Question
 
 STEADY = 2
 """Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
@@ -45,15 +45,50 @@ def techniques_of(question: Question) -> ListedTechniques:
     return ListedTechniques(techniques, tuple(left_out))
 
 
+EXPERTS = "experts in one tensor stay in bf16, as in transformers 5; linear layers, as before, are quantized"
+
+
+def approximated(question: Question) -> tuple[KeyRead, ...]:
+    """Return what a dry run takes otherwise than the question has it, with its direction."""
+    base = question.adapters.base if question.adapters else "bf16"
+    shared = base in ("nf4", "int8") and (question.devices or 1) > 1 and question.zero == 3
+    found: list[tuple[str, str, str, Direction, float | None]] = []
+    if shared and base == "nf4":
+        found.append(("base", base, "a quantized base that is sharded: no peak was measured", "raises", None))
+    elif shared:
+        found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
+    if base != "bf16" and question.has_experts:
+        found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
+    if "activations" in question.offload and question.recompute != "none":
+        means = "kept activations on the host, next to recomputation"
+        found.append(("offload", "activations", means, "lowers", None))
+    return tuple(
+        KeyRead(
+            key=key,
+            value=value,
+            status="not modelled",
+            means=means,
+            memory=memory,
+            least=least,
+            seconds="either",
+        )
+        for key, value, means, memory, least in found
+    )
+
+
 def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedTechnique]:
     sharing, zero, adapters = question.sharing, question.zero, question.adapters
     alone: list[NamedTechnique] = [("ddp", {})] if ranks > 1 else []
     places = [one.partition(":") for one in question.offload]
     on = {what: where or "host" for what, _, where in places if what != "activations"}
     if adapters is not None and adapters.base in ("nf4", "int8") and sharing != "ddp":
-        if zero == 3:
-            left_out.append(f"{sharing} of a quantized base, which is taken as a full copy per rank")
-        return alone
+        if adapters.base == "nf4" and zero == 3 and sharing == "zero":
+            left_out.append("ZeRO-3 of a base in nf4, taken as FSDP2's, with every state on the host or none")
+            sharing = "fsdp2"
+        elif adapters.base == "int8" or sharing not in ("fsdp1", "fsdp2"):
+            if zero == 3:
+                left_out.append(f"{sharing} of a quantized base, which is taken as a full copy per rank")
+            return alone
     if sharing in ("megatron", "nanotron") and zero:
         left_out.append(f"{sharing}'s own sharding of states, taken as deepspeed's zero {zero}")
         return [("zero", {"stage": zero})] if ranks > 1 else []
@@ -69,9 +104,9 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         return [("zero", {"stage": zero})]
     if sharing == "fsdp1" and adapters is not None:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
+    elif sharing == "fsdp1" and "parameters" in on:
+        left_out.append("FSDP1's offload, taken as FSDP2's")
     elif sharing == "fsdp1":
-        if "parameters" in on:
-            left_out.append("FSDP1's offload")
         return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op"})]
     settings = {
         "reshard_after_forward": False if zero == 2 else None,

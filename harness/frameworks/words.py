@@ -15,7 +15,7 @@ from harness.question import Adapters, Question
 
 @cache
 def words(kind: str) -> Mapping[str, str]:
-    """Return frameworks' words of a kind with ours: optimizers, paged or attention."""
+    """Return frameworks' words of a kind with ours: optimizers, paged, smaller or attention."""
     return {theirs: ours for ours, listed in yaml_tree("words")[kind].items() for theirs in listed.split()}
 
 
@@ -29,6 +29,9 @@ def optimizer_of(key: str, name: str, parts: Parts) -> str:
         why = "states that move to the host where the device is full"
         parts.leave_out(key, name, why, "lowers", "raises")
         return words("paged")[word]
+    if word in words("smaller"):
+        parts.leave_out(key, name, "states smaller than AdamW's, which are taken", "lowers", "either")
+        return "adamw"
     parts.leave_out(key, name, "an optimizer whose states are not modelled; AdamW is taken")
     return "adamw"
 
@@ -67,12 +70,22 @@ def note_compile(key: str, compiled: Any, fields: Fields, parts: Parts) -> None:
 EVERY_LAYER = {"all", "all-linear", "all_linear", "linear"}
 
 
+ALTERNATIVES = re.compile(r"\(\??:?([\w|]+)\)(\w*)\$?$")
+"""The end of a pattern such as `.*mlp.(gate|up|down)_proj`."""
+
+
 def targets_of(modules: object) -> tuple[str, ...]:
-    """Return the names of the layers with adapters; () for every linear layer, or where none is given."""
+    """Return the names of the layers with adapters; () for every linear layer, or where none is given.
+
+    Of a pattern they are the alternatives with which it ends.
+    """
     if isinstance(modules, str):
-        modules = modules.replace(",", " ").split()
-    names = [str(one).split(".")[-1] for one in modules] if isinstance(modules, list | tuple) else []
-    return () if EVERY_LAYER & set(names) else tuple(sorted(set(names)))
+        modules = re.split(r"[,\s]+|\|(?=[^()]*(?:\(|$))", modules)
+    names = []
+    for one in modules if isinstance(modules, list | tuple) else []:
+        last = ALTERNATIVES.search(str(one))
+        names += [f"{name}{last[2]}" for name in last[1].split("|")] if last else [str(one).split(".")[-1]]
+    return () if EVERY_LAYER & set(names) else tuple(sorted(set(filter(None, names))))
 
 
 def steps_of(question: Question) -> int:

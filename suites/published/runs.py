@@ -342,10 +342,10 @@ def main(words: Sequence[str]) -> None:
     """Write the runs as questions, or print how far off answers to them are."""
     paths = {key: Path(path) for key, _, path in (word.partition("=") for word in words)}
     files = paths.get("files")
-    rows = {run.id: asked_by_file(run, files) if files else question(run) for run in published_runs()}
-    runs = [run for run in published_runs() if rows[run.id]]
+    asked_as = {run.id: asked_by_file(run, files) if files else question(run) for run in published_runs()}
+    runs = [run for run in published_runs() if asked_as[run.id]]
     if "questions" in paths:
-        lines = (json.dumps(rows[run.id], ensure_ascii=False) for run in runs)
+        lines = (json.dumps(asked_as[run.id], ensure_ascii=False) for run in runs)
         paths["questions"].write_text("\n".join(lines) + "\n", encoding="utf-8")
     for asked in ("bytes", "seconds"):
         if asked in paths:

@@ -254,20 +254,27 @@ class WidenedProduct(torch.autograd.Function):
 class Nf4Linear(FrozenLinear):
     """A linear layer in nf4, with or without double quantization."""
 
-    packed: Tensor  # two indices per byte
+    packed: (
+        Tensor  # two indices per byte; of a weight that is sharded, the same bytes as a frozen bf16 parameter
+    )
     maxima: Tensor  # fp32; under double quantization, indices
     table: Tensor
     mean: Tensor  # of the maxima
     second: Tensor  # maxima of the maxima
     codes: Tensor
 
-    def __init__(self, layer: nn.Linear, double: bool) -> None:
+    def __init__(self, layer: nn.Linear, double: bool, sharded: bool = False) -> None:
+        """`sharded`: FSDP gathers the indices, as those of bitsandbytes' bnb_4bit_quant_storage=bfloat16."""
         super().__init__(layer)
         flat = layer.weight.detach().flatten()
         self.register_buffer("table", torch.tensor(NF4, device=flat.device))
         indices, maxima = quantize(flat.float(), self.table, NF4_BLOCK)
-        indices = F.pad(indices, (0, len(indices) % 2))
-        self.register_buffer("packed", indices[::2] * 16 + indices[1::2])
+        indices = F.pad(indices, (0, -len(indices) % 4))
+        packed = indices[::2] * 16 + indices[1::2]
+        if sharded:
+            self.packed = nn.Parameter(packed.view(torch.bfloat16), requires_grad=False)
+        else:
+            self.register_buffer("packed", packed)
         self.twice = double
         if double:
             self.register_buffer("mean", maxima.mean())
@@ -289,7 +296,7 @@ class Nf4Linear(FrozenLinear):
         return flat.view(self.out_features, self.in_features)
 
     def _elements(self, here: slice) -> Tensor:
-        pairs = self.packed[here.start // 2 : -(-here.stop // 2)]
+        pairs = self.packed.detach().view(torch.uint8)[here.start // 2 : -(-here.stop // 2)]
         indices = torch.stack([pairs >> 4, pairs & 15], 1).flatten()[: here.stop - here.start]
         blocks = slice(here.start // NF4_BLOCK, -(-here.stop // NF4_BLOCK))
         return widen(indices, self._maxima(blocks), self.table, NF4_BLOCK)

@@ -3,7 +3,7 @@
 B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
 Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
 arXiv 2305.14314, see `quantization.py`). With `dora` (DoRA, arXiv 2402.09353) the norm of each row of
-the sum of both weights is trained, too. A quantized base is not sharded.
+the sum of both weights is trained, too. FSDP2 shards a base in nf4, but for its maxima.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ def applies_to(workload: Workload, settings: LoRASettings) -> str | None:
 def apply(step: TrainingStep, settings: LoRASettings) -> TrainingStep:
     """Return the step with a frozen model and adapters; raises `Unavailable` for unknown targets."""
     step = with_frozen_base("lora", step, settings.base)
+    sharded = step.settings_of("fsdp2") is not None
     with torch.device("meta"):
-        layers_to_adapt(build_model(step, 1), settings.targets)
+        layers_to_adapt(build_model(step, 1 if step.layers_alike else None), settings.targets)
     return replace(
         step,
-        wraps=(*step.wraps, partial(insert, settings, step.make_model is not None)),
+        wraps=(*step.wraps, partial(insert, settings, step.make_model is not None, sharded)),
         notes=(
             *step.notes,
             f"LoRA: gradients and optimizer states of adapters of rank {settings.rank} alone",
@@ -70,7 +71,8 @@ def apply(step: TrainingStep, settings: LoRASettings) -> TrainingStep:
 def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> TrainingStep:
     """Return the step of the technique `name` with its base's type; raises `Unavailable` if it is sharded."""
     for other in ("fsdp2", "zero"):
-        if base in ("nf4", "int8") and step.settings_of(other) is not None:
+        sharded = (name, base, other) == ("lora", "nf4", "fsdp2")
+        if base in ("nf4", "int8") and not sharded and step.settings_of(other) is not None:
             raise Unavailable(f"{name}: {other} shards parameters, and a base in {base} consists of buffers")
     unlike = "the formula trains all parameters; here adapters alone are trained"
     return replace(
@@ -80,10 +82,13 @@ def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> Trainin
     )
 
 
-def insert(settings: LoRASettings, foreign: bool, model: nn.Module, resources: Resources) -> nn.Module:
+def insert(
+    settings: LoRASettings, foreign: bool, sharded: bool, model: nn.Module, resources: Resources
+) -> nn.Module:
     """Freeze the model, quantize its layers and add adapters.
 
     `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
+    `sharded`: FSDP2 shards the base.
     """
     there = {name.rpartition(".")[2] for name in linear_layers(model)}
     wanted = [settings.targets] if isinstance(settings.targets, str) else settings.targets
@@ -95,16 +100,16 @@ def insert(settings: LoRASettings, foreign: bool, model: nn.Module, resources: R
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return kind(base, layer, settings) if name in adapted else base
 
-    freeze(model, settings.base, settings.double_quantization, adapt)
+    freeze(model, settings.base, settings.double_quantization, adapt, sharded)
     return model
 
 
-def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt) -> None:
+def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False) -> None:
     """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer."""
     inside = {id(one) for one in blocks_of(model).modules()}
     model.requires_grad_(False)
     for name, layer in linear_layers(model).items():
-        stored = quantized(layer, base, double) if id(layer) in inside else layer
+        stored = quantized(layer, base, double, sharded) if id(layer) in inside else layer
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
 
@@ -126,7 +131,7 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
     wanted = [targets] if isinstance(targets, str) else list(targets)
     own = {name: name.rpartition(".")[2] for name in names}
     missing = [one for one in wanted if one not in own.values()]
-    if missing or not wanted:
+    if len(missing) == len(wanted):  # peft passes over names that the model does not have
         there = ", ".join(dict.fromkeys(own.values()))
         raise Unavailable(
             f"lora: no linear layer is named {', '.join(missing) or 'by targets'}; there are {there}"
@@ -134,10 +139,10 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
     return {name for name, last in own.items() if last in wanted}
 
 
-def quantized(layer: nn.Linear, base: str | None, double: bool) -> nn.Module:
+def quantized(layer: nn.Linear, base: str | None, double: bool, sharded: bool) -> nn.Module:
     """Return a layer of the model's layers, as its base is stored."""
     if base == "nf4":
-        return Nf4Linear(layer, double)
+        return Nf4Linear(layer, double, sharded)
     return Int8Linear(layer) if base == "int8" else layer
 
 

@@ -14,7 +14,7 @@ from harness.ask import memory_lines
 from harness.ask.certainty import with_certainty
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.read import read_own_text
-from harness.question import KeyRead, Question
+from harness.question import FieldOrigin, KeyRead, Question
 
 ROOM_B = 80e9
 ERRORS = yaml.safe_load((ROOT / "conf/engine_errors.yaml").read_text())
@@ -186,3 +186,18 @@ def test_where_sequences_may_be_short_only_states_are_sure_to_be_there(states_GB
     found = with_certainty(answer, msgspec.structs.replace(question, keys=(short,)))
     assert found.verdict == verdict
     assert [turn.name for turn in found.turns] == ([short.key] if verdict == "depends" else [])
+
+
+def test_a_key_that_leaves_less_of_the_peak_than_usual_and_a_kernel_that_a_model_lacks_may_turn_it():
+    least = msgspec.structs.replace(asked("lowers").keys[0], least=0.25)
+    for keys, verdict in (((least,), "depends"), (asked("lowers").keys, "does not fit")):
+        found = with_certainty(dry_run(240, 250, False), with_keys(keys))
+        assert found.verdict == verdict
+    origins = {"attention": FieldOrigin("key", "flash_attention")}
+    for question, verdict in ((asked(origins=origins), "depends"), (asked(), "does not fit")):
+        found = with_certainty(dry_run(100, 110, False).with_(without=("attention",)), question)
+        assert found.verdict == verdict
+
+
+def with_keys(keys):
+    return msgspec.structs.replace(asked(), keys=keys)

@@ -1,19 +1,26 @@
 """Published shapes: compared with config.json files, and found by the names that frameworks give them."""
 
-import pytest
+import json
 
+import pytest
+import torch
+
+from harness.ask.words import with_model
 from harness.config.code_fingerprint import ROOT
 from harness.config.hf_config import read_workload_file
 from harness.config.optimizations import read_yaml
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.models import canonical, name_in, nearest_model, published_model
+from harness.frameworks.models import canonical, name_in, nearest_model, published_model, shapes
+from harness.frameworks.read import read_own_text
 from harness.frameworks.table import Parts, models_of, yaml_tree
 from harness.frameworks.words import hub_name
 from harness.question import question_of
 from suites.training.layouts.shape_of_config import shape_of_config
+from suites.training.models.huggingface import build
 
 PUBLISHED = read_yaml(ROOT / "tests/data/published_parameters.yaml")["parameters"]
-MODELS = sorted(yaml_tree("models")["models"])
+MODELS = sorted(shapes())
+HYBRIDS = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma4_text"}
 FILES = sorted((ROOT / "tests/data/configs").glob("*.json"))
 
 
@@ -44,6 +51,14 @@ bigcode/gpt_bigcode-santacoder | santacoder
 google-t5/t5-base | t5-base
 deepseek-ai/DeepSeek-R1-Distill-Qwen-7B | qwen2.5-7b
 allenai/OLMo-2-0425-1B-Instruct | olmo-2-1b
+deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B | deepseek-r1-distill-qwen-1.5b
+openai-community/gpt2-xl | gpt2-xl
+microsoft/Phi-4-mini-instruct | phi-4-mini
+HuggingFaceH4/zephyr-7b-gemma-v0.1 | gemma-7b
+Qwen/Qwen2.5-VL-7B-Instruct | qwen2.5-vl-7b
+Qwen/Qwen3.5-35B-A3B-Base | qwen3.5-35b-a3b
+google/gemma-3-12b-it | gemma-3-12b
+mistralai/Ministral-3-3B-Reasoning-2512 | ministral-3-3b
 """
 
 
@@ -56,8 +71,8 @@ def test_names_of_frameworks_and_of_tuned_models_are_known():
 
 OTHERS = {
     "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek", "gpt2-medium-tuned": "gpt2-medium", "gpt2+": "gpt2",
-    "microsoft/Phi-4-multimodal-instruct": "phi4", "HuggingFaceH4/zephyr-7b-gemma-v0.1": "zephyr-7b",
-    **dict.fromkeys(("unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-VL-7B-Instruct", "t5", "base"), ""),
+    "microsoft/Phi-4-multimodal-instruct": "phi4", "mine/zephyr-7b-gemma-tuned": "zephyr-7b",
+    **dict.fromkeys(("unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-Omni-7B", "t5", "base"), ""),
     **dict.fromkeys(("google/flan-t5-base", "google/t5-efficient-base", "Qwen/Qwen3-Embedding-8B"), ""),
     **dict.fromkeys(("OpenRLHF/Llama-3-8b-rm-mixture", "meta-llama/Llama-Guard-3-8B"), ""),
 }  # fmt: skip
@@ -71,11 +86,10 @@ def test_other_names_have_no_shape_and_name_the_nearest():
 
 
 def test_names_are_not_ambiguous_and_each_has_its_source():
-    table = yaml_tree("models")
-    names = [one for name, entry in table["models"].items() for one in (name, *entry.get("also", ()))]
+    names = [one for name, row in shapes().items() for one in (name, *row["also"])]
     assert len({canonical(name) for name in names}) == len(names)
-    for entry in table["models"].values():
-        assert entry["source"].replace(", its", ",").split(", ")[0] in table["sources"]
+    for row in shapes().values():
+        assert row["source"].replace(", its", ",").split(", ")[0].split()[0] in yaml_tree("models")["sources"]
 
 
 def test_every_shape_has_as_many_parameters_as_were_published():
@@ -88,7 +102,10 @@ def test_every_shape_has_as_many_parameters_as_were_published():
 
 
 def parameters_of(config):
-    """Return a shape's parameters; T5's, which is no decoder alone, by their formula."""
+    """Return a shape's parameters; T5's by their formula, and those of hybrids by their code."""
+    if config["model_type"] in HYBRIDS:
+        with torch.device("meta"):
+            return sum(one.numel() for one in build(config).parameters())
     if config["model_type"] != "t5":
         return shape_of_config(config).parameters
     hidden, width, layers = config["d_model"], config["d_ff"], config["num_layers"]
@@ -96,6 +113,21 @@ def parameters_of(config):
     encoder, decoder = attention + mlp + 2 * hidden, 2 * attention + mlp + 3 * hidden
     relative_positions = 2 * 32 * config["num_heads"]
     return config["vocab_size"] * hidden + layers * (encoder + decoder) + relative_positions + 2 * hidden
+
+
+def test_of_a_model_with_a_tower_the_text_part_is_taken_and_said(tmp_path):
+    tower, text = {"depth": 2}, {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    for model_type, kind in (("qwen2_5_vl", "qwen2"), ("llava", "llama"), ("gemma3", "gemma3_text")):
+        (tmp_path / "config.json").write_text(
+            json.dumps({"model_type": model_type, "text_config": text, "vision_config": tower})
+        )
+        question = with_model(question_of(), str(tmp_path))
+        assert (question.config["model_type"], question.config["hidden_size"]) == (kind, 64)
+        assert [(key.key, key.memory) for key in question.keys] == [("vision_config", "raises")]
+    assert not with_model(question, "gpt2").keys
+    file = "base_model: Qwen/Qwen2.5-VL-3B-Instruct\npad_to_sequence_len: true\nflash_attention: true\n"
+    (tower,) = [key for key in read_own_text(file, suffix=".yaml").keys if key.status == "not modelled"]
+    assert (tower.key, tower.memory) == ("vision_config", "raises")
 
 
 def test_a_name_is_translated_between_frameworks():

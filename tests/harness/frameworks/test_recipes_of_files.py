@@ -3,6 +3,7 @@
 import pytest
 from refusals import refused
 
+from harness.ask.recipe import with_positions, with_techniques
 from harness.config.techniques import combination
 from harness.frameworks.techniques import STEADY, techniques_of
 from harness.question import Adapters, question_of
@@ -22,6 +23,8 @@ SAME = [
     ({"sharing": "fsdp2", "zero": 2}, "fsdp2", {"reshard_after_forward": False}),
     ({**FSDP2, "replicas": 2}, "fsdp2", {"shard_within": 4}),
     ({**FSDP2, "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
+    ({"sharing": "fsdp1", "zero": 3, "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
+    ({**FSDP2, "adapters": Adapters(rank=8, base="nf4"), "offload": BOTH}, "fsdp2", {"cpu_offload": True}),
     ({"sharing": "fsdp1", "zero": 2}, "fsdp1", {"strategy": "shard_grad_op"}),
     ({**ZERO, "offload": ("optimizer",)}, "zero", {"stage": 2}),
     ({**ZERO, "zero": 3, "offload": ("optimizer:disk", "parameters")}, "fsdp2", {"cpu_offload": True}),
@@ -56,7 +59,9 @@ def test_a_field_is_the_technique_of_the_same_meaning(values, name, settings):
 
 LEFT_OUT = {
     "pattern": {"adapters": Adapters(rank=8, targets=("model.*mlp",))},
-    "quantized base": {"adapters": Adapters(rank=8, base="nf4"), **FSDP2},
+    "quantized base": {"adapters": Adapters(rank=8, base="int8"), **FSDP2},
+    "ZeRO-3 of a base": {"adapters": Adapters(rank=8, base="nf4"), "sharing": "zero", "zero": 3},
+    "FSDP1's offload": {"sharing": "fsdp1", "zero": 3, "offload": BOTH},
     "activations": {"recompute": "full", "offload": ("activations",)},
     "counted as the device's": {**ZERO, "offload": ("optimizer",)},
     "zero 1": {"sharing": "megatron", "zero": 1},
@@ -70,3 +75,24 @@ def test_what_the_list_leaves_out_is_named_and_a_layout_is_refused():
         assert name in "; ".join(asked(**values).left_out)
     for size in ("tp", "pp", "cp", "ep"):
         refused(lambda size=size: asked(**{size: 2}), f"{size} 2")
+
+
+def test_sequences_beyond_rotary_positions_are_answered_and_beyond_learned_ones_not():
+    rotary = {"model_type": "llama", "max_position_embeddings": 8192}
+    for config, tokens, positions in (
+        (rotary, 16384, {"max_position_embeddings": 16384}),
+        (rotary, 4096, {"max_position_embeddings": 8192}),
+        ({"model_type": "deepseek_v3"}, 8192, {"max_position_embeddings": 8192}),
+        ({"model_type": "gpt2", "n_positions": 1024}, 2048, {"n_positions": 1024}),
+    ):
+        question, notes = with_positions(question_of(config=config, seq_len=tokens))
+        assert question.config == config | positions
+        assert bool(notes) == (tokens == 16384)
+
+
+def test_8_bit_states_on_the_host_are_taken_as_wide_ones():
+    offloaded = {"sharing": "fsdp2", "zero": 3, "offload": BOTH, "devices": 2, "optimizer": "adamw_8bit"}
+    question, left_out = with_techniques(question_of(config={"model_type": "llama"}, seq_len=8, **offloaded))
+    assert ("fsdp2", {"cpu_offload": True}) in question.techniques
+    assert "optimizer" not in dict(question.techniques)
+    assert "8-bit states on the host" in left_out[-1]

@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[2] / "data"
 EXPRESSED = yaml.safe_load((DATA / "expressed.yaml").read_text())
 NEEDED, COMPANIONS, VALUES = EXPRESSED["needed"], EXPRESSED["companions"], EXPRESSED["values"]
 LEFT_OUT = {
-    *("distributed_type", "sequence_parallel_size", "ds.ring_attn_size"),
+    *("distributed_type", "rl", "sample_packing", "sequence_parallel_size", "ds.ring_attn_size"),
     "engine.ulysses_sequence_parallel_size",
 }
 """Keys whose value here is not modelled, next to those that take any word."""
@@ -56,6 +56,7 @@ def test_every_key_of_a_table_is_understood_and_another_is_named(name):
 def test_every_key_of_a_file_has_one_class_and_what_is_not_modelled_its_direction():
     text = (
         "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 1024\ntiled_mlp: true\nlearning_rate: 1e-5\n"
+        "pad_to_sequence_len: true\nflash_attention: true\n"
         "new_key: 1\noptimizer: paged_adamw_8bit\nrl: dpo\nflash_attn_cross_entropy: false\n"
     )
     question = read_own_text(text, suffix=".yaml")
@@ -63,7 +64,10 @@ def test_every_key_of_a_file_has_one_class_and_what_is_not_modelled_its_directio
         one.key: (one.status, one.memory, one.seconds) for one in question.keys if one.status != "default"
     }
     assert classes == {
-        **dict.fromkeys(("base_model", "sequence_len"), ("understood", "none", "none")),
+        **dict.fromkeys(
+            ("base_model", "sequence_len", "pad_to_sequence_len", "flash_attention"),
+            ("understood", "none", "none"),
+        ),
         **dict.fromkeys(("learning_rate", "flash_attn_cross_entropy"), ("irrelevant", "none", "none")),
         **dict.fromkeys(("tiled_mlp", "optimizer"), ("not modelled", "lowers", "raises")),
         "rl": ("not modelled", "raises", "raises"),

@@ -122,6 +122,16 @@ def test_double_quantization_changes_maxima_little_and_takes_fewer_bytes():
     assert buffers_B(double) == elements / 2 + elements / 64 + 4 * elements / 64 / 256 + (16 + 256 + 1) * 4
 
 
+def test_a_base_in_nf4_that_fsdp_shards_is_a_frozen_parameter_of_the_same_bytes():
+    for columns in (80, 63):
+        layer = linear(3, columns)
+        whole, sharded = Nf4Linear(layer, double=True), Nf4Linear(layer, double=True, sharded=True)
+        assert torch.equal(whole.weight(), sharded.weight())
+        (parameter,) = sharded.parameters()
+        assert (parameter.dtype, parameter.requires_grad) == (torch.bfloat16, False)
+        assert buffers_B(sharded) + parameter.nbytes == buffers_B(whole)
+
+
 def test_int8_is_within_half_a_step_of_each_row():
     layer = linear()
     found = Int8Linear(layer)

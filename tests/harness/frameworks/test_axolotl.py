@@ -1,0 +1,80 @@
+"""axolotl's keys and their values: each row is a file's text, what is read of it, and what is named."""
+
+import pytest
+import yaml
+
+from harness.ask.certainty import unmodelled
+from harness.frameworks.read import read_own_text
+from harness.frameworks.techniques import approximated
+from harness.question import Adapters, FieldOrigin
+
+BASE = {"base_model": "NousResearch/Llama-2-7b-hf", "sequence_len": 4096, "sample_packing": True}
+QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8}
+NF4 = Adapters(rank=8, base="nf4")
+EMBEDDING = {"attn_implementation": "raises"}
+CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+OFFLOAD = "deepspeed_configs/zero3_bf16_cpuoffload_all.json"
+BOTH = ("optimizer", "parameters")
+FSDP = {"fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {"fsdp_offload_params": True}}
+VISION = r"model.language_model.layers.[\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj"
+ALL = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+
+ROWS = [
+    ({"bf16": "auto"}, {"precision": "bf16", "states": "bf16"}, EMBEDDING),
+    ({"flash_attention": True}, {"states": "bf16", "attention": "flash"}, {}),
+    ({"eager_attention": True}, {"attention": "explicit"}, EMBEDDING),
+    ({"random_init": True}, {"precision": "bf16", "states": "fp32"}, {}),
+    ({"float16": True, "bf16": False}, {"precision": "fp16", "states": "bf16"}, EMBEDDING),
+    (QLORA | FSDP, {"sharing": "fsdp1", "zero": 3, "offload": BOTH, "adapters": NF4}, {}),
+    (QLORA | {"lora_target_modules": VISION}, {"adapters": Adapters(rank=8, base="nf4", targets=ALL)}, {}),
+    (QLORA | {"deepspeed": OFFLOAD}, {"zero": 3, "offload": BOTH}, {}),
+    ({"deepspeed": "deepspeed_configs/zero1_torch_compile.json"}, {"sharing": "zero", "zero": 1}, {}),
+    (QLORA | {"rl": "dpo", "micro_batch_size": 2}, {"micro_batch_size": 4}, {}),
+    ({"rl": "dpo", "flash_attention": True}, {"micro_batch_size": 2}, {"rl": "raises"}),
+    ({"rl": "orpo", "flash_attention": True}, {"micro_batch_size": 2}, {}),
+    (QLORA | {"rl": "grpo", "trl": {"max_completion_length": 256}}, {"seq_len": 768}, {"rl": "either"}),
+    (QLORA | {"gradient_checkpointing": "offload"}, {"recompute": "full", "offload": ("activations",)}, {}),
+    (QLORA | {"optimizer": "paged_adamw_8bit"}, {"optimizer": "adamw_8bit"}, {"optimizer": "lowers"}),
+    (QLORA | {"optimizer": "ao_adamw_8bit"}, {"optimizer": "adamw_8bit"}, {}),
+    (QLORA | {"optimizer": "ao_adamw_fp8"}, {"optimizer": "adamw"}, {"optimizer": "lowers"}),
+    (QLORA | {"optimizer": "muon"}, {"optimizer": "muon"}, {}),
+    (QLORA | {"chunked_cross_entropy": True}, {"fused_loss": False}, {"chunked_cross_entropy": "lowers"}),
+    (QLORA | {"plugins": [CUT]}, {"fused_loss": True}, {}),
+    (QLORA | {"lora_modules_to_save": ["lm_head"]}, {}, {"lora_modules_to_save": "raises"}),
+    (QLORA | {"sample_packing": False}, {}, {"sample_packing": "lowers"}),
+    (QLORA | {"sample_packing": False, "pad_to_sequence_len": True}, {}, {}),
+    ({"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}, "dp_shard_size": 2,
+      "tensor_parallel_size": 2, "sequence_parallel_degree": 4},
+     {"dp": 2, "tp": 2, "cp": 4, "sharing": "fsdp2"}, {}),
+    (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
+    (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
+]  # fmt: skip
+"""Other keys than `BASE`, fields of the question, and keys that change the bytes and are not modelled."""
+
+
+@pytest.mark.parametrize(("keys", "fields", "named"), ROWS, ids=lambda one: str(one)[:60])
+def test_a_key_is_read_with_its_meaning(keys, fields, named):
+    question = read_own_text(yaml.safe_dump(BASE | keys), suffix=".yaml")
+    assert {name: getattr(question, name) for name in fields} == fields
+    assert {key.key: key.memory for key in unmodelled(question)} == named
+    assert not [key.key for key in question.keys if key.means.startswith("no key of")]
+
+
+def test_a_method_that_axolotl_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="rl is 'ppo'; known: dpo"):
+        read_own_text(yaml.safe_dump(BASE | {"rl": "ppo"}), suffix=".yaml")
+
+
+def test_what_a_dry_run_takes_otherwise_has_a_direction():
+    def named(keys, devices=2):
+        question = read_own_text(yaml.safe_dump(BASE | {"devices": devices} | keys), suffix=".yaml")
+        return {
+            key.key: (key.memory, key.least)
+            for key in approximated(question.with_fields(FieldOrigin("command"), devices=devices))
+        }
+
+    assert named(QLORA | FSDP) == {"base": ("raises", None)}
+    assert named({"adapter": "lora", "load_in_8bit": True, "lora_r": 8} | FSDP) == {"base": ("lowers", None)}
+    assert named(QLORA | {"base_model": "Qwen/Qwen3-30B-A3B"}, 1) == {"base": ("lowers", 0.25)}
+    assert named(QLORA | {"gradient_checkpointing": "offload"}, 1) == {"offload": ("lowers", None)}
+    assert named(QLORA, 8) == {}
