@@ -87,6 +87,8 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     largest_micro_batch: int | None = None
     step_s: Interval | None = None
     basis: str = ""  # what the interval of the seconds rests on
+    as_run_s: Interval | None = None  # as runs of its kind come out that others publish; step_s: as tuned
+    as_run_of: str = ""  # which these are
     tokens_per_s_per_device: float | None = None
     model_FLOP_per_s: float | None = None  # per device
     mfu: float | None = None
@@ -198,9 +200,11 @@ def on_disk(answer: Answer) -> Mapping[str, Any]:
                 f"peak_{name}_low_GB": interval.low / 1e9,
                 f"peak_{name}_high_GB": interval.high / 1e9,
             }
-    step = answer.layouts[0].step_s if answer.layouts else None
-    if step is not None:
+    tuned = answer.layouts[0].step_s if answer.layouts else None
+    if tuned is not None:
+        step = answer.layouts[0].as_run_s or tuned
         first |= {"step_s": step.likely, "step_low_s": step.low, "step_high_s": step.high}
+        first["step_tuned_s"] = tuned.likely
     if answer.answer_s is not None:
         first["answer_seconds"] = answer.answer_s
     rest: Mapping[str, Any] = msgspec.to_builtins(answer)

@@ -40,6 +40,7 @@ def answer_lines(
         return
     best, seconds = answer.layouts[0], answer.seconds or StepAnswer()
     yield f"{'' if best.fits else 'does not fit: '}{step_words(best)}"
+    yield from as_run(best)
     yield from () if question.search else turns(answer)
     yield from what_was_asked(answer, question)
     yield from apart(of_layouts(answer))
@@ -66,6 +67,7 @@ def own_lines(name: str, answer: Answer, others: Answer, mine: own.OwnStep | Non
         f"{tokens_per_s:,.0f} tokens/s per GPU; {GB(one.needed_B)} of {GB(one.room_B)} GB"
         f"{'' if one.fits else ', which does not fit'}"
     )
+    yield from as_run(one)
     yield from turns(answer)
     if mine is not None:
         yield from own.lines(mine, answer)
@@ -78,6 +80,16 @@ def own_lines(name: str, answer: Answer, others: Answer, mine: own.OwnStep | Non
             else "No layout below is predicted to be more than 0.5 % faster."
         )
     yield ""
+
+
+def as_run(one: RankedLayout) -> Iterator[str]:
+    """Yield how long the step takes as others run it, where that is known."""
+    if one.as_run_s is not None:
+        low, likely, high = one.as_run_s
+        yield from wrapped(
+            f"As others run it, by {one.as_run_of}: {likely:.3g} s per step (90 %: {low:.3g} … {high:.3g}).",
+            "  ",
+        )
 
 
 def step_words(one: RankedLayout) -> str:

@@ -158,7 +158,7 @@ def lines(mine: OwnStep, answer: Answer) -> Iterator[str]:
     )
     causes = answer.seconds.causes if answer.seconds else ()
     alike = [cause for cause in causes if (cause.step_s > step_s) == (own_s > step_s)]
-    if where == "inside" or not alike:
+    if not alike:
         return
     yield "What would explain it, the likeliest first, with the seconds that it predicts"
     for cause in likely_causes(alike, own_s, math.log(high / low) / (2 * NORMAL_90))[:LISTED]:

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from harness.instruments.transformer import TransformerShape
-from harness.question import Question
+from harness.question import Adapters, Question
 from harness.records import Unavailable
 from suites.training.layouts.layout import (
     DEFAULT_MODULES,
     RECOMPUTES,
     AttentionName,
+    FrozenBase,
     Layouts,
     OffloadName,
     Training,
@@ -60,6 +61,8 @@ def subject_of(
     question, cluster = with_devices(question, architecture)
     refuse_unknown(question, cluster.architecture)
     training, shape = training_of(question, cluster.architecture), shape_of(question.config or {})
+    if question.adapters is not None:
+        training = replace(training, frozen=frozen_base(shape, question.adapters))
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
     if reason := refusal_of_training(shape, training):
@@ -114,11 +117,6 @@ def refuse_unknown(question: Question, architecture: str) -> None:
             f"optimizer {question.optimizer} is not in the account of layouts, which has "
             f"{', '.join(OPTIMIZERS)}; give optimizer="
         )
-    if question.adapters is not None:
-        raise Unavailable(
-            "adapters on a frozen model are not in the account of layouts; harness.fit answers for them "
-            "without tp, pp, cp and ep"
-        )
 
 
 FLASH_WHERE_DETERMINISTIC = ("ampere", "blackwell")
@@ -137,6 +135,38 @@ def attention_of(question: Question, architecture: str) -> AttentionName:
     if question.program_of() != "megatron" or question.attention == "flash_attention":
         return "flash"
     return "flash" if question.deterministic and architecture in FLASH_WHERE_DETERMINISTIC else "fused"
+
+
+BASE_B = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 4 / 64}
+"""Bytes per frozen weight: nf4 has an fp32 maximum per 64 weights (bitsandbytes)."""
+
+
+def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
+    """Return the frozen weights and how large the adapters next to them are.
+
+    A matrix of m × n has one of rank × (m + n), an expert's as well.
+    """
+    hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
+    dense = shape.num_hidden_layers - sum(shape.layers_are_moe)
+    widths = {shape.intermediate_size: dense} if dense else {}
+    moe = {
+        shape.moe_intermediate_size: shape.num_experts,
+        shape.shared_intermediate_size: bool(shape.shared_intermediate_size),
+    }
+    for width, count in moe.items():
+        widths[width] = widths.get(width, 0) + count * sum(shape.layers_are_moe)
+    inner = sum(count * (hidden + width) for width, count in widths.items() if width)
+    layers = shape.num_hidden_layers
+    sizes = {
+        "q_proj": layers * (hidden + shape.query_size),
+        "k_proj": layers * (hidden + keys),
+        "v_proj": layers * (hidden + keys),
+        "o_proj": layers * (shape.attention_size + hidden),
+        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), inner),
+    }
+    named = [sizes[name] for name in adapters.targets if name in sizes] or sizes.values()
+    every = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
+    return FrozenBase(BASE_B[adapters.base], adapters.rank * sum(named) / every)
 
 
 def imbalance_of(question: Question) -> float:
@@ -256,11 +286,7 @@ def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
             f"device={question.device}: seconds need its rates of bf16 matmuls, memory and links, which "
             "conf/hardware does not have"
         )
-    if question.device not in COMPARED:
-        raise Unavailable(
-            f"device={question.device}: seconds are not known; the model was compared with steps on "
-            f"{', '.join(COMPARED)} alone"
-        )
+    run = run._replace(adapters_alone=run.adapters_alone or question.adapters is not None)
     gpu = replace(gpu, usable_memory_B=subject.cluster.usable_B)
     return setting(question, subject.shape, subject.training, gpu, run, StepConstants.read())
 
@@ -307,6 +333,7 @@ def left_out(question: Question) -> tuple[str, ...]:
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         "activations on the host": "activations" in on_host,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
+        "what frozen weights save of activations": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
         "the optimizer in the backward pass": question.optimizer_in_backward,
     }

@@ -97,6 +97,13 @@ def parts_of_sequence(layouts: Layouts) -> Floats:
     return np.where(layouts.sequence_parallel > 0, layouts.tp, 1).astype(float)
 
 
+class FrozenBase(NamedTuple):
+    """A model whose weights are frozen, with low-rank adapters next to its matrices."""
+
+    weight_B: float  # bytes per frozen weight of a layer
+    adapters: float  # their parameters over those of the layers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """What layouts of one question have in common besides the model."""
@@ -127,4 +134,5 @@ class Training:
     optimizer_impl: Literal["fused", "foreach", "for_loop"] = "foreach"  # torch's, of transformers' code
     # "": the program's own model code; else the model_type of transformers' code that it trains.
     model_code: str = ""
+    frozen: FrozenBase | None = None  # where adapters alone are trained
     imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean

@@ -108,7 +108,7 @@ def divisors(whole: int) -> list[int]:
 
 def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield every condition; a field breaks the first that it can."""
-    yield from rules_of_tensor_parallelism(shape, layouts)
+    yield from rules_of_tensor_parallelism(shape, layouts, training)
     yield from rules_of_pipelines(shape, layouts, training)
     split = layouts.cp * np.where(layouts.cp > 1, 2, 1)  # Megatron-Core: two parts a rank, for balance
     spread = np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
@@ -122,11 +122,17 @@ def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iter
     yield from rules_of_sharding(layouts, training)
 
 
-def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
-    """Yield the conditions on what tensor-parallel ranks share."""
+def rules_of_tensor_parallelism(
+    shape: TransformerShape, layouts: Layouts, training: Training
+) -> Iterator[DivisionRule]:
+    """Yield the conditions on what tensor-parallel ranks share.
+
+    Of Megatron-LM several ranks may have the same key-value head (core/transformer/attention.py).
+    """
     heads, groups = shape.num_attention_heads, shape.num_key_value_heads
+    repeated = (layouts.tp % groups == 0) & (training.program == "megatron")
     yield DivisionRule(heads % layouts.tp == 0, "tp", f"num_attention_heads={heads}", heads)
-    yield DivisionRule(groups % layouts.tp == 0, "tp", f"num_key_value_heads={groups}", groups)
+    yield DivisionRule((groups % layouts.tp == 0) | repeated, "tp", f"num_key_value_heads={groups}", groups)
     if not all(shape.layers_are_moe):
         width = shape.intermediate_size
         yield DivisionRule(width % layouts.tp == 0, "tp", f"intermediate_size={width}", width)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
-from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, Ints, Layouts, Training
+from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, FrozenBase, Ints, Layouts, Training
 
 
 class RankLayers(NamedTuple):
@@ -294,10 +294,34 @@ def states_B(
     in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
     narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
     saved_B = MUON_SAVES_B if training.optimizer == "muon" and sizes.optimizer else 0.0
+    if training.frozen is not None:
+        return frozen_B(layouts, training.frozen, sizes, in_layers, parameters, stage)
     return StateBytes(
         sizes.weights * sharded(layouts, parameters, stage) + (narrow_B if sizes.weights else 0.0),
         sizes.gradients * sharded(layouts, parameters, 2),
         sizes.optimizer * sharded(layouts, parameters, 1) - saved_B * sharded(layouts, in_layers, 1),
+    )
+
+
+def frozen_B(
+    layouts: Layouts,
+    base: FrozenBase,
+    sizes: StateSizes,
+    in_layers: RankParameters,
+    parameters: RankParameters,
+    stage: int,
+) -> StateBytes:
+    """Return the bytes of a frozen model and its adapters, which are spread as the layers are.
+
+    Embeddings, output layer and norms outside of layers are frozen in bf16.
+    """
+    outside = sharded(layouts, parameters, stage) - sharded(layouts, in_layers, stage)
+    trained = RankParameters(*(base.adapters * one for one in in_layers))
+    weights = base.weight_B * sharded(layouts, in_layers, stage) + SIZES["megatron"].weights * outside
+    return StateBytes(
+        weights + sizes.weights * sharded(layouts, trained, stage),
+        sizes.gradients * sharded(layouts, trained, 2),
+        sizes.optimizer * sharded(layouts, trained, 1),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import yaml
 
@@ -172,9 +172,12 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
     return named
 
 
-def intervals() -> Mapping[str, Mapping[str, Any]]:
-    """Return the ends of 90 % intervals by kind of question, over the predicted seconds."""
-    by_kind: Mapping[str, Mapping[str, Any]] = _read()["intervals"]
+def intervals(of: Literal["intervals", "as_run"] = "intervals") -> Mapping[str, Mapping[str, Any]]:
+    """Return the ends of 90 % intervals by kind of question, over the predicted seconds.
+
+    `of`: those of steps as they are tuned, or as the runs come out that others publish.
+    """
+    by_kind: Mapping[str, Mapping[str, Any]] = _read()[of]
     return by_kind
 
 

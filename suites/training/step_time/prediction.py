@@ -109,6 +109,10 @@ def accepted(setting: StepSetting, layouts: Layouts) -> NDArray[np.bool_]:
     return np.asarray(divides)
 
 
+COMPARED_CHIPS = ("a100", "a800", "h100", "h800", "b200", "gb200", "gb300")
+"""Chips on which predicted steps were compared with published ones, by which constants were fitted."""
+
+
 class StepInterval(NamedTuple):
     """Ends of a 90 % interval over the predicted seconds, and what they rest on."""
 
@@ -124,6 +128,27 @@ class StepInterval(NamedTuple):
         return f"set by hand: no published step of the kind “{self.kind}” was fitted"
 
 
+class AsRun(NamedTuple):
+    """How public runs of a kind, asked as a user asks, came out: published over predicted seconds."""
+
+    low: float  # 90 % are between the ends
+    likely: float
+    high: float
+    runs: int
+    sources: int
+
+    @property
+    def of(self) -> str:
+        """Return what it rests on, in words."""
+        return f"{self.runs} public runs of {self.sources} sources"
+
+
+def as_run(kind: str) -> AsRun | None:
+    """Return how runs of a kind of steps came out; None where too few are known."""
+    entry = intervals("as_run").get(kind)
+    return None if entry is None else AsRun(*(entry[name] for name in AsRun._fields))
+
+
 def interval_of(steps: PlannedSteps, filled: float, index: int = 0) -> StepInterval:
     """Return the interval of one of the layouts, of which memory is filled by so much."""
     kind = kind_of(steps, filled, index)
@@ -134,6 +159,8 @@ def interval_of(steps: PlannedSteps, filled: float, index: int = 0) -> StepInter
 def kind_of(steps: PlannedSteps, filled: float, index: int = 0) -> str:
     """Return which kind of steps a layout is of."""
     setting, program = steps.setting, steps.setting.training.program
+    if setting.gpu.name.split("_")[0] not in COMPARED_CHIPS:
+        return "another device"
     if setting.training.attention == "unfused":
         return "explicit attention"
     if setting.shape.num_experts:

@@ -68,11 +68,20 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
     fields = {**common, **layout, **device, **own, **memory}
+    if stages := uneven(common, layout):
+        fields |= {"layers_of_stages": stages, "virtual_stages": 1}
     fields["origins"] = {name: FieldOrigin("key", key) for name, key in given.items()}
     if "memory_B" in device:
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
+
+
+def uneven(common: Row, layout: Row) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage where they cannot be equal: the first ones have one more."""
+    layers, stages = int(common["config"].get("num_hidden_layers") or 0), int(layout["pp"])
+    each, more = divmod(layers, stages)
+    return tuple(each + (stage < more) for stage in range(stages)) if more else ()
 
 
 def stated(row: Row) -> Row:

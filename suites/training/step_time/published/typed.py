@@ -219,6 +219,8 @@ def precision_of(row: Row, architecture: str) -> str:
             stated = "nvfp4"
         elif is_mlperf(row) or bridge:
             stated = "fp8"
+    if architecture == "cdna" and stated in ("mxfp8", "nvfp4"):
+        stated = "fp8"  # AMD's matrices of 8 bits and fewer are not apart here
     wide = stated in ("bf16", "fp16", "fp32")
     return str(stated if wide or architecture in NARROW else "bf16")
 

@@ -1,0 +1,110 @@
+"""Ends of the 90 % intervals of user's questions, from what came out of the public runs, by kind.
+
+    python -m suites.published.ends seconds=ANSWERS    as_run of suites/training/step_time/constants.yaml
+    python -m suites.published.ends bytes=ANSWERS      as_asked of conf/engine_errors.yaml
+
+ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quantiles are those of published
+over predicted values. `held`: the share of runs inside the interval that
+the other sources give, which is out of sample.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from suites.published.runs import AnswerLine, PublishedRun, peak_of, published_runs
+
+MOST = 20
+"""Runs that a source counts as at most, so that no long table decides."""
+
+GENERATES = ("grpo", "ppo")
+"""Methods whose published step has generation in it."""
+
+LOW, HIGH = 0.05, 0.95
+
+
+class Ratio(NamedTuple):
+    """Published over predicted of a run."""
+
+    source: str
+    value: float
+
+
+def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio]]:
+    """Yield the kind of a run's step and its ratio, where both seconds are known and of the same tokens."""
+    other = any(name in run.method for name in GENERATES) or "length_note" in run.other
+    other |= any(word in run.padded_or_packed for word in ("padded", "maximum", "up to"))
+    if run.step_s and answer.get("step_tuned_s") and not other:
+        kind = re.search("“(.*)”", str(answer["layouts"][0]["basis"]))
+        assert kind is not None
+        yield kind[1], Ratio(run.source, run.step_s / answer["step_tuned_s"])
+
+
+def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio]]:
+    """Yield the kind of a run's peak and its ratio, where both peaks are known."""
+    found = None if answer["verdict"] == "refused" else peak_of(run, answer)
+    if found is not None:
+        assert run.outcome.peak_GB is not None
+        which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
+        yield (
+            f"{answer['engine']}, {which}, {answer['error_kind']}",
+            Ratio(run.source, run.outcome.peak_GB / found[0]),
+        )
+
+
+def quantile(ratios: Sequence[Ratio], share: float) -> float:
+    """Return a quantile of some ratios, of which a source counts as `MOST` at most."""
+    sizes = Counter(one.source for one in ratios)
+    weights = {source: min(1.0, MOST / size) for source, size in sizes.items()}
+    whole, seen = sum(weights[one.source] for one in ratios), 0.0
+    for one in sorted(ratios, key=lambda ratio: ratio.value):
+        seen += weights[one.source] / whole
+        if seen >= share:
+            break
+    return one.value
+
+
+def held(ratios: Sequence[Ratio]) -> float | None:
+    """Return the share of ratios inside the interval of the other sources; None of one source."""
+    inside = []
+    for one in ratios:
+        others = [other for other in ratios if other.source != one.source]
+        if not others:
+            return None
+        inside.append(quantile(others, LOW) <= one.value <= quantile(others, HIGH))
+    return sum(inside) / len(inside)
+
+
+def rows(asked: str, answers: Mapping[str, AnswerLine]) -> Iterator[str]:
+    """Yield a line of YAML for each kind, the most frequent first."""
+    kinds: defaultdict[str, list[Ratio]] = defaultdict(list)
+    for run in published_runs():
+        for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers[run.id]):
+            kinds[kind].append(ratio)
+    for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        ends = {name: f"{quantile(ratios, share):.2f}" for name, share in (("low", LOW), ("high", HIGH))}
+        share = held(ratios)
+        fields = {**ends, "likely": f"{quantile(ratios, 0.5):.2f}", "runs": len(ratios)}
+        fields |= {
+            "sources": len({one.source for one in ratios}),
+            "held": "null" if share is None else f"{share:.2f}",
+        }
+        yield f"  {kind}: {{{', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
+def main(words: Sequence[str]) -> None:
+    """Print the ends by kind."""
+    for word in words:
+        asked, _, path = word.partition("=")
+        answers = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+        sys.stdout.writelines(f"{line}\n" for line in rows(asked, {one["id"]: one for one in answers}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
