@@ -46,6 +46,9 @@ taken in another order, and the first steps of Adam follow the signs of gradient
 GRADIENT_FACTOR = 10.0
 """A gradient passes every layer twice: the tolerance of its norm is this multiple of a loss's."""
 
+LEAST_GRADIENT = 1e-3
+"""Share of the norm of all gradients below which a parameter's gradient is not compared with itself alone."""
+
 FEWEST = 6
 """Least number of losses that show whether they fall."""
 
@@ -279,10 +282,19 @@ def accumulate(trainer: Trainer, batches: Sequence[Batch]) -> float:
 def worst_gradient(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> tuple[float, str]:
     """Return the largest |ours - plain| / |plain| of a parameter, by Euclidean norms, and its name.
 
-    It is infinite for a parameter without a gradient.
+    It is infinite for a parameter without a gradient. One below `LEAST_GRADIENT` of the norm of all is
+    compared with that: the bias of a key, which softmax ignores, and the router of a single expert per token,
+    whose weight is always 1, have no gradient but rounding errors.
     """
+    norms = {name: one.norm() for name, one in plain.items()}
+    least = LEAST_GRADIENT * math.hypot(*map(float, norms.values()))
     errors = [
-        (float((ours[name].float() - one).norm() / one.norm()) if name in ours else math.inf, name)
+        (
+            float((ours[name].float() - one).norm() / norms[name].clamp_min(least))
+            if name in ours
+            else math.inf,
+            name,
+        )
         for name, one in plain.items()
     ]
     return max(errors, key=lambda one: badness(one[0]))

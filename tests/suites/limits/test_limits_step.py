@@ -88,3 +88,23 @@ def test_experts_are_read_sent_and_reduced_by_the_ranks_that_share_them():
     dense = step_time(work, one_expert, layout._replace(ep=np.ones(1)), tokens)
     assert found.attention_s[0] == dense.attention_s[0]
     assert found.matmul_s[0] == pytest.approx(dense.matmul_s[0])  # as many FLOP per token
+
+
+def test_a_small_matmul_takes_its_bytes_or_its_start():
+    """One token: weights are read; with a long start that counts, four times forward and eight backward."""
+    model = Model(1, 4096, 3 * 4096, 4 * 4096, 4 * 4096, 0, 1)
+    layout = ParallelLayout(*(np.ones(1) for _ in ParallelLayout._fields))
+    read_B = 12 * 4096**2 + (4 + 12) * 4096 * 2
+    for kernel_s, expected_s in ((0.0, 3 * read_B / BYTES_PER_S), (1e-3, 12e-3)):
+        found = step_time(LimitsWorkload(kernel_s=kernel_s), model, layout, 1.0)
+        assert found.matmul_s[0] == pytest.approx(expected_s)
+
+
+def test_llama_3_has_its_ends_in_place_of_layers_and_gathers_keys_and_values():
+    """16 layers' work on each of 8 stages, and no head at the end of the last."""
+    found = parts(LLAMA)
+    layer = 16384 * (16384 + 2 * 1024 + 16384 + 3 * 53248)
+    assert found["matmul_s"] == pytest.approx(288 * 16 * 3 * 2 * 4096 * layer / 8 / FLOP_PER_S)
+    # Keys and values of 8 heads of 128, from the other of 2 ranks: gathered twice, reduced once.
+    keys_and_values_B = 2 * 1024 * 8192 / 8 * 2
+    assert found["context_s"] == pytest.approx(288 * 16 * 3 * keys_and_values_B / 2 / 50e9)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+import torch
 
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
@@ -164,6 +165,20 @@ def test_the_docs_have_the_errors_of_the_committed_run():
         (FIT, f"all of allocated bytes, it is within {abs(largest):.2f} %"),
     ):
         assert sentence in " ".join((ROOT / page).read_text().split()), page
+
+
+def test_index_add_keeps_what_it_adds_and_scatter_add_does_not():
+    """What Megatron-LM's deterministic sums keep, by which its published peaks rose."""
+    rows, index, kept = torch.ones(6, 4, requires_grad=True), torch.arange(6) % 3, []
+    for add in (
+        lambda to: to.index_add_(0, index, rows),
+        lambda to: to.scatter_add_(0, index.unsqueeze(1).expand(-1, 4), rows),
+    ):
+        found = []
+        with torch.autograd.graph.saved_tensors_hooks(found.append, lambda one: one):
+            add(torch.zeros(3, 4))
+        kept.append([one.shape for one in found if one.is_floating_point()])
+    assert kept == [[rows.shape], []]
 
 
 GPT = MemoryPublishedWorkload(

@@ -18,6 +18,7 @@ from suites.published.step_time import (
 )
 from suites.training.step_time.constants import StepConstants
 from suites.training.step_time.published.steps import published, ran, with_and_without_attention
+from suites.training.step_time.published.typed import typed_step
 from suites.training.step_time.questions import answers
 
 SWITCH = {one.name: one for one in SWITCHES}
@@ -118,6 +119,18 @@ def test_pairs_with_and_without_flash_attention_gain_what_the_paper_says():
     said = {one["id"]: one for one in answers(steps)}
     assert all(abs((one.predicted(said) or 0.0) / one.gain - 1) < 0.10 for one in found)
     assert all(0.9 < said[one["id"]]["step_s"] / one["published"]["step_s"] < 1.1 for one in steps)
+
+
+def test_parameters_are_those_of_the_published_models():
+    """LLM Foundry, whose models are the tied ones, counts learned positions, too."""
+    stated = [typed_step(one) for one in published() if one["model"].get("parameters")]
+    dense = [one for one in stated if not step_time.has_experts(one.questions[0])]
+    assert len(dense) > 100
+    for one in dense:
+        model, seq_len = one.questions[0].config or {}, one.questions[0].seq_len or 0
+        positions = seq_len * model["hidden_size"] if model["tie_word_embeddings"] else 0
+        ours = step_time.parameters_of(model) + positions
+        assert ours == pytest.approx(model["parameters"], rel=0.005), one.id
 
 
 def test_groups_leave_every_step_out_once_and_batches_have_the_errors_of_single_steps():

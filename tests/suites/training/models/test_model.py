@@ -15,7 +15,7 @@ from harness.records import Unavailable
 from suites.memory.live_bytes import measure_peak
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.models.mixture import MixtureMLP
+from suites.training.models.mixture import GroupedProduct, MixtureMLP
 from suites.training.models.model import SwiGLUMLP, Transformer
 from suites.training.techniques import build_step
 from suites.training.workload import ModelShape
@@ -156,6 +156,26 @@ def test_it_is_its_experts_one_by_one(shared):
         found.append([result, given.grad, *(one.grad.clone() for one in mixture.parameters())])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_product_is_torchs_grouped_one_and_scales_the_gradient_of_the_weights_alone(dtype):
+    """One group is empty."""
+    counts = [5, 0, 11]
+    x_MD, weight_EFD = torch.randn(16, 32, dtype=dtype), torch.randn(3, 24, 32, dtype=dtype)
+    ends = torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    above_MF, found = torch.randn(16, 24, dtype=dtype), []
+    for product in (
+        lambda x, weight: GroupedProduct.apply(x, weight, counts, 0.25),
+        lambda x, weight: F.grouped_mm(x, weight.transpose(1, 2), offs=ends),
+    ):
+        given = [one.clone().requires_grad_() for one in (x_MD, weight_EFD)]
+        result = product(*given)
+        result.backward(above_MF)
+        found.append([result, *(one.grad for one in given)])
+    found[1][2] /= 4
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_biases_and_compilation_are_refused():

@@ -1,12 +1,16 @@
 """Seconds of whole steps: FLOP counted a second way, parts that add up, explicit attention by its bytes."""
 
+import re
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.config.code_fingerprint import ROOT
 from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.step_time import seconds
@@ -118,6 +122,21 @@ def test_seconds_are_those_of_the_bytes_of_all_scores():
     assert forward[1] == pytest.approx(forward[0] / 4)
     attention = step_s(given, Layouts.of([{"recompute": one} for one in (0, 1, 2)])).layers.attention
     assert attention[1:] / attention[0] == pytest.approx((22 + 8) / 22)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100"])
+def test_the_rate_of_scores_is_that_of_published_curves(device):
+    """arXiv 2307.08691, figures 4 and 7: PyTorch's TFLOP/s, of 4 FLOP per score and head size, 3.5 times."""
+    gpu, shares = gpu_of(f"{device}_80gb"), []
+    for claim in yaml.safe_load((ROOT / "conf/claims/kernels.yaml").read_text())["claims"]:
+        named = re.fullmatch(rf"flash_2_{device}_(causal|full)_(64|128)_\dk", claim["id"])
+        if named:
+            published = float(re.search(r"PyTorch (\d+)", claim["quoted"])[1])
+            counted, moved_B = (0.5, 26) if named[1] == "causal" else (1.0, 22)
+            each_s = 4 * int(named[2]) * 3.5 * counted / (published * 1e12)
+            shares.append(moved_B / each_s / gpu.memory_B_per_s)
+    assert len(shares) == 9
+    assert StepConstants.read().scores_share(gpu) == pytest.approx(median(shares), abs=0.001)
 
 
 @pytest.mark.parametrize("shards_s", [0.0, 1e-4, 1.0])

@@ -18,6 +18,7 @@ from suites.training.step_time.seconds import blocks_of_ranks, pipeline_s, step_
 from suites.training.step_time.setting import StepSetting
 from suites.training.step_time.timeline import (
     MOST_SPANS,
+    mean_layer_passes,
     rank_passes,
     stepped,
     timeline,
@@ -118,6 +119,17 @@ def test_every_second_of_every_rank_is_of_one_kind_as_all_its_passes_take(row):
         assert seconds["exposed_communication"] == pytest.approx(exposed)
         assert (seconds["optimizer"], seconds["other"]) == pytest.approx((step.update[0], step.rest[0]))
         assert sum(seconds.values()) == pytest.approx(total_s)
+
+
+def test_full_recompute_repeats_the_forward_pass_of_each_layer_and_nothing_else():
+    again, plain = (
+        mean_layer_passes(setting(DENSE), Layouts.of([{"tp": 8, "recompute": one}])) for one in (2, 0)
+    )
+    assert again.recompute == pytest.approx(plain.forward)
+    assert again.backward == pytest.approx(plain.backward)
+    assert plain.recompute == 0
+    # its collectives, too: 4 more than 6
+    assert again.backward_exposed == pytest.approx(plain.backward_exposed * 10 / 6)
 
 
 def test_a_view_shows_the_steps_start_or_its_end_and_many_passes_are_summed_up():

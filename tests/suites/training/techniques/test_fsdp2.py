@@ -1,6 +1,7 @@
 """FSDP2 and ZeRO: what they gather and shard, bytes of copies, and fake ranks that leave nothing behind."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import pytest
@@ -9,10 +10,12 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_ranks import CPU, HOST, SMALL, TINY, sharded
+from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.workspaces import chunk_cat_bytes
+from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Reading
 from suites.memory.live_bytes import losses
 from suites.memory.subject import Subject
@@ -80,6 +83,14 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
         allocator.mark("copy")
         torch.ops.fsdp.chunk_cat(tensors, dim=0, num_chunks=chunks, out=out)
     assert allocator.peaks[0].live_B == expected_B
+
+
+def test_chunks_made_when_asked_are_torchs():
+    for rows, chunks in product((1, 6, 7, 12), (1, 3, 7, 40)):
+        tensor = torch.arange(rows * 2).view(rows, 2)
+        lazy = ChunksWhenAsked(tensor, chunks, dim=0)
+        for index, one in enumerate(_chunk_with_empty(tensor, chunks, dim=0)):
+            assert torch.equal(lazy[index], one), (rows, chunks, index)
 
 
 def test_groups_that_do_not_divide_the_ranks_are_refused():
