@@ -176,6 +176,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     usable_B: float | None = None  # of one device, by a process; of a search, which has no memory
     left_out: tuple[str, ...] = ()  # of the question, by the engine; in words
+    asked_as: str = ""  # kind of question, of which the bytes' interval has the error
     without: tuple[str, ...] = ()  # techniques that were assumed and that this model or device cannot have
     answer_s: float | None = None
 

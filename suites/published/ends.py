@@ -53,7 +53,7 @@ def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio
         assert run.outcome.peak_GB is not None
         which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
         yield (
-            f"{answer['engine']}, {which}, {answer['error_kind']}",
+            f"{answer['engine']}, {which}, {answer['asked_as']}",
             Ratio(run.source, run.outcome.peak_GB / found[0]),
         )
 
@@ -90,7 +90,7 @@ def rows(asked: str, answers: Mapping[str, AnswerLine]) -> Iterator[str]:
     for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
         ends = {name: f"{quantile(ratios, share):.2f}" for name, share in (("low", LOW), ("high", HIGH))}
         share = held(ratios)
-        fields = {**ends, "likely": f"{quantile(ratios, 0.5):.2f}", "runs": len(ratios)}
+        fields = {**ends, "likely": f"{quantile(ratios, 0.5):.2f}", "n": len(ratios)}
         fields |= {
             "sources": len({one.source for one in ratios}),
             "held": "null" if share is None else f"{share:.2f}",

@@ -134,13 +134,13 @@ class AsRun(NamedTuple):
     low: float  # 90 % are between the ends
     likely: float
     high: float
-    runs: int
+    n: int  # runs
     sources: int
 
     @property
     def of(self) -> str:
         """Return what it rests on, in words."""
-        return f"{self.runs} public runs of {self.sources} sources"
+        return f"{self.n} public runs of {self.sources} sources"
 
 
 def as_run(kind: str) -> AsRun | None:
