@@ -47,7 +47,7 @@ class Unresolved(str):
     __slots__ = ()
 
 
-class Built(dict[str, Any]):
+class BuiltObject(dict[str, Any]):
     """Arguments of a call that is not followed, by keyword or position, with the name of what it builds."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ def python_values(text: str, function: str = "", path: Path | None = None) -> di
         result = reader.called(reader.functions[name], [], {})
     except (SyntaxError, RecursionError) as error:
         raise ValueError(f"not Python: {error}") from error
-    if not isinstance(result, Built):
+    if not isinstance(result, BuiltObject):
         raise ValueError(f"{name} returns {result!r}, which is no configuration"[:200])
     return {"config": name, **dict(_flat(result))}
 
@@ -89,10 +89,10 @@ def _is_configuration(function: ast.FunctionDef) -> bool:
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves by dotted key; what a list builds is below its name."""
-    if isinstance(tree, Built):
+    if isinstance(tree, BuiltObject):
         yield f"{prefix}_class", tree.name
     for name, value in tree.items():
-        built = [one for one in value if isinstance(one, Built)] if isinstance(value, list) else []
+        built = [one for one in value if isinstance(one, BuiltObject)] if isinstance(value, list) else []
         if built:
             yield f"{prefix}{name}", [one.name for one in built]
             for one in built:
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
     """Return an element of a list without what is of this module alone."""
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    if isinstance(value, Built):
+    if isinstance(value, BuiltObject):
         return value.name
     return value if isinstance(value, int | float | None) or type(value) is str else str(value)
 
@@ -131,13 +131,13 @@ class _Reader:
         }
         self.main = [one for one in tree.body if isinstance(one, ast.If)]
         self.options: dict[str, Any] = {}  # defaults of the script's own command line
-        self.built: list[Built] = []
+        self.built: list[BuiltObject] = []
         self.seen: set[int] = set()  # functions that were followed
         self.depth = self.calls = 0
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.body([one for one in tree.body if one not in self.main], self.names)
 
-    def script(self) -> list[Built]:
+    def script(self) -> list[BuiltObject]:
         """Return what a script builds: its functions are followed with what they are passed on with."""
         top = self.built
         for _ in range(2):  # the first time finds the options' defaults
@@ -226,9 +226,9 @@ class _Reader:
             case ast.Attribute():
                 owner = self.value(target.value, names)
                 if isinstance(owner, Unresolved) and isinstance(target.value, ast.Attribute):
-                    owner = Built("", {})
+                    owner = BuiltObject("", {})
                     self.assign(target.value, owner, names)
-                if isinstance(owner, Built):
+                if isinstance(owner, BuiltObject):
                     owner[target.attr] = value
             case _:
                 pass
@@ -322,11 +322,11 @@ class _Reader:
             return None
         owner = self.value(node.func.value, names) if isinstance(node.func, ast.Attribute) else None
         first = args[0] if args else None
-        if isinstance(owner, Built):  # a method that returns the changed object
+        if isinstance(owner, BuiltObject):  # a method that returns the changed object
             return owner
-        if last == "replace" and isinstance(first, Built):
-            return Built(first.name, {**first, **keywords})
-        if last.startswith("to_") and isinstance(first, Built):
+        if last == "replace" and isinstance(first, BuiltObject):
+            return BuiltObject(first.name, {**first, **keywords})
+        if last.startswith("to_") and isinstance(first, BuiltObject):
             return first
         if last in ("cast", "deepcopy") and args:
             return args[-1]
@@ -335,7 +335,7 @@ class _Reader:
         if last == "partial":
             name = str(args.pop(0))
         own = {str(index): one for index, one in enumerate(args)}
-        built = Built(name.removesuffix(".Config"), {**own, **keywords})
+        built = BuiltObject(name.removesuffix(".Config"), {**own, **keywords})
         self.built.append(built)
         return built
 

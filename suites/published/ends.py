@@ -29,24 +29,24 @@ GENERATES = ("grpo", "ppo")
 LOW, HIGH = 0.05, 0.95
 
 
-class Ratio(NamedTuple):
+class RunRatio(NamedTuple):
     """Published over predicted of a run."""
 
     source: str
     value: float
 
 
-def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio]]:
+def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
     """Yield the kind of a run's step and its ratio, where both seconds are known and of the same tokens."""
     other = any(name in run.method for name in GENERATES) or "length_note" in run.other
     other |= any(word in run.padded_or_packed for word in ("padded", "maximum", "up to"))
     if run.step_s and answer.get("step_tuned_s") and not other:
         kind = re.search("“(.*)”", str(answer["layouts"][0]["basis"]))
         assert kind is not None
-        yield kind[1], Ratio(run.source, run.step_s / answer["step_tuned_s"])
+        yield kind[1], RunRatio(run.source, run.step_s / answer["step_tuned_s"])
 
 
-def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio]]:
+def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
     """Yield the kind of a run's peak and its ratio, where both peaks are known."""
     found = None if answer["verdict"] == "refused" else peak_of(run, answer)
     if found is not None:
@@ -54,11 +54,11 @@ def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Ratio
         which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
         yield (
             f"{answer['engine']}, {which}, {answer['asked_as']}",
-            Ratio(run.source, run.outcome.peak_GB / found[0]),
+            RunRatio(run.source, run.outcome.peak_GB / found[0]),
         )
 
 
-def quantile(ratios: Sequence[Ratio], share: float) -> float:
+def quantile(ratios: Sequence[RunRatio], share: float) -> float:
     """Return a quantile of some ratios, of which a source counts as `MOST` at most."""
     sizes = Counter(one.source for one in ratios)
     weights = {source: min(1.0, MOST / size) for source, size in sizes.items()}
@@ -70,7 +70,7 @@ def quantile(ratios: Sequence[Ratio], share: float) -> float:
     return one.value
 
 
-def held(ratios: Sequence[Ratio]) -> float | None:
+def held(ratios: Sequence[RunRatio]) -> float | None:
     """Return the share of ratios inside the interval of the other sources; None of one source."""
     inside = []
     for one in ratios:
@@ -83,7 +83,7 @@ def held(ratios: Sequence[Ratio]) -> float | None:
 
 def rows(asked: str, answers: Mapping[str, AnswerLine]) -> Iterator[str]:
     """Yield a line of YAML for each kind, the most frequent first."""
-    kinds: defaultdict[str, list[Ratio]] = defaultdict(list)
+    kinds: defaultdict[str, list[RunRatio]] = defaultdict(list)
     for run in published_runs():
         for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers[run.id]):
             kinds[kind].append(ratio)

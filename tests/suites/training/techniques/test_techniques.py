@@ -139,10 +139,10 @@ REFUSED = [
     (["float8"], {"hidden_size": 60}, "hidden_size=60"),
     (["float8"], {"seq_len": 7, "micro_batch_size": 1}, "micro_batch_size x seq_len=7"),
     # Adapters.
-    ([{"lora": {"targets": ["query", "q_proj"]}}], {}, "q_proj; there are query, key"),
+    ([{"lora": {"targets": ["qkv", "q_proj"]}}], {}, "qkv, q_proj; there are query, key"),
     ([{"lora": {"targets": 3}}], {}, "targets=3"),
     ([{"lora": {"rank": 65}}], {}, "rank=65.*hidden_size=64"),
-    ([{"lora": {"base": "nf4"}}, "fsdp2"], {}, "fsdp2 shards parameters.*nf4"),
+    ([{"lora": {"base": "int8"}}, "fsdp2"], {}, "fsdp2 shards parameters.*int8"),
     ([{"llama_adapter": {"base": "nf4"}}, "zero"], {}, "zero shards parameters.*nf4"),
     ([{"llama_adapter": {"start_layer": 4}}], {}, "start_layer=4.*3"),
     (["llama_adapter"], {"model": "suites.published.models:litgpt_llama"}, "llama_adapter"),
