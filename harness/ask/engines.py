@@ -55,9 +55,20 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
         return "account", f"{question.sharing} trains"
+    if question.sharing == "zero" and in_account(question):
+        return "account", "DeepSpeed's flat buffers do not repeat by layer, so that a dry run takes minutes"
     if not (question.config or {}).get("model_type"):
         return "account", "the model's sizes are stated, not its type"
     return "dry run", "one program on every device, which runs on fake tensors"
+
+
+def in_account(question: Question) -> bool:
+    """Return whether the account has all that a question asks."""
+    try:
+        import_module("suites.training.of_question").subject_of(question)
+    except (Unavailable, ValueError):
+        return False
+    return True
 
 
 def answers(

@@ -319,7 +319,7 @@ def frozen_B(
     trained = RankParameters(*(base.adapters * one for one in in_layers))
     weights = base.weight_B * sharded(layouts, in_layers, stage) + SIZES["megatron"].weights * outside
     return StateBytes(
-        weights + sizes.weights * sharded(layouts, trained, stage),
+        np.where(sizes.weights > 0, weights + sizes.weights * sharded(layouts, trained, stage), 0.0),
         sizes.gradients * sharded(layouts, trained, 2),
         sizes.optimizer * sharded(layouts, trained, 1),
     )
