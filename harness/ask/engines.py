@@ -80,7 +80,7 @@ def answers(
 ) -> Iterator[Answer]:
     """Yield the answer, and again whenever more of it is known; the first has the verdict.
 
-    A step that a file compiles is dry-run without, and compiled only where that may turn the verdict.
+    A step that a file compiles is dry-run without, unless the command asks for it: that takes minutes.
 
     `changes`: of the question, which are tried after it, where the engine is the dry run; `child`: its
     process, where there is one; `extent`: "asked" ends with the verdict. Raises ConfigError where the engine
@@ -88,15 +88,13 @@ def answers(
     """
     start = time.monotonic()
     engine, why = choose(question, seconds)
-    if engine == "dry run" and question.compile and question.origin("techniques").kind != "command":
-        plain = list(answers(uncompiled(question), seconds, changes, child, extent))
-        if not any(turn.name == COMPILE.key for turn in plain[-1].turns):
-            yield from (one.with_(left_out=(*one.left_out, SAVED_BY_COMPILE)) for one in plain)
-            return
     left_out: tuple[str, ...] = ()
     if engine == "dry run":
-        if question.origin("techniques").kind != "command" and question.techniques is None:
+        listed = question.origin("techniques").kind == "command"
+        if not listed and question.techniques is None:
             question, left_out = with_techniques(question)
+        if question.compile and question.origin("compile").kind != "command" and not listed:
+            question, left_out = uncompiled(question), (*left_out, SAVED_BY_COMPILE)
         if (question.config or {}).get("model_type") in BY_CHUNKS:
             extent = "asked"
         slack = float(error_of(engine, question, "allocated")["high"])
@@ -117,7 +115,7 @@ COMPILE = KeyRead(
     key="compile",
     value=True,
     status="not modelled",
-    means="torch.compile fuses operations",
+    means="torch.compile fuses operations; with compiled=true it is dry-run, in minutes",
     memory="lowers",
     seconds="lowers",
 )
