@@ -42,7 +42,12 @@ def asked(words):
 def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     status, said, disk = advised(capsys, tmp_path, f"{MODEL} layout=tp:2 rate=20/node show=all")
     (layout,) = disk["layouts"]
-    step_s, low_s, high_s = (disk[name] for name in ("step_s", "step_low_s", "step_high_s"))
+    low_s, step_s, high_s = layout["step_s"]
+    came_out = [disk[name] for name in ("step_low_s", "step_s", "step_high_s")]
+    assert came_out == layout["as_run_s"]
+    assert disk["step_tuned_s"] == step_s < came_out[1]
+    ends = f"{came_out[1]:.3g} s per step (90 %: {came_out[0]:.3g} … {came_out[2]:.3g})"
+    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(said[:4])
     assert (status, disk["verdict"], disk["engine"]) == (DONE, "fits", "step time")
     assert low_s < step_s < high_s
     assert said[0] == f"{layout['title']}: {step_s:.3g} s per step (90 %: {low_s:.3g} … {high_s:.3g})"
@@ -75,7 +80,7 @@ def test_layouts_come_by_speed_and_each_has_the_seconds_of_its_own_question(tmp_
     named = ",".join(f"{name}:{parts[name]}" for name in ("dp", "tp", "pp", "cp", "virtual_stages", "zero"))
     recompute = ("none", "selective", "full")[parts["recompute"]]
     words = f"{MODEL} layout={named} micro_batch_size={parts['micro_batch_size']} recompute={recompute}"
-    assert advised(capsys, tmp_path, words)[2]["step_s"] == pytest.approx(layouts[0]["step_s"][1])
+    assert advised(capsys, tmp_path, words)[2]["step_tuned_s"] == pytest.approx(layouts[0]["step_s"][1])
 
 
 def test_no_layout_that_fits_is_a_no(tmp_path, capsys):
@@ -129,8 +134,9 @@ def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_
     assert "more than yours" in causes[2]
     faster = [line for line in lines(OwnStep(1.0, ()), answer) if re.match(r"  \w+: [\d.]+ s", line)]
     assert [line.split(":")[0].strip() for line in faster] == ["half"]
-    (inside,) = lines(OwnStep(2.1, ()), answer)
+    inside, *causes = lines(OwnStep(2.1, ()), answer)
     assert "inside the 90 % interval" in inside
+    assert "  less: 2.6 s" in "\n".join(causes)
     assert answer.seconds is not None
     said = " ".join(of_nearest(answer.seconds))
     assert said == "Nearest published: X on 8 GPUs: 2 s, 500 TFLOP/s per GPU; predicted for it 2.5 s, 400."
@@ -184,11 +190,11 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     assert status == DONE
     (own,) = disk["layouts"]
     assert said[0].startswith("llama3_8b.toml: dp 8 × tp 2, ZeRO-3, full recompute, micro-batch 2 × 1: ")
-    assert f"{disk['step_s']:.3g} s per step" in said[0]
+    assert f"{disk['step_tuned_s']:.3g} s per step" in said[0]
     text = "\n".join(said)
     step_s = 2 * 8192 / 2 / 512  # a data-parallel rank's two sequences, on two devices
     assert f"train.log, torchtitan's: {step_s:.3g} s per step" in text
-    assert f"Yours: {step_s:.3g} s, {step_s / disk['step_s']:.2f} times the prediction, above" in text
+    assert f"Yours: {step_s:.3g} s, {step_s / disk['step_tuned_s']:.2f} times the prediction, above" in text
     assert "What would explain it, the likeliest first" in text
     first = next(line for line in said if line.startswith("1. "))
     gain = float(re.search(r"has ([\d.]+) times its tokens/s", text)[1])
