@@ -83,8 +83,8 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 question = of_words(row) if "config" in row else question_of_row(row, config_of)
             except (ConfigError, ValueError) as error:
                 answer = refused(str(error))
-            except (AttributeError, KeyError, TypeError) as error:  # of a value of another kind
-                answer = refused(f"a value of this row is of another kind: {error}")
+            except Exception as error:  # of a value of another kind; the other rows are answered
+                answer = refused(f"a value of this row is of another kind: {one_line(error)}")
             else:
                 answer = answer_of(question, seconds, child, "asked")
             taken = answer.with_(answer_s=time.monotonic() - start)
@@ -93,5 +93,12 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
 
 def of_words(row: Mapping[str, Any]) -> Question:
     """Return the question of a row whose keys are the words of `harness.fit`; raises ConfigError."""
-    words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in row.items()]
-    return question_from(words_of([word for word in words if not word.startswith("id=")], FIT))
+    if other := sorted({"oom", "out", "questions", "write"} & row.keys()):
+        raise ConfigError(f"{other[0]}: no word of a question")
+    given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in row.items()}
+    return question_from(words_of([f"{key}={value}" for key, value in given.items() if key != "id"], FIT))
+
+
+def one_line(error: Exception) -> str:
+    """Return the first line of an error, with its class where it has no words."""
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -30,7 +30,7 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
     of runs that others describe in their own words, or of steps that were asked for as they are run.
     """
     name: EngineName = "dry run" if engine == "dry run" else "account"
-    if is_described(question):
+    if is_described(question) or (name == "account" and question.adapters is not None):
         as_asked: Mapping[str, Mapping[str, Any]] = recorded()["as_asked"][name][kind]
         if kind_of(question) in as_asked:
             return as_asked[kind_of(question)]
@@ -77,6 +77,16 @@ EXPLICIT = KeyRead(
 """A kernel that a file asks for and its model's code in transformers does not have."""
 
 
+FROZEN = KeyRead(
+    key="adapters",
+    status="not modelled",
+    means="activations and gathered copies are those of a step that trains every weight",
+    memory="lowers",
+    seconds="none",
+)
+"""What the account takes of a step with adapters alone."""
+
+
 def with_certainty(answer: Answer, question: Question) -> Answer:
     """Return an engine's answer with intervals of its bytes, its verdict, and what may turn it."""
     memory = answer.memory
@@ -84,6 +94,8 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
         return answer
     if "attention" in answer.without and question.origin("attention").kind == "key":
         question = msgspec.structs.replace(question, keys=(*question.keys, EXPLICIT))
+    if answer.engine != "dry run" and question.adapters is not None:
+        question = msgspec.structs.replace(question, keys=(*question.keys, FROZEN))
     by_error, sized = (sized_by(answer, memory, question, keys) for keys in (False, True))
     fits = answer.verdict == "fits" if answer.likely_fits is None else answer.likely_fits
     answer = answer.with_(likely_fits=fits)

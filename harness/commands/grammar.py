@@ -166,12 +166,12 @@ def device_file(option: str) -> str:
     chip, *rest = option.split("_")
     if option in known or not all(VARIES.fullmatch(one) for one in rest):
         return option if option in known else ""
-    alike = [
-        name
-        for name in known
-        if chip in (read_yaml(CONF / "hardware" / f"{name}.yaml").get("variants") or {})
-    ]
-    return next(iter([*alike, *(name for name in known if name.split("_")[0] == chip)]), "")
+    sheets = {name: read_yaml(CONF / "hardware" / f"{name}.yaml") for name in known}
+    alike = [name for name, sheet in sheets.items() if chip in (sheet.get("variants") or {})]
+    found = next(iter([*alike, *(name for name in known if name.split("_")[0] == chip)]), "")
+    sizes_B = [1e9 * int(one.removesuffix("gb")) for one in rest if one.endswith("gb")]
+    near = found and all(1 / 2 <= size_B / float(sheets[found]["memory_B"]) <= 2 for size_B in sizes_B)
+    return found if near else ""
 
 
 def datasheet(option: str) -> Mapping[str, Any]:

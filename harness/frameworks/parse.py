@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from harness.frameworks.python_text import python_values
-from harness.frameworks.recipes import script_values
+from harness.frameworks.recipes import NoRecipeError, script_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
 from harness.frameworks.table import flattened
 
@@ -37,11 +37,36 @@ def parsed_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
     try:
-        if path.suffix == ".py":
-            return of_python(text, function if name else "", path)
-        return parsed_text(text, path.suffix.lower())
+        with of_its_kind():
+            if path.suffix == ".py":
+                return of_python(text, function if name else "", path)
+            return parsed_text(text, path.suffix.lower())
     except ValueError as error:
         raise ValueError(f"{path}: {error}"[:300]) from error
+
+
+OF_VALUES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    yaml.YAMLError,
+)
+"""What a value of another kind than a key takes leads to, somewhere in a reader."""
+
+
+@contextmanager
+def of_its_kind() -> Iterator[None]:
+    """Raise ValueError in one line where a value of a file is of another kind than its key takes."""
+    try:
+        yield
+    except OF_VALUES as error:
+        words = " ".join(str(error).split()) or "too large"
+        raise ValueError(
+            f"a value in it is of another kind than its key takes ({type(error).__name__}: {words})"[:240]
+        ) from error
 
 
 def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
@@ -71,7 +96,7 @@ WITHOUT_RECIPES = re.compile(r"^\s*(?:from|import)\s+(?:torchtitan|olmo_core)\b"
 def of_python(text: str, function: str = "", path: Path | None = None) -> dict[str, Any]:
     """Return the values of a script that calls a recipe of NeMo or Megatron Bridge, or of a configuration."""
     if not function and not WITHOUT_RECIPES.search(text):
-        with suppress(ValueError):
+        with suppress(NoRecipeError):
             return script_values(text)
     return python_values(text, function, path)
 

@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from harness.frameworks.models import model_of, with_tower
-from harness.frameworks.parse import parsed_file, parsed_text
+from harness.frameworks.parse import of_its_kind, parsed_file, parsed_text
 from harness.frameworks.python_text import Unresolved
 from harness.frameworks.recipes import named_recipe
 from harness.frameworks.table import (
@@ -102,9 +102,10 @@ def read_own_file(path: str | Path, format_: str | None = None) -> Question:
     line that names the file, what was recognised, and what is wrong or missing.
     """
     file = Path(path)
-    flat = (None if file.exists() else named_recipe(str(path))) or parsed_file(file)
+    flat = _values_of(str(path))
     try:
-        return _question(flat, format_, file.parent, f"{file.parent.name}/{file.name}")
+        with of_its_kind():
+            return _question(flat, format_, file.parent, f"{file.parent.name}/{file.name}")
     except ValueError as error:
         name = f"{file}: " if str(file) not in str(error) else ""
         raise ValueError(f"{name}{error}"[:300]) from error
@@ -115,9 +116,11 @@ def read_own_files(paths: Sequence[str]) -> Question:
 
     Raises ValueError with one line where two of them say otherwise.
     """
+    if not paths:
+        raise ValueError("names no file; give one, or several as [FILE,FILE]")
     if len(paths) == 1:
         return read_own_file(paths[0])
-    flats = {path: parsed_file(Path(path)) for path in paths}
+    flats = {path: _values_of(path) for path in paths}
     formats = {path: _format_of(flat) for path, flat in flats.items()}
     trainers = [path for path in paths if formats[path] not in COMPANIONS]
     first = trainers or [path for path in paths if formats[path] == "accelerate"] or list(paths)
@@ -137,7 +140,13 @@ def read_own_files(paths: Sequence[str]) -> Question:
     ]
     file = Path(first[0])
     kept = {key: value for key, value in values.items() if key not in replaced}
-    return _question(kept, None, file.parent, f"{file.parent.name}/{file.name}")
+    with of_its_kind():
+        return _question(kept, None, file.parent, f"{file.parent.name}/{file.name}")
+
+
+def _values_of(path: str) -> Flat:
+    """Return the values of a file, or of a recipe by its name where there is no such file."""
+    return (None if Path(path).exists() else named_recipe(path)) or parsed_file(Path(path))
 
 
 def _format_of(flat: Flat) -> str:

@@ -139,10 +139,15 @@ def named_recipe(text: str) -> dict[str, Any] | None:
     return {"recipe": found[1]} if found else None
 
 
+class NoRecipeError(ValueError):
+    """A script calls no recipe."""
+
+
 def script_values(text: str) -> dict[str, Any]:
     """Return a Python script's recipe with what the script sets in it; nothing of it runs.
 
-    Raises ValueError where it calls none. Values that are no constants are kept as `$` with their text.
+    Raises NoRecipeError where it calls none, ValueError where several. Values that are no constants are kept
+    as `$` with their text.
     """
     try:
         nodes = list(ast.walk(ast.parse(text)))
@@ -158,6 +163,10 @@ def script_values(text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for one in nodes:
         if isinstance(one, ast.Call) and (found := CALLED.fullmatch(ast.unparse(one.func))):
+            if values.get("recipe", found[1]) != found[1]:
+                raise ValueError(
+                    f"it calls several recipes, {values['recipe']} and {found[1]}; give one by name"
+                )
             if "recipe" not in values:
                 values["recipe"] = found[1]
                 values |= dict(_keywords("recipe.", one, constants))
@@ -165,7 +174,7 @@ def script_values(text: str) -> dict[str, Any]:
             _, _, key = ast.unparse(one.targets[0]).partition(".")
             values |= dict(_assigned(key, one.value, constants))
     if "recipe" not in values:
-        raise ValueError("no recipe such as llm.llama3_8b.pretrain_recipe() is called in it")
+        raise NoRecipeError("no recipe such as llm.llama3_8b.pretrain_recipe() is called in it")
     return values
 
 

@@ -169,6 +169,10 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
 
 
+READ = (".py", ".yaml", ".jsonl")
+"""Suffixes of what code and data are in."""
+
+
 def loaded_digest(paths: Sequence[str]) -> str:
     """Return digits that change with any of some files, or of those below some folders; "" of none.
 
@@ -178,7 +182,7 @@ def loaded_digest(paths: Sequence[str]) -> str:
     for path in paths:
         top, _, rest = path.partition("/")
         at = CONF / rest if top == "conf" else ROOT / path
-        files = [at] if at.is_file() else sorted(one for one in at.rglob("*.*") if one.suffix != ".pyc")
+        files = [at] if at.is_file() else sorted(one for one in at.rglob("*") if one.suffix in READ)
         if not files:
             raise ConfigError(f"suite.loads: {path}: no such file or folder")
         for file in files:

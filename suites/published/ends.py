@@ -16,9 +16,11 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from suites.published.runs import AnswerLine, PublishedRun, peak_of, published_runs
+import yaml
+
+from suites.published.runs import AnswerLine, PublishedRun, published_runs
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""
@@ -27,6 +29,9 @@ GENERATES = ("grpo", "ppo")
 """Methods whose published step has generation in it."""
 
 LOW, HIGH = 0.05, 0.95
+
+FEWEST_RUNS, FEWEST_SOURCES = 10, 3
+"""Of a kind, below which it has no ends of its own."""
 
 
 class RunRatio(NamedTuple):
@@ -47,15 +52,15 @@ def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Run
 
 
 def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
-    """Yield the kind of a run's peak and its ratio, where both peaks are known."""
-    found = None if answer["verdict"] == "refused" else peak_of(run, answer)
-    if found is not None:
-        assert run.outcome.peak_GB is not None
-        which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
-        yield (
-            f"{answer['engine']}, {which}, {answer['asked_as']}",
-            RunRatio(run.source, run.outcome.peak_GB / found[0]),
-        )
+    """Yield engine, bytes and kind of a run's peak, and its ratio, where both peaks are known.
+
+    A peak whose kind is not stated is compared with reserved bytes, as nvidia-smi's.
+    """
+    published = run.outcome.peak_GB
+    which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
+    predicted = answer.get(f"peak_{which}_GB")
+    if published and predicted:
+        yield f"{answer['engine']}/{which}/{answer['asked_as']}", RunRatio(run.source, published / predicted)
 
 
 def quantile(ratios: Sequence[RunRatio], share: float) -> float:
@@ -70,32 +75,35 @@ def quantile(ratios: Sequence[RunRatio], share: float) -> float:
     return one.value
 
 
-def held(ratios: Sequence[RunRatio]) -> float | None:
-    """Return the share of ratios inside the interval of the other sources; None of one source."""
+def held(ratios: Sequence[RunRatio]) -> float:
+    """Return the share of ratios inside the interval that the other sources give, of several."""
     inside = []
     for one in ratios:
         others = [other for other in ratios if other.source != one.source]
-        if not others:
-            return None
         inside.append(quantile(others, LOW) <= one.value <= quantile(others, HIGH))
     return sum(inside) / len(inside)
 
 
-def rows(asked: str, answers: Mapping[str, AnswerLine]) -> Iterator[str]:
-    """Yield a line of YAML for each kind, the most frequent first."""
+def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
+    """Return the ends by kind, as the YAML has them; of kinds with enough runs and sources alone."""
     kinds: defaultdict[str, list[RunRatio]] = defaultdict(list)
     for run in published_runs():
-        for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers[run.id]):
+        for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers.get(run.id, {})):
             kinds[kind].append(ratio)
+    found: dict[str, Any] = {}
     for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        ends = {name: f"{quantile(ratios, share):.2f}" for name, share in (("low", LOW), ("high", HIGH))}
-        share = held(ratios)
-        fields = {**ends, "likely": f"{quantile(ratios, 0.5):.2f}", "n": len(ratios)}
-        fields |= {
-            "sources": len({one.source for one in ratios}),
-            "held": "null" if share is None else f"{share:.2f}",
-        }
-        yield f"  {kind}: {{{', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+        sources = {one.source for one in ratios}
+        if len(ratios) < FEWEST_RUNS or len(sources) < FEWEST_SOURCES:
+            continue
+        *folders, name = kind.split("/")
+        place = found
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        shares = {"low": LOW, "likely": 0.5, "high": HIGH}
+        place[name] = {key: round(quantile(ratios, share), 2) for key, share in shares.items()} | {
+            "n": len(ratios), "sources": len(sources), "held": round(held(ratios), 2)
+        }  # fmt: skip
+    return found
 
 
 def main(words: Sequence[str]) -> None:
@@ -103,7 +111,8 @@ def main(words: Sequence[str]) -> None:
     for word in words:
         asked, _, path = word.partition("=")
         answers = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
-        sys.stdout.writelines(f"{line}\n" for line in rows(asked, {one["id"]: one for one in answers}))
+        found = ends(asked, {one["id"]: one for one in answers})
+        yaml.safe_dump(found, sys.stdout, default_flow_style=None, sort_keys=False, width=110)
 
 
 if __name__ == "__main__":

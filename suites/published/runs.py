@@ -245,13 +245,14 @@ def peak_of(run: PublishedRun, answer: AnswerLine) -> tuple[float, float, float]
 
 
 def of_seconds(run: PublishedRun, answer: AnswerLine) -> Score:
-    """Return the score of what `harness.advise` says of a run."""
+    """Return the score of what `harness.advise` says of a run: its seconds as tuned, its interval as run."""
     published, predicted = run.step_s, answer.get("step_s")
     score = Score(refused=answer["verdict"] == "refused" or (published is not None and not predicted))
     if published is None or not predicted:
         return score
     low, high = (float(answer.get(name, math.nan)) for name in ("step_low_s", "step_high_s"))
-    return compared(score, published, predicted, low, high)
+    tuned = answer.get("step_tuned_s") or predicted  # no constant of which was fitted to these runs
+    return compared(score, published, predicted, low, high)._replace(error=tuned / published - 1)
 
 
 def compared(score: Score, published: float, likely: float, low: float, high: float) -> Score:

@@ -16,7 +16,6 @@ from harness.ask.batch import answers_of
 from harness.records import Json, Note, Origin, Reading
 from suites.published.runs import (
     KINDS,
-    REFUSED,
     AnswerLine,
     PublishedRun,
     Score,
@@ -108,8 +107,8 @@ def readings(asked: str, run: PublishedRun, answer: AnswerLine, score: Score) ->
     for name, value in score._asdict().items():
         if value is not None:
             yield Reading(f"{asked}/{name}", "1", float(value), Origin.CALCULATED, run.id)
-    if answer["verdict"] == REFUSED["verdict"]:
-        reason = str(answer["reason"])[:SHOWN]
+    if score.refused:
+        reason = str(answer.get("reason") or f"answered without {asked}")[:SHOWN]
         yield Reading(f"{asked}/refused_as", "1", 1.0, Origin.CALCULATED, f"{run.id} {reason}")
     turns = {f"{turn['kind']}: {turn['name']}" for turn in answer.get("turns") or ()}
     for turn in sorted(turns):
@@ -121,6 +120,6 @@ def readings(asked: str, run: PublishedRun, answer: AnswerLine, score: Score) ->
 def compared_values(asked: str, run: PublishedRun, answer: AnswerLine) -> tuple[str, Any, Any]:
     """Return the unit of what is compared, what was published, and what is predicted; None where absent."""
     if asked == "seconds":
-        return "s", run.step_s, answer.get("step_s")
+        return "s", run.step_s, answer.get("step_tuned_s") or answer.get("step_s")
     peak, published_GB = peak_of(run, answer), run.outcome.peak_GB
     return "B", published_GB and published_GB * 1e9, peak and peak[0] * 1e9

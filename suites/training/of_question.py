@@ -137,26 +137,32 @@ def attention_of(question: Question, architecture: str) -> AttentionName:
     return "flash" if question.deterministic and architecture in FLASH_WHERE_DETERMINISTIC else "fused"
 
 
-BASE_B = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 4 / 64}
-"""Bytes per frozen weight: nf4 has an fp32 maximum per 64 weights (bitsandbytes)."""
+BASE_B = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5}
+MAXIMA_B = {"nf4": 4 / 64}
+"""Bytes per frozen weight, and of nf4's fp32 maxima, one per 64 (bitsandbytes): each rank has them."""
+
+JOINED = {
+    "q_proj k_proj v_proj": ("query_key_value", "linear_qkv", "Wqkv", "qkv_proj", "c_attn"),
+    "gate_proj up_proj": ("gate_up_proj", "linear_fc1", "dense_h_to_4h"),
+    "o_proj": ("linear_proj", "dense", "out_proj"),
+    "down_proj": ("linear_fc2", "dense_4h_to_h"),
+}
+"""Other names of linear layers."""
 
 
-def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
-    """Return the frozen weights and how large the adapters next to them are.
+def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
+    """Return for each linear layer how many parameters its adapters have per rank, in all layers.
 
-    A matrix of m × n has one of rank × (m + n), an expert's as well.
+    A matrix of m × n has adapters of rank × (m + n), an expert's as well.
     """
     hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    dense = shape.num_hidden_layers - sum(shape.layers_are_moe)
-    widths = {shape.intermediate_size: dense} if dense else {}
-    moe = {
-        shape.moe_intermediate_size: shape.num_experts,
-        shape.shared_intermediate_size: bool(shape.shared_intermediate_size),
-    }
-    for width, count in moe.items():
-        widths[width] = widths.get(width, 0) + count * sum(shape.layers_are_moe)
-    inner = sum(count * (hidden + width) for width, count in widths.items() if width)
-    layers = shape.num_hidden_layers
+    layers, moe = shape.num_hidden_layers, sum(shape.layers_are_moe)
+    widths = (
+        (shape.intermediate_size, layers - moe),
+        (shape.moe_intermediate_size, moe * shape.num_experts),
+        (shape.shared_intermediate_size, moe),
+    )
+    inner = sum(count * (hidden + width) for width, count in widths if width)
     sizes = {
         "q_proj": layers * (hidden + shape.query_size),
         "k_proj": layers * (hidden + keys),
@@ -164,9 +170,27 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
         "o_proj": layers * (shape.attention_size + hidden),
         **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), inner),
     }
-    named = [sizes[name] for name in adapters.targets if name in sizes] or sizes.values()
+    joined = {
+        other: sum(sizes[one] for one in names.split())
+        for names, others in JOINED.items()
+        for other in others
+    }
+    return sizes | joined
+
+
+def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
+    """Return the frozen weights and how large the adapters next to them are.
+
+    Where a name of a layer is not known, every linear layer of the layers has adapters.
+    """
+    sizes = adapter_sizes(shape)
+    names = adapters.targets if adapters.targets and set(adapters.targets) <= sizes.keys() else LINEAR
     every = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
-    return FrozenBase(BASE_B[adapters.base], adapters.rank * sum(named) / every)
+    share = adapters.rank * sum(sizes[name] for name in names) / every
+    return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share)
+
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def imbalance_of(question: Question) -> float:
@@ -333,7 +357,7 @@ def left_out(question: Question) -> tuple[str, ...]:
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         "activations on the host": "activations" in on_host,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
-        "what frozen weights save of activations": question.adapters is not None,
+        "what frozen weights save of activations and gathered copies": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
         "the optimizer in the backward pass": question.optimizer_in_backward,
     }

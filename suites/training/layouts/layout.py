@@ -100,7 +100,8 @@ def parts_of_sequence(layouts: Layouts) -> Floats:
 class FrozenBase(NamedTuple):
     """A model whose weights are frozen, with low-rank adapters next to its matrices."""
 
-    weight_B: float  # bytes per frozen weight of a layer
+    weight_B: float  # bytes per frozen weight of a layer, which ranks may share
+    whole_B: float  # and those that each has whole
     adapters: float  # their parameters over those of the layers
 
 

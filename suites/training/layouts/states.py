@@ -317,7 +317,8 @@ def frozen_B(
     """
     outside = sharded(layouts, parameters, stage) - sharded(layouts, in_layers, stage)
     trained = RankParameters(*(base.adapters * one for one in in_layers))
-    weights = base.weight_B * sharded(layouts, in_layers, stage) + SIZES["megatron"].weights * outside
+    weights = base.weight_B * sharded(layouts, in_layers, stage) + base.whole_B * in_layers.all
+    weights = weights + SIZES["megatron"].weights * outside
     return StateBytes(
         np.where(sizes.weights > 0, weights + sizes.weights * sharded(layouts, trained, stage), 0.0),
         sizes.gradients * sharded(layouts, trained, 2),

@@ -128,6 +128,9 @@ class StepInterval(NamedTuple):
         return f"set by hand: no published step of the kind “{self.kind}” was fitted"
 
 
+ANOTHER_DEVICE = "another device"
+
+
 class AsRun(NamedTuple):
     """How public runs of a kind, asked as a user asks, came out: published over predicted seconds."""
 
@@ -152,15 +155,16 @@ def as_run(kind: str) -> AsRun | None:
 def interval_of(steps: PlannedSteps, filled: float, index: int = 0) -> StepInterval:
     """Return the interval of one of the layouts, of which memory is filled by so much."""
     kind = kind_of(steps, filled, index)
-    entry = intervals()[kind]
-    return StepInterval(kind, float(entry["low"]), float(entry["high"]), "in_sample" in entry)
+    entry, other = intervals()[kind], intervals()[ANOTHER_DEVICE]
+    low, high, fitted = float(entry["low"]), float(entry["high"]), "in_sample" in entry
+    if steps.setting.gpu.name.split("_")[0] in COMPARED_CHIPS:
+        return StepInterval(kind, low, high, fitted)
+    return StepInterval(ANOTHER_DEVICE, min(low, other["low"]), max(high, other["high"]), fitted=False)
 
 
 def kind_of(steps: PlannedSteps, filled: float, index: int = 0) -> str:
     """Return which kind of steps a layout is of."""
     setting, program = steps.setting, steps.setting.training.program
-    if setting.gpu.name.split("_")[0] not in COMPARED_CHIPS:
-        return "another device"
     if setting.training.attention == "unfused":
         return "explicit attention"
     if setting.shape.num_experts:

@@ -92,6 +92,13 @@ def stated(row: Row) -> Row:
         found = [key if other[key] is True else other[key] for key in keys if other.get(key)]
         if found and name not in known:
             known[name] = found[0]
+    framework = str(known.get("framework") or "").lower()
+    alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
+    usual: dict[str, Any] = alike[0] if alike else {}
+    if "recompute" in usual and not {"recompute", "checkpointing"} & known.keys():
+        known["recompute"] = usual["recompute"]
+    if "bf16" in usual and known.get("precision") == "bf16":
+        known["precision"] = usual["bf16"]
     return known
 
 
