@@ -31,9 +31,11 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
   model=PATH          a Hugging Face config.json, its folder, or a well-known
                       model's name; no weights are read
   config=FILE         your framework's own file in place of the words below,
-                      which replace what it says: torchtitan, axolotl,
+                      which replace what it says: torchtitan, axolotl, TRL,
                       LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
-                      Megatron-LM, NeMo, LLM Foundry, torchtune, nanotron
+                      Megatron-LM, Megatron Bridge, NeMo, verl, OpenRLHF,
+                      ms-swift, torchtune, litgpt, OLMo-core, LLM Foundry,
+                      nanotron; several of one run: config=[FILE,FILE]
   vocab_size=N        entries of the vocabulary, in place of the model's
   write=FORMAT        also print the answer as that framework's file
   oom=FILE            explain an out-of-memory message instead; with config= or

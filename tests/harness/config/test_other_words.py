@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.commands.grammar import device_of
+from harness.commands.grammar import device_file, device_of
 from harness.config.techniques import IN_LISTS, combination, declared
 from harness.config.validation import ConfigError, nearest
 
@@ -31,3 +31,12 @@ def test_a_name_that_begins_alike_is_nearer_than_a_similar_one():
     assert device_of("RTX_A6000")[0] == "rtx_a6000"
     with pytest.raises(ConfigError, match="did you mean rtx3090"):
         device_of("rtx_3090")
+
+
+def test_a_variant_of_a_device_has_about_as_much_memory():
+    for variant in ("h800", "gh200", "mi325x", "h100_96gb", "a100_64gb", "h100_80gb_500w"):
+        assert device_of(variant) == (variant, None)
+        assert device_file(variant)
+    for typed in ("a100_8gb", "h100_9999gb", "h100_fast"):
+        with pytest.raises(ConfigError, match=f"^device={typed}: expected a size"):
+            device_of(typed)

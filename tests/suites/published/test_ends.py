@@ -1,0 +1,81 @@
+"""Ends of intervals from public runs, by hand, and the table that a question's interval is taken from."""
+
+import json
+
+import pytest
+import yaml
+
+from harness.ask import certainty
+from harness.question import Adapters, FieldOrigin, question_of
+from suites.published import ends
+from suites.published.ends import RunRatio, held, main, quantile
+from suites.published.runs import published_runs
+from suites.training.step_time.prediction import as_run
+
+
+def test_a_source_counts_as_twenty_runs_at_most():
+    """Of one long table and ten others, the table weighs 20 of 30."""
+    ratios = [RunRatio("long", 1.0)] * 200 + [RunRatio(str(one), 2.0) for one in range(10)]
+    assert quantile(ratios, 0.66) == 1.0
+    assert quantile(ratios, 0.67) == 2.0
+
+
+def test_what_is_held_is_of_the_other_sources():
+    near = [RunRatio(source, value) for source in "abc" for value in (0.9, 1.0, 1.1)]
+    assert held(near) == 1.0
+    assert held([*near, RunRatio("d", 5.0)]) == pytest.approx(9 / 10)
+
+
+def test_the_command_prints_the_table_that_is_loaded(tmp_path, capsys):
+    """Every peak is answered with half of what was published: each end is 2."""
+    lines = []
+    for run in published_runs():
+        half = (run.outcome.peak_GB or 1) / 2
+        peaks = {f"peak_{kind}_GB": half for kind in ("allocated", "reserved")}
+        lines.append(json.dumps({"id": run.id, "engine": "account", "asked_as": "experts", **peaks}))
+    (tmp_path / "answers").write_text("\n".join(lines[: len(lines) // 2]))  # silence is no answer
+    main([f"bytes={tmp_path / 'answers'}"])
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found.keys() == {"account"}
+    for of in found["account"].values():
+        assert (of["experts"]["low"], of["experts"]["high"], of["experts"]["held"]) == (2.0, 2.0, 1.0)
+        assert of["experts"]["n"] >= ends.FEWEST_RUNS
+
+
+def test_the_tables_have_what_the_command_prints():
+    for table in (certainty.recorded()["as_asked"][engine] for engine in ("dry run", "account")):
+        for kind in ("allocated", "reserved"):
+            for row in table[kind].values():
+                assert row["low"] < row["likely"] < row["high"]
+                assert row["n"] >= ends.FEWEST_RUNS
+                assert 0 <= row["held"] <= 1
+    assert as_run("no such kind") is None
+    found = as_run("adapters")
+    assert found is not None
+    assert found.of == f"{found.n} public runs of {found.sources} sources"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "described"),
+    [
+        ({"framework": "TRL", "adapters": Adapters(rank=8)}, "adapters", True),
+        (
+            {"format": "axolotl", "adapters": Adapters(rank=8, base="nf4")},
+            "adapters on a quantized base",
+            True,
+        ),
+        ({"format": "megatron", "devices": 8}, "several devices", False),
+        ({"config": {"num_experts": 8}, "framework": "torchtitan"}, "experts", True),
+        ({"devices": 1}, "one device", False),
+        (
+            {"format": "trl", "origins": {"techniques": FieldOrigin("command", "techniques")}},
+            "one device",
+            False,
+        ),
+    ],
+    ids=lambda one: "",
+)
+def test_a_question_is_of_one_kind(fields, kind, described):
+    question = question_of(**fields)
+    assert certainty.kind_of(question) == kind
+    assert certainty.is_described(question) is described

@@ -1,0 +1,58 @@
+"""A frozen model with adapters in the account of layouts, against counts by hand."""
+
+import pytest
+
+from harness.question import Adapters, question_of
+from suites.training import account_engine
+from suites.training.layouts.shape_of_config import shape_of_config
+from suites.training.of_question import frozen_base
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 160, "vocab_size": 512, "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+MOE = {
+    **LLAMA, "model_type": "qwen3_moe", "head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
+
+QV = 2 * ((64 + 64) + (64 + 32))
+EVERY = 2 * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 160))
+EXPERTS = 2 * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 8 * 3 * (64 + 32))
+
+
+@pytest.mark.parametrize(
+    ("config", "targets", "per_rank"),
+    [
+        (LLAMA, ("q_proj", "v_proj"), QV),
+        (LLAMA, (), EVERY),
+        (LLAMA, ("of_another_model",), EVERY),
+        (LLAMA, ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"), EVERY),
+        (MOE, (), EXPERTS),
+    ],
+)
+def test_adapters_have_a_rank_for_each_row_and_column(config, targets, per_rank):
+    shape = shape_of_config(config)
+    layers = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
+    found = frozen_base(shape, Adapters(rank=4, targets=targets))
+    assert found.adapters * layers == pytest.approx(4 * per_rank)
+
+
+@pytest.mark.parametrize(("base", "weight_B"), [("bf16", 2.0), ("int8", 1.0), ("nf4", 0.5 + 4 / 64)])
+def test_states_are_the_frozen_weights_and_twelve_bytes_per_trained_one(base, weight_B):
+    """On one device with torch's FSDP: 4 bytes of weight and of each moment; gradients are apart, embeddings in bf16."""
+    adapters = Adapters(rank=4, targets=("q_proj", "v_proj"), base=base)
+    question = question_of(config=LLAMA, adapters=adapters, seq_len=64, devices=1, program="torchtitan")
+    memory = account_engine.answer(question).memory
+    shape = shape_of_config(LLAMA)
+    layers = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
+    expected = weight_B * layers + 2.0 * (shape.parameters - layers) + 12 * 4 * QV
+    assert memory.parts_B["states"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
+    of = {"config": LLAMA, "seq_len": 64, "devices": 4, "tp": 4}
+    assert account_engine.answer(question_of(**of, program="megatron")).memory
+    with pytest.raises(Exception, match="num_key_value_heads=2"):
+        account_engine.answer(question_of(**of, program="torchtitan"))
