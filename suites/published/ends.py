@@ -41,11 +41,15 @@ class RunRatio(NamedTuple):
     value: float
 
 
-def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
-    """Yield the kind of a run's step and its ratio, where both seconds are known and of the same tokens."""
+def is_as_described(run: PublishedRun) -> bool:
+    """Return whether a run trains on as many tokens as its row says, and does nothing else meanwhile."""
     other = any(name in run.method for name in GENERATES) or "length_note" in run.other
-    other |= any(word in run.padded_or_packed for word in ("padded", "maximum", "up to"))
-    if run.step_s and answer.get("step_tuned_s") and not other:
+    return not other and not any(word in run.padded_or_packed for word in ("padded", "maximum", "up to"))
+
+
+def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
+    """Yield the kind of a run's step and its ratio, where both seconds are known."""
+    if run.step_s and answer.get("step_tuned_s") and is_as_described(run):
         kind = re.search("“(.*)”", str(answer["layouts"][0]["basis"]))
         assert kind is not None
         yield kind[1], RunRatio(run.source, run.step_s / answer["step_tuned_s"])
@@ -59,7 +63,7 @@ def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRa
     published = run.outcome.peak_GB
     which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
     predicted = answer.get(f"peak_{which}_GB")
-    if published and predicted:
+    if published and predicted and is_as_described(run):
         yield f"{answer['engine']}/{which}/{answer['asked_as']}", RunRatio(run.source, published / predicted)
 
 

@@ -41,7 +41,7 @@ def test_adapters_have_a_rank_for_each_row_and_column(config, targets, per_rank)
 
 @pytest.mark.parametrize(("base", "weight_B"), [("bf16", 2.0), ("int8", 1.0), ("nf4", 0.5 + 4 / 64)])
 def test_states_are_the_frozen_weights_and_twelve_bytes_per_trained_one(base, weight_B):
-    """On one device with torch's FSDP: 4 bytes of weight and of each moment; gradients are apart, embeddings in bf16."""
+    """torch FSDP on one device: 4 bytes of weight and of each moment; gradients are apart."""
     adapters = Adapters(rank=4, targets=("q_proj", "v_proj"), base=base)
     question = question_of(config=LLAMA, adapters=adapters, seq_len=64, devices=1, program="torchtitan")
     memory = account_engine.answer(question).memory
