@@ -90,6 +90,8 @@ def answers(
     engine, why = choose(question, seconds)
     left_out: tuple[str, ...] = ()
     if engine == "dry run":
+        if question.seq_len is None:
+            raise ConfigError("seq_len: missing; give the tokens of a sequence")
         listed = question.origin("techniques").kind == "command"
         if not listed and question.techniques is None:
             question, left_out = with_techniques(question)
