@@ -74,3 +74,30 @@ def test_what_commands_print_is_what_was_recorded():
     assert len(lines) == 4
     assert set(lines) <= set(own_file.splitlines())
     assert " ".join(printed[1]) in kernels
+
+
+def of_runs(metric):
+    """Return a metric of every public run that has it."""
+    records = read_records(REFERENCE / "published")
+    return [
+        e for record in records for one in record.measurements if one.metric == metric for e in one.samples
+    ]
+
+
+def test_how_far_public_runs_are_off_is_that_of_the_records():
+    """README and the page of the suite say the same of all runs, as a user asks."""
+    readme = " ".join(README.partition("Can predictions be believed?")[2].partition("##")[0].split())
+    page = " ".join((ROOT / "docs/suites/published.md").read_text().split())
+    said = []
+    for asked in ("bytes", "seconds"):
+        errors = np.abs(of_runs(f"{asked}/error"))
+        half, nine = (100 * np.quantile(errors, share) for share in (0.5, 0.9))
+        refused = 100 * np.mean(of_runs(f"{asked}/refused"))
+        said.append(f"{refused:.0f} % refused, half within {half:.0f} %, nine in ten within {nine:.0f} %")
+        assert f"{len(errors)} " in page
+    assert f"{len(of_runs('bytes/refused'))} [public runs](docs/suites/published.md)" in readme
+    for one in said:
+        assert one in readme
+        assert one in page
+    wrong = of_runs("bytes/wrong")
+    assert f"{100 * np.mean(wrong):.1f} % of {len(wrong)} firm verdicts are wrong" in page
