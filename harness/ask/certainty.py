@@ -27,7 +27,7 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
     """Return the recorded error of an engine's bytes; `kind`: allocated or reserved.
 
     `low` and `high` are the ends of the interval of published over predicted bytes, of `n` published peaks:
-    of runs that others describe in their own words, or of steps that were asked for as they are run.
+    of runs that a page describes in its own words, or of steps that were asked for as they are run.
     """
     name: EngineName = "dry run" if engine == "dry run" else "account"
     if is_described(question) or (name == "account" and question.adapters is not None):
@@ -43,13 +43,9 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
 
 
 def is_described(question: Question) -> bool:
-    """Return whether what runs is described, by a framework's file or a page, and not listed or known.
-
-    Of Megatron-LM's own files the account is compared with what its own tests publish.
-    """
-    if question.origin("techniques").kind == "command" or question.format == "megatron":
-        return False
-    return bool(question.format or question.framework)
+    """Return whether a page describes what runs, which is neither listed nor stated by its own file."""
+    of_page = question.framework and not question.format
+    return bool(of_page) and question.origin("techniques").kind != "command"
 
 
 def kind_of(question: Question) -> str:
@@ -169,7 +165,7 @@ def sharded_would_fit(memory: Memory, question: Question) -> bool:
 
 def in_chunks_would_fit(memory: Memory, question: Question) -> bool:
     """Return whether a published run, whose loss is not stated, would fit without its whole logits."""
-    open_ = question.framework and question.origin("fused_loss").kind == "assumption"
+    open_ = is_described(question) and question.origin("fused_loss").kind == "assumption"
     logits_B = 0.0 if question.fused_loss or question.loss_chunks > 1 else memory.parts_B.get("logits", 0.0)
     return bool(open_ and logits_B) and memory.reserved_B.low - logits_B <= memory.room_B
 

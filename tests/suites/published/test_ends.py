@@ -55,25 +55,21 @@ def test_the_tables_have_what_the_command_prints():
     assert found.of == f"{found.n} public runs of {found.sources} sources"
 
 
+OF_FOUR_BITS = Adapters(rank=8, base="nf4")
+LISTED = {"techniques": FieldOrigin("command", "techniques")}
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "described"),
     [
         ({"framework": "TRL", "adapters": Adapters(rank=8)}, "adapters", True),
-        (
-            {"format": "axolotl", "adapters": Adapters(rank=8, base="nf4")},
-            "adapters on a quantized base",
-            True,
-        ),
-        ({"format": "megatron", "devices": 8}, "several devices", False),
+        ({"framework": "a page's", "adapters": OF_FOUR_BITS}, "adapters on a quantized base", True),
+        ({"format": "megatron", "framework": "core 0.12", "devices": 8}, "several devices", False),
         ({"config": {"num_experts": 8}, "framework": "torchtitan"}, "experts", True),
         ({"devices": 1}, "one device", False),
-        (
-            {"format": "trl", "origins": {"techniques": FieldOrigin("command", "techniques")}},
-            "one device",
-            False,
-        ),
+        ({"framework": "TRL", "origins": LISTED}, "one device", False),
     ],
-    ids=lambda one: "",
+    ids=str,
 )
 def test_a_question_is_of_one_kind(fields, kind, described):
     question = question_of(**fields)
