@@ -75,7 +75,10 @@ def test_every_change_that_is_offered_changes_something():
 
 REFUSED = [
     ({"tp": 3}, r"tp × pp × cp = 3 × 2 × 1 = 6 does not divide the 16 GPUs"),
-    ({"tp": 16, "pp": 1}, "tp=16 does not divide num_key_value_heads=8; allowed: 1, 2, 4, 8"),
+    (
+        {"tp": 16, "pp": 1, "program": "torchtitan"},
+        "tp=16 does not divide num_key_value_heads=8; allowed: 1, 2, 4",
+    ),
     ({"pp": 8, "tp": 1, "gpus": 24, "virtual_stages": 3}, "virtual_stages=3 does not divide the 4 layer"),
     ({"global_batch_size": 30}, r"global_batch_size=30 is no multiple of dp × micro_batch_size = 4 × 1"),
     ({"ep": 2}, "ep=2: the model has no experts"),

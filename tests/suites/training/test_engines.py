@@ -111,14 +111,13 @@ def test_what_no_search_can_fit_is_said_so():
 @pytest.mark.parametrize(
     ("engine", "fields", "named"),
     [
-        (account_engine, {"adapters": {"rank": 8}}, "adapters"),
         (account_engine, {"optimizer": "adafactor"}, "optimizer adafactor"),
         (account_engine, {"precision": "fp32"}, "precision fp32"),
         (account_engine, {"precision": "nvfp4"}, "precision=nvfp4"),
         (account_engine, {"device": "nobody"}, "device=nobody"),
         (account_engine, {"tp": 3}, "does not divide the 16 GPUs"),
         (account_engine, {"dp": 2}, "devices=16 leaves 4"),
-        (seconds_engine, {"device": "mi300x"}, "device=mi300x"),
+        (seconds_engine, {"device": "gpu_80gb"}, "device=gpu_80gb"),
         (seconds_engine, {"offload": ("optimizer",)}, "offload=optimizer"),
     ],
     ids=str,
