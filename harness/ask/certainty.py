@@ -37,7 +37,8 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
     if name == "dry run":
         names = (f"{kind}{'_several' if (question.devices or 1) > 1 else '_one'}", kind)
     else:
-        names = (f"{kind}{'_experts' if question.has_experts else ''}", kind)
+        of = "_experts" if question.has_experts else "_deepspeed" if question.sharing == "zero" else ""
+        names = (f"{kind}{of}", kind)
     table = recorded()[name]
     return next(table[one] for one in names if one in table)
 
