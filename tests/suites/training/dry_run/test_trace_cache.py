@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,7 +15,7 @@ from small_steps import CUDA, HOST, LLAMA
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline, from_bytes, to_bytes
 from suites.training.dry_run import trace_cache
-from suites.training.dry_run.trace_cache import TraceCache, key_of, user_cache
+from suites.training.dry_run.trace_cache import ROOT, TraceCache, key_of, sources, user_cache
 from suites.training.techniques import build_step
 
 
@@ -120,3 +122,29 @@ def test_the_folder_is_the_users_unless_it_is_named(monkeypatch, tmp_path: Path)
     assert user_cache().folder == tmp_path / "here"
     monkeypatch.setenv("HARNESS_TRACES", "off")
     assert user_cache() is None
+
+
+def test_what_decides_no_trace_is_what_no_dry_run_imports():
+    loaded = subprocess.run(
+        [sys.executable, "-c", EVERY_MODULE_OF_A_DRY_RUN],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout.split()
+    assert {"suites/training/dry_run/dry_run.py", "suites/training/techniques/zero.py"} <= set(loaded)
+    files = {str(file.relative_to(ROOT)) for file in sources()}
+    assert [name for name in loaded if name not in files] == []
+    assert "suites/training/layouts/account.py" not in files
+
+
+EVERY_MODULE_OF_A_DRY_RUN = """
+import importlib, pathlib, sys
+import suites.training.dry_run.dry_run
+for folder in ("techniques", "models", "triton_kernels"):
+    for file in pathlib.Path("suites/training", folder).glob("*.py"):
+        importlib.import_module(f"suites.training.{folder}.{file.stem}".removesuffix(".__init__"))
+for name, module in list(sys.modules.items()):
+    if name.startswith(("suites.training.", "harness.instruments.")) and module.__file__:
+        print(pathlib.Path(module.__file__).relative_to(pathlib.Path.cwd()))
+"""
