@@ -298,13 +298,14 @@ def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | No
     if data["range"] is not None:
         low, high = _range(where, data)
         return "range", low, high, data["tolerance"] or 0.0
-    for name in ("relation", "value"):
-        if data[name] is None:
+    relation, value, tolerance = data["relation"], data["value"], data["tolerance"] or 0.0
+    if relation == "increasing" and value is None:
+        value = 1.0
+    for name, given in (("relation", relation), ("value", value)):
+        if given is None:
             raise ConfigError(f"{where}.{name}: missing; a claim has relation and value, or a range")
-    relation, value, tolerance = data["relation"], data["value"], data["tolerance"]
-    if tolerance is None and relation != "increasing":
+    if data["tolerance"] is None and relation == "about":
         raise ConfigError(f"{where}.tolerance: missing; expected a number of at least 0")
-    tolerance = tolerance or 0.0
     if not value > 0:
         raise ConfigError(f"{where}.value: {value:g}; expected a number above 0")
     if relation in ("increasing", "up_to") and data["unit"] != "1":
