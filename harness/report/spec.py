@@ -360,6 +360,7 @@ class _File(_Declared, frozen=True, kw_only=True):
     names: Names = {}
     workload: str = ""  # of every block whose title names {workload}
     compare: dict[str, Any] = {}  # fields of every block that compares variants
+    each: dict[str, dict[str, Any]] = {}  # a kind of blocks to fields of all of them
     claims: Heading = Heading()
     failures: Heading = Heading()
     shown: list[str] = []  # ids of the blocks that are in view
@@ -442,6 +443,7 @@ def _blocks(where: str, data: Any, file: _File) -> list[Block]:
         raise ConfigError(f"{where}: {', '.join(given)}; expected one of {', '.join(KINDS)}, with an id")
     id, kind = given.pop(kinds[0]), KINDS[kinds[0]]
     common: dict[str, Any] = dict(file.compare) if issubclass(kind, PairedBlock) else {}
+    common |= file.each.get(kinds[0], {})
     common |= {"workload": file.workload} if "{workload}" in str(given.get("title")) else {}
     common |= {"function": id} if issubclass(kind, OwnBlock) else {}
     block = _converted(f"{where} ({id})", {"id": id, **common, **given}, kind)
