@@ -8,7 +8,7 @@ The `interpretations` of a claim in conf/claims -> one `Interpretation` per work
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,9 +251,25 @@ def _workloads(
 def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
-    titles: Mapping[str, str] = (
-        read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
-    )
+    listed = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
+    return titles_of(listed, read_yaml(conf / "suite" / f"{suite}.yaml")["workloads"])
+
+
+def titles_of(listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return titles by name. One that is listed for a pattern, `plans_*`, has `{}` for each `*`, which is no `_`.
+
+    Of several patterns the last counts, and a name that is listed before any. Of numbers thousands are parted.
+    """
+    titles = {}
+    for pattern, title in listed.items():
+        shape = re.compile(re.escape(pattern).replace(r"\*", "([^_]*)"))
+        matches = {name: shape.fullmatch(name) for name in names if name not in listed} if "*" in pattern else {}
+        titles |= {pattern: title} if "*" not in pattern else {}
+        for name, match in matches.items():
+            if match:
+                titles.pop(name, None)
+                parts = (f"{int(one):,}" if one.isdigit() and len(one) > 3 else one for one in match.groups())
+                titles[name] = title.format(*parts)
     return titles
 
 

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harness.claims.load import read_yaml
-from harness.config.optimizations import CONF
+from harness.claims.load import read_yaml, titles_of
+from harness.config.optimizations import CONF, workloads_of
 from harness.config.validation import ConfigError, as_mapping
 
 REPORTS = CONF / "report"
@@ -421,11 +421,13 @@ def load_spec(
         raise ConfigError(f"{path.name}.blocks: id {min(doubles)!r} is used twice")
     if unknown := {*data.shown, data.top} - {*ids, ""}:
         raise ConfigError(f"{path.name}: no block has the id {min(unknown)!r}, which is to be shown")
+    names = {**{str(key): one for key, one in data.names.items()}, **named}
+    names["workload"] = titles_of(names.get("workload", {}), workloads_of(suite))
     return Spec(
         suite,
         data.title,
         data.question,
-        {**{str(key): one for key, one in data.names.items()}, **named},
+        names,
         tuple(replace(one, shown=one.id in data.shown, top=one.id == data.top) for one in blocks),
         {"optimization": tuple(data.optimization_order or ("baseline",))},
         tuple(data.caveats),
