@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ FILE: Fields = {
     "sentences": {"type": "list"},
     "series": {"type": "list", "default": []},
     "tables": {"type": "list"},
-    "claims": {"type": "list"},
+    "claims": {"type": "dict"},
     "statements": {"type": "list"},
 }
 TABLE: Fields = {
@@ -46,10 +45,9 @@ TABLE: Fields = {
     "named_by": {"type": "int", "default": 1, "at_least": 1},
     "rows": {"type": "dict"},
 }
+PART: Fields = {"by": _TEXT, "title": _TEXT}
 CLAIM: Fields = {
     "id": _TEXT,
-    "by": _TEXT,
-    "part": _TEXT,
     "section": _TEXT,
     "quoted": _TEXT,
     "claim": _TEXT,
@@ -215,13 +213,21 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     data = check_fields(path.name, read_yaml(path), FILE)
     quotations = read_yaml(conf / "quotations.yaml")
     sources = load_sources(conf)
+    parts = {
+        name: check_fields(f"{path.name}.parts.{name}", as_mapping(f"{path.name}.parts.{name}", one), PART)
+        for name, one in data["parts"].items()
+    }
+    if unknown := data["claims"].keys() - parts:
+        raise ConfigError(f"{path.name}.claims: {', '.join(unknown)}: expected one of {', '.join(parts)}")
+    if unknown := {one["by"] for one in parts.values()} - data["texts"].keys():
+        raise ConfigError(f"{path.name}.parts: {', '.join(unknown)}; allowed: {', '.join(data['texts'])}")
+    listed = [(name, one) for name in parts for one in data["claims"].get(name, ())]
     claims = tuple(
-        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations, sources, conf)
-        for i, one in enumerate(data["claims"])
+        _claim(f"{path.name}.claims.{name}", one, name, parts[name]["by"], quotations, sources, conf)
+        for name, one in listed
     )
-    _refuse_other_sources(path.name, conf, data["claims"], sources)
+    _refuse_other_sources(path.name, conf, [one for _, one in listed], sources)
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
-    _refuse_disorder(path.name, claims, list(data["parts"]))
     statements = tuple(
         Statement(**fields) for fields in _all(f"{path.name}.statements", data["statements"], STATEMENT)
     )
@@ -240,7 +246,7 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
         _table(f"{path.name}.tables ({fields['title']})", fields, known, quotations)
         for fields in _all(f"{path.name}.tables", data["tables"], TABLE)
     )
-    return PaperClaims(data["parts"], claims, methods, sentences, statements, tables)
+    return PaperClaims({name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables)
 
 
 def _table(where: str, data: Mapping[str, Any], known: set[str], quotations: Mapping[str, Any]) -> PaperTable:
@@ -261,16 +267,6 @@ def _all(where: str, entries: Sequence[Any], fields: Fields) -> list[dict[str, A
     return [check_fields(f"{where}[{i}]", as_mapping(where, one), fields) for i, one in enumerate(entries)]
 
 
-def _refuse_disorder(where: str, claims: Sequence[PaperClaim], parts: Sequence[str]) -> None:
-    """Raise ConfigError unless the claims stand in the order of the parts."""
-    for claim in claims:
-        if claim.part not in parts:
-            raise ConfigError(f"{where} ({claim.id}).part: expected one of {', '.join(parts)}")
-    for before, after in pairwise(claims):
-        if parts.index(before.part) > parts.index(after.part):
-            raise ConfigError(f"{where} ({after.id}): stands after a claim of {before.part}, a later part")
-
-
 def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
     """Return whether the words occur in the sentences; what is between ` … ` is looked up by itself."""
     parts = words.split(" … ")
@@ -281,7 +277,8 @@ def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
 def _claim(
     where: str,
     data: Any,
-    texts: Mapping[str, str],
+    part: str,
+    by: str,
     quotations: Mapping[str, Any],
     sources: Sources,
     conf: Path,
@@ -289,9 +286,7 @@ def _claim(
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
-    if fields["by"] not in texts:
-        raise ConfigError(f"{where}.by: {fields['by']!r}; allowed: {', '.join(texts)}")
-    if not is_quoted(fields["quoted"], quotations.get(fields["by"], [])):
+    if not is_quoted(fields["quoted"], quotations.get(by, [])):
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
     if not fields["claim"]:
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
@@ -302,7 +297,8 @@ def _claim(
     source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
     of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
     _refuse_own(where, source, public)
-    return PaperClaim(**{**fields, **lists, **of_source, "band": band, "public": public})
+    own = {"by": by, "part": part, "band": band, "public": public}
+    return PaperClaim(**{**fields, **lists, **of_source, **own})
 
 
 ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")

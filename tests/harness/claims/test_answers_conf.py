@@ -79,11 +79,12 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer():
     assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
 
 
-def conf_with(folder, change):
+def conf_with(folder, change, part="article_table", by="article"):
     data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
-    first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
+    first = next(one for one in data["claims"]["article_table"] if one["id"] == "mixed_precision")
     first.update(change)
-    data |= {"claims": [first], "sentences": [], "tables": []}
+    data["parts"]["article_table"]["by"] = by
+    data |= {"claims": {part: [first]}, "sentences": [], "tables": []}
     (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
     (folder / "sources.yaml").write_text("{}")
@@ -98,8 +99,6 @@ OWN = {"of": "x", "source": "FlashAttention-2, arXiv 2307.08691", "values": {"a"
     ("change", "said"),
     [
         ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
-        ({"by": "newspaper"}, "allowed: paper, article"),
-        ({"part": "appendix"}, "part: expected one of abstract, table_1"),
         ({"band": [3.0, 1.5]}, "the lower number first"),
         ({"source": "elsewhere/first"}, "source=elsewhere/first: no such name"),
         ({"misquoted": "Half is left out."}, "misquoted: no such name"),
@@ -120,6 +119,14 @@ OWN = {"of": "x", "source": "FlashAttention-2, arXiv 2307.08691", "values": {"a"
 )
 def test_a_mistake_in_the_claims_is_one_line(change, said, tmp_path):
     mistaken(lambda: load_answers(conf_with(tmp_path, change)), said)
+
+
+def test_a_part_that_does_not_exist_is_refused(tmp_path):
+    mistaken(lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract")
+
+
+def test_a_part_is_of_one_of_the_texts(tmp_path):
+    mistaken(lambda: load_answers(conf_with(tmp_path, {}, by="newspaper")), "allowed: paper, article")
 
 
 def test_what_the_claims_own_source_measured_is_shown_and_never_counted(tmp_path):

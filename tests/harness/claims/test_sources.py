@@ -56,7 +56,8 @@ def edited(folder, edit):
         shutil.copy(ROOT / "conf" / name, folder)
     (folder / "published").symlink_to(ROOT / "conf/published")
     sources, answers, cost = (yaml.safe_load(path.read_text()) for path in paths)
-    by_id = [{one["id"]: one for one in data["claims"]} for data in (answers, cost)]
+    listed = [one for of_part in answers["claims"].values() for one in of_part], cost["claims"]
+    by_id = [{one["id"]: one for one in claims} for claims in listed]
     edit(sources, *by_id)
     for path, data in zip(paths, (sources, answers, cost), strict=True):
         path.write_text(yaml.safe_dump(data, sort_keys=False))
