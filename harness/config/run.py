@@ -332,6 +332,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     every = [f"{o}@optimizations.{o}" for o in optimizations(name)]
     store.store(group=f"suite/{name}", name="every", node={"defaults": every})
     groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
+    groups += [f"+suite/{name}@suite=every"] if every else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", groups)
@@ -348,11 +349,6 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         )
     config.suite.fields = workload_fields(name)
     for one in optimizations(name):
-        if one not in config.suite.optimizations:
-            raise ConfigError(
-                f"conf/suite/{name}.yaml: defaults: {name}/every@_here_ is missing, so "
-                f"conf/suite/{name}/{one}.yaml is not read; expected defaults: [{name}/every@_here_, _self_]"
-            )
         entry_of(name, one, CONF)
     fill_defaults(config)
     return config

@@ -54,17 +54,6 @@ def test_a_mistake_in_a_file_is_refused_in_one_line_that_names_it(conf, file, te
     assert "\n" not in str(refused.value)
 
 
-def test_a_suite_whose_file_does_not_include_its_optimizations_is_refused(conf):
-    file = conf / "suite" / "congestion.yaml"
-    file.write_text(file.read_text().replace("  - congestion/every@_here_", "  # "))
-    with pytest.raises(ConfigError) as refused:
-        config.compose_suite("congestion", {})
-    assert str(refused.value) == (
-        "conf/suite/congestion.yaml: defaults: congestion/every@_here_ is missing, so "
-        "conf/suite/congestion/dcqcn.yaml is not read; expected defaults: [congestion/every@_here_, _self_]"
-    )
-
-
 def test_the_declaration_of_a_field():
     for field, said in (
         ({"type": "integer"}, "type=integer: no such name; did you mean int?"),
