@@ -17,7 +17,7 @@ import yaml
 
 from harness.claims.model import Claim, Interpretation
 from harness.claims.published import Sources, read_sources, source_of
-from harness.config.optimizations import CONF, titles, workload_fields
+from harness.config.optimizations import CONF, rows_of, titles, titles_of_rows, workload_fields
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles, unknown
 from harness.records import UNITS
 
@@ -237,7 +237,7 @@ def _workloads(
             raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     declared_workloads = {}
-    for name, workload in data["workloads"].items():
+    for name, workload in (data.get("workloads") or rows_of(suite, conf)).items():
         values = {
             field: value
             for field, value in {**defaults, **workload}.items()
@@ -254,7 +254,7 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     titles: Mapping[str, str] = (
         read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
     )
-    return titles
+    return titles or titles_of_rows(suite, conf)
 
 
 def _claim(where: str, data: Any, sources: Sources, context: Context) -> Claim:
