@@ -38,7 +38,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
     micro_batch_size: int
     fits: bool
-    allocated_B: float  # of live tensors, as torch.cuda.max_memory_allocated counts them
+    allocated_B: float  # of the allocator's blocks, as torch.cuda.max_memory_allocated counts them
     reserved_B: float  # by torch's allocator, had it no limit
     fits_expandable: bool = False  # with expandable segments
     fits_with_slack: bool = False  # were each allocation as much larger as the engine's error allows

@@ -75,6 +75,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     config: dict[str, Any] | None = None  # the content of a Hugging Face config.json
     model_name: str = ""  # as the user names it
     model_source: str = ""  # where the config comes from
+    model_code: str | None = None  # package.module:function, the user's own; None: transformers'
     # the cluster
     devices: WholeNumber | None = None
     device: str = "h100_80gb"  # of conf/hardware
@@ -131,6 +132,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     adapters: Adapters | None = None
     compile: bool = False
     expandable_segments: bool = False  # of torch's allocator
+    torch: str | None = None  # its version, as 2.4; None: the installed one's
     fused_loss: bool = False  # no logits of the full vocabulary are kept (Liger, cut cross-entropy)
     loss_chunks: WholeNumber = 1  # the output layer and the loss, in parts
     # the program

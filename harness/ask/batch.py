@@ -1,7 +1,7 @@
 """`questions=FILE out=FILE`: a file of questions, one JSON object per line, and an answer per line.
 
-A row with `config` has the words of the command. Others are published runs, in two forms; the table of
-suites/training/step_time types both at the border.
+A row with `config`, or with nothing but words of the command, is asked as they are. Others are published
+runs, in two forms; the table of suites/training/step_time types both at the border.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.answer import on_disk, refused
 from harness.ask.engines import DryRunChild, answer_of
-from harness.ask.words import FIT, question_from, words_of
+from harness.ask.words import FIT, QUESTION, question_from, words_of
 from harness.commands.entry import DONE
 from harness.commands.grammar import read
 from harness.config.validation import ConfigError
@@ -80,7 +80,7 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 continue
             start = time.monotonic()
             try:
-                question = of_words(row) if "config" in row else question_of_row(row, config_of)
+                question = of_words(row) if has_words(row) else question_of_row(row, config_of)
             except (ConfigError, ValueError) as error:
                 answer = refused(str(error))
             except Exception as error:  # of a value of another kind; the other rows are answered
@@ -89,6 +89,11 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
                 answer = answer_of(question, seconds, child, "asked")
             taken = answer.with_(answer_s=time.monotonic() - start)
             yield {"id": row["id"], **on_disk(taken)}
+
+
+def has_words(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has the words of a command, rather than a published run's."""
+    return "config" in row or row.keys() - {"id"} <= set(QUESTION)
 
 
 def of_words(row: Mapping[str, Any]) -> Question:

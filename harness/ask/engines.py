@@ -47,6 +47,8 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "step time", "seconds are asked for"
     if question.origin("techniques").kind == "command":
         return "dry run", "techniques= lists what runs"
+    if question.model_code:
+        return "dry run", "the model is the user's own code"
     if question.search or question.origin("tp").kind == "command":
         return "account", "a layout is asked about"
     sizes = {"tp": question.tp, "pp": question.pp, "cp": question.cp, "ep": question.ep}

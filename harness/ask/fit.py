@@ -29,13 +29,16 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
     does this training step fit, and which micro-batch at most?
 
   model=PATH          a Hugging Face config.json, its folder, or a well-known
-                      model's name; no weights are read
+                      model's name, or sizes as JSON; no weights are read
+  model_code=M:F      the function F of your module M that makes the model, in
+                      place of transformers' code: docs/suites/memory.md
   config=FILE         your framework's own file in place of the words below,
                       which replace what it says: torchtitan, axolotl, TRL,
                       LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
                       Megatron-LM, Megatron Bridge, NeMo, verl, OpenRLHF,
                       ms-swift, torchtune, litgpt, OLMo-core, LLM Foundry,
-                      nanotron; several of one run: config=[FILE,FILE]
+                      nanotron; several of one run: config=[FILE,FILE]; or its
+                      content as JSON
   vocab_size=N        entries of the vocabulary, in place of the model's
   write=FORMAT        also print the answer as that framework's file
   oom=FILE            explain an out-of-memory message instead; with config= or
@@ -50,7 +53,9 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
   optimizer=adamw     adamw, sgd_momentum, adafactor, adamw_8bit or muon
   precision=bf16      or fp16, fp32, fp8, mxfp8, nvfp4
   recompute=none      selective or full; fused_loss=true, compiled=true,
-                      offload=optimizer or parameters
+                      offload=optimizer or parameters,
+                      expandable_segments=true, torch=2.4 (its version),
+                      imbalance=1.2 (tokens of the busiest experts, over the mean)
   techniques=[a,b]    the whole recipe in place of these, as [fsdp2,
                       mixed_precision,attention]; [] is plain PyTorch.
                       python -m harness list techniques has all with settings

@@ -33,6 +33,9 @@ KINDS = {
 }
 """Of the live tensors of a dry run."""
 
+SHOWN_B = 5e7
+"""The least that a table of GB shows."""
+
 OUTSIDE = {"cuda_context": "CUDA context", "nccl_buffers": "NCCL buffers"}
 
 PARTS = {
@@ -143,7 +146,10 @@ def by_kind(peaks: Sequence[Peak], memory: Memory) -> Iterator[str]:
     for kind, title in KINDS.items():
         if any(one.by_kind_B.get(kind) for one in peaks):
             rows.append([f"  {title}", *(GB(one.by_kind_B.get(kind, 0)) for one in peaks)])
-    rows.append(["peak of live tensors", *(GB(one.allocated_B) for one in peaks)])
+    rest_B = [one.allocated_B - sum(one.by_kind_B.values()) for one in peaks]
+    if max(rest_B) >= SHOWN_B:
+        rows.append(["  blocks beyond their tensors", *map(GB, rest_B)])
+    rows.append(["peak that torch's allocator counts", *(GB(one.allocated_B) for one in peaks)])
     rows.append(["reserved by torch's allocator, had it no limit", *(GB(one.reserved_B) for one in peaks)])
     rows.append(["room for the allocator", *(GB(memory.room_B) for _ in peaks)])
     rows.append(["", *("fits" if one.fits else "does not fit" for one in peaks)])

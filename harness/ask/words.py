@@ -6,9 +6,11 @@ file says, and each field keeps where it comes from.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -16,7 +18,15 @@ from typing import Any, get_args
 
 from harness import question as typed
 from harness.commands.grammar import MOST, CommandWords, device_of, read
-from harness.config.hf_config import USUAL_SEQ_LEN, unknown_model_type, workload_from_file
+from harness.config.hf_config import (
+    SIZES,
+    USUAL_SEQ_LEN,
+    parse_object,
+    refuse_kinds,
+    refuse_values,
+    unknown_model_type,
+    workload_from_file,
+)
 from harness.config.validation import ConfigError, unknown
 from harness.question import FieldOrigin, NamedTechnique, Question
 from harness.records import Unavailable
@@ -28,6 +38,8 @@ PART = re.compile(r"([a-z_]+)[:=]?(\d+)")
 COUNTS = {"k": 1e3, "M": 1e6, "B": 1e9}
 COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kMB]?)")
 RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|gbit/s|gbps|tbit|tbit/s|gb/s|gbyte/s)(/node)?", re.IGNORECASE)
+
+VERSION = re.compile(r"\d+\.\d+(?:\.|\+|$)")
 
 NEARLY = 0.05
 """How far a power of two may be from a number of sequences that was given with k, M or B, to be meant."""
@@ -52,6 +64,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "dispatcher": {name: name for name in get_args(typed.Dispatcher)},
     "fused_loss": BOOLEANS,
     "compiled": BOOLEANS,
+    "expandable_segments": BOOLEANS,
     "offload": {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")},
 }
 """Words with a closed list, by what stands for what value."""
@@ -70,28 +83,33 @@ class Mode:
 
 
 OF_MODEL = (
-    *("model", "config", "vocab_size", "device", "devices", "gpus", "gpus_per_node"),
+    *("model", "model_code", "config", "vocab_size", "device", "devices", "gpus", "gpus_per_node"),
     *("seq_len", "micro_batch_size"),
 )
 OF_RUN = ("global_batch_size", "tokens_per_batch", "layout", "program", "link")
 OF_RECIPE = (
     *("techniques", "optimizer", "precision", "recompute", "recompute_modules", "dispatcher", "offload"),
-    *("fused_loss", "compiled"),
+    *("imbalance", "fused_loss", "compiled", "expandable_segments", "torch"),
 )
+BESIDE_TECHNIQUES = ("optimizer", "expandable_segments", "torch")
+"""Words of a recipe that stand next to a list of techniques."""
+
 QUESTION = (*OF_MODEL, *OF_RUN, *OF_RECIPE)
 """Words that describe a run, in any command."""
+
+NOT_OF_SECONDS = ("techniques", "recompute_modules", "model_code", "torch")
 
 FIT = Mode("bytes (harness.fit)", ("what_ifs", "write", "show", "out"), ("link",))
 OOM = Mode("an out-of-memory message (oom=)", ("oom",), ("link", "layout", "techniques", "program"))
 ADVISE = Mode(
     "seconds (harness.advise)",
     ("mine", "rate", "price", "write", "show", "out"),
-    ("techniques", "recompute_modules"),
+    NOT_OF_SECONDS,
 )
 COST = Mode(
     "the price of a run (harness.cost)",
     ("tokens", "rate", "price", "prices", "show", "out"),
-    ("techniques", "recompute_modules"),
+    NOT_OF_SECONDS,
 )
 MODES = (FIT, OOM, ADVISE, COST)
 ALL = tuple(dict.fromkeys([*QUESTION, *(key for mode in MODES for key in mode.own), "questions", "serve"]))
@@ -157,13 +175,17 @@ def question_from(words: CommandWords) -> Question:
 def of_file(words: CommandWords) -> Question:
     """Return the question of a framework's file, with the model of `model=` where it is given."""
     from harness.frameworks.models import nearest_model
-    from harness.frameworks.read import read_own_files
+    from harness.frameworks.read import read_own_files, read_own_text
 
     with mistake("config="):
         text = words.values["config"]
-        question = read_own_files(list_of("config", words) if text.startswith("[") else [text])
+        if text.startswith("{"):  # a file's content, as JSON
+            question = read_own_text(text)
+        else:
+            question = read_own_files(list_of("config", words) if text.startswith("[") else [text])
     if "model" in words:
         question = with_model(question, words.values["model"])
+    question = with_code(question, words)
     if question.config is None:
         name, near = question.model_name, nearest_model(question.model_name) if question.model_name else ""
         nearest = f"; the nearest is {near}" if near else ""
@@ -189,14 +211,27 @@ def of_model(words: CommandWords) -> Question:
         raise ConfigError(
             "model: missing; give model=PATH, a Hugging Face config.json or its folder, or config=FILE"
         )
-    return with_vocabulary(with_model(_assumed(Question(), devices=1), words.values["model"]), words)
+    question = with_model(_assumed(Question(), devices=1), words.values["model"])
+    return with_vocabulary(with_code(question, words), words)
+
+
+def with_code(question: Question, words: CommandWords) -> Question:
+    """Return the question with the user's own code of the model; raises ConfigError where it is not found."""
+    if "model_code" not in words:
+        return question
+    from harness.config.workloads import check_model
+
+    return _from_command(question, {"model_code": check_model("model_code", words.values["model_code"])})
 
 
 def with_model(question: Question, name: str) -> Question:
-    """Return the question about another model: a config.json, its folder, or a published shape's name."""
+    """Return the question about another model: a config.json, its folder or content, or a published name."""
     from harness.frameworks.models import nearest_model, published_model, with_tower
 
-    of, exists = FieldOrigin("command", "model"), Path(name).exists()
+    of, exists = FieldOrigin("command", "model"), os.path.exists(name)
+    if name.startswith("{"):
+        sizes = config_of_text(name)
+        return question.with_fields(of, config=sizes, model_name="sizes", model_source="the command")
     if not exists and (shape := published_model(name)) is not None:
         config = dict(shape.config)
         return with_tower(question.with_fields(of, config=config, model_name=name, model_source=shape.source))
@@ -211,6 +246,22 @@ def with_model(question: Question, name: str) -> Question:
     file = Path(name)
     title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
     return with_tower(question.with_fields(of, config=config, model_name=title, model_source=name))
+
+
+def config_of_text(text: str) -> dict[str, Any]:
+    """Return the content of a config.json, or sizes without an architecture; raises ConfigError."""
+    try:
+        config = parse_object(text)
+        refuse_kinds(Path("model="), config)
+        refuse_values(Path("model="), config)
+    except ValueError as error:
+        raise ConfigError(f"model={text[:60]}: {error}") from None
+    if "model_type" in config:
+        if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+            raise ConfigError(f"model: {reason}")
+    elif missing := [name for name in SIZES if name not in config]:
+        raise ConfigError(f"model={text[:60]}: {missing[0]} is missing, and so is model_type")
+    return dict(config)
 
 
 def positions_of(question: Question) -> int | None:
@@ -286,25 +337,34 @@ def with_recipe(question: Question, words: CommandWords) -> Question:
     """Return the question with the command's recipe and program."""
     if "techniques" in words:
         for key in OF_RECIPE[1:]:
-            if key in words and key != "optimizer":
+            if key in words and key not in BESIDE_TECHNIQUES:
                 raise ConfigError(f"{key}: techniques= is the whole recipe; name it there")
     fields: dict[str, Any] = {}
     for key, values in CHOICES.items():
         if key in words:
             field = "compile" if key == "compiled" else key
             fields[field] = values[words.one_of(key, values, "")]
+    if "imbalance" in words:
+        fields["imbalance"] = words.number("imbalance", "tokens of the busiest experts over the mean, as 1.1")
     if "recompute_modules" in words:
         fields["recompute_modules"] = tuple(map(str, list_of("recompute_modules", words)))
         fields.setdefault("recompute", "selective")
     if "techniques" in words:
         fields["techniques"] = techniques_of(words)
+    if "torch" in words:
+        if not VERSION.match(words.values["torch"]):
+            raise ConfigError(f"{words.typed['torch']}: expected a version of torch, as 2.4")
+        fields["torch"] = words.values["torch"]
     return _from_command(question, fields)
 
 
 def list_of(key: str, words: CommandWords) -> list[Any]:
-    """Return a list in Hydra's grammar; raises ConfigError."""
+    """Return a list as JSON or in Hydra's grammar; raises ConfigError."""
     from harness.config.overrides import parse
 
+    with suppress(ValueError):
+        if isinstance(found := json.loads(words.values[key]), list):
+            return found
     (override,) = parse([f"{key}={words.values[key]}"])
     value = override.value()
     if isinstance(value, str):
@@ -327,6 +387,10 @@ def techniques_of(words: CommandWords) -> tuple[NamedTechnique, ...]:
 def with_layout(question: Question, words: CommandWords) -> Question:
     """Return the question with the command's layout, and what a program does where nothing was said."""
     text = words.text("layout", "")
+    if question.model_code and (text or max(question.model_ranks, question.ep) > 1):
+        raise ConfigError(
+            "model_code: not used where tp, pp, cp or ep divide the model, whose code is not run"
+        )
     if text:
         if question.techniques is not None:
             raise ConfigError(

@@ -17,7 +17,7 @@ import yaml
 
 from harness.claims.model import Claim, Interpretation
 from harness.claims.published import Sources, read_sources, source_of
-from harness.config.optimizations import CONF, titles, workload_fields
+from harness.config.optimizations import CONF, rows_of, titles, titles_of_rows, workload_fields
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles, unknown
 from harness.records import UNITS
 
@@ -237,7 +237,7 @@ def _workloads(
             raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     declared_workloads = {}
-    for name, workload in data["workloads"].items():
+    for name, workload in (data.get("workloads") or rows_of(suite, conf)).items():
         values = {
             field: value
             for field, value in {**defaults, **workload}.items()
@@ -252,7 +252,8 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
     listed = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
-    return titles_of(listed, read_yaml(conf / "suite" / f"{suite}.yaml")["workloads"])
+    declared = read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {})
+    return titles_of(listed, declared) or titles_of_rows(suite, conf)
 
 
 def titles_of(listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ both. `gpu: true` in one makes it an alternative for hosts with a GPU.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -174,6 +175,29 @@ def workload_fields(suite: str, package: str = "suites") -> Fields:
     return declared_in(f"{code.package}.workload", code.workload)
 
 
+def rows_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
+    """Return the workloads of a suite that has a file of rows, by a row's id; none of another suite.
+
+    Raises ConfigError with the number of a line that is no row.
+    """
+    file = conf / f"suite/{suite}.yaml"
+    name = str(read_yaml(file).get("rows") or "") if file.is_file() else ""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines() if name else []
+    rows: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows[row["id"]] = {"row": row, "source": str(row.get("page") or row.get("place"))}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{name}, line {number}: no row with an id: {error}") from None
+    return rows
+
+
+def titles_of_rows(suite: str, conf: Path = CONF) -> dict[str, str]:
+    """Return how people know the workloads of `rows_of`."""
+    return {name: str(one["row"].get("title") or name) for name, one in rows_of(suite, conf).items()}
+
+
 def optimizations(suite: str, conf: Path = CONF) -> list[str]:
     """Return the names of a suite's optimizations, sorted: those of its YAMLs."""
     return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
@@ -324,9 +348,8 @@ def suites_with_techniques(conf: Path = CONF) -> list[str]:
 def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
     """Return a suite's own workloads with the fields that its YAML gives, without composing a config."""
     own = read_yaml(conf / "suite" / f"{suite}.yaml")
-    return {
-        name: {**own.get("workload_defaults", {}), **one} for name, one in own.get("workloads", {}).items()
-    }
+    every = own.get("workloads") or rows_of(suite, conf)
+    return {name: {**own.get("workload_defaults", {}), **one} for name, one in every.items()}
 
 
 def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from harness.config.optimizations import (
     optimizations,
     package_of,
     read_yaml,
+    rows_of,
     suites_with_techniques,
     variants,
     workload_fields,
@@ -348,6 +349,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
             "see docs/extend/adding-a-suite.md"
         )
     config.suite.fields = workload_fields(name)
+    if config.suite.rows:
+        config.suite.workloads = rows_of(name)
     for one in optimizations(name):
         entry_of(name, one, CONF)
     fill_defaults(config)

@@ -88,6 +88,7 @@ class SuiteSchema:
     usual_seq_len: int = 2048  # of a config.json's workload, where the model has as many positions
     fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload
     workloads: dict[str, Any] = field(default_factory=dict)
+    rows: str = ""  # a jsonl in place of `workloads`: a row each, its field `row`
     workload_defaults: dict[str, Any] = field(default_factory=dict)  # fields of each, unless it states them
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.sweep.preflight

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.claims.load import read_yaml, titles_of
-from harness.config.optimizations import CONF, workloads_of
+from harness.config.optimizations import CONF, titles_of_rows, workloads_of
 from harness.config.validation import ConfigError, as_mapping
 
 REPORTS = CONF / "report"
@@ -410,6 +410,8 @@ def load_spec(
     """
     path = (folder or REPORTS) / f"{suite}.yaml"
     named = {"optimization": dict(titles or {})}
+    if rows := titles_of_rows(suite):
+        named["workload"] = rows
     if not path.exists():
         return Spec(suite, question or suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
     data = _converted(path.name, dict(read_yaml(path)), _File)

@@ -34,8 +34,9 @@ Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 
-PeakKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
-"""What a published peak counts: max_memory_allocated, max_memory_reserved, the device's use; not stated."""
+PeakKind = Literal["allocated", "active", "reserved", "nvidia-smi", "unknown"]
+"""What a published peak counts: max_memory_allocated, these and freed blocks that another stream uses,
+max_memory_reserved, the device's use; not stated."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     runs: bool | None = None
     peak_GB: Positive | None = None  # 10⁹ B, per GPU
     peak_kind: PeakKind | None = None
+    host_GB: Positive | None = None  # 10⁹ B of a node's memory
     step_s: Positive | None = None  # per update of the weights
     tokens_s_per_gpu: Positive | None = None
     samples_s: Positive | None = None
@@ -53,6 +55,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_batch: AtLeastOne | None = None
     max_seq_len: AtLeastOne | None = None
     more: dict[str, Any] = {}
+
+
+NAMED = ("runs", "peak_GB", "host_GB", "step_s", "tokens_s_per_gpu", "samples_s", "max_batch", "max_seq_len")
+"""Fields of an outcome of which a run has one."""
 
 
 class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +108,9 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dispatcher: str = ""
     other: dict[str, Any] = {}
     file: str = ""  # the configuration that the publisher committed: owner/repository and its path there
+    title: str = ""
+    words: dict[str, Any] = {}  # of harness.fit, which ask for what ran more exactly than the rest
+    rank: Literal["largest", "last"] = "largest"  # whose peak it is: that of the last stage, or the largest
 
     def __post_init__(self) -> None:
         """Refuse an outcome that says nothing, and a peak without what it counts."""
@@ -109,9 +118,8 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(
                 "page: missing; give the address where it is printed, or the page's name as place"
             )
-        named = ("runs", "peak_GB", "step_s", "tokens_s_per_gpu", "samples_s", "max_batch", "max_seq_len")
-        if all(getattr(self.outcome, name) is None for name in named):
-            raise ValueError(f"outcome: nothing came out; give one of {', '.join(named)}")
+        if all(getattr(self.outcome, name) is None for name in NAMED):
+            raise ValueError(f"outcome: nothing came out; give one of {', '.join(NAMED)}")
         if self.outcome.peak_GB is not None and self.outcome.peak_kind is None:
             raise ValueError(f"outcome.peak_kind: missing; allowed: {', '.join(get_args(PeakKind))}")
 
@@ -149,7 +157,9 @@ def published_runs(file: Path = FILE) -> tuple[PublishedRun, ...]:
 
 
 def question(run: PublishedRun) -> dict[str, Any]:
-    """Return a run without its outcome: a line for `questions=`."""
+    """Return a run without its outcome, or the words that ask for it: a line for `questions=`."""
+    if run.words:
+        return {"id": run.id, **run.words}
     row: dict[str, Any] = msgspec.to_builtins(run)
     return {name: value for name, value in row.items() if name != "outcome" and value not in ("", {}, None)}
 
@@ -230,9 +240,9 @@ def peak_of(run: PublishedRun, answer: AnswerLine) -> tuple[float, float, float]
     with the nearer of the two.
     """
     published, kind = run.outcome.peak_GB, run.outcome.peak_kind
-    kinds = ("allocated", "reserved")
+    kinds: tuple[str, ...] = ("allocated", "reserved")
     if kind != "unknown":
-        kinds = ("allocated",) if kind == "allocated" else ("reserved",)  # type: ignore[assignment]
+        kinds = ("allocated",) if kind in ("allocated", "active") else ("reserved",)
     peaks = [
         tuple(float(answer.get(f"peak_{one}{end}_GB", math.nan)) for end in ("", "_low", "_high"))
         for one in kinds

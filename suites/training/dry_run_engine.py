@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ import torch
 
 from harness.answer import Answer, HostStates, Interval, Memory, Peak, TriedChange
 from harness.config.hf_config import workload_of_config
+from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.dry_run.substitutes import defer_compiler
 from harness.question import AskedChange, DryRunRequest, Question
@@ -127,14 +129,25 @@ def answered(
 
 
 def workload_of(question: Question) -> Mapping[str, Any]:
-    """Return the fields of `workload.Workload` that a question has."""
-    fields, _ = workload_of_config(question.config or {})
+    """Return the fields of `workload.Workload` that a question has.
+
+    Sizes without an architecture are fields themselves. Their code is the user's own, or Llama's here.
+    """
+    sizes = question.config or {}
+    fields = workload_of_config(sizes)[0] if "model_type" in sizes else dict(sizes)
+    if question.model_code:
+        fields = {**sizes, **fields, "hf_config": None, "model": question.model_code}
     return fields | {
         "seq_len": question.seq_len,
         "micro_batch_size": question.micro_batch_size,
         "dp_size": question.devices,
         "optimizer_impl": "fused",
     }
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 class StepRuns:
@@ -153,7 +166,12 @@ class StepRuns:
         gc.enable()
         self.step = build_step(workload, question.techniques or (), 0)
         self.requested = self.step.workload.micro_batch_size
-        self.device = Device("cuda", architecture=gpu.architecture)  # type: ignore[arg-type]
+        self.device = Device(
+            "cuda",
+            architecture=gpu.architecture,  # type: ignore[arg-type]
+            allocator=AllocatorSettings(expandable_segments=question.expandable_segments),
+            fsdp2_copies_on_own_stream=question.torch is not None and version_of(question.torch) < (2, 5),
+        )
         self.target = Target(question.memory_B or gpu.usable_memory_B, self.device.allocator)
         found: list[Pattern] = []  # how this step's layers repeat
         self.at = cache(lambda size: self.of_step(with_micro_batch(self.step, size), found))
@@ -189,7 +207,7 @@ def peak_of(runs: StepRuns, size: int, slack: float) -> Peak:
     return Peak(
         micro_batch_size=size,
         fits=fit.fits,
-        allocated_B=float(run.peak_B),
+        allocated_B=float(run.allocated_B or run.peak_B),
         reserved_B=reserved_B,
         fits_expandable=fit_of(step, run, expandable).fits,
         fits_with_slack=fits_with_slack,
@@ -214,7 +232,7 @@ def changed(change: AskedChange, without: tuple[str, ...]) -> TriedChange:
         return TriedChange(title=change.title, reason=str(error).split("\n")[0])
     return TriedChange(
         title=change.title,
-        peak_B=float(run.peak_B),
+        peak_B=float(run.allocated_B or run.peak_B),
         fits=fit.fits,
         retries=bool(fit.retries),
         largest_micro_batch=largest,

@@ -53,6 +53,10 @@ FILE=titan.toml devices=16 seq_len=4096 | recompute=full key activation_checkpoi
 FILE=titan.toml devices=16 layout=pp:2 | tp=1 command layout, pp=2 command, zero=3 key
 FILE=titan.toml devices=16 MODEL | model_name=small.json command model, tp=2 key, seq_len=8192 key
 FILE=megatron.sh global_batch_size=512 | global_batch_size=512 command, devices=32 key, zero=1 key
+MODEL expandable_segments=true torch=2.3.1 | expandable_segments=True command, torch=2.3.1 command torch
+MODEL gpus=2 layout=tp:2 imbalance=1.1 | imbalance=1.1 command imbalance
+MODEL techniques=[] torch=2.3 | torch=2.3 command, techniques=() command
+MODEL model_code=json:loads | model_code=json:loads command
 FILE=megatron.sh | virtual_stages=4 key, sequence_parallel=False, recompute=selective key
 """
 """Words, and fields with their values and where these come from."""
@@ -153,3 +157,47 @@ def test_the_engine_is_chosen_by_the_question_and_says_why(folder):
         assert why in reason
     one, same, other = (folder_of(asked(folder, f"MODEL seq_len={n}"), "out") for n in (64, 64, 128))
     assert one == same != other
+
+
+SIZES = {
+    "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 96, "vocab_size": 100,
+}  # fmt: skip
+
+
+def test_the_content_of_a_file_is_read_like_the_file(folder):
+    for content, path in ((CONFIG, "small.json"), (FLAGS, "flags.json")):
+        (folder / path).write_text(json.dumps(content))
+        key = "model" if content is CONFIG else "config"
+        of_file, of_text = (
+            question_from(words_of([f"{key}={text}", "seq_len=64", "gpus=8"], FIT))
+            for text in (str(folder / path), json.dumps(content))
+        )
+        assert of_text.config == of_file.config
+        assert of_text.keys == of_file.keys
+        assert choose(of_text) == choose(of_file)
+
+
+FLAGS = {
+    "num-layers": 4, "hidden-size": 64, "num-attention-heads": 4, "vocab-size": 100, "seq-length": 64,
+    "max-position-embeddings": 64, "micro-batch-size": 1, "tensor-model-parallel-size": 2, "bf16": True,
+}  # fmt: skip
+
+
+def test_sizes_without_an_architecture_are_those_of_a_layout_or_of_the_users_own_code():
+    code = "model_code=suites.published.models:torchtune_llama"
+    for words, engine in (([], "account"), (["layout=tp:1"], "account"), ([code], "dry run")):
+        question = question_from(words_of([f"model={json.dumps(SIZES)}", "seq_len=64", *words], FIT))
+        assert question.config == SIZES
+        assert choose(question)[0] == engine
+
+
+def test_techniques_are_read_as_json_and_as_hydra_writes_them(folder):
+    as_json, as_hydra = (
+        question_from(words_of([f"model={folder / 'small.json'}", "gpus=2", f"techniques={text}"], FIT))
+        for text in (
+            '[{"fsdp2": {"head": "apart"}}, "mixed_precision"]',
+            "[{fsdp2: {head: apart}},mixed_precision]",
+        )
+    )
+    assert as_json.techniques == as_hydra.techniques

@@ -52,11 +52,23 @@ devices=4 | MODEL devices=4 techniques=[mixed_precision]
 techniques.tensor_parallel | MODEL devices=2 techniques=[tensor_parallel]
 techniques: not used with layout= | MODEL devices=2 TP techniques=[fsdp2]
 precision | MODEL techniques=[] precision=bf16
+model={"hidden_size":8}: num_hidden_layers is missing | model={"hidden_size":8}
+model: model_type | model={"model_type":"lama"}
+model={"hidden | model={"hidden_size":
+config=not JSON | config={"a":
+config=no configuration | config={"a":1}
+model_code=none:f: no module none | MODEL model_code=none:f
+model_code='none': expected package.module:function | MODEL model_code=none
+model_code: not used where tp | MODEL devices=2 TP model_code=suites.published.models:torchtune_llama
+torch=new: expected a version | MODEL torch=new
+imbalance=0 | MODEL devices=2 TP imbalance=0
 oom=NOTHING | oom=NOTHING
 write: not used for an out-of-memory message | oom=NOTHING write=torchtitan
 seq_len: needs model= or config= | oom=NOTHING seq_len=4
 # advise cost
 gpus | MODEL
+model_code: not used for | MODEL GPUS TP model_code=a:b
+torch: not used for | MODEL GPUS TP torch=2.3
 link=400GB/s | MODEL GPUS link=400GB/s
 device=48GB | MODEL GPUS device=48GB
 device=t4 | MODEL GPUS device=t4

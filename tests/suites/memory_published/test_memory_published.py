@@ -1,107 +1,131 @@
-"""Published peaks: what is compared with what, the models that others ran, and the command for each."""
+"""Published peaks: rows that are asked as a user asks, what is compared with what, and the docs' errors."""
 
-import json
 import re
 import shlex
-from dataclasses import replace
 from statistics import median
 
 import pytest
 import torch
+from msgspec.structs import replace
 
+from harness.ask.batch import of_words
+from harness.ask.words import FIT, question_from, words_of
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
-from harness.config.validation import ConfigError
 from harness.records import Origin, Reading, Unavailable, measurement
 from harness.sweep.store import read_records
-from suites.memory import suite as memory
 from suites.published import memory_published
-from suites.published.memory_published import PUBLISHED, not_built, published_peak
-from suites.published.workload import MemoryPublishedWorkload
+from suites.published.runs import Outcome, published_runs, question
 from suites.training.dry_run.dry_run import Device, dry_run
+from suites.training.dry_run_engine import StepRuns
+from suites.training.techniques import build_step
+from suites.training.workload import Workload
 
-(RUN,) = load(["suite=memory_published"])
-TORCH = [name for name, row in RUN.workloads.items() if row["program"] == "torch"]
-MEGATRON = [name for name in RUN.workloads if name not in TORCH]
-
-
-def subject_of(name, **changes):
-    return memory_published.build({**RUN.workloads[name], **changes}, 1)
-
-
-def of_few_layers(name):
-    """The row with the first layers of each kind: describing one builds its model, which is not looked at."""
-    return subject_of(name, num_hidden_layers=min(4, RUN.workloads[name]["num_hidden_layers"]))
+FILE = ROOT / "suites/published/peaks.jsonl"
+PEAKS = {run.id: run for run in published_runs(FILE)}
+MEGATRON = [name for name, run in PEAKS.items() if run.framework == "Megatron-LM"]
+HOST = {name for name, run in PEAKS.items() if run.outcome.host_GB}
 
 
-@pytest.mark.parametrize("name", MEGATRON)
-def test_the_command_of_megatrons_rows_gives_the_same_layout_without_a_published_peak(name):
-    row = subject_of(name).workload
-    (run,) = load(shlex.split(memory_published.conditions(subject_of(name))["command"])[3:])
-    (fields,) = run.workloads.values()
-    asked = memory_published.build(fields, 1).workload
-    assert asked.published is None
-    assert replace(asked, **{one: getattr(row, one) for one in PUBLISHED}) == row
+def step_of(name):
+    """The step that a row's words ask for."""
+    return StepRuns(of_words(question(PEAKS[name]))).step
 
 
-@pytest.mark.parametrize("name", TORCH)
-def test_the_command_of_a_row_asks_for_the_same_step_or_the_technique_that_is_not_built_is_named(name):
-    subject = of_few_layers(name)
-    words = shlex.split(memory_published.conditions(subject)["command"])
-    assert words[:3] == ["python", "-m", "harness"]
-    if subject.step is None:
-        assert subject.missing == not_built(subject.workload.techniques) != ""
-        with pytest.raises(Unavailable, match="not built"):
-            list(memory_published.sample(subject))
-        with pytest.raises(ConfigError, match="no such name"):
-            load(words[3:])
-        return
-    (run,) = load(words[3:])
-    (fields,) = run.workloads.values()
-    asked = memory.apply_techniques(memory.build(fields, 1), run.variants[-1].techniques)
-    step, row = asked.step, subject.workload
-    assert fields["simulated_device"] == "cuda"
-    assert asked.architecture == row.architecture
-    assert asked.allocator.expandable_segments == row.expandable_segments
-    assert asked.fsdp2_copies_on_own_stream == row.fsdp2_copies_on_own_stream
-    assert (step.given, step.features) == (subject.step.given, subject.step.features)
-    assert dict(step.techniques) == dict(subject.step.techniques)
-    assert subject.step.ranks == row.dp_size
+def readings_of(run):
+    found = (one for one in memory_published.sample(run) if isinstance(one, Reading))
+    return {(one.metric, one.method): one for one in found}
+
+
+def test_each_row_is_a_workload_with_a_page_words_and_one_value():
+    (run,) = load(["suite=memory_published"])
+    assert list(run.workloads) == list(PEAKS)
+    assert len(PEAKS) == 99
+    for name, peak in PEAKS.items():
+        assert peak.page.startswith("https://github.com/"), name
+        assert bool(peak.words) == (name not in HOST), name
+        assert (peak.outcome.peak_GB is None) == (name in HOST), name
+        assert memory_published.build(run.workloads[name], 1) == peak
+
+
+@pytest.mark.parametrize("name", PEAKS.keys() - HOST)
+def test_the_command_of_a_row_asks_the_rows_question(name):
+    run = PEAKS[name]
+    words = shlex.split(memory_published.command_of(run))
+    assert words[:3] == ["python", "-m", "harness.fit"]
+    asked = question_from(words_of(words[3:], FIT))
+    assert asked == of_words(question(run))
+    assert asked.all_devices() == run.gpus
 
 
 SMALL = {
-    "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "intermediate_size": 64, "vocab_size": 67, "micro_batch_size": 2, "seq_len": 16,
-    "max_position_embeddings": 16,
+    "model": {
+        "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "intermediate_size": 64, "vocab_size": 67, "max_position_embeddings": 16, "norm": "layer",
+        "mlp": "gelu", "position": "learned", "bias": True,
+    },
+    "model_code": "suites.published.models:gpt2_from_scratch", "device": "a100_80gb", "devices": 1,
+    "seq_len": 16, "micro_batch_size": 2, "techniques": [{"optimizer": {"impl": "foreach"}}],
 }  # fmt: skip
 
 
-def test_the_error_is_against_the_published_bytes():
-    subject = subject_of("gpt2_fp32", **SMALL, published=0.004, unit="GB", kind="allocated")
-    taken = {
-        (one.metric, one.method): one for one in memory_published.sample(subject) if isinstance(one, Reading)
-    }
-    published, ours = taken["peak_memory", "published"], taken["peak_memory", "fake_step"]
-    assert (published.value, published.origin) == (4e6, Origin.PUBLISHED)
-    run = dry_run(subject.step, Device("cuda", architecture="ampere"))
-    assert (ours.value, ours.origin) == (run.allocated_B, Origin.SIMULATED)
+def test_the_error_is_that_of_the_dry_run_against_the_published_bytes():
+    fields = {name: SMALL[name] for name in ("seq_len", "micro_batch_size")} | SMALL["model"]
+    step = build_step(Workload(**fields, model=SMALL["model_code"]), SMALL["techniques"])
+    run = dry_run(step, Device("cuda", architecture="ampere"))
     assert run.peak_B <= run.allocated_B <= run.reserved_B
-    assert taken["relative_error", "fake_step"].value == pytest.approx(ours.value / 4e6 - 1)
+    for kind, predicted_B in (("allocated", run.allocated_B), ("reserved", run.reserved_B)):
+        peak = replace(PEAKS["gpt2_fp32"], words=SMALL, outcome=Outcome(peak_GB=0.004, peak_kind=kind))
+        found = readings_of(peak)
+        published, ours = found["peak_memory", "published"], found["peak_memory", "fake_step"]
+        assert (published.value, published.origin) == (4e6, Origin.PUBLISHED)
+        assert (ours.value, ours.origin) == (pytest.approx(predicted_B), Origin.SIMULATED)
+        assert found["relative_error", "fake_step"].value == pytest.approx(predicted_B / 4e6 - 1)
+    assert found["bytes_per_parameter", "published"].value == pytest.approx(
+        4e6 / found["parameters", ""].value
+    )
 
 
-def test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_prediction(tmp_path):
-    words = ["suite=memory_published", "workloads=[gpt2_fp32,litgpt_phi2_lora]", f"out={tmp_path}"]
+def test_megatrons_peak_is_the_last_ranks():
+    """Of stages of unlike layers the first rank takes more than the last."""
+    run = PEAKS["megatron_mixtral_8x22b_tp2pp8ep8vpp1"]
+    last = readings_of(run)["peak_memory", "megatron"].value
+    largest = readings_of(replace(run, rank="largest"))["peak_memory", "megatron"].value
+    assert last < largest
+    assert last / 1e9 == pytest.approx(run.outcome.peak_GB, rel=0.005)
+
+
+def test_a_question_that_is_refused_has_no_result():
+    run = PEAKS["megatron_64m"]
+    words = {**run.words, "devices": 3, "config": {**run.words["config"], "tensor-model-parallel-size": 2}}
+    with pytest.raises(Unavailable, match="does not divide the 3 GPUs"):
+        list(memory_published.sample(replace(run, words=words)))
+
+
+def test_host_memory_is_the_buffers_of_a_nodes_ranks():
+    """18 bytes per parameter on one GPU of ZeRO-2; 16 of what set-up adds; of 64 ranks a node has eight."""
+    values = {
+        name: readings_of(PEAKS[name])["host_memory", "account"].value / (PEAKS[name].parameters_B * 1e9)
+        for name in HOST
+    }
+    assert values["deepspeed_t5_3b"] == pytest.approx(18, rel=1e-3)
+    assert values["deepspeed_llama_7b_rise"] == pytest.approx(16, rel=1e-3)
+    assert values["deepspeed_100b"] == pytest.approx(20 / 8, rel=1e-3)
+
+
+def test_the_page_shows_what_was_published_by_whom_and_how_it_is_asked(tmp_path):
+    words = ["suite=memory_published", "workloads=[gpt2_fp32,megatron_64m]", f"out={tmp_path}"]
     assert main(words) == 0
-    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-    assert {one["cell"]["workload"] for one in records} == {"gpt2_fp32", "litgpt_phi2_lora"}
-    report = (tmp_path / "report.md").read_text()
-    for shown in ("rasbt/LLMs-from-scratch", "26.3 ᵖ", "ᵖ published by others", "A10G", "suite=memory "):
-        assert shown in report.replace("\N{NO-BREAK SPACE}", " ")
-    for record in records:
-        assert record["measurements"][0][:4] == ["peak_memory", "B", "published", "published"]
-        if record["status"] == "unavailable":
-            assert record["reason"] in report
+    report = (tmp_path / "report.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    for shown in (
+        "rasbt/LLMs-from-scratch",
+        "26.3 ᵖ",
+        "ᵖ published by others",
+        "harness.fit 'model={",
+        "GPT 64M",
+    ):
+        assert shown in report
 
 
 GROUPS = {
@@ -116,7 +140,7 @@ GROUPS = {
 }
 """Words of a row of the page's table, and the names of its peaks."""
 
-SUITE, FIT = "docs/suites/memory_published.md", "docs/commands/fit.md"
+SUITE, FIT_PAGE = "docs/suites/memory_published.md", "docs/commands/fit.md"
 HELD_OUT = GROUPS["LLaMA-Adapter 1 and 2"]
 """The peaks with which nothing was corrected."""
 
@@ -126,10 +150,10 @@ def test_the_docs_have_the_errors_of_the_committed_run():
     errors = {}
     for record in read_records(ROOT / "results" / "reference" / "memory_published"):
         method = "megatron" if record.cell.workload in MEGATRON else "fake_step"
-        if record.cell.config["workload"]["kind"] != "host":
+        if record.conditions["kind"] != "host":
             (error,) = measurement(record, "relative_error", method).samples
             errors[record.cell.workload] = 100 * error
-    assert errors.keys() == {name for name, row in RUN.workloads.items() if row["kind"] != "host"}
+    assert errors.keys() == PEAKS.keys() - HOST
     in_groups = 0
     for words, names in GROUPS.items():
         (line,) = [one for one in lines if one.startswith("|") and words in one]
@@ -145,8 +169,8 @@ def test_the_docs_have_the_errors_of_the_committed_run():
     assert sum(error > 3 for error in account) == 1
     assert sum(2 < error < 3 for error in account) == 2
     held_out = {name: error for name, error in errors.items() if re.match(HELD_OUT, name)}
-    assert {RUN.workloads[name]["kind"] for name in held_out} == {"allocated"}
-    reserved = [error for name, error in errors.items() if RUN.workloads[name]["kind"] == "reserved"]
+    assert {PEAKS[name].outcome.peak_kind for name in held_out} == {"allocated"}
+    reserved = [error for name, error in errors.items() if PEAKS[name].outcome.peak_kind == "reserved"]
     typical, largest = median(map(abs, held_out.values())), max(held_out.values(), key=abs)
     worst_reserved = f"{max(reserved, key=abs):+.2f} % at worst".replace("-", "−")
     for page, sentence in (
@@ -160,9 +184,9 @@ def test_the_docs_have_the_errors_of_the_committed_run():
         (SUITE, f"({median(map(abs, reserved)):.2f} % in the median, {worst_reserved})"),
         ("README.md", f"{within} within 2 %"),
         ("docs/suites/memory.md", f"{within} published peaks are predicted within 2 %"),
-        (FIT, f"Of {len(dry)} published peaks the dry run is within {max(dry):.1f} %"),
-        (FIT, f"with {len(dry) - len(held_out)} of them in view; of the other {len(held_out)}"),
-        (FIT, f"all of allocated bytes, it is within {abs(largest):.2f} %"),
+        (FIT_PAGE, f"Of {len(dry)} published peaks the dry run is within {max(dry):.1f} %"),
+        (FIT_PAGE, f"with {len(dry) - len(held_out)} of them in view; of the other {len(held_out)}"),
+        (FIT_PAGE, f"all of allocated bytes, it is within {abs(largest):.2f} %"),
     ):
         assert sentence in " ".join((ROOT / page).read_text().split()), page
 
@@ -179,39 +203,3 @@ def test_index_add_keeps_what_it_adds_and_scatter_add_does_not():
             add(torch.zeros(3, 4))
         kept.append([one.shape for one in found if one.is_floating_point()])
     assert kept == [[rows.shape], []]
-
-
-GPT = MemoryPublishedWorkload(
-    program="megatron", num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8,
-    intermediate_size=256, vocab_size=1024, seq_len=128, micro_batch_size=3, max_position_embeddings=128,
-    norm="layer", mlp="gelu", position="learned", bias=True, dropout=0.1, architecture="hopper",
-)  # fmt: skip
-
-
-INTERLEAVED = {"pp_size": 2, "stages_per_rank": 2, "gradient_accumulation_steps": 3}
-REFUSED = [
-    ({"pp_size": 3}, "pp=3 does not divide num_hidden_layers=8 in equal stages"),
-    ({"tp_size": 3}, "tp=3 does not divide num_attention_heads=8; allowed: 1, 2, 4, 8"),
-    ({"sequence_parallel": True}, "sequence parallelism needs tp of at least 2"),
-    ({"cp_size": 3}, "cp=3 does not divide seq_len=128"),
-    (INTERLEAVED, "multiple of pp=2 micro-batches"),
-    ({"stages_per_rank": 2}, "several stages per rank need pp"),
-    ({"expert_ranks": 2}, "the model has no experts"),
-    ({"techniques": ["lora"]}, "techniques=.'lora'.: the account of Megatron-LM is for .. alone"),
-    ({"optimizer": "sgd_momentum"}, "optimizer='sgd_momentum'"),
-    ({"kind": "reserved"}, "kind='reserved'"),
-    ({"recompute_modules": ["moe_act"]}, "recompute_modules=moe_act: the model has no experts"),
-    ({"pp_size": 2, "layers_of_stages": [3, 4]}, "layers_of_stages has 2 stages of 7 layers, the model 8"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_a_layout_that_is_not_covered_is_unavailable(changes, message):
-    with pytest.raises(Unavailable, match=message) as refused:
-        published_peak(replace(GPT, **changes))
-    assert "\n" not in str(refused.value)
-
-
-def test_megatrons_arguments_are_refused_of_a_step_of_torch():
-    with pytest.raises(ConfigError, match="recompute='full': not read with program='torch'"):
-        load(["suite=memory_published", "suite.workloads.gpt2_fp32.recompute=full"])

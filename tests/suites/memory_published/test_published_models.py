@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_memory_published import subject_of
+from test_memory_published import PEAKS, step_of
 
 from suites.memory.live_bytes import measure_peak
 from suites.published import litgpt, models
@@ -57,12 +57,12 @@ def test_a_norm_in_bf16_would_make_llama_2_with_lora_too_low(monkeypatch):
     def in_bf16(x_ND, weight_D):
         return weight_D * (x_ND * torch.rsqrt((x_ND * x_ND).mean(-1, keepdim=True) + 1e-5))
 
-    row = subject_of("litgpt_llama2_7b_lora")
+    step, published_B = step_of("litgpt_llama2_7b_lora"), PEAKS["litgpt_llama2_7b_lora"].outcome.peak_GB * 1e9
     errors = []
     for norm in (litgpt.rms_norm_in_fp32, in_bf16):
         monkeypatch.setattr(litgpt, "rms_norm_in_fp32", norm)
-        run = dry_run(row.step, Device("cuda", architecture="ampere"))
-        errors.append(run.allocated_B / row.workload.published_B - 1)
+        run = dry_run(step, Device("cuda", architecture="ampere"))
+        errors.append(run.allocated_B / published_B - 1)
     assert errors == [pytest.approx(0, abs=0.006), pytest.approx(-0.032, abs=0.003)]
 
 
@@ -87,7 +87,7 @@ PRINTED = [("llama2_7b_adapter", 1_229_760), ("llama2_7b_adapter_v2", 4_279_744)
 
 @pytest.mark.parametrize(("row", "published"), PRINTED)
 def test_as_many_parameters_are_trained_as_litgpt_printed(row, published):
-    given = subject_of(f"litgpt_{row}").step.given
+    given = step_of(f"litgpt_{row}").given
     assert trained_elements(build_step(given, [], 1)) == published
     if row.startswith("llama"):
         adapter = {"llama_adapter": {"version": 2 if row.endswith("v2") else 1}}
