@@ -156,16 +156,18 @@ class LossSettings:
     `chunks`: the number of parts of a sequence that are taken one after the other.
     `chunked`: what is taken in chunks: "loss" widens and reduces full logits in chunks, as torchtitan's
     chunked_cross_entropy_loss; "output" also computes them in chunks, as torchtune's CEWithChunkedOutputLoss;
-    "recompute" computes each chunk's logits again in the backward pass, so that one chunk exists at a time.
+    "recompute" computes each chunk's logits again in the backward pass, so that one chunk exists at a time;
+    "in_place" takes nothing in chunks: gradients take the place of widened logits (Unsloth's cross-entropy).
     `dtype`: the type in which the loss is computed; None widens logits to fp32.
     `keep_logits`: keep logits through the backward pass and the update, as a script does that has them in a
     variable: "model", as the output layer makes them; "fp32", widened; None keeps none.
     `fused`: one operation for output layer and loss, with gradients in the forward pass: Liger's fused linear
-    cross-entropy, or without a GPU the same algorithm in plain PyTorch.
+    cross-entropy, or without a GPU the same algorithm in plain PyTorch. Of a model that scales its logits it
+    is "in_place", Liger's default there.
     """
 
     chunks: Annotated[int, Bounds(at_least=1)] = 1
-    chunked: Literal["loss", "output", "recompute"] = "output"
+    chunked: Literal["loss", "output", "recompute", "in_place"] = "output"
     dtype: Literal["bf16"] | None = None
     keep_logits: Literal["model", "fp32"] | None = None
     fused: bool = False
@@ -241,10 +243,12 @@ class ActivationCheckpointingSettings:
     `mode`: "full" recomputes everything but each layer's input; "selective" also keeps the results of linear
     layers; "per_op" keeps those of fused attention, of reduce-scatters and of every second linear layer.
     `every`: checkpoint every so many-th layer alone, and keep everything in the others.
+    `on_host`: put what is kept on the host until the layer's backward pass.
     """
 
     mode: Literal["full", "selective", "per_op"] = "full"
     every: Annotated[int, Bounds(at_least=1)] = 1
+    on_host: bool = False
 
 
 @technique(

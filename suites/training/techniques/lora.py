@@ -35,6 +35,23 @@ Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
 
+OTHER_NAMES: tuple[tuple[str, ...], ...] = (
+    ("q_proj", "k_proj", "v_proj", "query_key_value", "c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj"),
+    ("q_proj", "query", "q", "q_lin", "wq"),
+    ("k_proj", "key", "k", "k_lin", "wk"),
+    ("v_proj", "value", "v", "v_lin", "wv"),
+    ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "wo", "output"),
+    ("gate_proj", "up_proj", "gate_up_proj", "fc1", "fc_in", "dense_h_to_4h", "c_fc", "wi", "wi_0", "wi_1"),
+    ("gate_proj", "gate", "w1"),
+    ("up_proj", "up", "w3"),
+    ("down_proj", "down", "fc2", "fc_out", "dense_4h_to_h", "w2"),
+)
+"""Names in transformers' models of the same layers: in each line, of one layer or of those that it joins.
+
+A first entry joins queries, keys and values; peft's own choices (peft 0.17, utils/constants.py,
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING) are names of it.
+"""
+
 
 def contract(settings: LoRASettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
@@ -130,13 +147,25 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
         return found
     wanted = [targets] if isinstance(targets, str) else list(targets)
     own = {name: name.rpartition(".")[2] for name in names}
-    missing = [one for one in wanted if one not in own.values()]
-    if len(missing) == len(wanted):  # peft passes over names that the model does not have
-        there = ", ".join(dict.fromkeys(own.values()))
-        raise Unavailable(
-            f"lora: no linear layer is named {', '.join(missing) or 'by targets'}; there are {there}"
-        )
+    there = set(own.values())
+    if not there.intersection(wanted):  # peft passes over single names that the model does not have
+        wanted = elsewhere(wanted, there)
     return {name for name, last in own.items() if last in wanted}
+
+
+def elsewhere(wanted: Sequence[str], there: set[str]) -> set[str]:
+    """Return the names, of those that a model has, of the layers that other models name as wanted.
+
+    Raises `Unavailable` where it has none of them.
+    """
+    joined, *single = OTHER_NAMES
+    found = {one for names in single for one in there.intersection(names) if {*names}.intersection(wanted)}
+    if {*joined}.intersection(wanted):
+        found |= there.intersection(joined[3:])
+    if not found:
+        missing = ", ".join(wanted) or "by targets"
+        raise Unavailable(f"lora: no linear layer is named {missing}; there are {', '.join(sorted(there))}")
+    return found
 
 
 def quantized(layer: nn.Linear, base: str | None, double: bool, sharded: bool) -> nn.Module:
