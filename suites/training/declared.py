@@ -290,6 +290,14 @@ class LoRASettings:
     `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
     `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
     `dora`: whether a magnitude per output is trained, too (DoRA).
+    `ends`: whether copies of the token embedding and the output layer are trained, too (peft's
+    modules_to_save).
+    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16"; "linear", a linear layer
+    each, in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
+    `rest`: the type of what a base in 4 or 8 bits leaves as it is: "fp32" after peft's
+    prepare_model_for_kbit_training.
+    `lightning`: quantize the output layer too, and keep each product's input, as Lightning's plugin with
+    bitsandbytes 0.41 and 0.42.
     """
 
     rank: Annotated[int, Bounds(at_least=1)] = 8
@@ -300,6 +308,10 @@ class LoRASettings:
     double_quantization: bool = True
     adapter_dtype: Literal["fp32", "bf16"] | None = None
     dora: bool = False
+    ends: bool = False
+    experts: Literal["bf16", "linear", "tensor"] = "bf16"
+    rest: Literal["bf16", "fp32"] = "bf16"
+    lightning: bool = False
 
 
 @technique(
@@ -325,6 +337,7 @@ class LlamaAdapterSettings:
     `base`: how frozen weights are stored: "bf16"; "nf4" or "int8": the linear layers of the model's layers in
     4 or 8 bits and all else in bf16; None: in the step's type.
     `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
+    `lightning`: see `lora`.
     """
 
     version: Literal[1, 2] = 1
@@ -332,6 +345,7 @@ class LlamaAdapterSettings:
     start_layer: Annotated[int, Bounds(at_least=0)] = 2
     base: Literal["bf16", "nf4", "int8"] | None = None
     double_quantization: bool = True
+    lightning: bool = False
 
 
 @technique("ddp", Level.PARALLELISM, role=Role.PARALLELISM)

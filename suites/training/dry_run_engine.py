@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -35,11 +35,13 @@ from suites.training.dry_run.largest_batch import (
 from suites.training.dry_run.live_tensors import live_tensors
 from suites.training.dry_run.trace_cache import user_cache
 from suites.training.models import huggingface
+from suites.training.models.huggingface_config import parse
 from suites.training.models.light_transformers import import_lightly
 from suites.training.step import TrainingStep
 from suites.training.step_time.gpu import known_gpu
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
+from suites.training.workload import Workload
 
 NOT_GIVEN = ("assumption", "default")
 """Origins of a technique that an answer may do without, and says so."""
@@ -129,12 +131,26 @@ def answered(
 def workload_of(question: Question) -> Mapping[str, Any]:
     """Return the fields of `workload.Workload` that a question has."""
     fields, _ = workload_of_config(question.config or {})
+    if question.adapters is not None and question.adapters.prompts:
+        fields = without_library(fields)
     return fields | {
         "seq_len": question.seq_len,
         "micro_batch_size": question.micro_batch_size,
         "dp_size": question.devices,
         "optimizer_impl": "fused",
     }
+
+
+def without_library(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a workload's fields with the model of `models.model` in place of transformers', of its sizes.
+
+    LLaMA-Adapter's prompts are built for its attention alone. It has Llama's parts or, where the config
+    names no epsilon of RMSNorm, GPT's.
+    """
+    whole = asdict(huggingface.complete(Workload(**fields)))
+    llama = hasattr(parse(fields["hf_config"]), "rms_norm_eps")
+    kind = {"norm": "rms", "mlp": "swiglu"} if llama else {"norm": "layer", "mlp": "gelu", "bias": True}
+    return {**whole, **kind, "hf_config": None}
 
 
 class StepRuns:

@@ -31,14 +31,14 @@ from harness.records import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class LogitChange:
-    """What a model does to its output layer's result: z times `scale`, then cap × tanh(z / cap)."""
+    """What a model does to its output layer's result: z times `scale`, or cap × tanh(z / cap)."""
 
-    scale: float = 1.0
+    scale: float | None = None
     cap: float | None = None
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return the changed logits, by the operations of transformers' models."""
-        if self.scale != 1:
+        if self.scale is not None:
             logits = logits * self.scale
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
@@ -275,7 +275,7 @@ def recomputed_chunks(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tens
 
 def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
     """Compute the loss and its gradients in the forward pass."""
-    if loss.change.scale != 1:  # Liger's default for Granite: fused_linear_cross_entropy=False
+    if loss.change.scale is not None:  # Liger's default for Granite: fused_linear_cross_entropy=False
         return in_place(loss, x_BTD, targets_BT)
     if not isinstance(loss.head, nn.Linear) or loss.head.bias is not None:
         raise Unavailable("loss: fused needs an output layer that is a plain nn.Linear without bias")

@@ -9,7 +9,7 @@ the sum of both weights is trained, too. FSDP2 shards a base in nf4, but for its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.declared import LoRASettings
 from suites.training.host_memory import Resources
+from suites.training.models import mixture
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.quantization import FrozenLinear, Int8Linear, Nf4Linear
 from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
@@ -113,20 +115,133 @@ def insert(
     targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
     kind = DoRALinear if settings.dora else LoRALinear
+    if settings.experts != "bf16" and settings.base not in (None, "bf16"):
+        for experts in [one for one in model.modules() if has_experts(one)]:
+            quantize_experts(experts, settings, sharded)
 
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return kind(base, layer, settings) if name in adapted else base
 
-    freeze(model, settings.base, settings.double_quantization, adapt, sharded)
+    freeze(model, settings.base, settings.double_quantization, adapt, sharded, settings.lightning)
+    if settings.rest == "fp32":
+        widen_rest(model)
+    if settings.ends:
+        train_ends(model)
     return model
 
 
-def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False) -> None:
-    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer."""
-    inside = {id(one) for one in blocks_of(model).modules()}
+def widen_rest(model: nn.Module) -> None:
+    """Store in fp32 every frozen parameter that is not the indices of a quantized one."""
+    wide: dict[int, nn.Parameter] = {}  # by the narrow one, which several modules may share
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad and name != "packed":
+                if id(parameter) not in wide:
+                    wide[id(parameter)] = nn.Parameter(parameter.detach().float(), requires_grad=False)
+                setattr(module, name, wide[id(parameter)])
+
+
+def train_ends(model: Any) -> None:
+    """Train copies of the token embedding and the output layer, next to the frozen ones."""
+    embedding, _, head = model.ends()
+    for end in (embedding, head):
+        end.frozen_weight, end.weight = end.weight, nn.Parameter(end.weight.detach().clone())
+
+
+EXPERTS = ("gate_up_proj", "down_proj")
+
+
+def has_experts(module: nn.Module) -> bool:
+    """Return whether a module of transformers has experts as tensors of (experts, rows, columns)."""
+    return all(getattr(getattr(module, name, None), "ndim", 0) == 3 for name in EXPERTS)
+
+
+def quantize_experts(experts: Any, settings: LoRASettings, sharded: bool) -> None:
+    """Store a layer's experts as a base is stored."""
+
+    def stored(weight: Tensor) -> FrozenLinear:
+        shell = nn.Linear(1, 1, bias=False)
+        shell.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        found = quantized(shell, settings.base, settings.double_quantization, sharded)
+        assert isinstance(found, FrozenLinear)
+        return found
+
+    whole = {name: getattr(experts, name) for name in EXPERTS}
+    for name, weight in whole.items():
+        delattr(experts, name)
+        if settings.experts == "tensor":
+            setattr(experts, f"{name}_in_bits", stored(weight.flatten(0, 1)))
+        else:
+            transposed = getattr(experts, "is_transposed", False)
+            each = [one.t().contiguous() if transposed else one for one in weight]
+            setattr(experts, f"{name}_in_bits", nn.ModuleList(stored(one) for one in each))
+    if settings.experts == "tensor":
+        shapes = {name: weight.shape for name, weight in whole.items()}
+        experts.register_forward_pre_hook(partial(widen_experts, shapes))
+        experts.register_forward_hook(forget_experts)
+    else:
+        experts.forward = partial(one_by_one, experts)
+
+
+def widen_experts(shapes: Mapping[str, torch.Size], experts: Any, inputs: Any) -> None:
+    """Widen all experts of a layer before its forward pass, as bitsandbytes' parametrization does."""
+    for name, shape in shapes.items():
+        setattr(experts, name, getattr(experts, f"{name}_in_bits").weight().view(shape))
+
+
+def forget_experts(experts: Any, inputs: Any, output: Any) -> None:
+    """Drop the widened experts, which autograd alone may still have."""
+    for name in EXPERTS:
+        delattr(experts, name)
+
+
+def one_by_one(experts: Any, hidden_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
+    """Return the weighted outputs of a layer's experts, each a pair of quantized linear layers.
+
+    Shapes: N tokens of a batch, K experts per token, D hidden size.
+    """
+    result_ND = torch.zeros_like(hidden_ND)
+    count = len(experts.down_proj_in_bits)
+    own = mixture.shares(chosen_NK.numel(), count) if torch_internals.is_fake(hidden_ND) else None
+    for expert in range(count):
+        if own is None:
+            rows, places = torch.where(chosen_NK == expert)
+        else:  # fake tensors have no values: each expert has an equal share
+            rows, places = (chosen_NK.new_zeros(own[expert]) for _ in range(2))
+        both = with_bias(experts, "gate_up_proj", expert, hidden_ND[rows])
+        output = with_bias(experts, "down_proj", expert, gated(experts, both))
+        result_ND.index_add_(0, rows, (output * weights_NK[rows, places, None]).to(result_ND.dtype))
+    return result_ND
+
+
+def with_bias(experts: Any, name: str, expert: int, x: Tensor) -> Tensor:
+    """Return the result of one of an expert's two layers."""
+    result: Tensor = getattr(experts, f"{name}_in_bits")[expert](x)
+    bias = getattr(experts, f"{name}_bias", None)
+    return result if bias is None else result + bias[expert]
+
+
+def gated(experts: Any, both: Tensor) -> Tensor:
+    """Return the product of an expert's gate and its other half, as its module computes it."""
+    if hasattr(experts, "_apply_gate"):
+        return experts._apply_gate(both)  # type: ignore[no-any-return]
+    gate, up = both.chunk(2, dim=-1)
+    return experts.act_fn(gate) * up  # type: ignore[no-any-return]
+
+
+def freeze(
+    model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False, lightning: bool = False
+) -> None:
+    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer.
+
+    `lightning`: every linear layer's weights, as Lightning's plugin does with bitsandbytes 0.42.
+    """
+    inside = {id(one) for one in (model if lightning else blocks_of(model)).modules()}
     model.requires_grad_(False)
     for name, layer in linear_layers(model).items():
         stored = quantized(layer, base, double, sharded) if id(layer) in inside else layer
+        if isinstance(stored, FrozenLinear):
+            stored.keeps_input = lightning
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
 
