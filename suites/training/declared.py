@@ -369,7 +369,6 @@ class DDPSettings:
     role=Role.PARALLELISM,
     excludes={
         "compile": "its flat parameters and hooks break a graph; use fsdp2 with compile: {scope: blocks}",
-        "lora": "a flat parameter has one type, and LoRA's base has another than its adapters; use fsdp2",
     },
 )
 @dataclass(frozen=True, slots=True)

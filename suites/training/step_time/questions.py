@@ -104,8 +104,10 @@ def stated(row: Row) -> Row:
     framework = str(known.get("framework") or "").lower()
     alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
     usual: dict[str, Any] = alike[0] if alike else {}
-    if "recompute" in usual and not {"recompute", "checkpointing"} & known.keys():
-        known["recompute"] = usual["recompute"]
+    sharded = str(known.get("sharding") or "none") != "none"
+    recompute = usual.get("recompute") or (sharded and usual.get("recompute_of_shards"))
+    if recompute and not {"recompute", "checkpointing"} & known.keys():
+        known["recompute"] = recompute
     if "bf16" in usual and known.get("precision") == "bf16":
         known["precision"] = usual["bf16"]
     if "loss" in usual and "loss" not in known:
@@ -251,6 +253,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
         "ends": "embedding" in str(other.get("trainable_extra")),
         "experts": "tensor" if whole.get("quantize_moe_experts") else "linear" if linear else "bf16",
         "rest": meaning("unquantised", stored, "bf16") if base == "nf4" else "bf16",
+        "dtype": "bf16" if lightning else "fp32",
         "lightning": lightning and base == "nf4",
         "flat": lightning,
     }
