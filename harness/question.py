@@ -59,13 +59,20 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adapters(msgspec.Struct, frozen=True, kw_only=True):
-    """Low-rank adapters on a frozen model."""
+    """Low-rank adapters on a frozen model, or with `prompts` those of LLaMA-Adapter, of this version."""
 
     rank: WholeNumber
     targets: tuple[str, ...] = ()  # names of linear layers, as q_proj; (): every linear layer of the layers
     base: Literal["bf16", "nf4", "int8"] = "bf16"  # of the frozen weights
     dtype: Literal["fp32", "bf16"] = "fp32"  # of the adapters
     dora: bool = False
+    prompts: Literal[0, 1, 2] = 0
+    ends: bool = False  # embedding and output layer are trained, too (peft's modules_to_save)
+    # Experts of a quantized base: in bf16; quantized, a linear layer each (transformers 4); or all as one tensor
+    experts: Literal["bf16", "linear", "tensor"] = "bf16"
+    rest: Literal["bf16", "fp32"] = "bf16"  # what a quantized base leaves as it is
+    lightning: bool = False  # quantized by Lightning's plugin, the output layer too
+    flat: bool = False  # FSDP1 shards adapters and frozen weights of a layer as one flat parameter
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,6 +142,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     torch: str | None = None  # its version, as 2.4; None: the installed one's
     fused_loss: bool = False  # no logits of the full vocabulary are kept (Liger, cut cross-entropy)
     loss_chunks: WholeNumber = 1  # the output layer and the loss, in parts
+    loss_in_place: bool = False  # gradients take the place of the logits (Unsloth's cross-entropy)
     # the program
     sharing: Sharing = "ddp"
     program: ProgramName | None = None  # None: that which shares so, see `program_of`

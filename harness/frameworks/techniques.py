@@ -57,11 +57,8 @@ def approximated(question: Question) -> tuple[KeyRead, ...]:
         found.append(("base", base, "a quantized base that is sharded: no peak was measured", "raises", None))
     elif shared:
         found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
-    if base != "bf16" and question.has_experts:
+    if base != "bf16" and question.has_experts and question.adapters.experts == "bf16":  # type: ignore[union-attr]
         found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
-    if "activations" in question.offload and question.recompute != "none":
-        means = "kept activations on the host, next to recomputation"
-        found.append(("offload", "activations", means, "lowers", None))
     return tuple(
         KeyRead(
             key=key,
@@ -102,12 +99,14 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         if on:
             left_out.append(f"{' and '.join(on)} on the host, counted as the device's")
         return [("zero", {"stage": zero})]
-    if sharing == "fsdp1" and adapters is not None:
+    late = {} if question.micro_batches() == 1 else {"reduce_every_micro_batch": False}
+    if sharing == "fsdp1" and adapters is not None and not adapters.flat:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
     elif sharing == "fsdp1" and "parameters" in on:
         left_out.append("FSDP1's offload, taken as FSDP2's")
     elif sharing == "fsdp1":
-        return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op"})]
+        late = late if question.format != "llm_foundry" else {}  # Composer reduces every micro-batch's
+        return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op", **late})]
     settings = {
         "reshard_after_forward": False if zero == 2 else None,
         "shard_within": question.shard_ranks() if question.shard_ranks() < ranks else None,
@@ -121,8 +120,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
     offloaded = "activations" in question.offload
     if precision not in ("bf16", "fp16", "fp32", "fp8"):
         left_out.append(f"products in {precision}")
-    if offloaded and recompute != "none":
-        left_out.append("activations on the host, next to recomputation")
+    on_host = {"on_host": True} if offloaded else {}
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
     fused, wide = question.fused_loss, question.states == "fp32" or question.sharing == "zero"
@@ -135,12 +133,13 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (wide and precision != "fp32", "mixed_precision", {}),
         (precision == "fp8", "float8", {}),
         (question.attention != "explicit", "attention", {}),
-        (recompute == "full", CHECKPOINTING, {"mode": "full", "every": question.recompute_every}),
-        (recompute == "selective", CHECKPOINTING, {"mode": per_op}),
+        (recompute == "full", CHECKPOINTING, {"mode": "full", "every": question.recompute_every, **on_host}),
+        (recompute == "selective", CHECKPOINTING, {"mode": per_op, **on_host}),
         (offloaded and recompute == "none", "activation_offload", {}),
         (fused, "loss", {"fused": True}),
         (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks}),
-        (question.adapters is not None, "lora", _lora(question, left_out)),
+        (question.loss_in_place and not fused, "loss", {"chunked": "in_place"}),
+        (question.adapters is not None, *_adapters(question, left_out)),
         (question.compile and not broken, "compile", {"scope": "blocks"} if sharded else {}),
         (question.optimizer_in_backward, "optimizer_in_backward", {}),
         (impl != "fused" and question.sharing != "zero", "optimizer", {"impl": impl}),
@@ -154,16 +153,25 @@ def broken_by(sharing: str, offloaded: bool) -> str:
     return hooks or ("offloading of activations" if offloaded else "")
 
 
-def _lora(question: Question, left_out: list[str]) -> dict[str, Any]:
+def _adapters(question: Question, left_out: list[str]) -> NamedTechnique:
     adapters = question.adapters
     if adapters is None:
-        return {}
+        return "lora", {}
+    if adapters.prompts:
+        lightning = {"lightning": True} if adapters.lightning else {}
+        return "llama_adapter", {"version": adapters.prompts, "base": adapters.base, **lightning}
     settings: dict[str, Any] = {"rank": adapters.rank, "base": adapters.base, "adapter_dtype": adapters.dtype}
     if any(not one.isidentifier() for one in adapters.targets):
         left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
     elif adapters.targets:
         settings["targets"] = list(adapters.targets)
-    return settings | ({"dora": True} if adapters.dora else {})
+    further = {"dora": adapters.dora, "ends": adapters.ends, "lightning": adapters.lightning}
+    stored = {"experts": adapters.experts, "rest": adapters.rest} if adapters.base != "bf16" else {}
+    return "lora", {
+        **settings,
+        **{name: True for name, on in further.items() if on},
+        **{name: kind for name, kind in stored.items() if kind != "bf16"},
+    }
 
 
 def _micro_batches(steps: int, left_out: list[str]) -> list[NamedTechnique]:

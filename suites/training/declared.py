@@ -156,16 +156,18 @@ class LossSettings:
     `chunks`: the number of parts of a sequence that are taken one after the other.
     `chunked`: what is taken in chunks: "loss" widens and reduces full logits in chunks, as torchtitan's
     chunked_cross_entropy_loss; "output" also computes them in chunks, as torchtune's CEWithChunkedOutputLoss;
-    "recompute" computes each chunk's logits again in the backward pass, so that one chunk exists at a time.
+    "recompute" computes each chunk's logits again in the backward pass, so that one chunk exists at a time;
+    "in_place" takes nothing in chunks: gradients take the place of widened logits (Unsloth's cross-entropy).
     `dtype`: the type in which the loss is computed; None widens logits to fp32.
     `keep_logits`: keep logits through the backward pass and the update, as a script does that has them in a
     variable: "model", as the output layer makes them; "fp32", widened; None keeps none.
     `fused`: one operation for output layer and loss, with gradients in the forward pass: Liger's fused linear
-    cross-entropy, or without a GPU the same algorithm in plain PyTorch.
+    cross-entropy, or without a GPU the same algorithm in plain PyTorch. Of a model that scales its logits it
+    is "in_place", Liger's default there.
     """
 
     chunks: Annotated[int, Bounds(at_least=1)] = 1
-    chunked: Literal["loss", "output", "recompute"] = "output"
+    chunked: Literal["loss", "output", "recompute", "in_place"] = "output"
     dtype: Literal["bf16"] | None = None
     keep_logits: Literal["model", "fp32"] | None = None
     fused: bool = False
@@ -241,10 +243,12 @@ class ActivationCheckpointingSettings:
     `mode`: "full" recomputes everything but each layer's input; "selective" also keeps the results of linear
     layers; "per_op" keeps those of fused attention, of reduce-scatters and of every second linear layer.
     `every`: checkpoint every so many-th layer alone, and keep everything in the others.
+    `on_host`: put what is kept on the host until the layer's backward pass.
     """
 
     mode: Literal["full", "selective", "per_op"] = "full"
     every: Annotated[int, Bounds(at_least=1)] = 1
+    on_host: bool = False
 
 
 @technique(
@@ -286,6 +290,14 @@ class LoRASettings:
     `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
     `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
     `dora`: whether a magnitude per output is trained, too (DoRA).
+    `ends`: whether copies of the token embedding and the output layer are trained, too (peft's
+    modules_to_save).
+    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16"; "linear", a linear layer
+    each, in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
+    `rest`: the type of what a base in 4 or 8 bits leaves as it is: "fp32" after peft's
+    prepare_model_for_kbit_training.
+    `lightning`: quantize the output layer too, and keep each product's input, as Lightning's plugin with
+    bitsandbytes 0.41 and 0.42.
     """
 
     rank: Annotated[int, Bounds(at_least=1)] = 8
@@ -296,6 +308,10 @@ class LoRASettings:
     double_quantization: bool = True
     adapter_dtype: Literal["fp32", "bf16"] | None = None
     dora: bool = False
+    ends: bool = False
+    experts: Literal["bf16", "linear", "tensor"] = "bf16"
+    rest: Literal["bf16", "fp32"] = "bf16"
+    lightning: bool = False
 
 
 @technique(
@@ -321,6 +337,7 @@ class LlamaAdapterSettings:
     `base`: how frozen weights are stored: "bf16"; "nf4" or "int8": the linear layers of the model's layers in
     4 or 8 bits and all else in bf16; None: in the step's type.
     `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
+    `lightning`: see `lora`.
     """
 
     version: Literal[1, 2] = 1
@@ -328,6 +345,7 @@ class LlamaAdapterSettings:
     start_layer: Annotated[int, Bounds(at_least=0)] = 2
     base: Literal["bf16", "nf4", "int8"] | None = None
     double_quantization: bool = True
+    lightning: bool = False
 
 
 @technique("ddp", Level.PARALLELISM, role=Role.PARALLELISM)
@@ -351,7 +369,6 @@ class DDPSettings:
     role=Role.PARALLELISM,
     excludes={
         "compile": "its flat parameters and hooks break a graph; use fsdp2 with compile: {scope: blocks}",
-        "lora": "a flat parameter has one type, and LoRA's base has another than its adapters; use fsdp2",
     },
 )
 @dataclass(frozen=True, slots=True)

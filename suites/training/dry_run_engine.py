@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -37,11 +37,13 @@ from suites.training.dry_run.largest_batch import (
 from suites.training.dry_run.live_tensors import live_tensors
 from suites.training.dry_run.trace_cache import user_cache
 from suites.training.models import huggingface
+from suites.training.models.huggingface_config import parse
 from suites.training.models.light_transformers import import_lightly
 from suites.training.step import TrainingStep
 from suites.training.step_time.gpu import known_gpu
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
+from suites.training.workload import Workload
 
 NOT_GIVEN = ("assumption", "default")
 """Origins of a technique that an answer may do without, and says so."""
@@ -137,6 +139,8 @@ def workload_of(question: Question) -> Mapping[str, Any]:
     fields = workload_of_config(sizes)[0] if "model_type" in sizes else dict(sizes)
     if question.model_code:
         fields = {**sizes, **fields, "hf_config": None, "model": question.model_code}
+    if question.adapters is not None and question.adapters.prompts:
+        fields = without_library(fields)
     return fields | {
         "seq_len": question.seq_len,
         "micro_batch_size": question.micro_batch_size,
@@ -148,6 +152,18 @@ def workload_of(question: Question) -> Mapping[str, Any]:
 def version_of(text: str) -> tuple[int, ...]:
     """Return the first two numbers of a version."""
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def without_library(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a workload's fields with the model of `models.model` in place of transformers', of its sizes.
+
+    LLaMA-Adapter's prompts are built for its attention alone. It has Llama's parts or, where the config
+    names no epsilon of RMSNorm, GPT's.
+    """
+    whole = asdict(huggingface.complete(Workload(**fields)))
+    llama = hasattr(parse(fields["hf_config"]), "rms_norm_eps")
+    kind = {"norm": "rms", "mlp": "swiglu"} if llama else {"norm": "layer", "mlp": "gelu", "bias": True}
+    return {**whole, **kind, "hf_config": None}
 
 
 class StepRuns:

@@ -219,7 +219,14 @@ MAXIMA_BLOCK = 256
 
 
 class FrozenLinear(nn.Module):
-    """A linear layer with a quantized weight, which gets no gradient."""
+    """A linear layer with a quantized weight, which gets no gradient.
+
+    `keeps_input`: as bitsandbytes 0.41 and 0.42, whose `MatMul4Bit` keeps its input, which its backward pass
+    does not need (pull request 1270 removed that), and widens weights by way of fp16, from which Lightning
+    quantizes them.
+    """
+
+    keeps_input = False
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -243,12 +250,20 @@ class WidenedProduct(torch.autograd.Function):
     def forward(context: Any, x: Tensor, layer: FrozenLinear) -> Tensor:
         """Return x W^T, computed in bf16, in the type of x."""
         context.layer = layer
-        return F.linear(x.to(torch.bfloat16), layer.weight()).to(x.dtype)
+        if layer.keeps_input:
+            context.kept = x  # an attribute, which autograd does not free
+        return F.linear(x.to(torch.bfloat16), widened(layer)).to(x.dtype)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of x; the weight has none."""
-        return (gradient.to(torch.bfloat16) @ context.layer.weight()).to(gradient.dtype), None
+        return (gradient.to(torch.bfloat16) @ widened(context.layer)).to(gradient.dtype), None
+
+
+def widened(layer: FrozenLinear) -> Tensor:
+    """Return the weight in bf16, from where the layer's library widens it."""
+    weight = layer.weight()
+    return weight.half().to(weight.dtype) if layer.keeps_input else weight
 
 
 class Nf4Linear(FrozenLinear):

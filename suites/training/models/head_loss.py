@@ -17,6 +17,7 @@ Shapes: N tokens, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,18 +29,39 @@ from harness.instruments import torch_internals
 from harness.records import Unavailable
 
 
-def fused_linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-    """Return the mean cross-entropy of x W^T as an fp32 scalar tensor; `targets_N` are int64."""
+@dataclass(frozen=True, slots=True)
+class LogitChange:
+    """What a model does to its output layer's result: z times `scale`, or cap × tanh(z / cap)."""
+
+    scale: float | None = None
+    cap: float | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the changed logits, by the operations of transformers' models."""
+        if self.scale is not None:
+            logits = logits * self.scale
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
+UNCHANGED = LogitChange()
+
+
+def fused_linear_cross_entropy(
+    x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, cap: float | None = None
+) -> Tensor:
+    """Return the mean cross-entropy of x W^T, capped, as an fp32 scalar tensor; `targets_N` are int64."""
     if x_ND.device.type == "cuda":
-        return liger_linear_cross_entropy(x_ND, weight_VD, targets_N)
-    return InForward.apply(x_ND, weight_VD, targets_N)  # type: ignore[no-any-return,no-untyped-call]
+        return liger_linear_cross_entropy(x_ND, weight_VD, targets_N, cap)
+    return InForward.apply(x_ND, weight_VD, targets_N, cap)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def liger_linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+def liger_linear_cross_entropy(
+    x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, cap: float | None = None
+) -> Tensor:
     """Return the mean loss by Liger's kernel; needs a GPU and the extra `liger`."""
     from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
-    return liger_fused_linear_cross_entropy(x_ND, weight_VD, targets_N)  # type: ignore[no-any-return]
+    return liger_fused_linear_cross_entropy(x_ND, weight_VD, targets_N, softcap=cap)  # type: ignore[no-any-return]
 
 
 def rows_at_once(tokens: int, hidden_size: int, vocab_size: int) -> int:
@@ -55,7 +77,9 @@ class InForward(torch.autograd.Function):
     """Compute the loss and, in the forward pass, its gradients; the backward pass scales them."""
 
     @staticmethod
-    def forward(context: Any, x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    def forward(
+        context: Any, x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, cap: float | None
+    ) -> Tensor:
         """Return the mean loss; keep the gradients of the hidden states and of the weight."""
         gradient_ND = torch.zeros_like(x_ND)
         gradient_VD = torch.zeros_like(weight_VD) if weight_VD.requires_grad else None
@@ -64,7 +88,10 @@ class InForward(torch.autograd.Function):
         for start in range(0, len(x_ND), rows):
             here = slice(start, start + rows)
             logits_RV = x_ND[here] @ weight_VD.t()
+            slopes_RV = None if cap is None else capped(logits_RV, cap)
             losses_N[here] = to_gradients(logits_RV, targets_N[here], len(x_ND))
+            if slopes_RV is not None:
+                logits_RV *= slopes_RV
             gradient_ND[here] = logits_RV @ weight_VD
             if gradient_VD is not None:
                 add_product(gradient_VD, logits_RV.t(), x_ND[here])
@@ -73,12 +100,45 @@ class InForward(torch.autograd.Function):
         return losses_N.mean()
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         """Return the gradients, scaled in place."""
         gradient_ND, gradient_VD = context.saved_tensors
         if gradient_VD is not None:
             gradient_VD.mul_(gradient)
-        return gradient_ND.mul_(gradient), gradient_VD, None
+        return gradient_ND.mul_(gradient), gradient_VD, None, None
+
+
+def capped(logits_RV: Tensor, cap: float) -> Tensor:
+    """Cap logits in place, and return the slopes of that, 1 - tanh²; Liger's kernel stores none."""
+    logits_RV.div_(cap).tanh_()
+    slopes_RV = 1 - logits_RV * logits_RV
+    logits_RV.mul_(cap)
+    return slopes_RV
+
+
+class InPlace(torch.autograd.Function):
+    """Compute the loss of a copy of all logits, and overwrite it with their gradients in the backward pass.
+
+    transformers shifts logits by a token, which copies them and, in the backward pass, their gradients
+    (4.49, loss/loss_utils.py, `ForCausalLMLoss`).
+    """
+
+    @staticmethod
+    def forward(context: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the sum of the losses; keep the copied logits and a number per row."""
+        logits_NV = logits_NV.clone()
+        sums_N = torch.logsumexp(logits_NV, 1)
+        context.save_for_backward(logits_NV, sums_N, targets_N)
+        return (sums_N - logits_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)).sum()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return a copy of the gradient, which is made in the memory of the logits."""
+        logits_NV, sums_N, targets_N = context.saved_tensors
+        index_N1 = targets_N.unsqueeze(1)
+        logits_NV.sub_(sums_N.unsqueeze(1)).exp_()
+        logits_NV.scatter_add_(1, index_N1, torch.full_like(index_N1, -1, dtype=logits_NV.dtype))
+        return logits_NV.mul_(gradient).clone(), None
 
 
 def add_product(sum_VD: Tensor, a_VR: Tensor, b_RD: Tensor) -> None:
@@ -112,7 +172,7 @@ class HeadLoss:
 
     `chunked`: a key of `SCHEMES`. `narrow`: the type of logits and loss; None: logits are widened to fp32.
     `keep`: "model" keeps the logits as the layer makes them until the next forward pass has made its own,
-    "fp32" keeps them widened; None keeps none.
+    "fp32" keeps them widened; None keeps none. `change`: what the model does to its logits.
     """
 
     def __init__(
@@ -122,8 +182,9 @@ class HeadLoss:
         chunks: int = 1,
         narrow: torch.dtype | None = None,
         keep: str | None = None,
+        change: LogitChange = UNCHANGED,
     ) -> None:
-        self.head, self.project = head, head.forward
+        self.head, self.layer, self.change = head, head.forward, change
         self.scheme, self.chunks, self.narrow, self.keep = SCHEMES[chunked], chunks, narrow, keep
         self._targets_BT: Tensor | None = None
         self._loss: Tensor | None = None
@@ -132,14 +193,20 @@ class HeadLoss:
     def run(self, call: Callable[[], Any], targets_BT: Tensor) -> Tensor:
         """Return the loss of predicting `targets_BT` (int64) by a `call` of the model, an fp32 scalar tensor.
 
-        Raises `Unavailable` where the model changes what its output layer returns.
+        Raises `Unavailable` where the model changes what its output layer returns otherwise than `change`.
         """
         self._targets_BT = targets_BT
         result: Tensor = call()
         own, self._loss, self._targets_BT = self._loss, None, None
+        if own is not None and self.change != UNCHANGED and result.shape == own.shape:
+            return own + 0 * result  # which the model has changed as it does logits; its hooks still run
         if own is None or not same_number(result, own):
             raise Unavailable("the model changes its logits after the output layer, which `loss` cannot do")
         return result
+
+    def project(self, x_BTD: Tensor) -> Tensor:
+        """Return logits, as the model changes them."""
+        return self.change(self.layer(x_BTD))
 
     def __call__(self, x_BTD: Tensor) -> Tensor:
         """Return the loss in place of the output layer's logits, an fp32 scalar tensor."""
@@ -208,12 +275,23 @@ def recomputed_chunks(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tens
 
 def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
     """Compute the loss and its gradients in the forward pass."""
+    if loss.change.scale is not None:  # Liger's default for Granite: fused_linear_cross_entropy=False
+        return in_place(loss, x_BTD, targets_BT)
     if not isinstance(loss.head, nn.Linear) or loss.head.bias is not None:
         raise Unavailable("loss: fused needs an output layer that is a plain nn.Linear without bias")
-    return fused_linear_cross_entropy(x_BTD.flatten(0, 1), loss.head.weight, targets_BT.flatten())
+    cap = loss.change.cap
+    return fused_linear_cross_entropy(x_BTD.flatten(0, 1), loss.head.weight, targets_BT.flatten(), cap)
+
+
+def in_place(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute all logits at once, whose gradients take their place, as Unsloth's kernel does."""
+    logits_NV = loss.widened(loss.project(x_BTD)).flatten(0, 1)
+    total: Tensor = InPlace.apply(logits_NV, targets_BT.flatten())  # type: ignore[no-untyped-call]
+    return loss.mean([total], targets_BT)
 
 
 SCHEMES: dict[str, Chunked] = {
+    "in_place": in_place,
     "loss": chunks_of_the_loss,
     "output": chunks_of_the_output,
     "recompute": recomputed_chunks,

@@ -18,7 +18,7 @@ from harness.config.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unu
 from harness.instruments import torch_internals
 from harness.records import Unavailable, UnavailableWith
 from suites.training.models import fake_transformers
-from suites.training.models.head_loss import HeadLoss
+from suites.training.models.head_loss import UNCHANGED, HeadLoss, LogitChange
 from suites.training.models.huggingface_config import (
     causal_class,
     guarded,
@@ -50,6 +50,15 @@ SIZES = {
 }
 """Attributes of config classes that decide a model's size, with all names that config.json files have."""
 
+LOGITS_CHANGED_BY: Mapping[str, str] = {
+    "granite": "logits_scaling",  # logits are divided by it
+    "cohere": "logit_scale",
+    "hyperclovax": "logits_scaling",
+    "gemma": "final_logit_softcapping",
+    "t5gemma": "final_logit_softcapping",
+}
+"""By the beginning of a model_type, the key of the number by which its logits are scaled or capped."""
+
 PARTS = ("encoder", "decoder")
 """Modules with lists of layers, of models that have both."""
 
@@ -75,6 +84,19 @@ class LanguageModel(nn.Module):
         if self._positions is not None:
             self._positions -= positions_unused(self._model_type, getattr(model.config, "pad_token_id", None))
         self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
+
+    @property
+    def logit_change(self) -> LogitChange:
+        """Return what the model does to its logits; of an architecture not known to change them, nothing."""
+        text: Any = self.model.config.get_text_config()  # type: ignore[union-attr,operator]
+        value = {name: getattr(text, key, None) for name, key in LOGITS_CHANGED_BY.items()}
+        kind = next((name for name in value if self._model_type.startswith(name) and value[name]), None)
+        if kind is None:
+            return UNCHANGED
+        number = float(value[kind])
+        return LogitChange(cap=number) if "softcapping" in LOGITS_CHANGED_BY[kind] else LogitChange(
+            1 / number if kind == "granite" else number
+        )
 
     def output_layer(self) -> nn.Module:
         """Return the layer that makes logits."""

@@ -44,6 +44,15 @@ MEGATRON_STAGES = 1
 LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
 
+UNSLOTH_FUSED = "2024-11"
+"""Unsloth's first release whose output layer and loss are one operation (cut cross-entropy, arXiv 2411.09009)."""
+
+TRAINER_FUSED = "2025-08"
+"""transformers 4.56, whose default optimizer is adamw_torch_fused from torch 2.8 on (training_args.py)."""
+
+EXPERTS_IN_ONE_TENSOR = "2025-12"
+"""transformers 5, which stores a layer's experts in one tensor, not as linear layers that are quantized."""
+
 ConfigOf = Callable[[str], Mapping[str, Any] | None]
 """The content of a config.json by a model's name."""
 
@@ -95,10 +104,16 @@ def stated(row: Row) -> Row:
     framework = str(known.get("framework") or "").lower()
     alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
     usual: dict[str, Any] = alike[0] if alike else {}
-    if "recompute" in usual and not {"recompute", "checkpointing"} & known.keys():
-        known["recompute"] = usual["recompute"]
+    sharded = str(known.get("sharding") or "none") != "none"
+    recompute = usual.get("recompute") or (sharded and usual.get("recompute_of_shards"))
+    if recompute and not {"recompute", "checkpointing"} & known.keys():
+        known["recompute"] = recompute
     if "bf16" in usual and known.get("precision") == "bf16":
         known["precision"] = usual["bf16"]
+    if "loss" in usual and "loss" not in known:
+        known["loss"] = usual["loss"]
+    if "tie_word_embeddings" in usual:
+        known["tie_word_embeddings"] = usual["tie_word_embeddings"]
     return known
 
 
@@ -145,7 +160,8 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
     name, sizes = str(row["model"]), {key: size for key, size in (row.get("shape") or {}).items() if size}
     known = config_of(name)
     if known and all(known.get(key, size) == size for key, size in sizes.items() if key in SIZES_NEEDED):
-        return known
+        tied = row.get("tie_word_embeddings")  # of a program with an output layer of its own
+        return known if tied is None else {**known, "tie_word_embeddings": tied}
     missing = [key for key in SIZES_NEEDED if not sizes.get(key)]
     if missing:
         raise ValueError(f"model {name!r}: its {', '.join(missing)} is not stated")
@@ -182,36 +198,65 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
 def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, Any]:
     """Return how a run saves memory."""
     modules = re.findall(r"\w+", str(checkpointing).partition("modules:")[2])
-    offload = str(row.get("offload") or "")
-    on_host = [name for name in ("parameters", "optimizer", "activations") if name[:5] in offload]
-    if "offload" in str(checkpointing):
-        on_host.append("activations")
+    framework, date = str(row["framework"]).lower(), str(row.get("date") or "")
     loss = meaning("losses", row.get("loss"))
+    if loss == "in_place" and "unsloth" in framework and date >= UNSLOTH_FUSED:
+        loss = "fused"
+    named = f"{row.get('optimizer') or ''} {framework if date < TRAINER_FUSED else ''}"
     dispatcher = meaning("dispatchers", row.get("dispatcher"), "alltoall")
     return {
         "recompute_modules": tuple(modules) if program == "megatron" else (),
         "dispatcher": dispatcher if program == "megatron" else "alltoall",
         "optimizer": meaning("optimizers", row.get("optimizer"), "adamw"),
-        "offload": tuple(on_host),
+        "optimizer_impl": meaning("optimizer_impls", named, "fused"),
+        "offload": on_host(row, checkpointing),
         "fused_loss": loss == "fused",
+        "loss_in_place": loss == "in_place",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),
         "optimizer_in_backward": bool((row.get("other") or {}).get("optimizer_in_backward")),
     }
 
 
+def on_host(row: Row, checkpointing: object) -> tuple[str, ...]:
+    """Return what is on the host: as a page names it, or of FSDP's "cpu" all; with Unsloth checkpoints."""
+    offload, framework = str(row.get("offload") or ""), str(row["framework"]).lower()
+    found = [name for name in ("parameters", "optimizer", "activations") if name[:5] in offload]
+    if offload.startswith("cpu") and "fsdp" in str(row.get("sharding")):
+        found += [name for name in ("parameters", "optimizer") if name not in found]
+    if "offload" in str(checkpointing) or (row.get("other") or {}).get("unsloth") or "unsloth" in framework:
+        found.append("activations")
+    return tuple(dict.fromkeys(found))
+
+
 def adapters_of(row: Row) -> dict[str, Any] | None:
-    """Return the low-rank adapters of a run; None where all of the model is trained."""
-    method, lora = str(row.get("method") or ""), row.get("lora") or {}
-    if not lora and "lora" not in method:
+    """Return the adapters of a run; None where all of the model is trained."""
+    method, lora, other = str(row.get("method") or ""), row.get("lora") or {}, row.get("other") or {}
+    prompts = 0 if lora or "lora" in method else meaning("prompts", method, 0)
+    if not lora and "lora" not in method and not prompts:
         return None
     text = lora.get("targets")
     names = text if isinstance(text, list) else re.findall(r"[a-z_]+", str(text or ""))
     known = table()["lora_targets"]
     targets = [each for name in names for each in known.get(name, [name] if name.endswith("_proj") else [])]
-    words = f"{method} {row.get('precision') or ''}"
-    base = meaning("quantised", words.lower().replace("qlora-int8", "int8"), "bf16")
-    return {"rank": int(lora.get("rank") or 8), "targets": tuple(dict.fromkeys(targets)), "base": base}
+    words = f"{method} {row.get('precision') or ''}".lower()
+    base = meaning("quantised", words.replace("qlora-int8", "int8"), "bf16")
+    stored = f"{row['framework']} {words} {row.get('sharding') or ''} {other.get('framework_config') or ''}"
+    lightning = meaning("lightning", row["framework"], False)
+    whole = (other.get("quant") or {}) if isinstance(other.get("quant"), dict) else {}
+    linear = str(row.get("date") or "") < EXPERTS_IN_ONE_TENSOR
+    return {
+        "rank": int(lora.get("rank") or 8),
+        "targets": tuple(dict.fromkeys(targets)),
+        "base": base,
+        "prompts": prompts,
+        "ends": "embedding" in str(other.get("trainable_extra")),
+        "experts": "tensor" if whole.get("quantize_moe_experts") else "linear" if linear else "bf16",
+        "rest": meaning("unquantised", stored, "bf16") if base == "nf4" else "bf16",
+        "dtype": "bf16" if lightning else "fp32",
+        "lightning": lightning and base == "nf4",
+        "flat": lightning,
+    }
 
 
 def unmodelled(row: Row) -> Iterator[KeyRead]:
@@ -222,7 +267,10 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
         yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
     if any(word in method for word in ("dpo", "grpo")):
         yield _unmodelled("method", method, "a reference model, and generation next to training", "raises")
-    elif method in ("adapter", "adapter_v2", "spectrum"):
+    if "paged" in str(row.get("optimizer")).lower():
+        means = "states in unified memory, which torch does not count"
+        yield _unmodelled("optimizer", row["optimizer"], means, "lowers")
+    if method == "spectrum":
         yield _unmodelled("method", method, "part of the model is trained", "lowers")
     if row.get("dispatcher") and meaning("programs", row["framework"]) != "megatron":
         means = "how tokens are sent to their experts"

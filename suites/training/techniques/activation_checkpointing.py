@@ -26,6 +26,7 @@ from suites.training.declared import ActivationCheckpointingSettings
 from suites.training.host_memory import Resources
 from suites.training.models.model import blocks_of
 from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.techniques.activation_offload import hooks_to, within
 from suites.training.workload import Workload
 
 aten = torch.ops.aten
@@ -70,6 +71,8 @@ def apply(step: TrainingStep, settings: ActivationCheckpointingSettings) -> Trai
     if recompute not in ("full", "selective"):
         unlike = (*features.activations_unlike, NO_FORMULA.format(recompute=recompute))
         features = replace(features, activations_unlike=unlike)
+    if settings.on_host:
+        features = replace(features, activations_on="host")
     return replace(
         step,
         wraps=(*step.wraps, partial(wrap, settings)),
@@ -85,8 +88,11 @@ def wrap(settings: ActivationCheckpointingSettings, model: nn.Module, resources:
     """
     contexts = CONTEXTS[settings.mode]
     selective: dict[str, Any] = {} if contexts is None else {"context_fn": contexts}
+    make = hooks_to(resources.host, model) if settings.on_host else None
     for block in list(blocks_of(model))[settings.every - 1 :: settings.every]:
         block.forward = checkpointed(block.forward, selective)
+        if make is not None:  # which see what checkpoint keeps, not what a layer saves while it is recomputed
+            block.forward = partial(within, make, block.forward)
     return model
 
 

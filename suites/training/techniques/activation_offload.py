@@ -66,14 +66,17 @@ def wrap(settings: ActivationOffloadSettings, model: nn.Module, resources: Resou
     if settings.prefetch:
         Ahead(model, Shelf(model, host, carrier_of(host)))
         return model
-    make = Shelf(model, host, AtOnce()).hooks
-    if isinstance(host, SimulatedHost) and host.cuda:
-        make = partial(saved_tensors_hooks, host.keep, copied_up)
-    elif host.device.type == "cuda":
-        make = partial(on_cpu, host)
+    make = hooks_to(host, model)
     for block in blocks_of(model):
         block.forward = partial(within, make, block.forward)
     return model
+
+
+def hooks_to(host: HostMemory, model: nn.Module) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes the hooks of a forward pass of `model` whose saved tensors go to the host."""
+    if isinstance(host, SimulatedHost) and host.cuda:
+        return partial(saved_tensors_hooks, host.keep, copied_up)
+    return partial(on_cpu, host) if host.device.type == "cuda" else Shelf(model, host, AtOnce()).hooks
 
 
 def carrier_of(host: HostMemory) -> Carrier:

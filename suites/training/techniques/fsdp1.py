@@ -3,7 +3,8 @@
 Each layer is a unit that is gathered before it is used; the rest of the model is a unit, too. `fsdp2` shards
 each parameter by itself and is what torch recommends; many published runs are of this one. Its mixed
 precision takes the place of autocast: sharded parameters stay in fp32, and a bf16 copy of a rank's shard is
-made to gather from.
+made to gather from. With `lora`, where all is in bf16, a layer's frozen and trained parameters are one flat
+parameter, which has a gradient of its whole size.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ NOTE = (
     "FSDP1, rank 0: flat shards of parameters, gradients and states, and gathered units; its streams are not "
     "simulated, so that reserved memory is a lower bound"
 )
+TWO_TYPES = (
+    "fsdp1 does not combine with lora: a flat parameter has one type, and LoRA's base has another than its "
+    "adapters; use fsdp2"
+)
 INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
 
@@ -65,6 +70,9 @@ def apply(step: TrainingStep, settings: FSDP1Settings) -> TrainingStep:
     if step.make_optimizer is not None:
         raise Unavailable("fsdp1 updates its shards with torch's own optimizer only")
     mixed = step.features.precision == "autocast"
+    adapters = step.settings_of("lora")
+    if adapters is not None and (adapters.get("base"), adapters.get("adapter_dtype")) != ("bf16", "bf16"):
+        raise Unavailable(TWO_TYPES)
     if settings.reduce_dtype == "bf16" and not mixed:
         raise Unavailable("fsdp1: reduce_dtype=bf16 is part of its mixed precision; list mixed_precision too")
     unlike = step.features.states_unlike

@@ -9,7 +9,7 @@ the sum of both weights is trained, too. FSDP2 shards a base in nf4, but for its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.declared import LoRASettings
 from suites.training.host_memory import Resources
+from suites.training.models import mixture
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.quantization import FrozenLinear, Int8Linear, Nf4Linear
 from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
@@ -34,6 +36,23 @@ Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 
 LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
+
+OTHER_NAMES: tuple[tuple[str, ...], ...] = (
+    ("q_proj", "k_proj", "v_proj", "query_key_value", "c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj"),
+    ("q_proj", "query", "q", "q_lin", "wq"),
+    ("k_proj", "key", "k", "k_lin", "wk"),
+    ("v_proj", "value", "v", "v_lin", "wv"),
+    ("o_proj", "out_proj", "dense", "c_proj", "o", "out_lin", "wo", "output"),
+    ("gate_proj", "up_proj", "gate_up_proj", "fc1", "fc_in", "dense_h_to_4h", "c_fc", "wi", "wi_0", "wi_1"),
+    ("gate_proj", "gate", "w1"),
+    ("up_proj", "up", "w3"),
+    ("down_proj", "down", "fc2", "fc_out", "dense_4h_to_h", "w2"),
+)
+"""Names in transformers' models of the same layers: in each line, of one layer or of those that it joins.
+
+A first entry joins queries, keys and values; peft's own choices (peft 0.17, utils/constants.py,
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING) are names of it.
+"""
 
 
 def contract(settings: LoRASettings) -> Contract:
@@ -96,20 +115,133 @@ def insert(
     targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
     kind = DoRALinear if settings.dora else LoRALinear
+    if settings.experts != "bf16" and settings.base not in (None, "bf16"):
+        for experts in [one for one in model.modules() if has_experts(one)]:
+            quantize_experts(experts, settings, sharded)
 
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return kind(base, layer, settings) if name in adapted else base
 
-    freeze(model, settings.base, settings.double_quantization, adapt, sharded)
+    freeze(model, settings.base, settings.double_quantization, adapt, sharded, settings.lightning)
+    if settings.rest == "fp32":
+        widen_rest(model)
+    if settings.ends:
+        train_ends(model)
     return model
 
 
-def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False) -> None:
-    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer."""
-    inside = {id(one) for one in blocks_of(model).modules()}
+def widen_rest(model: nn.Module) -> None:
+    """Store in fp32 every frozen parameter that is not the indices of a quantized one."""
+    wide: dict[int, nn.Parameter] = {}  # by the narrow one, which several modules may share
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if not parameter.requires_grad and name != "packed":
+                if id(parameter) not in wide:
+                    wide[id(parameter)] = nn.Parameter(parameter.detach().float(), requires_grad=False)
+                setattr(module, name, wide[id(parameter)])
+
+
+def train_ends(model: Any) -> None:
+    """Train copies of the token embedding and the output layer, next to the frozen ones."""
+    embedding, _, head = model.ends()
+    for end in (embedding, head):
+        end.frozen_weight, end.weight = end.weight, nn.Parameter(end.weight.detach().clone())
+
+
+EXPERTS = ("gate_up_proj", "down_proj")
+
+
+def has_experts(module: nn.Module) -> bool:
+    """Return whether a module of transformers has experts as tensors of (experts, rows, columns)."""
+    return all(getattr(getattr(module, name, None), "ndim", 0) == 3 for name in EXPERTS)
+
+
+def quantize_experts(experts: Any, settings: LoRASettings, sharded: bool) -> None:
+    """Store a layer's experts as a base is stored."""
+
+    def stored(weight: Tensor) -> FrozenLinear:
+        shell = nn.Linear(1, 1, bias=False)
+        shell.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        found = quantized(shell, settings.base, settings.double_quantization, sharded)
+        assert isinstance(found, FrozenLinear)
+        return found
+
+    whole = {name: getattr(experts, name) for name in EXPERTS}
+    for name, weight in whole.items():
+        delattr(experts, name)
+        if settings.experts == "tensor":
+            setattr(experts, f"{name}_in_bits", stored(weight.flatten(0, 1)))
+        else:
+            transposed = getattr(experts, "is_transposed", False)
+            each = [one.t().contiguous() if transposed else one for one in weight]
+            setattr(experts, f"{name}_in_bits", nn.ModuleList(stored(one) for one in each))
+    if settings.experts == "tensor":
+        shapes = {name: weight.shape for name, weight in whole.items()}
+        experts.register_forward_pre_hook(partial(widen_experts, shapes))
+        experts.register_forward_hook(forget_experts)
+    else:
+        experts.forward = partial(one_by_one, experts)
+
+
+def widen_experts(shapes: Mapping[str, torch.Size], experts: Any, inputs: Any) -> None:
+    """Widen all experts of a layer before its forward pass, as bitsandbytes' parametrization does."""
+    for name, shape in shapes.items():
+        setattr(experts, name, getattr(experts, f"{name}_in_bits").weight().view(shape))
+
+
+def forget_experts(experts: Any, inputs: Any, output: Any) -> None:
+    """Drop the widened experts, which autograd alone may still have."""
+    for name in EXPERTS:
+        delattr(experts, name)
+
+
+def one_by_one(experts: Any, hidden_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
+    """Return the weighted outputs of a layer's experts, each a pair of quantized linear layers.
+
+    Shapes: N tokens of a batch, K experts per token, D hidden size.
+    """
+    result_ND = torch.zeros_like(hidden_ND)
+    count = len(experts.down_proj_in_bits)
+    own = mixture.shares(chosen_NK.numel(), count) if torch_internals.is_fake(hidden_ND) else None
+    for expert in range(count):
+        if own is None:
+            rows, places = torch.where(chosen_NK == expert)
+        else:  # fake tensors have no values: each expert has an equal share
+            rows, places = (chosen_NK.new_zeros(own[expert]) for _ in range(2))
+        both = with_bias(experts, "gate_up_proj", expert, hidden_ND[rows])
+        output = with_bias(experts, "down_proj", expert, gated(experts, both))
+        result_ND.index_add_(0, rows, (output * weights_NK[rows, places, None]).to(result_ND.dtype))
+    return result_ND
+
+
+def with_bias(experts: Any, name: str, expert: int, x: Tensor) -> Tensor:
+    """Return the result of one of an expert's two layers."""
+    result: Tensor = getattr(experts, f"{name}_in_bits")[expert](x)
+    bias = getattr(experts, f"{name}_bias", None)
+    return result if bias is None else result + bias[expert]
+
+
+def gated(experts: Any, both: Tensor) -> Tensor:
+    """Return the product of an expert's gate and its other half, as its module computes it."""
+    if hasattr(experts, "_apply_gate"):
+        return experts._apply_gate(both)  # type: ignore[no-any-return]
+    gate, up = both.chunk(2, dim=-1)
+    return experts.act_fn(gate) * up  # type: ignore[no-any-return]
+
+
+def freeze(
+    model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False, lightning: bool = False
+) -> None:
+    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer.
+
+    `lightning`: every linear layer's weights, as Lightning's plugin does with bitsandbytes 0.42.
+    """
+    inside = {id(one) for one in (model if lightning else blocks_of(model)).modules()}
     model.requires_grad_(False)
     for name, layer in linear_layers(model).items():
         stored = quantized(layer, base, double, sharded) if id(layer) in inside else layer
+        if isinstance(stored, FrozenLinear):
+            stored.keeps_input = lightning
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
 
@@ -130,13 +262,25 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
         return found
     wanted = [targets] if isinstance(targets, str) else list(targets)
     own = {name: name.rpartition(".")[2] for name in names}
-    missing = [one for one in wanted if one not in own.values()]
-    if len(missing) == len(wanted):  # peft passes over names that the model does not have
-        there = ", ".join(dict.fromkeys(own.values()))
-        raise Unavailable(
-            f"lora: no linear layer is named {', '.join(missing) or 'by targets'}; there are {there}"
-        )
+    there = set(own.values())
+    if not there.intersection(wanted):  # peft passes over single names that the model does not have
+        wanted = elsewhere(wanted, there)
     return {name for name, last in own.items() if last in wanted}
+
+
+def elsewhere(wanted: Sequence[str], there: set[str]) -> set[str]:
+    """Return the names, of those that a model has, of the layers that other models name as wanted.
+
+    Raises `Unavailable` where it has none of them.
+    """
+    joined, *single = OTHER_NAMES
+    found = {one for names in single for one in there.intersection(names) if {*names}.intersection(wanted)}
+    if {*joined}.intersection(wanted):
+        found |= there.intersection(joined[3:])
+    if not found:
+        missing = ", ".join(wanted) or "by targets"
+        raise Unavailable(f"lora: no linear layer is named {missing}; there are {', '.join(sorted(there))}")
+    return found
 
 
 def quantized(layer: nn.Linear, base: str | None, double: bool, sharded: bool) -> nn.Module:

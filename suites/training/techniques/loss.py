@@ -1,7 +1,7 @@
 """How the output layer and the loss are computed: how many logits exist at once, in which type, for how long.
 
 Logits take tokens x vocab_size elements, often more than any other tensor of a step: bf16 logits, their fp32
-copy, its log-softmax and the gradients of each. The model's output layer must return its logits as they are.
+copy, its log-softmax and the gradients of each. A model may scale or cap what its output layer returns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from harness.records import Unavailable
 from suites.training.declared import LossSettings
 from suites.training.host_memory import Resources
-from suites.training.models.head_loss import HeadLoss
+from suites.training.models.head_loss import UNCHANGED, HeadLoss
 from suites.training.step import EXACT, Contract, TrainingStep, Within
 from suites.training.workload import Workload
 
@@ -65,7 +65,8 @@ def put_into_head(settings: LossSettings, model: nn.Module, resources: Resources
     head: nn.Module = find()
     chunked = "fused" if settings.fused else settings.chunked
     narrow = torch.bfloat16 if settings.dtype == "bf16" else None
-    loss = HeadLoss(head, chunked, settings.chunks, narrow, settings.keep_logits)
+    change = getattr(model, "logit_change", UNCHANGED)
+    loss = HeadLoss(head, chunked, settings.chunks, narrow, settings.keep_logits, change)
     head.forward = loss
     model.head_loss = loss  # type: ignore[assignment]
     return model
