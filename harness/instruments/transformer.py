@@ -336,7 +336,7 @@ def model_flop_per_token(shape: TransformerShape, seq_len: int) -> float:
 
 
 def states_flop_per_token(shape: TransformerShape) -> float:
-    """Return the FLOP of linear mixers' states per token of a step, backward twice those of the forward pass."""
+    """Return the FLOP of linear mixers' states per token of a step; two thirds are the backward pass's."""
     each = shape.mixer.state_flop if shape.mixer else 0
     return TRAINING_FLOP / FORWARD_FLOP * each * sum(shape.layers_are_linear)
 

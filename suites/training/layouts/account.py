@@ -227,7 +227,8 @@ def waiting_B(
     for virtual in range(int(layouts.virtual_stages.max())):
         own = layers_of(shape, layouts, training, rank, virtual)
         passes = passes_of_stage(layouts, rank, virtual, training.micro_batch_group)
-        total = total + passes * (own.dense * kept.dense + own.moe * kept.moe)
+        of_mixers = own.attention * kept.attention + own.linear * kept.linear
+        total = total + passes * (of_mixers + own.dense * kept.mlp + own.moe * kept.experts)
         if virtual == 0:  # the dropout after the embedding
             total = total + np.where(rank == 0, passes * kept.masks, 0.0)
     extra = shape.num_nextn_predict_layers * (kept.moe if shape.num_experts else kept.dense)

@@ -29,6 +29,7 @@ from suites.training.step_time.published.typed import (
     Row,
     common_fields,
     config_of_sizes,
+    is_recipe,
     layout_fields,
     letters,
     meaning,
@@ -161,7 +162,11 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
 
 
 def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
-    """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states."""
+    """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states.
+
+    Recipes of Megatron Bridge spread no expert over tensor-parallel ranks (expert_tensor_parallel_size = 1 in
+    all of them at commit 067f987).
+    """
     own = {"megatron": "megatron", "nanotron": "nanotron", "deepspeed": "zero", "composer": "fsdp1"}
     program = common["program"]
     pipelines, stage = int(row.get("pp") or 1) > 1, sharding_of(row.get("sharding"), program)[0]
@@ -171,7 +176,7 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
         program = "torchtitan" if "fsdp" in str(row["sharding"]) else "deepspeed"
     fields = {
         "program": program,
-        "etp": row.get("etp"),
+        "etp": row.get("etp") or (1 if program == "megatron" and is_recipe(row) else None),
         "states": meaning("pure_precisions", letters(row.get("precision")), "fp32"),
         "sharing": own.get(program) or meaning("sharing", row.get("sharding"), "fsdp2"),
     }
