@@ -127,7 +127,7 @@ def peak_of_rank(
     parameters = parameters_of(shape, layouts, layers, rank)
     states = states_B(layouts, training, parameters, architecture)
     kept = kept_of_layer(shape, layouts, training, architecture)
-    units = units_of(shape, layouts, layers, rank)
+    units = units_of(shape, layouts, layers, rank, training.replicated_experts)
     waiting = waiting_B(shape, layouts, training, rank, kept)
     waiting = waiting + autocast_copies_B(layouts, training, units, parameters)
     waiting = waiting + np.where(rank == layouts.pp - 1, deferred_B(shape, layouts, training, kept), 0.0)
@@ -194,10 +194,14 @@ def gathered_B(
     shards = (layouts.zero >= 3) | ((layouts.zero == 2) & (training.program in FSDP))
     staged = in_stages(layouts, training)
     stay = (layouts.zero == 2) | staged
-    at_loss = np.where(stay, parameters.all, units.root + units.layer)
-    in_backward = np.where(stay, parameters.all, units.root + 2 * units.layer) + units.head
-    late = np.where(staged, 4 * parameters.all, 0.0)
-    of_layer = np.where(staged, 2.0, 4.0) * units.layer
+    every = parameters.shared if training.replicated_experts else parameters.all
+    at_loss = np.where(stay, every, units.root + units.layer)
+    in_backward = np.where(stay, every, units.root + 2 * units.layer) + units.head
+    late = np.where(staged, 4 * every, 0.0)
+    reduced_B = (
+        2.0 if training.states == "bf16" else 4.0
+    )  # by default gradients are reduced as parameters are
+    of_layer = np.where(staged, 2.0, reduced_B) * units.layer
     return GatheredBytes(
         np.where(shards, 2 * at_loss + late, 0.0),
         np.where(shards, 2 * in_backward + of_layer + late, 0.0),

@@ -112,6 +112,7 @@ class Training:
     seq_len: int
     program: ProgramName = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
+    states: Literal["fp32", "bf16"] = "fp32"  # of parameters, gradients and the optimizer with torch's FSDP
     gradients: Literal["fp32", "bf16"] = "fp32"  # of Megatron-LM, in which all micro-batches' are added up
     master_remainders: bool = False  # of its bf16 steps: the half of an fp32 weight that the bf16 one lacks
     fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
@@ -125,6 +126,7 @@ class Training:
     dispatcher: Dispatcher = "alltoall"
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
+    replicated_experts: bool = False  # those of ranks with the same ones are whole, whatever ZeRO shards
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere

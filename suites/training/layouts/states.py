@@ -181,6 +181,8 @@ def narrow_weight_B(training: Training, architecture: str) -> float:
 def sizes_of(training: Training) -> StateSizes:
     """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
+    if training.states == "bf16":
+        return half_states(training)
     if training.program == "megatron" and training.gradients == "bf16":
         sizes = sizes._replace(gradients=2)
     if training.program == "megatron" and training.master_remainders and training.precision == "bf16":
@@ -190,6 +192,18 @@ def sizes_of(training: Training) -> StateSizes:
     if training.offload != "none":
         return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
     return sizes._replace(optimizer=sizes.optimizer - OPTIMIZER_B["adamw"] + OPTIMIZER_B[training.optimizer])
+
+
+def half_states(training: Training) -> StateSizes:
+    """Return the bytes per parameter where FSDP's parameters are bf16, and so are gradients and moments.
+
+    torch's optimizers make states of their parameters' type; 8-bit ones have their own.
+    """
+    if training.offload != "none" and training.program == "torchtitan":
+        return StateSizes(0, 0, 0)
+    own_B = OPTIMIZER_B[training.optimizer]
+    moments_B = own_B if training.optimizer == "adamw_8bit" else own_B / 2
+    return StateSizes(2, 2, 0 if training.offload != "none" else moments_B)
 
 
 def padded_vocabulary(shape: TransformerShape, layouts: Layouts) -> Ints:
@@ -308,6 +322,8 @@ def states_B(
     and keeps gathered copies of them (`account.gathered_B`).
     """
     sizes, stage = sizes_of(training), 2 if training.program in FSDP else 3
+    if training.replicated_experts:
+        return replicated_experts_B(layouts, sizes, parameters, stage)
     in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
     narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
     saved_B = MUON_SAVES_B if training.optimizer == "muon" and sizes.optimizer else 0.0
@@ -317,6 +333,20 @@ def states_B(
         sizes.weights * sharded(layouts, parameters, stage) + (narrow_B if sizes.weights else 0.0),
         sizes.gradients * sharded(layouts, parameters, 2),
         sizes.optimizer * sharded(layouts, parameters, 1) - saved_B * sharded(layouts, in_layers, 1),
+    )
+
+
+def replicated_experts_B(
+    layouts: Layouts, sizes: StateSizes, parameters: RankParameters, stage: int
+) -> StateBytes:
+    """Return the bytes of states where ZeRO shards all but the experts."""
+    shared = parameters._replace(experts=np.zeros_like(parameters.experts))
+    stages = (stage, 2, 1)
+    return StateBytes(
+        *(
+            each_B * (sharded(layouts, shared, at) + parameters.experts)
+            for each_B, at in zip(sizes, stages, strict=True)
+        )
     )
 
 
@@ -364,13 +394,20 @@ class UnitParameters(NamedTuple):
     head: Floats  # the output layer alone
 
 
-def units_of(shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints) -> UnitParameters:
-    """Return the units of one rank."""
+def units_of(
+    shape: TransformerShape,
+    layouts: Layouts,
+    layers: RankLayers,
+    rank: Ints,
+    replicated_experts: bool = False,
+) -> UnitParameters:
+    """Return the units of one rank; experts that ranks have whole are not gathered."""
     layer = layer_parameters(shape, layouts)
     attention = np.where(layers.attention > 0, layer.attention, 0.0)
     mixer = np.maximum(attention, np.where(layers.linear > 0, layer.linear, 0.0))
     mlp = np.where(layers.dense > 0, layer.mlp, 0.0)
-    mlp = np.maximum(mlp, np.where(layers.moe > 0, layer.shared + layer.experts, 0.0))
+    gathered_experts = 0.0 if replicated_experts else layer.experts
+    mlp = np.maximum(mlp, np.where(layers.moe > 0, layer.shared + gathered_experts, 0.0))
     vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
     first, last = rank == 0, rank == layouts.pp - 1
     head = np.where(last, vocabulary, 0.0)

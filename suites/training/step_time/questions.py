@@ -180,6 +180,8 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
         "states": meaning("pure_precisions", letters(row.get("precision")), "fp32"),
         "sharing": own.get(program) or meaning("sharing", row.get("sharding"), "fsdp2"),
     }
+    words = f"{row['framework']} {(row.get('other') or {}).get('note') or ''}"
+    fields["replicated_experts"] = meaning("replicated_experts", words, False)
     unsharded = str(row.get("sharding") or "").lower().startswith("none")
     return {**fields, "zero": 0} if unsharded else fields
 
