@@ -229,6 +229,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         replicated_experts=question.replicated_experts,
         states=question.states if program in FSDP else "fp32",
         fused_loss=question.fused_loss or question.loss_chunks > 1,
+        compiled_loss=question.compile and program == "torchtitan",
         imbalance=imbalance_of(question),
     )
 

@@ -48,6 +48,11 @@ SHARDED_LOGIT_B = 16
 """Of torch's loss over a vocabulary that tensor-parallel ranks share, which also subtracts the ranks'
 maximum."""
 
+COMPILED_LOGIT_B = 4
+"""Of torch's loss in one graph, without tensor parallelism: bf16 logits and their gradient. What is fp32 in
+between is computed again (torchtitan v0.2.2, components/loss.py; compile.components has the loss by
+default)."""
+
 FUSED_LOGIT_B = 10
 """Of Megatron-LM's fused loss, which keeps a second fp32 copy (core/fusions/fused_cross_entropy.py)."""
 
@@ -254,7 +259,8 @@ def logits_B(
     if training.fused_loss and training.program == "megatron":
         each = FUSED_LOGIT_B
     if training.program == "torchtitan":
-        each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, each)
+        whole = COMPILED_LOGIT_B if training.compiled_loss else each
+        each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, whole)
     of_logits = each * tokens * padded_vocabulary(shape, layouts) / layouts.tp
     if training.fused_loss and training.program != "megatron":
         of_logits = of_logits / LOSS_CHUNKS

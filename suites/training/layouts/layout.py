@@ -130,6 +130,7 @@ class Training:
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    compiled_loss: bool = False  # by torch.compile, as torchtitan does with the model
     # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
     # --defer-embedding-wgrad-compute; 0: all, None: none.
     deferred_head_gradients: int | None = None

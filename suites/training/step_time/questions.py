@@ -29,6 +29,7 @@ from suites.training.step_time.published.typed import (
     Row,
     common_fields,
     config_of_sizes,
+    is_mlperf,
     is_recipe,
     layout_fields,
     letters,
@@ -52,6 +53,9 @@ ConfigOf = Callable[[str], Mapping[str, Any] | None]
 def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Question:
     """Return a published run as a question; raises ValueError in one line for what it does not know.
 
+    Users of Megatron Bridge run its library's recipes, which keep whole master weights and, but for a few,
+    add gradients up in fp32 (recipes/common.py at commit 067f987); vendors' tables have those for speed.
+
     `config_of`: of a name, the config.json of a well-known model, for rows that state no sizes, and in place
     of the sizes where these agree.
     """
@@ -68,6 +72,9 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
+    if own["program"] == "megatron" and not is_mlperf(row):
+        narrow = is_recipe(row) and meaning("narrow_gradients", letters(row["model"]), False)
+        memory |= {"gradients": "bf16" if narrow else "fp32", "master_remainders": False}
     fields = {**common, **layout, **device, **own, **memory}
     if stages := uneven(common, layout):
         fields |= {"layers_of_stages": stages, "virtual_stages": 1}

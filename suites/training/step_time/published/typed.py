@@ -112,8 +112,6 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
     per_node = int(row.get("gpus_per_node") or 8)
     program = program_of(row)
     recipe = program == "megatron" and is_recipe(row)
-    tuned = recipe and not is_fine_tuning(row)
-    narrow = recipe and (tuned or meaning("narrow_gradients", letters(row.get("model")), False))
     young = str(row.get("date") or FLASH_ATTENTION) >= FLASH_ATTENTION
     return {
         "config": config,
@@ -126,8 +124,8 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
         "seq_len": row.get("seq_len"),
         "global_batch_size": row.get("global_batch_size"),
         "precision": precision_of(row, gpu.architecture),
-        "gradients": "bf16" if narrow else "fp32",
-        "master_remainders": tuned,
+        "gradients": "bf16" if recipe else "fp32",
+        "master_remainders": recipe,
         "fp8_parameters": recipe,
         "attention": meaning("attention", row.get("attention"), "flash" if young else "explicit"),
         "compile": is_compiled(row),
@@ -251,16 +249,6 @@ def is_recipe(row: Row) -> bool:
     megatron_base_model.py, store_param_remainders). Plain Megatron-LM does none of it by default.
     """
     return is_mlperf(row) or not meaning("plain_megatron", row.get("framework"), False)
-
-
-def is_fine_tuning(row: Row) -> bool:
-    """Return whether a run is supervised fine-tuning of the whole model.
-
-    Its recipes in Megatron Bridge keep whole master weights and, but for a few, add gradients up in fp32
-    (recipes/common.py, _sft_common, commit 067f987).
-    """
-    task = (row.get("other") or {}).get("task")
-    return any(word in str(task or "").lower() for word in ("sft", "fine-tun"))
 
 
 def run_facts(row: Row) -> RunFacts:
