@@ -67,8 +67,11 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     gpu = gpu_of(device["device"])
     assert gpu is not None
     common = common_fields(row, gpu, config_of_run(row, config_of))
+    row = {**row, **shared_sequences(row)}
     checkpointing = row.get("recompute", row.get("checkpointing"))
     layout = layout_fields({**row, "virtual_stages": row.get("vp"), "recompute": checkpointing}, row, common)
+    if not row.get("vp") and (layout["gradient_accumulation_steps"] or 0) % layout["pp"]:
+        layout["virtual_stages"] = 1  # interleaved ones would need a multiple
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
@@ -83,6 +86,13 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
+
+
+def shared_sequences(row: Row) -> dict[str, Any]:
+    """Return tensor-parallel ranks for a batch with fewer sequences than GPUs, where no layout is stated."""
+    gpus, batch = int(row["gpus"]), int(row.get("global_batch_size") or 0)
+    stated = any(row.get(name) for name in ("dp", "tp", "pp", "cp"))
+    return {"tp": gpus // batch} if batch and batch < gpus and not stated and gpus % batch == 0 else {}
 
 
 def uneven(common: Row, layout: Row) -> tuple[int, ...]:
@@ -196,8 +206,8 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
 def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, Any]:
     """Return how a run saves memory."""
     modules = re.findall(r"\w+", str(checkpointing).partition("modules:")[2])
-    offload = str(row.get("offload") or "")
-    on_host = [name for name in ("parameters", "optimizer", "activations") if name[:5] in offload]
+    offload = str(row.get("offload") or "").lower()
+    on_host = [name for name, words in table()["offloads"].items() if any(word in offload for word in words)]
     if "offload" in str(checkpointing):
         on_host.append("activations")
     loss = meaning("losses", row.get("loss"))
