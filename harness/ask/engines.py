@@ -57,6 +57,8 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{question.sharing} trains"
     if question.sharing == "zero" and in_account(question):
         return "account", "DeepSpeed's flat buffers do not repeat by layer, so that a dry run takes minutes"
+    if question.replicated_experts:
+        return "account", "experts stay outside of what FSDP shards"
     if compiled_by_torchtitan(question) and in_account(question):
         return "account", "torchtitan compiles blocks and loss, which a dry run would take minutes to trace"
     if not (question.config or {}).get("model_type"):

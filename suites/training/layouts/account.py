@@ -15,6 +15,7 @@ from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
 from suites.training.layouts.layout import (
     RECOMPUTES,
     Floats,
+    FrozenBase,
     Ints,
     Layouts,
     Training,
@@ -207,10 +208,27 @@ def gathered_B(
         2.0 if training.states == "bf16" else 4.0
     )  # by default gradients are reduced as parameters are
     of_layer = np.where(staged, 2.0, reduced_B) * units.layer
+    if training.frozen is not None:
+        return gathered_of_frozen_B(training.frozen, shards, stay, units, parameters)
     return GatheredBytes(
         np.where(shards, 2 * at_loss + late, 0.0),
         np.where(shards, 2 * in_backward + of_layer + late, 0.0),
     )
+
+
+def gathered_of_frozen_B(
+    base: FrozenBase, shards: np.ndarray, stay: np.ndarray, units: UnitParameters, parameters: RankParameters
+) -> GatheredBytes:
+    """Return what is gathered of a frozen base in its own bytes, and a layer's adapters' gradients in fp32.
+
+    A quantized base is gathered as it is stored, embedding and output layer in bf16.
+    """
+    in_layers = parameters.all - parameters.outside
+    whole = base.weight_B * in_layers + 2 * parameters.outside
+    at_loss = np.where(stay, whole, 2 * units.root + base.weight_B * units.layer)
+    in_backward = np.where(stay, whole, 2 * units.root + 2 * base.weight_B * units.layer)
+    adapters = 4 * base.adapters * units.layer
+    return GatheredBytes(np.where(shards, at_loss, 0.0), np.where(shards, in_backward + adapters, 0.0))
 
 
 def autocast_copies_B(

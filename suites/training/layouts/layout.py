@@ -25,9 +25,14 @@ RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", 
 DEFAULT_MODULES = ("core_attn",)
 """Those that it names by default."""
 
-OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0, "muon": 4.0}
-"""Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice
-(suites/training/quantization.py)."""
+OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0, "muon": 8.0}
+"""Bytes of states per parameter. Muon's are AdamW's but for `MUON_SAVES_B`. 8-bit AdamW has an fp32 maximum
+per 256 values, twice (suites/training/quantization.py)."""
+
+MUON_SAVES_B = 4.0
+"""Per parameter of a layer's matrix: Muon has one fp32 momentum, AdamW two moments of all else
+(suites/training/optimizers.py, MuonAndAdamW; Megatron-LM, core/optimizer, emerging_optimizers.py,
+_is_nonlinear_or_embedding)."""
 
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""

@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
-from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, FrozenBase, Ints, Layouts, Training
+from suites.training.layouts.layout import (
+    MUON_SAVES_B,
+    OPTIMIZER_STATES_B,
+    Floats,
+    FrozenBase,
+    Ints,
+    Layouts,
+    Training,
+)
 
 
 class RankLayers(NamedTuple):
@@ -156,10 +164,6 @@ transformer_engine/pytorch/csrc/quantizer.cpp, Float8Quantizer::create_tensor.""
 OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0, "muon": 8.0}
 """Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
 twice. Muon's are Adam's for embeddings and the output layer."""
-
-MUON_SAVES_B = 4.0
-"""Per parameter of a layer: Muon has one fp32 momentum for matrices (Megatron-LM, core/optimizer,
-emerging_optimizers.py, _is_nonlinear_or_embedding)."""
 
 
 def narrow_weight_B(training: Training, architecture: str) -> float:
@@ -446,6 +450,10 @@ def host_B(
         tensors = list(shards(shape, layouts, layers, rank))
         reserved = sum((2 * count * power_of_two(4 * size) for size, count in tensors), nothing)
         states_B = OPTIMIZER_STATES_B[training.optimizer] * part
+        if training.optimizer == "muon":
+            every = parameters_of(shape, layouts, layers, rank)
+            in_layers = every._replace(shared=every.shared - every.outside)
+            states_B = states_B - MUON_SAVES_B * sharded(layouts, in_layers, 1)
         return HostBytes(states_B, 8 * part, states_B + reserved)
     return deepspeed_host_B(part, layouts.zero, training.offload == "parameters")
 
