@@ -324,15 +324,12 @@ def by_recompute(
         again = largest_layer(shape, whole) - products
     inputs = whole.input if shape.mlp_layers else np.zeros_like(whole.input)  # of a part after another
     at_full = (whole.input, whole.input, inputs, inputs)
-    return KeptOfLayer(
-        *(
-            np.select([full, selective], [fully, partly], each)
-            for fully, partly, each in zip(at_full, left[:4], whole[:4], strict=True)
-        ),
-        whole.input,
-        made + np.select([full, selective], [largest_layer(shape, whole), again], 0.0),
-        whole.masks,
+    attention, linear, mlp, experts = (
+        np.select([full, selective], [fully, partly], each)
+        for fully, partly, each in zip(at_full, left[:4], whole[:4], strict=True)
     )
+    recomputed = made + np.select([full, selective], [largest_layer(shape, whole), again], 0.0)
+    return KeptOfLayer(attention, linear, mlp, experts, whole.input, recomputed, whole.masks)
 
 
 class DroppedBytes(NamedTuple):

@@ -516,7 +516,7 @@ def shards(
     for size, count in whole:
         yield sharded(layouts, RankParameters(size, np.zeros_like(size), np.zeros_like(size)), 1), count
     if shape.num_experts:
-        size = shape.expert_input_size * shape.moe_intermediate_size * shape.num_experts
-        size = size / layouts.ep / layouts.etp
+        every = shape.expert_input_size * shape.moe_intermediate_size * shape.num_experts
+        size = every / layouts.ep / layouts.etp
         experts = RankParameters(np.zeros_like(size), size, np.zeros_like(size))
         yield sharded(layouts, experts, 1), shape.matrices_of_mlp * layers.moe
