@@ -130,6 +130,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
     dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM
     grouped_experts: bool = True
+    replicated_experts: bool = False  # ranks with the same experts each have all of them, whatever is sharded
     deferred_head_gradients: int | None = (
         None  # micro-batches of which the output layer's gradient waits; 0: all
     )

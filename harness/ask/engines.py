@@ -59,9 +59,19 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{question.sharing} trains"
     if question.sharing == "zero" and in_account(question):
         return "account", "DeepSpeed's flat buffers do not repeat by layer, so that a dry run takes minutes"
+    if question.replicated_experts:
+        return "account", "experts stay outside of what FSDP shards"
+    if compiled_by_torchtitan(question) and in_account(question):
+        return "account", "torchtitan compiles blocks and loss, which a dry run would take minutes to trace"
     if not (question.config or {}).get("model_type"):
         return "account", "the model's sizes are stated, not its type"
     return "dry run", "one program on every device, which runs on fake tensors"
+
+
+def compiled_by_torchtitan(question: Question) -> bool:
+    """Return whether torchtitan's file, or a page about it, has a compiled step."""
+    name = question.format or question.framework
+    return question.compile and name == "torchtitan" and question.origin("compile").kind != "command"
 
 
 def in_account(question: Question) -> bool:

@@ -1,6 +1,7 @@
 """The sizes of a transformer that decide the bytes and the seconds of its training step.
 
-Dense models and mixtures of experts, with grouped-query or multi-head latent attention.
+Dense models and mixtures of experts, with grouped-query or multi-head latent attention, and hybrids, some of
+whose layers have a state space or linear attention in attention's place.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from harness.instruments.linear_mixers import LinearMixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class TransformerShape:
     shared_intermediate_size: int = 0  # of the MLP that every token passes next to the experts
     shared_gate: bool = False  # the shared MLP's result is weighted by a gate per token
     moe_layers: tuple[bool, ...] = ()  # per layer; (): all, if there are experts
+    moe_latent_size: int = 0  # what experts take, projected from the hidden size and back; 0: that itself
     num_nextn_predict_layers: int = 0  # layers of multi-token prediction, after the last
     # Multi-head latent attention; kv_lora_rank 0: none
     q_lora_rank: int = 0
@@ -54,6 +58,11 @@ class TransformerShape:
     # Attention that sees a window alone
     sliding_window: int = 0
     windowed_layers: tuple[bool, ...] = ()  # per layer; (): all, if there is a window
+    # Hybrids
+    mixer: LinearMixer | None = None  # what `linear_layers` have in attention's place
+    linear_layers: tuple[bool, ...] = ()  # per layer; (): none
+    mlp_layers: tuple[bool, ...] = ()  # per layer, of layers with a mixer or an MLP; (): all have both
+    attention_gate: bool = False  # attention's result is weighted by a projection of the input
 
     @cached_property
     def layers_are_moe(self) -> tuple[bool, ...]:
@@ -64,6 +73,32 @@ class TransformerShape:
     def layers_are_windowed(self) -> tuple[bool, ...]:
         """Return for each layer whether its attention sees a window alone."""
         return self.windowed_layers or (self.sliding_window > 0,) * self.num_hidden_layers
+
+    @cached_property
+    def layers_are_linear(self) -> tuple[bool, ...]:
+        """Return for each layer whether the linear mixer is in attention's place."""
+        return self.linear_layers or (False,) * self.num_hidden_layers
+
+    @cached_property
+    def layers_have_mlp(self) -> tuple[bool, ...]:
+        """Return for each layer whether it has an MLP or experts."""
+        return self.mlp_layers or (True,) * self.num_hidden_layers
+
+    @cached_property
+    def layers_have_attention(self) -> tuple[bool, ...]:
+        """Return for each layer whether it has attention; single layers of Nemotron-H have one part alone."""
+        pairs = zip(self.layers_are_linear, self.layers_have_mlp, strict=True)
+        return tuple(not linear and not (self.mlp_layers and mlp) for linear, mlp in pairs)
+
+    @property
+    def norms_per_part(self) -> float:
+        """Return the norms of a layer's mixer, which are those of its MLP."""
+        return float(self.norms_per_layer) if self.mlp_layers else self.norms_per_layer / 2
+
+    @property
+    def expert_input_size(self) -> int:
+        """Return the elements per token that experts take and return."""
+        return self.moe_latent_size or self.hidden_size
 
     @property
     def value_dim(self) -> int:
@@ -98,6 +133,8 @@ class TransformerShape:
         output = self.attention_size * hidden
         if not latent:
             keys, values = (self.num_key_value_heads * one for one in (self.head_dim, self.value_dim))
+            if self.attention_gate:
+                queries += self.attention_size
             return hidden * queries, hidden * keys, hidden * values, output
         unrotated = self.head_dim - self.qk_rope_head_dim  # the rotated part is shared
         keys_values = latent * self.num_attention_heads * (unrotated + self.value_dim)
@@ -131,41 +168,98 @@ class TransformerShape:
             return 0
         if self.kv_lora_rank:
             return self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
-        return self.query_size + self.key_value_size
+        gate = self.attention_size if self.attention_gate else 0
+        return self.query_size + self.key_value_size + gate
 
     @property
     def norm_parameters(self) -> int:
         """Return the parameters of one norm over the hidden size."""
         return self.hidden_size * (self.norm_weights + self.layer_norm)
 
-    def mlp_parameters(self, width: int, bias: bool | None = None) -> int:
-        """Return the parameters of one MLP of a width; `bias`: None: as MLPs have it."""
+    def mlp_parameters(self, width: int, bias: bool | None = None, inputs: int | None = None) -> int:
+        """Return the parameters of one MLP of a width.
+
+        `bias`: None: as MLPs have it. `inputs`: what it takes and returns; None: the hidden size.
+        """
         if not width:
             return 0
+        size = self.hidden_size if inputs is None else inputs
         biased = self.mlp_bias if bias is None else bias
-        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if biased else 0
-        return self.matrices_of_mlp * self.hidden_size * width + biases
+        biases = (self.matrices_of_mlp - 1) * width + size if biased else 0
+        return self.matrices_of_mlp * size * width + biases
 
     @cached_property
     def expert_parameters(self) -> int:
         """Return the parameters of one expert."""
-        return self.mlp_parameters(self.moe_intermediate_size, self.expert_bias)
+        return self.mlp_parameters(self.moe_intermediate_size, self.expert_bias, self.expert_input_size)
+
+    @property
+    def attention_parameters(self) -> int:
+        """Return the parameters of a layer's attention."""
+        return self.attention_matrix_parameters + self.attention_vector_parameters
+
+    @property
+    def mixer_parameters(self) -> int:
+        """Return the parameters of a layer's linear mixer."""
+        return self.mixer.parameters(self.hidden_size) if self.mixer else 0
+
+    def mlp_part_parameters(self, moe: bool, active: bool = False) -> int:
+        """Return the parameters of a layer's MLP or experts, as `layer_parameters`, without norms."""
+        if not moe:
+            return self.mlp_parameters(self.intermediate_size)
+        experts = self.experts_per_token if active else self.num_experts
+        shared = self.router_parameters + self.shared_parameters + self.latent_parameters
+        return shared + experts * self.expert_parameters
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
-        """Return the parameters of one layer. `active`: of experts, only those that one token passes."""
-        count = self.attention_matrix_parameters + self.attention_vector_parameters
-        count += self.norms_per_layer * self.norm_parameters
+        """Return the parameters of one layer with attention.
+
+        `active`: of experts, only those that one token passes.
+        """
+        norms = self.norms_per_layer * self.norm_parameters
+        return self.attention_parameters + norms + self.mlp_part_parameters(moe, active)
+
+    def parameters_in_layers(self, active: bool = False) -> int:
+        """Return the parameters of all layers; `active`: as `layer_parameters`."""
+        attention = sum(self.layers_have_attention) * self.attention_parameters
+        linear = sum(self.layers_are_linear) * self.mixer_parameters
+        norms = self.num_hidden_layers * self.norms_per_layer * self.norm_parameters
+        parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
+        return (
+            attention
+            + linear
+            + norms
+            + sum(self.mlp_part_parameters(moe, active) for moe, mlp in parts if mlp)
+        )
+
+    def active_mlp_matrices(self, moe: bool) -> int:
+        """Return the parameters of an MLP's or experts' matrices that a token is multiplied by."""
         if not moe:
-            return count + self.mlp_parameters(self.intermediate_size)
-        experts = self.experts_per_token if active else self.num_experts
-        return count + self.router_parameters + experts * self.expert_parameters + self.shared_parameters
+            return self.matrices_of_mlp * self.hidden_size * self.intermediate_size
+        experts = self.experts_per_token * self.moe_intermediate_size * self.expert_input_size
+        latent = 2 * self.hidden_size * self.moe_latent_size
+        return self.matrices_of_mlp * (experts + self.shared_intermediate_size * self.hidden_size) + latent
 
     def active_matrix_parameters(self, moe: bool) -> int:
-        """Return the parameters of one layer's matrices that a token is multiplied by, but the router's."""
-        width = self.intermediate_size
-        if moe:
-            width = self.experts_per_token * self.moe_intermediate_size + self.shared_intermediate_size
-        return self.attention_matrix_parameters + self.matrices_of_mlp * self.hidden_size * width
+        """Return the parameters of a layer's matrices that a token is multiplied by, but the router's."""
+        return self.attention_matrix_parameters + self.active_mlp_matrices(moe)
+
+    def active_matrices_in_layers(self) -> int:
+        """Return these of all layers, of which hybrids have several kinds."""
+        mixer = self.mixer.matrix_parameters(self.hidden_size) if self.mixer else 0
+        parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
+        total = sum(self.layers_have_attention) * self.attention_matrix_parameters
+        return (
+            total
+            + sum(self.layers_are_linear) * mixer
+            + sum(self.active_mlp_matrices(moe) for moe, mlp in parts if mlp)
+        )
+
+    @property
+    def latent_parameters(self) -> int:
+        """Return the parameters of the projections to what experts take and back."""
+        biases = self.hidden_size + self.moe_latent_size if self.mlp_bias else 0
+        return 2 * self.hidden_size * self.moe_latent_size + biases if self.moe_latent_size else 0
 
     @property
     def router_parameters(self) -> int:
@@ -187,8 +281,12 @@ class TransformerShape:
         vocabulary = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
         vocabulary += self.vocab_size if self.head_bias else 0
         positions = self.learned_positions * self.hidden_size
-        layers = sum(self.layer_parameters(moe, active) for moe in self.layers_are_moe)
-        return vocabulary + positions + layers + self.outer_norms * self.norm_parameters
+        return (
+            vocabulary
+            + positions
+            + self.parameters_in_layers(active)
+            + self.outer_norms * self.norm_parameters
+        )
 
     @cached_property
     def parameters(self) -> int:
@@ -231,8 +329,16 @@ def model_flop_per_token(shape: TransformerShape, seq_len: int) -> float:
     """
     lookup = 0 if shape.tie_word_embeddings else shape.embedding_parameters
     window = min(seq_len, shape.sliding_window or seq_len)
-    seen = sum(window if windowed else seq_len for windowed in shape.layers_are_windowed)
-    return TRAINING_FLOP * (shape.active_parameters - lookup) + scores_flop_per_token(shape, seen)
+    kinds = zip(shape.layers_are_windowed, shape.layers_have_attention, strict=True)
+    seen = sum(window if windowed else seq_len for windowed, attention in kinds if attention)
+    products = TRAINING_FLOP * (shape.active_parameters - lookup)
+    return products + scores_flop_per_token(shape, seen) + states_flop_per_token(shape)
+
+
+def states_flop_per_token(shape: TransformerShape) -> float:
+    """Return the FLOP of linear mixers' states per token of a step; two thirds are the backward pass's."""
+    each = shape.mixer.state_flop if shape.mixer else 0
+    return TRAINING_FLOP / FORWARD_FLOP * each * sum(shape.layers_are_linear)
 
 
 class FlopConvention(NamedTuple):
@@ -298,16 +404,16 @@ def flop_per_token(
     convention = CONVENTIONS.get(framework)
     if convention is None:
         raise ValueError(f"{framework}'s log counts no FLOP; those that do: {', '.join(CONVENTIONS)}")
-    scores = scores_flop_per_token(shape, shape.num_hidden_layers * seq_len)
+    scores = scores_flop_per_token(shape, sum(shape.layers_have_attention) * seq_len)
     halved = convention.causal_halved and not older_megatron
-    return TRAINING_FLOP * _counted_parameters(framework, shape) + (scores / 2 if halved else scores)
+    states = states_flop_per_token(shape) if framework == "megatron" else 0.0
+    return TRAINING_FLOP * _counted_parameters(framework, shape) + (scores / 2 if halved else scores) + states
 
 
 def _counted_parameters(framework: str, shape: TransformerShape) -> int:
     """Return the parameters that a formula counts; norms are in torchtitan's and LLM Foundry's sums."""
     if framework in ("megatron", "nanotron"):
-        matrices = sum(shape.active_matrix_parameters(moe) for moe in shape.layers_are_moe)
-        return matrices + shape.embedding_parameters
+        return shape.active_matrices_in_layers() + shape.embedding_parameters
     if framework == "llm_foundry":
         return shape.active_parameters
     # Tied embeddings are one parameter, which torchtitan takes off as the embedding's.

@@ -26,6 +26,7 @@ from suites.training.layouts.layout import (
 )
 from suites.training.layouts.search import LayoutGpus, LayoutSubject, divisors, refusal, refusal_of_training
 from suites.training.layouts.shape_of_config import shape_of_config, shape_without_type
+from suites.training.layouts.states import FSDP
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
 from suites.training.step_time.prediction import PlannedSteps, planned
@@ -225,7 +226,10 @@ def training_of(question: Question, architecture: str = "") -> Training:
         dispatcher=question.dispatcher,
         layers_of_stages=question.layers_of_stages,
         grouped_experts=question.grouped_experts,
+        replicated_experts=question.replicated_experts,
+        states=question.states if program in FSDP else "fp32",
         fused_loss=question.fused_loss or question.loss_chunks > 1,
+        compiled_loss=question.compile and program == "torchtitan",
         imbalance=imbalance_of(question),
     )
 
@@ -352,7 +356,8 @@ def left_out(question: Question) -> tuple[str, ...]:
     words = {
         f"{question.format}'s {question.sharing}, taken as {program}'s": of_file,
         "fp16, taken as bf16, which has the same bytes": question.precision == "fp16",
-        "states in bf16, taken as fp32's, so that the memory given is too much": question.states == "bf16",
+        "states in bf16, taken as fp32's, so that the memory given is too much": question.states == "bf16"
+        and program not in FSDP,
         f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         "activations on the host": "activations" in on_host,

@@ -15,6 +15,7 @@ from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
 from suites.training.layouts.layout import (
     RECOMPUTES,
     Floats,
+    FrozenBase,
     Ints,
     Layouts,
     Training,
@@ -47,6 +48,11 @@ Composer's MPT in bf16."""
 SHARDED_LOGIT_B = 16
 """Of torch's loss over a vocabulary that tensor-parallel ranks share, which also subtracts the ranks'
 maximum."""
+
+COMPILED_LOGIT_B = 4
+"""Of torch's loss in one graph, without tensor parallelism: bf16 logits and their gradient. What is fp32 in
+between is computed again (torchtitan v0.2.2, components/loss.py; compile.components has the loss by
+default)."""
 
 FUSED_LOGIT_B = 10
 """Of Megatron-LM's fused loss, which keeps a second fp32 copy (core/fusions/fused_cross_entropy.py)."""
@@ -127,7 +133,7 @@ def peak_of_rank(
     parameters = parameters_of(shape, layouts, layers, rank)
     states = states_B(layouts, training, parameters, architecture)
     kept = kept_of_layer(shape, layouts, training, architecture)
-    units = units_of(shape, layouts, layers, rank)
+    units = units_of(shape, layouts, layers, rank, training.replicated_experts)
     waiting = waiting_B(shape, layouts, training, rank, kept)
     waiting = waiting + autocast_copies_B(layouts, training, units, parameters)
     waiting = waiting + np.where(rank == layouts.pp - 1, deferred_B(shape, layouts, training, kept), 0.0)
@@ -194,14 +200,35 @@ def gathered_B(
     shards = (layouts.zero >= 3) | ((layouts.zero == 2) & (training.program in FSDP))
     staged = in_stages(layouts, training)
     stay = (layouts.zero == 2) | staged
-    at_loss = np.where(stay, parameters.all, units.root + units.layer)
-    in_backward = np.where(stay, parameters.all, units.root + 2 * units.layer) + units.head
-    late = np.where(staged, 4 * parameters.all, 0.0)
-    of_layer = np.where(staged, 2.0, 4.0) * units.layer
+    every = parameters.shared if training.replicated_experts else parameters.all
+    at_loss = np.where(stay, every, units.root + units.layer)
+    in_backward = np.where(stay, every, units.root + 2 * units.layer) + units.head
+    late = np.where(staged, 4 * every, 0.0)
+    reduced_B = (
+        2.0 if training.states == "bf16" else 4.0
+    )  # by default gradients are reduced as parameters are
+    of_layer = np.where(staged, 2.0, reduced_B) * units.layer
+    if training.frozen is not None:
+        return gathered_of_frozen_B(training.frozen, shards, stay, units, parameters)
     return GatheredBytes(
         np.where(shards, 2 * at_loss + late, 0.0),
         np.where(shards, 2 * in_backward + of_layer + late, 0.0),
     )
+
+
+def gathered_of_frozen_B(
+    base: FrozenBase, shards: np.ndarray, stay: np.ndarray, units: UnitParameters, parameters: RankParameters
+) -> GatheredBytes:
+    """Return what is gathered of a frozen base in its own bytes, and a layer's adapters' gradients in fp32.
+
+    A quantized base is gathered as it is stored, embedding and output layer in bf16.
+    """
+    in_layers = parameters.all - parameters.outside
+    whole = base.weight_B * in_layers + 2 * parameters.outside
+    at_loss = np.where(stay, whole, 2 * units.root + base.weight_B * units.layer)
+    in_backward = np.where(stay, whole, 2 * units.root + 2 * base.weight_B * units.layer)
+    adapters = 4 * base.adapters * units.layer
+    return GatheredBytes(np.where(shards, at_loss, 0.0), np.where(shards, in_backward + adapters, 0.0))
 
 
 def autocast_copies_B(
@@ -227,7 +254,8 @@ def waiting_B(
     for virtual in range(int(layouts.virtual_stages.max())):
         own = layers_of(shape, layouts, training, rank, virtual)
         passes = passes_of_stage(layouts, rank, virtual, training.micro_batch_group)
-        total = total + passes * (own.dense * kept.dense + own.moe * kept.moe)
+        of_mixers = own.attention * kept.attention + own.linear * kept.linear
+        total = total + passes * (of_mixers + own.dense * kept.mlp + own.moe * kept.experts)
         if virtual == 0:  # the dropout after the embedding
             total = total + np.where(rank == 0, passes * kept.masks, 0.0)
     extra = shape.num_nextn_predict_layers * (kept.moe if shape.num_experts else kept.dense)
@@ -249,7 +277,8 @@ def logits_B(
     if training.fused_loss and training.program == "megatron":
         each = FUSED_LOGIT_B
     if training.program == "torchtitan":
-        each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, each)
+        whole = COMPILED_LOGIT_B if training.compiled_loss else each
+        each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, whole)
     of_logits = each * tokens * padded_vocabulary(shape, layouts) / layouts.tp
     if training.fused_loss and training.program != "megatron":
         of_logits = of_logits / LOSS_CHUNKS

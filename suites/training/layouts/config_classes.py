@@ -28,6 +28,8 @@ def derive(model_type: str, values: Values, others: Values) -> None:
     """Change a config's values as its class does; `others`: the config's other keys, which it takes after."""
     if model_type in OLD_NAME_OF_HIDDEN_SIZE and (n_embed := others.pop("n_embed", None)) is not None:
         values["hidden_size"] = n_embed
+    if model_type in OTHERS:
+        OTHERS[model_type](values, others)
     for name, compute in SET.get(model_type, {}).items():
         values[name] = compute(values)
     for name, compute in FILLED.get(model_type, {}).items():
@@ -47,6 +49,71 @@ def derive(model_type: str, values: Values, others: Values) -> None:
 
 
 OLD_NAME_OF_HIDDEN_SIZE = ("bloom", "falcon")
+
+NEMOTRON_BLOCKS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
+
+NEMOTRON_NAMES = {
+    "n_groups": "mamba_n_groups",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "use_conv_bias": "mamba_conv_bias",
+    "chunk_size": "mamba_chunk_size",
+}
+"""Other names of Nemotron-H's sizes."""
+
+
+def full_every(values: Values, others: Values) -> None:
+    """List Qwen's kinds of layers by the interval of those with attention."""
+    interval = others.pop("full_attention_interval", 4) if values["layer_types"] is None else 0
+    if interval:
+        full = [not (layer + 1) % interval for layer in range(values["num_hidden_layers"])]
+        values["layer_types"] = ["full_attention" if each else "linear_attention" for each in full]
+
+
+def nemotron_blocks(values: Values, others: Values) -> None:
+    """List Nemotron-H's layers from their pattern; their number follows."""
+    for name, other in NEMOTRON_NAMES.items():
+        values[name] = others.pop(other, values[name])
+    pattern = others.pop("hybrid_override_pattern", None)
+    if values["layers_block_type"] is None:
+        usual = ["linear_attention", "moe", "full_attention", "mlp"]
+        blocks = usual if pattern is None else [NEMOTRON_BLOCKS[each] for each in pattern]
+        values["layers_block_type"] = blocks
+    others["num_hidden_layers"] = len(values["layers_block_type"])
+
+
+def names_of_lfm2(values: Values, others: Values) -> None:
+    """Take LFM2's other names of the MLP's width and of tied embeddings."""
+    values["tie_word_embeddings"] = others.pop("tie_embedding", values["tie_word_embeddings"])
+    if "block_ff_dim" in others and "full_attn_idxs" in values:
+        values["intermediate_size"] = others.pop("block_ff_dim")
+
+
+def kimi_section(values: Values, others: Values) -> None:
+    """Take what Kimi Linear's section of linear attention states, of layers counted from 1."""
+    section = others.get("linear_attn_config") or {}
+    names = {"linear_head_dim": "head_dim", "linear_num_heads": "num_heads"}
+    for name, key in {**names, "linear_conv_kernel_dim": "short_conv_kernel_size"}.items():
+        values[name] = section.get(key, values[name])
+    full = section.get("full_attn_layers")
+    if values["layer_types"] is None and full is not None and "kda_layers" in section:
+        layers = range(1, values["num_hidden_layers"] + 1)
+        values["layer_types"] = ["full_attention" if one in full else "linear_attention" for one in layers]
+    if values["mlp_layer_types"] is None and "first_k_dense_replace" in others:
+        first, layers = others["first_k_dense_replace"], range(values["num_hidden_layers"])
+        values["mlp_layer_types"] = ["dense" if layer < first else "sparse" for layer in layers]
+
+
+TAKEN = ("hybrid_override_pattern", "mtp_hybrid_override_pattern")
+"""Names of properties that a class takes nevertheless."""
+
+OTHERS: Mapping[str, Callable[[Values, Values], None]] = {
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), full_every),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), names_of_lfm2),
+    "kimi_linear": kimi_section,
+    "nemotron_h": nemotron_blocks,
+}
+"""What a class takes from keys that are no fields of it, by model_type."""
 
 
 def head_of_hidden_size(values: Values) -> Any:
@@ -109,6 +176,66 @@ def dense_first(values: Values) -> list[str]:
 
 EVERY_HEAD: Mapping[str, Compute] = {"num_key_value_heads": lambda values: values["num_attention_heads"]}
 
+
+def linear_but_every(interval: int, last: bool = False) -> Compute:
+    """Return what lists kinds of layers of which every n-th has attention; `last`: the last if none has."""
+
+    def listed(values: Values) -> list[str]:
+        layers = values["num_hidden_layers"]
+        full = [(layer + 1) % interval == 0 for layer in range(layers)]
+        full[-1] = full[-1] or (last and not any(full))
+        return ["full_attention" if each else "linear_attention" for each in full]
+
+    return listed
+
+
+def listed_convolutions(values: Values) -> list[str]:
+    """Return LFM2's kinds of layers."""
+    layers, full = values["num_hidden_layers"], values["full_attn_idxs"]
+    return ["full_attention" if full is None or one in full else "conv" for one in range(layers)]
+
+
+def kimi_layers(values: Values) -> list[str]:
+    """Return Kimi Linear's kinds of layers: every fourth has attention, counted from the fifth."""
+    layers = range(values["num_hidden_layers"])
+    return ["full_attention" if one and one % 4 == 0 else "linear_attention" for one in layers]
+
+
+HYBRIDS_FILLED: Mapping[str, Mapping[str, Compute]] = {
+    "bamba": EVERY_HEAD,
+    "granitemoehybrid": {
+        **EVERY_HEAD,
+        "layer_types": lambda values: ["linear_attention"] * values["num_hidden_layers"],
+    },
+    "jamba": EVERY_HEAD,
+    "kimi_linear": {
+        **EVERY_HEAD,
+        "layer_types": kimi_layers,
+        "mlp_layer_types": lambda values: [
+            "dense" if layer < 1 else "sparse" for layer in range(values["num_hidden_layers"])
+        ],
+    },
+    "lfm2": {"layer_types": listed_convolutions},
+    "minimax": {
+        **EVERY_HEAD,
+        "layer_types": lambda values: [
+            "linear_attention" if layer % 2 else "full_attention"
+            for layer in range(values["num_hidden_layers"])
+        ],
+    },
+    "nemotron_h": EVERY_HEAD,
+    "olmo_hybrid": {
+        **EVERY_HEAD,
+        "layer_types": linear_but_every(4, last=True),
+        "linear_num_key_heads": lambda values: values["num_attention_heads"],
+        "linear_num_value_heads": lambda values: values["num_attention_heads"],
+        "linear_key_head_dim": lambda values: int(
+            0.75 * values["hidden_size"] / values["linear_num_key_heads"]
+        ),
+        "linear_value_head_dim": lambda values: 2 * values["linear_key_head_dim"],
+    },
+}
+
 FILLED: Mapping[str, Mapping[str, Compute]] = {
     **dict.fromkeys(("cohere", "cohere2", "dots1", "flex_olmo", "olmo2", "olmo3", "olmoe"), EVERY_HEAD),
     "exaone_moe": {"mlp_layer_types": dense_first},
@@ -123,6 +250,7 @@ FILLED: Mapping[str, Mapping[str, Compute]] = {
     "mellum": {"mlp_layer_types": lambda values: ["sparse"] * values["num_hidden_layers"]},
     "minicpm3": {"v_head_dim": head_of_hidden_size},
     "opt": {"word_embed_proj_dim": lambda values: values["hidden_size"]},
+    **HYBRIDS_FILLED,
 }
 """What a class computes where the config states nothing, by model_type and name."""
 
@@ -161,7 +289,25 @@ WINDOWED: Mapping[str, Windowed] = {
 PATTERNS: Mapping[str, int] = {"cohere2": 4, "gemma3_text": 6}
 """Of so many layers all but the last have a window, unless the key `sliding_window_pattern` has another."""
 
-PROPERTIES: Mapping[str, Mapping[str, Compute]] = {"falcon": {"head_dim": head_of_hidden_size}}
+
+def jamba_layers(values: Values) -> list[str]:
+    """Return Jamba's kinds of layers, of which those at an offset in each period have attention."""
+    period, offset = values["attn_layer_period"], values["attn_layer_offset"]
+    layers = range(values["num_hidden_layers"])
+    return ["full_attention" if one % period == offset else "linear_attention" for one in layers]
+
+
+def bamba_layers(values: Values) -> list[str]:
+    """Return Bamba's kinds of layers, of which the listed ones have attention."""
+    full, layers = values["attn_layer_indices"] or (), range(values["num_hidden_layers"])
+    return ["full_attention" if one in full else "linear_attention" for one in layers]
+
+
+PROPERTIES: Mapping[str, Mapping[str, Compute]] = {
+    "bamba": {"layers_block_type": bamba_layers},
+    "falcon": {"head_dim": head_of_hidden_size},
+    "jamba": {"layer_types": jamba_layers},
+}
 """What a class computes whenever it is asked, by model_type and name."""
 
 
@@ -191,6 +337,9 @@ FAULTS: Mapping[str, Callable[[Values], str]] = {
 }
 """What a class refuses (`validate_architecture`), by model_type; "": nothing."""
 
+
+LEGACY_KINDS = {"attention": "full_attention", "mamba": "linear_attention"}
+"""Older names of kinds of layers: transformers/configuration_utils.py, _LEGACY_LAYER_TYPE_REMAP."""
 
 TABLE = Path(__file__).with_name("config_classes.jsonl")
 
@@ -243,6 +392,9 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
     others = {key: value for key, value in given.items() if key not in defaults}
     derive(model_type, values, others)
     values.update({renames.get(key, key): value for key, value in others.items()})
+    for name in ("layer_types", "layers_block_type"):
+        if isinstance(kinds := values.get(name), list):
+            values[name] = [LEGACY_KINDS.get(kind, kind) for kind in kinds]
     for name, compute in PROPERTIES.get(model_type, {}).items():
         values[name] = compute(values)
     if model_type in FAULTS and (found := FAULTS[model_type](values)):
@@ -254,7 +406,7 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
 
 def _refuse_key(model_type: str, row: Mapping[str, Any], key: str, value: Any) -> None:
     """Raise `Unavailable` for a key of another type than its field's, or one that no config can set."""
-    if key in row.get("read_only", ()) or key in rows()[""]["read_only"]:
+    if key not in TAKEN and (key in row.get("read_only", ()) or key in rows()[""]["read_only"]):
         raise Unavailable(_where(model_type, f"{key} is {shown(value)}; it must be left out"))
     if key == "per_layer_config" and value is not None:
         raise Unavailable(
@@ -299,7 +451,10 @@ def _refuse_together(parsed: ConfigValues, row: Mapping[str, Any]) -> None:
         listed = getattr(parsed, name, None)
         if listed is None:
             break
-        allowed = rows()[""][name]
+        allowed = (
+            *rows()[""][name],
+            *(NEMOTRON_BLOCKS.values() if parsed.model_type == "nemotron_h" else ()),
+        )
         if unknown := [kind for kind in listed if kind not in allowed]:
             raise ValueError(f"{name} has {shown(unknown[0])}; it must have one of {', '.join(allowed)}")
         if layers is not None and layers != len(listed):

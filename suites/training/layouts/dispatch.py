@@ -71,12 +71,12 @@ def summed_kept(shape: TransformerShape, layouts: Layouts, training: Training) -
     """
     rows = shape.experts_per_token / parts_of_sequence(layouts)
     if training.program != "megatron":
-        return np.asarray(4 * shape.hidden_size * rows, dtype=float)
+        return np.asarray(4 * shape.expert_input_size * rows, dtype=float)
     if not training.deterministic:
         return np.zeros_like(layouts.tp, dtype=float)
     if training.dispatcher != "alltoall":
         rows = rows * training.imbalance * layouts.etp
-    return np.asarray(2 * shape.hidden_size * rows, dtype=float)
+    return np.asarray(2 * shape.expert_input_size * rows, dtype=float)
 
 
 def gathered_tokens_B(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
@@ -88,7 +88,7 @@ def gathered_tokens_B(shape: TransformerShape, layouts: Layouts, training: Train
     ranks = layouts.etp * layouts.ep
     gathers = (training.dispatcher == "allgather") & (ranks > 1) & (shape.num_experts > 0)
     tokens = tokens_of_rank(layouts, training) / parts_of_sequence(layouts) * ranks
-    return np.where(gathers, 2 * tokens * shape.hidden_size, 0.0)
+    return np.where(gathers, 2 * tokens * shape.expert_input_size, 0.0)
 
 
 class DeepEpSetting(NamedTuple):
@@ -131,7 +131,7 @@ def deep_ep_B(shape: TransformerShape, layouts: Layouts, training: Training) -> 
         return np.zeros_like(layouts.tp, dtype=float)
     ranks = layouts.etp * layouts.ep
     setting = [DEEP_EP.get(int(one), DeepEpSetting(0, 0)) for one in ranks]
-    token_B = 2 * shape.hidden_size + DEEP_EP_TOKEN_B
+    token_B = 2 * shape.expert_input_size + DEEP_EP_TOKEN_B
     nvlink = np.minimum(ranks, DEEP_EP_NODE) * np.array([one.nvlink for one in setting])
     network = 2 * (ranks // DEEP_EP_NODE) * np.array([one.network for one in setting])
     network = np.where(ranks > DEEP_EP_NODE, network * (token_B + 16), 0)

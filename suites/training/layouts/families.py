@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.instruments.linear_mixers import LinearMixer
 from harness.records import Unavailable
 
 Own = Mapping[str, Any]
@@ -361,5 +362,229 @@ EXPERTS: Mapping[str, Own] = {
 }
 """Mixtures of experts: of every layer, of layers by a step, and after dense first layers."""
 
-ARCHITECTURES: Mapping[str, Own] = {**DENSE, **OLDER, **EXPERTS}
+
+def are_linear(parsed: Any) -> tuple[bool, ...]:
+    """Return which layers have no attention."""
+    return tuple(kind in ("linear_attention", "mamba", "conv") for kind in parsed.layer_types)
+
+
+def mamba2(
+    parsed: Any, heads: int, head_dim: int, groups: int, state: int, chunk: int, bias: bool
+) -> LinearMixer:
+    """Return Mamba-2's mixer (arXiv 2405.21060, section 7): gate, values, B, C and steps are projected.
+
+    Its vectors: a convolution with its shift, steps' shifts, decays and D per head, and the norm.
+    """
+    inner, key_size = heads * head_dim, groups * state
+    convolved, kernel = inner + 2 * key_size, _stated(parsed, "conv_kernel", "mamba_d_conv")
+    shifts = _stated(parsed, "use_conv_bias", "mamba_conv_bias")
+    projected = inner + convolved + heads
+    biases = projected + parsed.hidden_size if bias else 0
+    return LinearMixer(
+        name="mamba2",
+        projected=projected,
+        inner=inner,
+        convolved=convolved,
+        key_size=key_size,
+        heads=heads,
+        state=state,
+        chunk=chunk,
+        vectors=convolved * (kernel + bool(shifts)) + 3 * heads + inner + biases,
+    )
+
+
+def _stated(parsed: Any, *names: str) -> Any:
+    return next(getattr(parsed, name) for name in names if hasattr(parsed, name))
+
+
+def mamba2_of_nemotron(parsed: Any) -> LinearMixer:
+    """Return Nemotron-H's Mamba-2."""
+    sizes = parsed.mamba_num_heads, parsed.mamba_head_dim, parsed.n_groups, parsed.ssm_state_size
+    return mamba2(parsed, *sizes, parsed.chunk_size, parsed.use_bias)
+
+
+def mamba2_of_granite(parsed: Any) -> LinearMixer:
+    """Return the Mamba-2 of Granite 4 and Bamba, whose inner width is a multiple of the hidden size."""
+    heads = parsed.mamba_n_heads
+    head_dim = parsed.mamba_expand * parsed.hidden_size // heads
+    sizes = heads, head_dim, parsed.mamba_n_groups, parsed.mamba_d_state
+    return mamba2(parsed, *sizes, parsed.mamba_chunk_size, parsed.mamba_proj_bias)
+
+
+def mamba_of_jamba(parsed: Any) -> LinearMixer:
+    """Return Jamba's Mamba (arXiv 2312.00752) with norms of steps, B and C."""
+    inner, state = parsed.mamba_expand * parsed.hidden_size, parsed.mamba_d_state
+    rank = -(-parsed.hidden_size // 16) if parsed.mamba_dt_rank == "auto" else parsed.mamba_dt_rank
+    small = rank + 2 * state
+    biases = 2 * inner + parsed.hidden_size if parsed.mamba_proj_bias else 0
+    convolution = inner * (parsed.mamba_d_conv + bool(parsed.mamba_conv_bias))
+    return LinearMixer(
+        name="mamba",
+        projected=2 * inner,
+        inner=inner,
+        convolved=inner,
+        key_size=state,
+        heads=inner,
+        state=state,
+        low_rank=inner * (small + rank),
+        vectors=convolution + inner * (2 + state) + small + biases,
+    )
+
+
+def gated_delta(parsed: Any) -> LinearMixer:
+    """Return the gated delta net (arXiv 2412.06464): queries, keys, values, gate, decay and strength."""
+    heads, head_dim = parsed.linear_num_value_heads, parsed.linear_value_head_dim
+    inner, key_size = heads * head_dim, parsed.linear_num_key_heads * parsed.linear_key_head_dim
+    convolved = 2 * key_size + inner
+    return LinearMixer(
+        name="delta",
+        projected=convolved + inner + 2 * heads,
+        inner=inner,
+        convolved=convolved,
+        key_size=key_size,
+        heads=heads,
+        state=parsed.linear_key_head_dim,
+        vectors=convolved * parsed.linear_conv_kernel_dim + 2 * heads + head_dim,
+    )
+
+
+def kimi_delta(parsed: Any) -> LinearMixer:
+    """Return Kimi Linear's delta attention (arXiv 2510.26692), whose gates are of low rank."""
+    heads, head_dim = parsed.linear_num_heads, parsed.linear_head_dim
+    inner = heads * head_dim
+    return LinearMixer(
+        name="kimi_delta",
+        projected=3 * inner + heads + 2 * head_dim,
+        inner=inner,
+        convolved=3 * inner,
+        key_size=inner,
+        heads=heads,
+        state=head_dim,
+        low_rank=2 * head_dim * inner,
+        vectors=3 * inner * parsed.linear_conv_kernel_dim + inner + heads + head_dim,
+    )
+
+
+def lightning(parsed: Any) -> LinearMixer:
+    """Return MiniMax's lightning attention (arXiv 2501.08313) with its norm and gate."""
+    inner = parsed.num_attention_heads * head_dim(parsed)
+    return LinearMixer(
+        name="lightning",
+        projected=4 * inner,
+        inner=inner,
+        key_size=inner,
+        heads=parsed.num_attention_heads,
+        state=head_dim(parsed),
+        chunk=parsed.block_size,
+        vectors=inner,
+    )
+
+
+def short_convolution(parsed: Any) -> LinearMixer:
+    """Return LFM2's convolution, whose input and result are weighted by projections."""
+    hidden, biased = parsed.hidden_size, bool(parsed.conv_bias)
+    return LinearMixer(
+        name="convolution",
+        projected=3 * hidden,
+        inner=hidden,
+        convolved=hidden,
+        vectors=hidden * parsed.conv_L_cache + (5 * hidden if biased else 0),
+    )
+
+
+def width_of_lfm2(parsed: Any) -> int:
+    """Return the width of LFM2's MLP: two thirds of what is stated, as a multiple."""
+    width = int(parsed.intermediate_size)
+    if not parsed.block_auto_adjust_ff_dim:
+        return width
+    multiple = int(parsed.block_multiple_of)
+    return multiple * -(-int(parsed.block_ffn_dim_multiplier * int(2 * width / 3)) // multiple)
+
+
+def blocks_of(*names: str) -> Callable[[Any], tuple[bool, ...]]:
+    """Return what reads which layers of Nemotron-H are of a kind."""
+    return lambda parsed: tuple(kind in names for kind in parsed.layers_block_type)
+
+
+GATED_DELTA: Own = {
+    **HEAD_NORMS,
+    "attention_gate": True,
+    "mixer": gated_delta,
+    "linear_layers": are_linear,
+}
+
+CONVOLUTIONS: Own = {
+    **HEAD_NORMS,
+    "mixer": short_convolution,
+    "linear_layers": are_linear,
+}
+
+GRANITE_HYBRID: Own = {"mixer": mamba2_of_granite, "linear_layers": are_linear}
+
+HYBRIDS: Mapping[str, Own] = {
+    "bamba": GRANITE_HYBRID,
+    "granitemoehybrid": {
+        **GRANITE_HYBRID,
+        "num_experts": optional("num_local_experts"),
+        "experts_per_token": size("num_experts_per_tok"),
+        "moe_intermediate_size": size("intermediate_size"),
+        "shared_intermediate_size": size("shared_intermediate_size"),
+        "intermediate_size": size("shared_intermediate_size"),  # of a model without experts
+    },
+    "jamba": {
+        "mixer": mamba_of_jamba,
+        "linear_layers": are_linear,
+        "num_experts": size("num_experts"),
+        "experts_per_token": size("num_experts_per_tok"),
+        "moe_intermediate_size": size("intermediate_size"),
+        "moe_layers": lambda parsed: tuple(
+            layer % parsed.expert_layer_period == parsed.expert_layer_offset and parsed.num_experts > 1
+            for layer in range(parsed.num_hidden_layers)
+        ),
+    },
+    "kimi_linear": {**AFTER_THE_DENSE, **LATENT, "mixer": kimi_delta, "linear_layers": are_linear},
+    "lfm2": {**CONVOLUTIONS, "intermediate_size": width_of_lfm2},
+    "lfm2_moe": {
+        **CONVOLUTIONS,
+        **BY_STEP,
+        "moe_layers": lambda parsed: moe_layers(parsed.num_hidden_layers, parsed.num_dense_layers),
+    },
+    "minimax": {**MIXTRAL, "mixer": lightning, "linear_layers": are_linear},
+    "nemotron_h": {  # each layer has one part alone, and experts may take less than the hidden size
+        "gated": False,
+        "norms_per_layer": 1,
+        "qkv_bias": False,
+        "attention_output_bias": False,
+        "mixer": mamba2_of_nemotron,
+        "linear_layers": blocks_of("linear_attention", "mamba"),
+        "mlp_layers": blocks_of("mlp", "moe"),
+        "moe_layers": blocks_of("moe"),
+        "num_experts": lambda parsed: parsed.n_routed_experts if "moe" in parsed.layers_block_type else 0,
+        "experts_per_token": size("num_experts_per_tok"),
+        "moe_intermediate_size": size("moe_intermediate_size"),
+        "shared_intermediate_size": size("moe_shared_expert_intermediate_size"),
+        "expert_bias": False,
+        "moe_latent_size": optional("moe_latent_size"),
+        "num_nextn_predict_layers": optional("num_nextn_predict_layers"),
+    },
+    "olmo_hybrid": {**ALL_HEADS_NORMS, "mixer": gated_delta, "linear_layers": are_linear},
+    "qwen3_5_moe_text": {
+        **GATED_DELTA,
+        "num_experts": size("num_experts"),
+        "experts_per_token": size("num_experts_per_tok"),
+        "moe_intermediate_size": size("moe_intermediate_size"),
+        "shared_intermediate_size": size("shared_expert_intermediate_size"),
+        "shared_gate": True,
+    },
+    "qwen3_5_text": GATED_DELTA,
+    "qwen3_next": {
+        **BY_STEP,
+        **GATED_DELTA,
+        "shared_intermediate_size": size("shared_expert_intermediate_size"),
+        "shared_gate": True,
+    },
+}
+"""Hybrids: state spaces, linear attention or convolutions in attention's place in most layers."""
+
+ARCHITECTURES: Mapping[str, Own] = {**DENSE, **OLDER, **EXPERTS, **HYBRIDS}
 """Architectures by model_type."""

@@ -29,12 +29,12 @@ FP8_INPUT_B = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 
 
 def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision."""
+    """Return the inputs and results of a part's norms; results are a matmul's input, so of its precision."""
     spread = parts_of_sequence(layouts)
-    return shape.norms_per_layer * shape.hidden_size * (2 + matmul_input_B(training)) / spread
+    return shape.norms_per_part * shape.hidden_size * (2 + matmul_input_B(training)) / spread
 
 
-def gathered_kept(shape: TransformerShape, layouts: Layouts, training: Training, inputs: int) -> Floats:
+def gathered_kept(shape: TransformerShape, layouts: Layouts, training: Training, inputs: float) -> Floats:
     """Return by how much matmuls' inputs, gathered along sequences, exceed a rank's own part; so many inputs.
 
     torch's column-parallel linear layers keep what they gathered. So do nanotron's, unless
@@ -72,6 +72,8 @@ def attention_kept(
         matmul_input_B(training) / 2 if training.precision in FP8_INPUT_B and ordered else 0.0
     )
     kept = 2 * (queries + keys_values + copies * result)
+    if shape.attention_gate:  # the gate, and the result before it
+        kept = kept + 2 * 2 * result
     if shape.qk_norm_size:
         kept = kept + 2 * (queries + keys_values / 2)
     if training.attention != "unfused":
@@ -82,6 +84,52 @@ def attention_kept(
     # latent: results of the down projections and of their norms, on all ranks of a sequence's part
     latent = 2 * (2 * shape.q_lora_rank + 2 * shape.kv_lora_rank + shape.qk_rope_head_dim)
     return np.asarray(kept + latent / parts_of_sequence(layouts), dtype=float)
+
+
+def mixer_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return what a linear mixer keeps besides its norm: what its kernels take, and the output layer's input.
+
+    mamba2: the projections, as the convolution and the scan take them together, the scan's result before and
+    after its gate (mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn;
+    core/ssm/mamba_mixer.py). delta: the projections, queries and keys as they are convolved and, normed, for
+    each head of values, decays in fp32, the inverse of a chunk's products, the values and the result
+    (fla/ops/gated_delta_rule/chunk.py; core/ssm/gated_delta_net). Others by the inputs of their kernels.
+    """
+    mixer = shape.mixer
+    if mixer is None:
+        return np.zeros_like(layouts.tp, dtype=float)
+    keys = 2 * mixer.heads * mixer.state  # queries and keys of every head
+    kept = {
+        "mamba2": mixer.projected + 2 * mixer.inner,
+        "mamba": mixer.projected + 3 * mixer.inner + 2 * mixer.key_size,
+        "delta": mixer.projected
+        + 2 * mixer.key_size
+        + keys
+        + 2 * mixer.inner
+        + mixer.heads * (2 + mixer.chunk),
+        "kimi_delta": mixer.projected
+        + 2 * mixer.key_size
+        + keys
+        + 5 * mixer.inner
+        + mixer.heads * mixer.chunk,
+        "lightning": mixer.projected + 2 * mixer.inner,
+        "convolution": mixer.projected + 2 * mixer.inner,
+    }[mixer.name]
+    return np.asarray((2 * kept + matmul_input_B(training) * mixer.inner) / layouts.tp, dtype=float)
+
+
+def backward_of_mixer(shape: TransformerShape, layouts: Layouts) -> Floats:
+    """Return what a linear mixer's backward pass makes.
+
+    Gradients of the projections and of the result, the convolved values again, and each chunk's state and
+    its gradient in fp32.
+    """
+    mixer = shape.mixer
+    if mixer is None:
+        return np.zeros_like(layouts.tp, dtype=float)
+    states = 2 * 4 * mixer.inner * mixer.state / mixer.chunk
+    made = 2 * (mixer.projected + mixer.convolved + mixer.inner) + states
+    return np.asarray(made / layouts.tp, dtype=float)
 
 
 def reorders(layouts: Layouts, training: Training, architecture: Architecture) -> np.ndarray:
@@ -136,9 +184,10 @@ def weighted_kept(shape: TransformerShape, training: Training) -> float:
     """Return what else the activation of experts keeps, before tensor parallelism.
 
     Megatron-LM multiplies its result with the token's probability. SwiGLU's kernel does that, too; otherwise
-    the product keeps both of its factors (core/transformer/moe/experts.py, bias_act_func).
+    the product keeps both of its factors (core/transformer/moe/experts.py, bias_act_func). Nemotron's
+    recipes fuse its squared ReLU with it, too (use_fused_weighted_squared_relu).
     """
-    apart = training.program == "megatron" and not shape.gated
+    apart = training.program == "megatron" and not shape.gated and not shape.mixer
     return 2.0 * shape.moe_intermediate_size if apart else 0.0
 
 
@@ -152,7 +201,7 @@ def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
         return np.zeros_like(layouts.tp, dtype=float)
     spread = parts_of_sequence(layouts)
     arrived = tokens_of_experts(shape, layouts, training)
-    inputs = matmul_input_B(training) * shape.hidden_size
+    inputs = matmul_input_B(training) * shape.expert_input_size
     within = mlp_kept(shape, training, shape.moe_intermediate_size) + weighted_kept(shape, training)
     experts = arrived * (inputs + within / layouts.etp)
     shared = mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
@@ -161,7 +210,11 @@ def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
     elif shape.shared_intermediate_size:
         shared = shared + np.where(spread > 1, 2 * shape.hidden_size, 0.0)
     dispatched = routing_kept(shape, layouts, training) + summed_kept(shape, layouts, training)
-    return np.asarray(experts + shared + dispatched, dtype=float)
+    latent = np.zeros_like(spread)
+    if shape.moe_latent_size:  # inputs of both projections; the first is the norm's result, but in 8 bits
+        copied = shape.hidden_size if training.precision in FP8_INPUT_B else 0
+        latent = matmul_input_B(training) * (shape.moe_latent_size + copied) / spread
+    return np.asarray(experts + shared + dispatched + latent, dtype=float)
 
 
 def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
@@ -186,18 +239,30 @@ def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Trainin
     if not shape.num_experts:
         return np.asarray(dense, dtype=float)
     arrived = tokens_of_experts(shape, layouts, training)
-    experts = 2 * (widths * shape.moe_intermediate_size / layouts.etp + 2 * shape.hidden_size) * arrived
+    experts = 2 * (widths * shape.moe_intermediate_size / layouts.etp + 2 * shape.expert_input_size) * arrived
     return np.asarray(np.maximum(experts, dense if not all(shape.layers_are_moe) else 0.0), dtype=float)
 
 
 class KeptOfLayer(NamedTuple):
-    """Bytes of one layer and one micro-batch on one rank, as arrays over layouts."""
+    """Bytes of one layer's parts and one micro-batch on one rank, as arrays over layouts."""
 
-    dense: Floats  # of a layer with a dense MLP
-    moe: Floats  # of a layer with experts
+    attention: Floats  # of attention and its norms
+    linear: Floats  # of the mixer in its place
+    mlp: Floats
+    experts: Floats
     input: Floats  # of the layer's input alone
     recomputed: Floats  # what exists in one layer's backward pass besides what is kept
     masks: Floats  # of the dropout after the embedding
+
+    @property
+    def dense(self) -> Floats:
+        """Return those of a layer with attention and an MLP."""
+        return self.attention + self.mlp
+
+    @property
+    def moe(self) -> Floats:
+        """Return those of a layer with attention and experts."""
+        return self.attention + self.experts
 
 
 def kept_of_layer(
@@ -209,15 +274,24 @@ def kept_of_layer(
     attention = attention_kept(shape, layouts, training, architecture)
     masks = 2 * shape.hidden_size / spread if shape.dropout else np.zeros_like(tokens)
     norms = norms_kept(shape, layouts, training)
-    each = shape.norms_per_layer
-    common = attention + masks + norms
-    dense = common + mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
-    dense = dense + gathered_kept(shape, layouts, training, each)
-    moe = common + experts_kept(shape, layouts, training) + gathered_kept(shape, layouts, training, each - 1)
-    scores = scores_kept(shape, layouts, training)
-    whole = KeptOfLayer(dense + scores, moe + scores, 2 * shape.hidden_size / spread, dense, masks / 2)
+    each = shape.norms_per_part
+    gathered = gathered_kept(shape, layouts, training, each)
+    attention = attention + masks + norms + gathered + scores_kept(shape, layouts, training)
+    linear = mixer_kept(shape, layouts, training) + norms + gathered
+    mlp = norms + mlp_kept(shape, training, shape.intermediate_size) / layouts.tp + gathered
+    experts = norms + experts_kept(shape, layouts, training)
+    experts = experts + gathered_kept(shape, layouts, training, each - 1)
+    of_input = 2 * shape.hidden_size / spread
+    whole = KeptOfLayer(attention, linear, mlp, experts, of_input, np.zeros_like(tokens), masks / 2)
     chosen = by_recompute(shape, layouts, training, whole, architecture)
     return KeptOfLayer(*(np.asarray(one * tokens, dtype=float) for one in chosen))
+
+
+def largest_layer(shape: TransformerShape, kept: KeptOfLayer) -> Floats:
+    """Return what the layer keeps that keeps the most; one with experts, if there are some."""
+    mixer = np.maximum(kept.attention, kept.linear) if shape.mixer else kept.attention
+    mlp = kept.experts if shape.num_experts else kept.mlp
+    return np.maximum(mixer, mlp) if shape.mlp_layers else mixer + mlp
 
 
 def by_recompute(
@@ -229,28 +303,33 @@ def by_recompute(
 ) -> KeptOfLayer:
     """Return what is left to keep under each recompute, and what a layer's backward pass makes."""
     has_moe = shape.num_experts > 0
-    largest = whole.moe if has_moe else whole.dense
     freed = mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
     freed = np.minimum(freed, experts_kept(shape, layouts, training)) if has_moe else freed
     of_scores = backward_of_scores(shape, layouts, training) - freed  # the MLP's backward pass is over then
-    made = whole.input + np.maximum(backward_of_mlp(shape, layouts, training), of_scores)
+    made = np.maximum(backward_of_mlp(shape, layouts, training), of_scores)
+    made = whole.input + np.maximum(made, backward_of_mixer(shape, layouts))
     full = layouts.recompute == RECOMPUTES.index("full")
     selective = layouts.recompute == RECOMPUTES.index("selective")
+    left = whole
     if training.program == "megatron":
         dropped = dropped_by_modules(shape, layouts, training, architecture)
-        dense = whole.dense - dropped.attention - dropped.dense
-        moe = whole.moe - dropped.attention - dropped.moe
+        attention = whole.attention - dropped.attention
+        left = left._replace(
+            attention=attention, mlp=whole.mlp - dropped.dense, experts=whole.experts - dropped.moe
+        )
         again = np.maximum(dropped.attention, dropped.moe if has_moe else dropped.dense)
     else:
-        dense = moe = matmuls_kept(shape, layouts, training)
-        again = largest - dense
-    return KeptOfLayer(
-        np.select([full, selective], [whole.input, dense], whole.dense),
-        np.select([full, selective], [whole.input, moe], whole.moe),
-        whole.input,
-        made + np.select([full, selective], [largest, again], 0.0),
-        whole.masks,
+        nothing, products = np.zeros_like(whole.input), matmuls_kept(shape, layouts, training)
+        left = left._replace(attention=products, mlp=nothing, experts=nothing)
+        again = largest_layer(shape, whole) - products
+    inputs = whole.input if shape.mlp_layers else np.zeros_like(whole.input)  # of a part after another
+    at_full = (whole.input, whole.input, inputs, inputs)
+    attention, linear, mlp, experts = (
+        np.select([full, selective], [fully, partly], each)
+        for fully, partly, each in zip(at_full, left[:4], whole[:4], strict=True)
     )
+    recomputed = made + np.select([full, selective], [largest_layer(shape, whole), again], 0.0)
+    return KeptOfLayer(attention, linear, mlp, experts, whole.input, recomputed, whole.masks)
 
 
 class DroppedBytes(NamedTuple):

@@ -25,9 +25,14 @@ RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", 
 DEFAULT_MODULES = ("core_attn",)
 """Those that it names by default."""
 
-OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0, "muon": 4.0}
-"""Bytes of states per parameter. 8-bit AdamW has an fp32 maximum per 256 values, twice
-(suites/training/quantization.py)."""
+OPTIMIZER_STATES_B = {"adamw": 8.0, "adamw_8bit": 2 + 2 * 4 / 256, "sgd_momentum": 4.0, "muon": 8.0}
+"""Bytes of states per parameter. Muon's are AdamW's but for `MUON_SAVES_B`. 8-bit AdamW has an fp32 maximum
+per 256 values, twice (suites/training/quantization.py)."""
+
+MUON_SAVES_B = 4.0
+"""Per parameter of a layer's matrix: Muon has one fp32 momentum, AdamW two moments of all else
+(suites/training/optimizers.py, MuonAndAdamW; Megatron-LM, core/optimizer, emerging_optimizers.py,
+_is_nonlinear_or_embedding)."""
 
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""
@@ -112,6 +117,7 @@ class Training:
     seq_len: int
     program: ProgramName = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
+    states: Literal["fp32", "bf16"] = "fp32"  # of parameters, gradients and the optimizer with torch's FSDP
     gradients: Literal["fp32", "bf16"] = "fp32"  # of Megatron-LM, in which all micro-batches' are added up
     master_remainders: bool = False  # of its bf16 steps: the half of an fp32 weight that the bf16 one lacks
     fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
@@ -125,9 +131,11 @@ class Training:
     dispatcher: Dispatcher = "alltoall"
     layers_of_stages: tuple[int, ...] = ()  # of every pipeline stage, where they are given one by one
     grouped_experts: bool = True  # --moe-grouped-gemm; else one expert after another
+    replicated_experts: bool = False  # those of ranks with the same ones are whole, whatever ZeRO shards
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    compiled_loss: bool = False  # by torch.compile, as torchtitan does with the model
     # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
     # --defer-embedding-wgrad-compute; 0: all, None: none.
     deferred_head_gradients: int | None = None

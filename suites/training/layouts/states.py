@@ -13,19 +13,25 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
-from suites.training.layouts.layout import OPTIMIZER_STATES_B, Floats, FrozenBase, Ints, Layouts, Training
+from suites.training.layouts.layout import (
+    MUON_SAVES_B,
+    OPTIMIZER_STATES_B,
+    Floats,
+    FrozenBase,
+    Ints,
+    Layouts,
+    Training,
+)
 
 
 class RankLayers(NamedTuple):
-    """Layers of a pipeline rank, of one of its virtual stages or of all."""
+    """Layers of a pipeline rank, of one of its virtual stages or of all; those with each part."""
 
-    dense: Floats
-    moe: Floats
-
-    @property
-    def all(self) -> Floats:
-        """Return both."""
-        return self.dense + self.moe
+    all: Floats
+    attention: Floats
+    linear: Floats  # a linear mixer in attention's place
+    dense: Floats  # an MLP
+    moe: Floats  # experts
 
 
 def first_layer_after(shape: TransformerShape, layouts: Layouts, training: Training, stage: Ints) -> Ints:
@@ -59,13 +65,15 @@ def layers_of(
     shape: TransformerShape, layouts: Layouts, training: Training, rank: Ints, virtual_stage: int
 ) -> RankLayers:
     """Return the layers of one virtual stage of a rank; none where a layout has fewer."""
-    moe_before = np.concatenate([[0], np.cumsum(shape.layers_are_moe)])
     stage = virtual_stage * layouts.pp + rank
     end = first_layer_after(shape, layouts, training, stage)
     start = np.where(stage > 0, first_layer_after(shape, layouts, training, stage - 1), 0)
     exists = layouts.virtual_stages > virtual_stage
-    moe = (moe_before[end] - moe_before[start]) * exists
-    return RankLayers(((end - start) * exists - moe).astype(float), moe.astype(float))
+    moe = np.array(shape.layers_are_moe)
+    kinds = (shape.layers_have_attention, shape.layers_are_linear, shape.layers_have_mlp & ~moe, moe)
+    before = [np.concatenate([[0], np.cumsum(kind)]) for kind in kinds]
+    counts = (((one[end] - one[start]) * exists).astype(float) for one in before)
+    return RankLayers(((end - start) * exists).astype(float), *counts)
 
 
 def all_layers_of(shape: TransformerShape, layouts: Layouts, training: Training, rank: Ints) -> RankLayers:
@@ -74,7 +82,7 @@ def all_layers_of(shape: TransformerShape, layouts: Layouts, training: Training,
         layers_of(shape, layouts, training, rank, virtual)
         for virtual in range(int(layouts.virtual_stages.max()))
     ]
-    return RankLayers(sum(one.dense for one in parts), sum(one.moe for one in parts))  # type: ignore[arg-type]
+    return RankLayers(*(np.sum(one, axis=0) for one in zip(*parts, strict=True)))
 
 
 def passes_in_flight(layouts: Layouts, rank: Ints, group: int = 0) -> Ints:
@@ -157,10 +165,6 @@ OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0, "muon": 
 """Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
 twice. Muon's are Adam's for embeddings and the output layer."""
 
-MUON_SAVES_B = 4.0
-"""Per parameter of a layer: Muon has one fp32 momentum for matrices (Megatron-LM, core/optimizer,
-emerging_optimizers.py, _is_nonlinear_or_embedding)."""
-
 
 def narrow_weight_B(training: Training, architecture: str) -> float:
     """Return how many bytes Transformer Engine's format adds to a weight of a layer.
@@ -181,6 +185,8 @@ def narrow_weight_B(training: Training, architecture: str) -> float:
 def sizes_of(training: Training) -> StateSizes:
     """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
+    if training.states == "bf16":
+        return half_states(training)
     if training.program == "megatron" and training.gradients == "bf16":
         sizes = sizes._replace(gradients=2)
     if training.program == "megatron" and training.master_remainders and training.precision == "bf16":
@@ -190,6 +196,18 @@ def sizes_of(training: Training) -> StateSizes:
     if training.offload != "none":
         return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
     return sizes._replace(optimizer=sizes.optimizer - OPTIMIZER_B["adamw"] + OPTIMIZER_B[training.optimizer])
+
+
+def half_states(training: Training) -> StateSizes:
+    """Return the bytes per parameter where FSDP's parameters are bf16, and so are gradients and moments.
+
+    torch's optimizers make states of their parameters' type; 8-bit ones have their own.
+    """
+    if training.offload != "none" and training.program == "torchtitan":
+        return StateSizes(0, 0, 0)
+    own_B = OPTIMIZER_B[training.optimizer]
+    moments_B = own_B if training.optimizer == "adamw_8bit" else own_B / 2
+    return StateSizes(2, 2, 0 if training.offload != "none" else moments_B)
 
 
 def padded_vocabulary(shape: TransformerShape, layouts: Layouts) -> Ints:
@@ -207,7 +225,8 @@ def parameters_of(
     latent attention's down projections are not.
     """
     layer, tp = layer_parameters(shape, layouts), layouts.tp
-    shared = layers.dense * layer.dense + layers.moe * layer.moe
+    shared = layers.attention * layer.attention + layers.linear * layer.linear
+    shared = shared + layers.dense * layer.mlp + layers.moe * layer.shared
     experts = layers.moe * layer.experts
     last = rank == layouts.pp - 1
     predicted = shape.num_nextn_predict_layers
@@ -236,34 +255,50 @@ def outside_of_layers(shape: TransformerShape, layouts: Layouts, rank: Ints) -> 
 
 
 class LayerParameters(NamedTuple):
-    """Parameters of one layer on one rank."""
+    """Parameters of the parts of a layer on one rank, each with its norms."""
 
-    dense: Floats
-    moe: Floats  # all but the experts'
+    attention: Floats
+    linear: Floats  # the mixer in attention's place
+    mlp: Floats
+    shared: Floats  # of a mixture of experts, all but the experts
     experts: Floats
+
+    @property
+    def dense(self) -> Floats:
+        """Return those of a layer with attention and an MLP."""
+        return self.attention + self.mlp
+
+    @property
+    def moe(self) -> Floats:
+        """Return those of a layer with attention and experts, without these."""
+        return self.attention + self.shared
 
 
 def layer_parameters(shape: TransformerShape, layouts: Layouts) -> LayerParameters:
-    """Return the parameters of one layer on one rank."""
+    """Return the parameters of one layer's parts on one rank. A mixer's vectors are divided, too."""
     tp = layouts.tp
+    norms = shape.norms_per_part * shape.norm_parameters
     latent = shape.hidden_size * (shape.q_lora_rank + shape.kv_lora_rank + shape.qk_rope_head_dim)
     latent = latent if shape.kv_lora_rank else 0
     columns = 0 if shape.kv_lora_rank else shape.qkv_bias_parameters
     columns += shape.num_attention_heads if shape.attention_sinks else 0
     whole = latent + shape.attention_vector_parameters - columns
-    whole += shape.norms_per_layer * shape.norm_parameters
-    attention = whole + (shape.attention_matrix_parameters - latent + columns) / tp
+    attention = norms + whole + (shape.attention_matrix_parameters - latent + columns) / tp
 
-    def mlp(width: int, ranks: Ints, bias: bool = shape.mlp_bias) -> Floats:
-        own = shape.hidden_size if bias and width else 0
-        return np.asarray((shape.mlp_parameters(width, bias) - own) / ranks + own, dtype=float)
+    def mlp(width: int, ranks: Ints, bias: bool = shape.mlp_bias, inputs: int | None = None) -> Floats:
+        own = (inputs or shape.hidden_size) if bias and width else 0
+        return np.asarray((shape.mlp_parameters(width, bias, inputs) - own) / ranks + own, dtype=float)
 
     gate = shape.hidden_size if shape.shared_gate else 0
-    moe = attention + shape.router_parameters + gate + mlp(shape.shared_intermediate_size, tp)
-    experts = (
-        shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp, shape.expert_bias)
+    shared = norms + shape.router_parameters + gate + mlp(shape.shared_intermediate_size, tp)
+    each = mlp(shape.moe_intermediate_size, layouts.etp, shape.expert_bias, shape.expert_input_size)
+    return LayerParameters(
+        attention,
+        norms + shape.mixer_parameters / tp,
+        norms + mlp(shape.intermediate_size, tp),
+        shared + shape.latent_parameters,
+        shape.num_experts / layouts.ep * each,
     )
-    return LayerParameters(attention + mlp(shape.intermediate_size, tp), moe, experts)
 
 
 def expert_copies(layouts: Layouts) -> Floats:
@@ -291,6 +326,8 @@ def states_B(
     and keeps gathered copies of them (`account.gathered_B`).
     """
     sizes, stage = sizes_of(training), 2 if training.program in FSDP else 3
+    if training.replicated_experts:
+        return replicated_experts_B(layouts, sizes, parameters, stage)
     in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
     narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
     saved_B = MUON_SAVES_B if training.optimizer == "muon" and sizes.optimizer else 0.0
@@ -300,6 +337,20 @@ def states_B(
         sizes.weights * sharded(layouts, parameters, stage) + (narrow_B if sizes.weights else 0.0),
         sizes.gradients * sharded(layouts, parameters, 2),
         sizes.optimizer * sharded(layouts, parameters, 1) - saved_B * sharded(layouts, in_layers, 1),
+    )
+
+
+def replicated_experts_B(
+    layouts: Layouts, sizes: StateSizes, parameters: RankParameters, stage: int
+) -> StateBytes:
+    """Return the bytes of states where ZeRO shards all but the experts."""
+    shared = parameters._replace(experts=np.zeros_like(parameters.experts))
+    stages = (stage, 2, 1)
+    return StateBytes(
+        *(
+            each_B * (sharded(layouts, shared, at) + parameters.experts)
+            for each_B, at in zip(sizes, stages, strict=True)
+        )
     )
 
 
@@ -347,16 +398,26 @@ class UnitParameters(NamedTuple):
     head: Floats  # the output layer alone
 
 
-def units_of(shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints) -> UnitParameters:
-    """Return the units of one rank."""
+def units_of(
+    shape: TransformerShape,
+    layouts: Layouts,
+    layers: RankLayers,
+    rank: Ints,
+    replicated_experts: bool = False,
+) -> UnitParameters:
+    """Return the units of one rank; experts that ranks have whole are not gathered."""
     layer = layer_parameters(shape, layouts)
-    dense = np.where(layers.dense > 0, layer.dense, 0.0)
-    moe = np.where(layers.moe > 0, layer.moe + layer.experts, 0.0)
+    attention = np.where(layers.attention > 0, layer.attention, 0.0)
+    mixer = np.maximum(attention, np.where(layers.linear > 0, layer.linear, 0.0))
+    mlp = np.where(layers.dense > 0, layer.mlp, 0.0)
+    gathered_experts = 0.0 if replicated_experts else layer.experts
+    mlp = np.maximum(mlp, np.where(layers.moe > 0, layer.shared + gathered_experts, 0.0))
     vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
     first, last = rank == 0, rank == layouts.pp - 1
     head = np.where(last, vocabulary, 0.0)
     tied = first & last & bool(shape.tie_word_embeddings)
-    return UnitParameters(np.maximum(dense, moe), head + np.where(first & ~tied, vocabulary, 0.0), head)
+    largest = np.maximum(mixer, mlp) if shape.mlp_layers else mixer + mlp
+    return UnitParameters(largest, head + np.where(first & ~tied, vocabulary, 0.0), head)
 
 
 class HostBytes(NamedTuple):
@@ -389,6 +450,10 @@ def host_B(
         tensors = list(shards(shape, layouts, layers, rank))
         reserved = sum((2 * count * power_of_two(4 * size) for size, count in tensors), nothing)
         states_B = OPTIMIZER_STATES_B[training.optimizer] * part
+        if training.optimizer == "muon":
+            every = parameters_of(shape, layouts, layers, rank)
+            in_layers = every._replace(shared=every.shared - every.outside)
+            states_B = states_B - MUON_SAVES_B * sharded(layouts, in_layers, 1)
         return HostBytes(states_B, 8 * part, states_B + reserved)
     return deepspeed_host_B(part, layouts.zero, training.offload == "parameters")
 
@@ -438,7 +503,10 @@ def shards(
     vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
     untied = 1.0 - first * bool(shape.tie_word_embeddings)
     whole = [(vocabulary, first), (vocabulary, last * untied)]
-    whole += [(size / layouts.tp, layers.all) for size in shape.attention_matrices]
+    whole += [(size / layouts.tp, layers.attention) for size in shape.attention_matrices]
+    if shape.mixer:
+        sizes = shape.hidden_size * shape.mixer.projected, shape.hidden_size * shape.mixer.inner
+        whole += [(size / layouts.tp, layers.linear) for size in sizes]
     whole += [(np.full_like(first, shape.hidden_size), shape.norms_per_layer * layers.all + last)]
     each = shape.hidden_size / layouts.tp
     whole += [(each * shape.intermediate_size, shape.matrices_of_mlp * layers.dense)]
@@ -448,6 +516,7 @@ def shards(
     for size, count in whole:
         yield sharded(layouts, RankParameters(size, np.zeros_like(size), np.zeros_like(size)), 1), count
     if shape.num_experts:
-        size = shape.hidden_size * shape.moe_intermediate_size * shape.num_experts / layouts.ep / layouts.etp
+        every = shape.expert_input_size * shape.moe_intermediate_size * shape.num_experts
+        size = every / layouts.ep / layouts.etp
         experts = RankParameters(np.zeros_like(size), size, np.zeros_like(size))
         yield sharded(layouts, experts, 1), shape.matrices_of_mlp * layers.moe

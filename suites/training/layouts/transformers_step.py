@@ -13,7 +13,7 @@ from typing import Literal
 
 from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
-from suites.training.layouts.layout import OPTIMIZER_STATES_B, RECOMPUTES, Training
+from suites.training.layouts.layout import MUON_SAVES_B, OPTIMIZER_STATES_B, RECOMPUTES, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 from suites.training.layouts.states import DEEPSPEED_BUCKET
 from suites.training.layouts.transformers_layer import (
@@ -139,6 +139,10 @@ class TransformersStep:
         self.buckets_B = 4.0 * shape.parameters if self.sharing == "ddp" else 0.0  # of DDP's gradients
         each_B = 4 + OPTIMIZER_STATES_B[training.optimizer]
         self.states_B = each_B * self.padded_parameters / self.shards
+        if training.optimizer == "muon":
+            moe = shape.num_experts > 0
+            matrices = shape.attention_matrix_parameters + shape.mlp_part_parameters(moe)
+            self.states_B -= MUON_SAVES_B * shape.num_hidden_layers * matrices / self.shards
         if self.sharing == "zero":  # which has bf16 weights, too
             self.states_B = (2.0 + each_B / self.ranks) * shape.parameters
 

@@ -52,6 +52,9 @@ class LayerKind(NamedTuple):
 
     moe: bool
     windowed: bool
+    attention: bool = True
+    linear: bool = False  # a linear mixer in attention's place
+    mlp: bool = True  # an MLP or experts
 
 
 MatmulSizes = list[tuple[Floats, Floats]]
@@ -61,23 +64,25 @@ MatmulSizes = list[tuple[Floats, Floats]]
 def kinds_of_layers(setting: StepSetting) -> dict[LayerKind, int]:
     """Return how many layers there are of each kind."""
     counts: dict[LayerKind, int] = {}
-    for pair in zip(setting.shape.layers_are_moe, setting.shape.layers_are_windowed, strict=True):
-        kind = LayerKind(*pair)
+    shape = setting.shape
+    parts = shape.layers_have_attention, shape.layers_are_linear, shape.layers_have_mlp
+    for each in zip(shape.layers_are_moe, shape.layers_are_windowed, *parts, strict=True):
+        kind = LayerKind(*each)
         counts[kind] = counts.get(kind, 0) + 1
     return counts
 
 
 def layer_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> KernelSeconds:
     """Return the seconds of one layer's kernels on one micro-batch."""
-    tokens, sizes = setting.tokens(layouts), dense_sizes(setting, layouts, kind.moe)
+    tokens, sizes = setting.tokens(layouts), sizes_of_layer(setting, layouts, kind)
     matmul = dense_s(setting, tokens, sizes, setting.precision)
     if kind.moe:
         matmul = matmul.plus(experts_s(setting, layouts, tokens))
-    return KernelSeconds(
-        matmul,
-        attention_s(setting, layouts, kind.windowed),
-        pointwise_s(setting, layouts, kind.moe, sizes),
-    )
+    none = PassSeconds(0.0 * tokens, 0.0 * tokens)
+    attention = attention_s(setting, layouts, kind.windowed) if kind.attention else none
+    if kind.linear:
+        attention = mixer_s(setting, layouts)
+    return KernelSeconds(matmul, attention, pointwise_s(setting, layouts, kind, sizes))
 
 
 def dense_s(setting: StepSetting, rows: Floats, sizes: MatmulSizes, precision: str) -> PassSeconds:
@@ -96,8 +101,24 @@ def dense_s(setting: StepSetting, rows: Floats, sizes: MatmulSizes, precision: s
     return PassSeconds(forward, backward)
 
 
-def dense_sizes(setting: StepSetting, layouts: Layouts, moe: bool) -> MatmulSizes:
-    """Return the matmuls that every token passes: attention's, and an MLP's or the shared experts'."""
+def sizes_of_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> MatmulSizes:
+    """Return the matmuls that every token passes: the mixer's, and an MLP's or the shared experts'."""
+    shape, tp = setting.shape, layouts.tp.astype(float)
+    hidden = shape.hidden_size * np.ones_like(tp)
+    sizes = attention_sizes(setting, layouts) if kind.attention else []
+    if kind.linear and shape.mixer:
+        sizes += [(hidden, shape.mixer.projected / tp), (shape.mixer.inner / tp, hidden)]
+    width = mlp_width(setting, kind.moe) if kind.mlp else 0
+    if width:
+        sizes += [(hidden, (shape.matrices_of_mlp - 1) * width / tp), (width / tp, hidden)]
+    if kind.moe and shape.moe_latent_size:
+        latent = shape.moe_latent_size * np.ones_like(tp)
+        sizes += [(hidden, latent), (latent, hidden)]
+    return sizes
+
+
+def attention_sizes(setting: StepSetting, layouts: Layouts) -> MatmulSizes:
+    """Return the matmuls of attention."""
     shape, tp = setting.shape, layouts.tp.astype(float)
     hidden = shape.hidden_size * np.ones_like(tp)
     sizes: MatmulSizes = []
@@ -110,12 +131,9 @@ def dense_sizes(setting: StepSetting, layouts: Layouts, moe: bool) -> MatmulSize
         keys = shape.num_attention_heads * (unrotated + shape.value_dim) / tp
         sizes += [(hidden, rank + shape.qk_rope_head_dim), (rank, keys)]
     else:
-        sizes += [(hidden, (shape.query_size + shape.key_value_size) / tp)]
-    sizes += [(shape.attention_size / tp, hidden)]
-    width = mlp_width(setting, moe)
-    if width:
-        sizes += [(hidden, (shape.matrices_of_mlp - 1) * width / tp), (width / tp, hidden)]
-    return sizes
+        gate = shape.attention_size if shape.attention_gate else 0
+        sizes += [(hidden, (shape.query_size + shape.key_value_size + gate) / tp)]
+    return [*sizes, (shape.attention_size / tp, hidden)]
 
 
 def mlp_width(setting: StepSetting, moe: bool) -> int:
@@ -130,9 +148,9 @@ def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSec
     # ep x etp ranks share the experts, and each brings its own part of the sequences
     routed = tokens / layouts.tp * shape.experts_per_token * layouts.ep * etp
     rows = np.maximum(routed / shape.num_experts * imbalance, 1.0)
-    hidden = shape.hidden_size * np.ones_like(etp)
+    inputs = shape.expert_input_size * np.ones_like(etp)
     width = shape.moe_intermediate_size / etp
-    sizes = [(hidden, (shape.matrices_of_mlp - 1) * width), (width, hidden)]
+    sizes = [(inputs, (shape.matrices_of_mlp - 1) * width), (width, inputs)]
     each = dense_s(setting, rows, sizes, setting.precision)
     count = shape.num_experts / layouts.ep * cal["grouped_factor"]
     return PassSeconds(each.forward * count, each.backward * count)
@@ -155,6 +173,24 @@ def attention_s(setting: StepSetting, layouts: Layouts, windowed: bool) -> PassS
     )
 
 
+def mixer_s(setting: StepSetting, layouts: Layouts) -> PassSeconds:
+    """Return the seconds of a linear mixer's convolution and scan: what they move, and then their FLOP.
+
+    Forward: the projections are read, what is convolved is written and read, the result written and, for its
+    gate and norm, read and written; each chunk's fp32 state is written and read. FLOP at the rate of
+    attention. Backward: twice both. No constant is fitted to steps of hybrids.
+    """
+    mixer, tokens = setting.shape.mixer, setting.tokens(layouts) / layouts.tp
+    assert mixer is not None
+    elements = mixer.projected + 2 * mixer.convolved + 3 * mixer.inner
+    moved_B = ELEMENT_B * elements + 2 * 4 * mixer.inner * mixer.state / mixer.chunk
+    rate, _ = setting.constants.attention_FLOP_per_s(
+        setting.gpu, setting.facts.attention, setting.shape.head_dim, setting.training.seq_len
+    )
+    seconds = tokens * (moved_B / setting.memory_B_per_s + mixer.state_flop / rate)
+    return PassSeconds(np.asarray(seconds), np.asarray(2 * seconds))
+
+
 def positions_seen(seq_len: int, window: int) -> float:
     """Return how many positions a token sees in the mean, itself not counted."""
     if 0 < window < seq_len:
@@ -162,7 +198,7 @@ def positions_seen(seq_len: int, window: int) -> float:
     return seq_len / 2
 
 
-def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: MatmulSizes) -> PassSeconds:
+def pointwise_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, sizes: MatmulSizes) -> PassSeconds:
     """Return the seconds of norms, additions, rotations, activations, quantisation and accumulation.
 
     Elements that fused kernels move per token, forward: two norms and two additions, 4 and 6 of the hidden
@@ -172,11 +208,12 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Matmul
     shape, own, tp = setting.shape, setting.own, layouts.tp
     tokens, rate = setting.tokens(layouts), setting.memory_B_per_s
     spread = np.where(layouts.sequence_parallel > 0, tp, 1)
-    width = mlp_width(setting, moe) + shape.experts_per_token * shape.moe_intermediate_size * moe
+    moe = kind.moe
+    width = mlp_width(setting, moe) * kind.mlp + shape.experts_per_token * shape.moe_intermediate_size * moe
     activated = shape.matrices_of_mlp * width / tp
-    rotated = 2 * (shape.query_size + shape.key_value_size / 2) / tp
-    permuted = 4 * shape.experts_per_token * shape.hidden_size / tp * moe
-    norms = 10 * shape.hidden_size / spread
+    rotated = 2 * (shape.query_size + shape.key_value_size / 2) / tp * kind.attention
+    permuted = 4 * shape.experts_per_token * shape.expert_input_size / tp * moe
+    norms = (5 if shape.mlp_layers else 10) * shape.hidden_size / spread
     moved_B = ELEMENT_B * tokens * own.pointwise_factor
     forward = moved_B * (norms + rotated + activated + permuted) / rate
     backward = moved_B * (norms + rotated + 1.7 * activated + permuted) / rate
@@ -190,7 +227,7 @@ def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Matmul
     shape = setting.shape
     elements = sum((inner + outputs for inner, outputs in sizes), start=np.zeros(len(layouts.tp)))
     if moe:
-        expert = 2 * shape.hidden_size + shape.matrices_of_mlp * shape.moe_intermediate_size
+        expert = 2 * shape.expert_input_size + shape.matrices_of_mlp * shape.moe_intermediate_size
         elements = elements + shape.experts_per_token * expert / layouts.tp
     if setting.precision == "bf16":
         return 0.0 * elements
@@ -202,8 +239,8 @@ def accumulated_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
     """Return the seconds in which a layer's gradients are added to those of earlier micro-batches."""
     if setting.run.adapters_alone:
         return np.zeros(len(layouts.tp))
-    layer = layer_parameters(setting.shape, layouts)
-    parameters = layer.moe + layer.experts if moe else layer.dense
+    shared, experts = parameters_of_layer(setting, layouts, moe)
+    parameters = shared + experts
     moved_B = np.where(layouts.micro_batches > 1, setting.own.accumulate_B, 0.0) * parameters
     return moved_B / setting.memory_B_per_s
 
@@ -288,7 +325,7 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     HybridEP.
     """
     shape, ranks = setting.shape, (layouts.ep * layouts.etp).astype(float)
-    token_B = ELEMENT_B * setting.tokens(layouts) * shape.hidden_size / layouts.tp
+    token_B = ELEMENT_B * setting.tokens(layouts) * shape.expert_input_size / layouts.tp
     nodes = np.maximum(ranks / setting.cluster.node_size, 1.0)
     reached = nodes * (1 - (1 - 1 / nodes) ** shape.experts_per_token)
     one = all_to_all_s(
@@ -301,15 +338,32 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
 
 def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
     """Return the seconds in which a layer's shards are gathered twice and its gradients reduced (ZeRO-3)."""
-    layer = layer_parameters(setting.shape, layouts)
-    shared = layer.moe if moe else layer.dense
+    shared, experts = parameters_of_layer(setting, layouts, moe)
     group, inner = layouts.shard_size.astype(float), layouts.tp.astype(float)
     seconds = _gathered_and_reduced_s(setting, shared, group, inner)
-    if moe:
+    if experts.any():
         copies = np.minimum(expert_copies(layouts), group)
         stride = (layouts.ep * layouts.etp).astype(float)
-        seconds = seconds + _gathered_and_reduced_s(setting, layer.experts, copies, stride)
+        seconds = seconds + _gathered_and_reduced_s(setting, experts, copies, stride)
     return seconds
+
+
+def parameters_of_layer(setting: StepSetting, layouts: Layouts, moe: bool) -> tuple[Floats, Floats]:
+    """Return a layer's parameters on one rank, shared and experts'; of hybrids those of the mean layer."""
+    shape, layer = setting.shape, layer_parameters(setting.shape, layouts)
+    if shape.mixer:
+        shared, experts = parameters_in_layers(setting, layouts)
+        return shared / shape.num_hidden_layers, experts / shape.num_hidden_layers
+    return (layer.moe, layer.experts) if moe else (layer.dense, np.zeros_like(layer.experts))
+
+
+def parameters_in_layers(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:
+    """Return the parameters of all layers, were they on one pipeline rank: shared ones and experts'."""
+    shape, layer = setting.shape, layer_parameters(setting.shape, layouts)
+    moe = sum(shape.layers_are_moe)
+    mixers = sum(shape.layers_have_attention) * layer.attention + sum(shape.layers_are_linear) * layer.linear
+    shared = mixers + (sum(shape.layers_have_mlp) - moe) * layer.mlp + moe * layer.shared
+    return shared, moe * layer.experts
 
 
 def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
@@ -399,13 +453,12 @@ def _step_collectives_s(setting: StepSetting, layouts: Layouts) -> tuple[Floats,
 
 def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:
     """Return a pipeline rank's parameters in the mean, with one embedding: shared ones, and experts'."""
-    shape, layer = setting.shape, layer_parameters(setting.shape, layouts)
-    moe = sum(shape.layers_are_moe)
-    dense = shape.num_hidden_layers - moe
+    shape = setting.shape
+    in_layers, experts = parameters_in_layers(setting, layouts)
     vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
     alone = (layouts.pp == 1) & (not shape.tie_word_embeddings)
-    shared = (dense * layer.dense + moe * layer.moe) / layouts.pp + vocabulary * np.where(alone, 2, 1)
-    return shared, np.asarray(moe * layer.experts / layouts.pp, dtype=float)
+    shared = in_layers / layouts.pp + vocabulary * np.where(alone, 2, 1)
+    return shared, np.asarray(experts / layouts.pp, dtype=float)
 
 
 def update_s(setting: StepSetting, layouts: Layouts) -> Floats:

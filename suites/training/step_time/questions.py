@@ -29,6 +29,8 @@ from suites.training.step_time.published.typed import (
     Row,
     common_fields,
     config_of_sizes,
+    is_mlperf,
+    is_recipe,
     layout_fields,
     letters,
     meaning,
@@ -45,7 +47,7 @@ LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
 
 UNSLOTH_FUSED = "2024-11"
-"""Unsloth's first release whose output layer and loss are one operation (cut cross-entropy, arXiv 2411.09009)."""
+"""Unsloth's first release whose output layer and loss are one operation (arXiv 2411.09009)."""
 
 TRAINER_FUSED = "2025-08"
 """transformers 4.56, whose default optimizer is adamw_torch_fused from torch 2.8 on (training_args.py)."""
@@ -60,6 +62,9 @@ ConfigOf = Callable[[str], Mapping[str, Any] | None]
 def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Question:
     """Return a published run as a question; raises ValueError in one line for what it does not know.
 
+    Users of Megatron Bridge run its library's recipes, which keep whole master weights and, but for a few,
+    add gradients up in fp32 (recipes/common.py at commit 067f987); vendors' tables have those for speed.
+
     `config_of`: of a name, the config.json of a well-known model, for rows that state no sizes, and in place
     of the sizes where these agree.
     """
@@ -71,11 +76,17 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     gpu = gpu_of(device["device"])
     assert gpu is not None
     common = common_fields(row, gpu, config_of_run(row, config_of))
+    row = {**row, **shared_sequences(row)}
     checkpointing = row.get("recompute", row.get("checkpointing"))
     layout = layout_fields({**row, "virtual_stages": row.get("vp"), "recompute": checkpointing}, row, common)
+    if not row.get("vp") and (layout["gradient_accumulation_steps"] or 0) % layout["pp"]:
+        layout["virtual_stages"] = 1  # interleaved ones would need a multiple
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
+    if own["program"] == "megatron" and not is_mlperf(row):
+        narrow = is_recipe(row) and meaning("narrow_gradients", letters(row["model"]), False)
+        memory |= {"gradients": "bf16" if narrow else "fp32", "master_remainders": False}
     fields = {**common, **layout, **device, **own, **memory}
     if stages := uneven(common, layout):
         fields |= {"layers_of_stages": stages, "virtual_stages": 1}
@@ -84,6 +95,13 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
+
+
+def shared_sequences(row: Row) -> dict[str, Any]:
+    """Return tensor-parallel ranks for a batch with fewer sequences than GPUs, where no layout is stated."""
+    gpus, batch = int(row["gpus"]), int(row.get("global_batch_size") or 0)
+    stated = any(row.get(name) for name in ("dp", "tp", "pp", "cp"))
+    return {"tp": gpus // batch} if batch and batch < gpus and not stated and gpus % batch == 0 else {}
 
 
 def uneven(common: Row, layout: Row) -> tuple[int, ...]:
@@ -177,7 +195,11 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
 
 
 def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
-    """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states."""
+    """Return what a run's row says otherwise than a step's: program, experts' ranks, sharding, states.
+
+    Recipes of Megatron Bridge spread no expert over tensor-parallel ranks (expert_tensor_parallel_size = 1 in
+    all of them at commit 067f987).
+    """
     own = {"megatron": "megatron", "nanotron": "nanotron", "deepspeed": "zero", "composer": "fsdp1"}
     program = common["program"]
     pipelines, stage = int(row.get("pp") or 1) > 1, sharding_of(row.get("sharding"), program)[0]
@@ -187,10 +209,12 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
         program = "torchtitan" if "fsdp" in str(row["sharding"]) else "deepspeed"
     fields = {
         "program": program,
-        "etp": row.get("etp"),
+        "etp": row.get("etp") or (1 if program == "megatron" and is_recipe(row) else None),
         "states": meaning("pure_precisions", letters(row.get("precision")), "fp32"),
         "sharing": own.get(program) or meaning("sharing", row.get("sharding"), "fsdp2"),
     }
+    words = f"{row['framework']} {(row.get('other') or {}).get('note') or ''}"
+    fields["replicated_experts"] = meaning("replicated_experts", words, False)
     unsharded = str(row.get("sharding") or "").lower().startswith("none")
     return {**fields, "zero": 0} if unsharded else fields
 
@@ -221,7 +245,8 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
 def on_host(row: Row, checkpointing: object) -> tuple[str, ...]:
     """Return what is on the host: as a page names it, or of FSDP's "cpu" all; with Unsloth checkpoints."""
     offload, framework = str(row.get("offload") or ""), str(row["framework"]).lower()
-    found = [name for name in ("parameters", "optimizer", "activations") if name[:5] in offload]
+    words = table()["offloads"]
+    found = [name for name, known in words.items() if any(one in offload.lower() for one in known)]
     if offload.startswith("cpu") and "fsdp" in str(row.get("sharding")):
         found += [name for name in ("parameters", "optimizer") if name not in found]
     if "offload" in str(checkpointing) or (row.get("other") or {}).get("unsloth") or "unsloth" in framework:

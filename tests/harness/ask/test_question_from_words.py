@@ -24,6 +24,8 @@ def folder(tmp_path_factory):
     (folder / "megatron.sh").write_text(MEGATRON)
     accumulating = TITAN.replace("seq_len = 8192", "seq_len = 8192\nglobal_batch_size = 64")
     (folder / "accumulating.toml").write_text(accumulating)
+    compiled = TITAN.replace("tensor_parallel_degree = 2", "tensor_parallel_degree = 1")
+    (folder / "compiled.toml").write_text(f"{compiled}\n[compile]\nenable = true\n")
     config(folder)
     return folder
 
@@ -146,6 +148,7 @@ MODEL devices=8 layout=tp:2 | account | layout
 MODEL devices=8 layout=search | account | layout
 FILE=titan.toml devices=16 | account | tp 2
 FILE=titan.toml devices=16 | step time | seconds
+FILE=compiled.toml devices=16 | account | compiles
 """
 """Words, the engine that is chosen, and a part of why."""
 

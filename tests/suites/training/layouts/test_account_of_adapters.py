@@ -51,6 +51,17 @@ def test_states_are_the_frozen_weights_and_twelve_bytes_per_trained_one(base, we
     assert memory.parts_B["states"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(("base", "weight_B"), [("bf16", 2.0), ("int8", 1.0), ("nf4", 0.5)])
+def test_zero_3_gathers_a_frozen_base_as_it_is_stored(base, weight_B):
+    """Two layers and, in bf16, the vocabulary's matrices; gradients of a layer's adapters alone."""
+    adapters = Adapters(rank=4, targets=("q_proj", "v_proj"), base=base)
+    asked = {"config": LLAMA, "adapters": adapters, "devices": 2, "program": "torchtitan", "zero": 3}
+    memory = account_engine.answer(question_of(**asked, seq_len=4096, fused_loss=True)).memory
+    layer = shape_of_config(LLAMA).layer_parameters(moe=False)
+    expected = 2 * weight_B * layer + 2 * 2 * 512 * 64 + 4 * 4 * QV / 2
+    assert memory.parts_B["communication"] == pytest.approx(expected)
+
+
 def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
     of = {"config": LLAMA, "seq_len": 64, "devices": 4, "tp": 4}
     assert account_engine.answer(question_of(**of, program="megatron")).memory

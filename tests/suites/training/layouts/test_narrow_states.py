@@ -121,6 +121,15 @@ def test_fsdp2_pins_a_block_per_tensor_and_torch_rounds_each_up(ranks, tied):
     assert not host_B(shape, layouts, replace(OFFLOADED, offload="none"), layers, FIRST).asked.any()
 
 
+def test_muon_has_one_momentum_of_matrices_and_adam_two_of_the_rest():
+    """On the host, too: of the layers' matrices 4 bytes, of embedding and output layer 8."""
+    layouts = Layouts.of([{"dp": 1, "zero": 3}])
+    layers = all_layers_of(LLAMA, layouts, OFFLOADED, FIRST)
+    found = host_B(LLAMA, layouts, replace(OFFLOADED, optimizer="muon"), layers, FIRST)
+    matrices = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 224)
+    assert found.pageable[0] == pytest.approx(4 * matrices + 8 * 2 * 1024 * 96, rel=0.01)  # norms, padding
+
+
 def test_deepspeeds_bytes_per_parameter_and_its_page_locked_blocks_rounded_up_one_by_one():
     """10 B after deepspeed.initialize and 8 B more in the first update: deepspeedai/DeepSpeed, issue 7693."""
     part = np.array([1.5e9])

@@ -1,0 +1,194 @@
+"""Hybrids, experts that FSDP leaves whole, compiled losses: against published peaks and torch's own graph."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.config.code_fingerprint import ROOT
+from harness.frameworks.models import published_model
+from harness.instruments.transformer import flop_per_token, model_flop_per_token
+from suites.training.layouts.account import logits_B, peak_of_rank, waiting_B, worst_peak
+from suites.training.layouts.kept import kept_of_layer
+from suites.training.layouts.layout import Layouts, Training
+from suites.training.layouts.shape_of_config import shape_of_config
+from suites.training.layouts.states import all_layers_of, parameters_of
+from suites.training.of_question import seconds_subject_of, setting_of, subject_of
+from suites.training.step_time.questions import question_of_row
+from suites.training.step_time.seconds import kinds_of_layers
+
+FIRST = np.array([0])
+ROWS = Path(ROOT) / "suites/published/runs.jsonl"
+RUNS = {row["id"]: row for row in map(json.loads, ROWS.read_text().splitlines())}
+
+
+def shape(name: str) -> Any:
+    model = published_model(name)
+    assert model
+    return shape_of_config(model.config)
+
+
+def subject(row: dict[str, Any]) -> Any:
+    def config_of(name: str) -> Any:
+        return model.config if (model := published_model(name)) else None
+
+    return subject_of(question_of_row(row, config_of))
+
+
+def allocated_GB(row: dict[str, Any]) -> float:
+    of = subject(row)
+    return float(worst_peak(of.shape, of.layout, of.training, of.cluster.architecture).total_B[0]) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "active"),
+    [
+        # transformers' pull request 48692 counts Qwen3.5-9B; the others as their model cards round
+        ("qwen3.5-9b", 8_953_803_264, 8_953_803_264),
+        ("nemotron-3-nano-30b-a3b", pytest.approx(31.6e9, rel=2e-3), pytest.approx(3.6e9, rel=0.01)),
+        ("nemotron-3-super-120b-a12b", pytest.approx(120.6e9, rel=2e-3), pytest.approx(12.7e9, rel=0.01)),
+        ("qwen3-next-80b-a3b", pytest.approx(80e9, rel=0.01), pytest.approx(3.9e9, rel=0.01)),
+        ("nemotron-h-8b", pytest.approx(8.1e9, rel=2e-3), pytest.approx(8.1e9, rel=2e-3)),
+    ],
+)
+def test_hybrids_have_the_parameters_that_were_published(name, parameters, active):
+    assert shape(name).parameters == parameters
+    assert shape(name).active_parameters == active
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "nemotron-nano-9b-v2"])
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_pipeline_ranks_have_all_parameters_of_a_hybrid(name, pp):
+    hybrid, training = shape(name), Training(seq_len=4096)
+    layout = Layouts.of([{"pp": pp}])
+    of_ranks = [
+        parameters_of(hybrid, layout, all_layers_of(hybrid, layout, training, rank), rank).all[0]
+        for rank in map(np.atleast_1d, range(pp))
+    ]
+    assert sum(of_ranks) == pytest.approx(hybrid.parameters)
+
+
+def test_megatron_counts_the_flop_of_nemotron_h():
+    """core's hybrid_flops, by hand: 24 Mamba-2 layers, 24 MLPs of two matrices, 4 of attention."""
+    hidden, inner, state, heads, seq_len, width = 4096, 8192, 128, 128, 8192, 21504
+    mamba = 2 * hidden * (2 * inner + 2 * 8 * state + heads) + 7 * inner * state + 2 * inner * hidden
+    attention = 4 * hidden * (hidden + hidden * 8 / 32) + 2 * seq_len * hidden
+    total = 24 * mamba + 24 * 4 * hidden * width + 4 * attention + 2 * hidden * 131072
+    assert flop_per_token("megatron", shape("nemotron-h-8b"), seq_len) == pytest.approx(3 * total)
+    assert model_flop_per_token(shape("nemotron-h-8b"), seq_len) > 3 * total  # no mask is taken off
+
+
+GRID = [row for row in RUNS.values() if "Nemotron-3-Nano parallelism grid" in row["source"]]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in GRID if row["outcome"].get("peak_GB")], ids=lambda row: row["id"]
+)
+def test_published_peaks_of_a_hybrid_are_met_within_5_percent(row):
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
+
+
+def test_recomputed_layers_of_one_part_keep_their_input_alone():
+    hybrid, training = shape("nemotron-3-nano-30b-a3b"), Training(seq_len=4096)
+    layout = Layouts.of([{"recompute": 2}])
+    kept = kept_of_layer(hybrid, layout, training)
+    inputs_B = 52 * 2 * 2688 * 4096
+    assert waiting_B(hybrid, layout, training, FIRST, kept)[0] == inputs_B
+    whole = kept_of_layer(hybrid, Layouts.of([{}]), training)
+    # of Mamba-2 per token: the norm's input and result, the projections, the scan's result twice, out_proj's
+    assert whole.linear[0] == 4096 * 2 * (2 * 2688 + 10304 + 3 * 4096)
+
+
+def test_experts_in_a_latent_size_take_and_keep_less():
+    latent, training = shape("nemotron-3-super-120b-a12b"), Training(seq_len=4096)
+    wide = replace(latent, moe_latent_size=0)
+    layout = Layouts.of([{}])
+    rows = training.imbalance * latent.experts_per_token
+    less = (
+        2 * 4096 * (rows * (4096 - 1024) - 1024)
+    )  # the inputs of experts; that of the way back comes on top
+    found = [kept_of_layer(one, layout, training).experts[0] for one in (wide, latent)]
+    assert found[0] - found[1] == pytest.approx(less)
+    matrices = 40 * (512 * 2 * 2688 * (4096 - 1024) - 2 * 4096 * 1024)
+    assert wide.parameters - latent.parameters == matrices
+
+
+@pytest.mark.parametrize("name", ["20a8bf52854a", "d372d4ed107f", "a25219b34679", "bc280eaac344"])
+def test_experts_that_fsdp_leaves_whole_have_all_states(name):
+    """The page says that experts are replicated; with ep 1, 2 and 8 the published peaks fall as they do."""
+    row = RUNS[name]
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.06)
+    of = subject(row)
+    sharded = replace(of.training, replicated_experts=False)
+    assert of.training.states == "bf16"
+    if row["ep"] < 8:
+        assert peak_of_rank(of.shape, of.layout, sharded, FIRST).total_B[0] < 0.7e9 * allocated_GB(row)
+
+
+def test_a_compiled_loss_keeps_bf16_logits_alone():
+    """By the tensors that torch's own partitioner leaves to the backward pass."""
+    tokens, vocabulary, saved = 64, 1000, []
+
+    def loss(logits, labels):
+        return torch.nn.functional.cross_entropy(logits.float(), labels)
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    logits = torch.randn(tokens, vocabulary, dtype=torch.bfloat16, requires_grad=True)
+    compiled = torch.compile(loss, backend="aot_eager_decomp_partition")
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        compiled(logits, torch.randint(0, vocabulary, (tokens,)))
+    large = [one.dtype for one in saved if one.numel() == tokens * vocabulary]
+    assert large == [torch.bfloat16]
+    dense, layout = shape("llama-3.1-8b"), Layouts.of([{"zero": 3}])
+    training = Training(seq_len=64, program="torchtitan")
+    kept, none = kept_of_layer(dense, layout, training), np.zeros(1)
+    found = [
+        logits_B(dense, layout, replace(training, compiled_loss=each), kept, none)[0]
+        for each in (False, True)
+    ]
+    assert found[0] - found[1] == (12 - 4) * 64 * 128256
+
+
+@pytest.mark.parametrize("name", ["6384da6ebe6b", "5fedc4e4d40e", "583c160426ff", "12a7b84b5e53"])
+def test_published_peaks_of_compiled_torchtitan_are_met_within_5_percent(name):
+    row = RUNS[name]
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
+
+
+def test_library_recipes_of_megatron_bridge_keep_wide_states_and_whole_experts():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "experts": 8}
+    row = {
+        "model": "m",
+        "device": "H100",
+        "gpus": 16,
+        "framework": "Megatron-Bridge",
+        "tp": 2,
+        "shape": sizes,
+    }
+    question = question_of_row(row)
+    assert (question.gradients, question.master_remainders, question.etp) == ("fp32", False, 1)
+    assert question_of_row({**row, "framework": "Megatron-LM"}).etp is None
+
+
+def test_a_batch_of_fewer_sequences_than_gpus_is_shared():
+    row = {"model": "m", "device": "H100", "gpus": 16, "framework": "Megatron-LM", "global_batch_size": 8,
+           "shape": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}}  # fmt: skip
+    assert question_of_row(row).tp == 2
+    assert question_of_row({**row, "pp": 2}).tp == 1
+
+
+def test_steps_of_hybrids_have_seconds_of_each_kind_of_layer():
+    row = RUNS["4f8c550a769b"]
+    of = seconds_subject_of(question_of_row(row, lambda name: published_model(name).config))
+    kinds = kinds_of_layers(setting_of(of))
+    counts = {(kind.attention, kind.linear, kind.moe): count for kind, count in kinds.items()}
+    assert counts == {(False, True, False): 23, (False, False, True): 23, (True, False, False): 6}
