@@ -128,7 +128,9 @@ def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
 def _read(name: str) -> RatedGpu:
     """Return the GPU of a file of conf/hardware."""
     values = content_of(name)
-    rates = values.get("matmul_FLOP_per_s") or {}
+    rates = dict(values.get("matmul_FLOP_per_s") or {})
+    if "fp16" in rates:
+        rates.setdefault("bf16", rates["fp16"])  # where it is emulated, people train in fp16
     return RatedGpu(
         name=name,
         architecture=values.get("architecture", ""),

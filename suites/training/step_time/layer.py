@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import expert_copies, layer_parameters
 from suites.training.step_time.collectives import all_to_all_s, ring_gather_s
+from suites.training.step_time.eager import adapters_B, dequantized_s, eager_pointwise_B
 from suites.training.step_time.gpu import attention_flop, matmul_s
 from suites.training.step_time.setting import StepSetting, scores_s
 
@@ -180,6 +181,13 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Matmul
     moved_B = ELEMENT_B * tokens * own.pointwise_factor
     forward = moved_B * (norms + rotated + activated + permuted) / rate
     backward = moved_B * (norms + rotated + 1.7 * activated + permuted) / rate
+    if setting.run.eager:
+        each_B, adapted_B = eager_pointwise_B(setting), adapters_B(setting)
+        more = ELEMENT_B * tokens * own.pointwise_factor * permuted
+        forward = ((each_B.forward + adapted_B.forward) * tokens / tp + more) / rate
+        backward = ((each_B.backward + adapted_B.backward) * tokens / tp + more) / rate
+    unpacked = dequantized_s(setting, layouts, moe)
+    forward, backward = forward + unpacked, backward + unpacked
     quantised = quantised_s(setting, layouts, moe, sizes)
     added = accumulated_s(setting, layouts, moe)
     return PassSeconds(forward + 0.5 * quantised, backward + quantised + added)
@@ -409,9 +417,9 @@ def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Flo
 
 
 def update_s(setting: StepSetting, layouts: Layouts) -> Floats:
-    """Return the seconds of the optimizer's update, which is bound by memory."""
+    """Return the seconds of the optimizer's update, which is bound by memory; on the host: `eager.host_s`."""
     shared, experts = rank_parameters(setting, layouts)
-    if setting.run.adapters_alone:
+    if setting.run.adapters_alone or setting.training.offload != "none":
         return 0.0 * shared
     shards = np.where(layouts.zero > 0, layouts.shard_size, 1).astype(float)
     copies = np.where(layouts.zero > 0, np.minimum(expert_copies(layouts), shards), 1.0)

@@ -201,11 +201,14 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
 
 
 def adapters_of(row: Row) -> dict[str, Any] | None:
-    """Return the low-rank adapters of a run; None where all of the model is trained."""
+    """Return the low-rank adapters of a run; None where all of the model is trained.
+
+    LLaMA-Adapter, whose prompts are in attention alone, is taken as adapters of its queries.
+    """
     method, lora = str(row.get("method") or ""), row.get("lora") or {}
-    if not lora and "lora" not in method:
+    if not lora and not any(word in method for word in ("lora", "adapter")):
         return None
-    text = lora.get("targets")
+    text = "q_proj" if method == "adapter" else lora.get("targets")
     names = text if isinstance(text, list) else re.findall(r"[a-z_]+", str(text or ""))
     known = table()["lora_targets"]
     targets = [each for name in names for each in known.get(name, [name] if name.endswith("_proj") else [])]
@@ -217,7 +220,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
 def unmodelled(row: Row) -> Iterator[KeyRead]:
     """Yield what a run's row says and no engine models, with what it does to the peak of memory."""
     padded, method = str(row.get("padded_or_packed") or ""), str(row.get("method") or "")
-    if any(word in padded for word in ("padd", "maximum", "up to")):
+    if any(word in padded for word in ("padd", "maximum", "up to", "no packing")):
         means = "sequences may be shorter than seq_len"
         yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
     if any(word in method for word in ("dpo", "grpo")):

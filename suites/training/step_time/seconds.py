@@ -16,6 +16,7 @@ from harness.instruments.transformer import TransformerShape
 from harness.question import ProgramName
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.collectives import Amount
+from suites.training.step_time.eager import host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
     LayerKind,
@@ -157,7 +158,8 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     tuned = cal["mlperf_factor"] if setting.run.tuned else 1.0
     known = pipelined + reduction + update
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
-    total = total + ddp_in_pipeline_s(setting, layouts)
+    total = total * setting.run.passes + ddp_in_pipeline_s(setting, layouts)
+    total = total + host_s(setting, layouts) + rollout_s(setting, layouts)
     return StepSeconds(
         layers.times(layouts.micro_batches * count),
         layouts.micro_batches * heads,
@@ -227,6 +229,8 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
 def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Floats:
     """Return the host's seconds to launch a layer's kernels, forward and backward."""
     own = setting.own
+    if setting.run.eager:
+        return launched_s(setting, layouts, kind.moe)
     dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
     tensor = np.where(layouts.tp > 1, own.tp_launch_s, 0.0)
     across = (layouts.pp > 1) & (layouts.tp > 1) & (layouts.gpus > setting.cluster.node_size)

@@ -24,6 +24,14 @@ from suites.training.step_time.constants import (
 from suites.training.step_time.gpu import MatmulRates, RatedGpu
 
 
+class AdapterLoad(NamedTuple):
+    """The adapters of one layer in the mean over layers: adapted linear layers, and their sizes in sum."""
+
+    linears: float = 0.0
+    inputs: float = 0.0
+    outputs: float = 0.0
+
+
 class RunFacts(NamedTuple):
     """What is known of a published run besides its question; each changes its seconds alone."""
 
@@ -32,6 +40,11 @@ class RunFacts(NamedTuple):
     tuned: bool = False  # a submission to MLPerf
     tensor_overlap: bool = True  # where the program can: Megatron's tp-comm-overlap
     routing_forced: bool = False  # every expert gets as many tokens
+    eager: bool = False  # transformers' layers, kernel by kernel
+    adapters: AdapterLoad = AdapterLoad()
+    base: str = ""  # how frozen weights are quantized: nf4, int8, gptq
+    generates: bool = False  # answers are generated within the step: GRPO
+    passes: float = 1.0  # sequences per sequence of the batch, a reference model's passes counted: DPO
 
 
 PLAIN = RunFacts()

@@ -141,7 +141,7 @@ def layout_fields(layout: Row, row: Row, common: Row) -> dict[str, Any]:
     dp = int(layout.get("dp") or max(1, common["devices"] // ranks))
     micro, batch = int(layout.get("micro_batch_size") or 1), common["global_batch_size"]
     count = layout.get("gradient_accumulation_steps")
-    if not count and batch:
+    if batch and (not count or (not layout.get("dp") and count * dp * micro != batch)):
         count = max(1, round(batch / dp / micro))
     zero, hybrid = sharding_of(layout.get("sharding"), common["program"])
     recompute = recompute_of(layout.get("recompute"))
