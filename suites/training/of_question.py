@@ -29,7 +29,7 @@ from suites.training.layouts.shape_of_config import shape_of_config, shape_witho
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
 from suites.training.step_time.prediction import PlannedSteps, planned
-from suites.training.step_time.published.typed import TypedStep, meaning
+from suites.training.step_time.published.typed import MLPERF, TypedStep, meaning
 from suites.training.step_time.setting import PLAIN, AdapterLoad, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
@@ -351,6 +351,15 @@ def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunF
     text = f"{question.format} {question.framework}"
     eager = meaning("eager", text, False) and question.program_of() != "megatron" and not question.compile
     run = run._replace(eager=run.eager or bool(eager))
+    run = run._replace(
+        synchronous_experts=question.program_of() == "megatron" or "megatron" in text.lower(),
+        imbalance=question.imbalance,
+        dispatcher=question.dispatcher if question.program_of() == "megatron" else "deepep",
+    )
+    if question.framework.startswith(MLPERF):
+        run = run._replace(tuned=True)
+    if run.eager:
+        run = run._replace(fused=question.fused_loss, torch_attention=question.cp > 1)
     methods = " ".join(str(key.value) for key in question.keys if key.key == "method")
     if any(name in methods for name in GENERATED):
         run = run._replace(generates=True)

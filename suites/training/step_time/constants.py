@@ -153,12 +153,16 @@ class StepConstants(dict[str, float]):
         )
 
 
+ALIKE = {"ampere": "a100_80gb", "hopper": "h100_80gb", "cdna": "mi300x", "ada": "l20"}
+"""Of architectures, the GPU whose best matmul rate is known."""
+
+
 def best_share(gpu: RatedGpu, precision: str) -> float:
     """Return the best measured matmul rate over the datasheet's, of the GPU or of one of its architecture."""
     table: Mapping[str, Mapping[str, float]] = _read()["best_matmul_FLOP_per_s"]
     width = "bf16" if precision == "bf16" else "fp8"
-    alike = {"ampere": "a100_80gb", "hopper": "h100_80gb", "cdna": "mi300x"}.get(gpu.architecture, "b200")
-    near = "gb200" if gpu.name.startswith("gb") else alike
+    near = ALIKE.get(gpu.architecture, "b200")
+    near = "gb200" if gpu.name.startswith("gb") else "rtx5060ti" if gpu.name.startswith("rtx5") else near
     device = gpu.name if f"{gpu.name}" in table and width in table[gpu.name] else near
     measured = table[device].get(width) or table[device]["bf16"]
     stated = table[device][f"{width}_datasheet" if width in table[device] else "bf16_datasheet"]

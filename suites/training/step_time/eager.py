@@ -41,7 +41,10 @@ GATED_B = PassBytes(10.0, 18.0)
 """Per element of the MLP's width: SiLU and a product, each in a kernel of its own."""
 
 ACTIVATION_B = PassBytes(4.0, 6.0)
-"""The same without a gate."""
+"""The same without a gate, or of a rotation in one kernel."""
+
+FUSED_GATED_B = PassBytes(6.0, 10.0)
+"""The same with a gate, in one kernel."""
 
 ADAPTER_INPUT_B, ADAPTER_OUTPUT_B = PassBytes(8.0, 13.0), PassBytes(12.0, 8.0)
 """Per element of an adapted layer's input and output (peft, tuners/lora/layer.py, Linear.forward): dropout and
@@ -50,15 +53,18 @@ the first product read the input; the second product, its scaling and the sum pa
 
 def eager_pointwise_B(setting: StepSetting) -> PassBytes:
     """Return the bytes per token that a dense layer's operators between matmuls move."""
-    shape = setting.shape
-    gated = shape.matrices_of_mlp == 3
-    norm, act = (RMS_NORM_B, GATED_B) if gated else (LAYER_NORM_B, ACTIVATION_B)
+    shape, gated = setting.shape, setting.shape.matrices_of_mlp == 3
+    norm, turn, act = RMS_NORM_B, ROTATION_B, GATED_B
+    if setting.run.fused:
+        norm, turn, act = LAYER_NORM_B, ACTIVATION_B, FUSED_GATED_B
+    if not gated:
+        norm, act = LAYER_NORM_B, ACTIVATION_B
     rotated = (shape.query_size + shape.key_value_size / 2) * gated
     width = shape.intermediate_size or shape.experts_per_token * shape.moe_intermediate_size
     return PassBytes(
         *(
             2 * (n + r) * shape.hidden_size + t * rotated + a * width
-            for n, r, t, a in zip(norm, RESIDUAL_B, ROTATION_B, act, strict=True)
+            for n, r, t, a in zip(norm, RESIDUAL_B, turn, act, strict=True)
         )
     )
 

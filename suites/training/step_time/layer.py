@@ -124,10 +124,25 @@ def mlp_width(setting: StepSetting, moe: bool) -> int:
     return setting.shape.shared_intermediate_size if moe else setting.shape.intermediate_size
 
 
+def imbalance_of(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the tokens of the rank with the busiest experts over the mean.
+
+    Megatron-Core's routers are trained to be balanced. Others are fine-tuned as they are: the fewer experts a
+    rank has, the further the busiest rank is from the mean.
+    """
+    cal, run = setting.constants, setting.run
+    alike = np.ones(len(layouts.ep))
+    if run.imbalance is not None or run.routing_forced:
+        return alike * (run.imbalance or cal["expert_imbalance"])
+    if setting.training.program == "megatron":
+        return alike * cal["expert_imbalance_trained"]
+    return np.asarray(1 + cal["expert_imbalance_doubling"] * np.log2(layouts.ep), dtype=float)
+
+
 def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSeconds:
     """Return the seconds of a rank's experts, which the tokens of all ranks of their group reach."""
     shape, cal, etp = setting.shape, setting.constants, layouts.etp.astype(float)
-    imbalance = cal["expert_imbalance" if setting.run.routing_forced else "expert_imbalance_trained"]
+    imbalance = imbalance_of(setting, layouts)
     # ep x etp ranks share the experts, and each brings its own part of the sequences
     routed = tokens / layouts.tp * shape.experts_per_token * layouts.ep * etp
     rows = np.maximum(routed / shape.num_experts * imbalance, 1.0)
@@ -293,7 +308,7 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the exposed seconds in which a layer sends tokens to experts and back, forward and backward.
 
     A token crosses the network once per node that has some of its experts, not once per expert: DeepEP,
-    HybridEP.
+    HybridEP. NCCL's all-to-all sends it once per expert, and so does what EFA has: no GPU starts its sends.
     """
     shape, ranks = setting.shape, (layouts.ep * layouts.etp).astype(float)
     token_B = ELEMENT_B * setting.tokens(layouts) * shape.hidden_size / layouts.tp
@@ -303,8 +318,10 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
         token_B * shape.experts_per_token, layouts.ep.astype(float), layouts.etp.astype(float), setting.links
     )
     across_s = token_B * reached * (nodes - 1) / nodes / setting.links.network_B_per_s
-    bytes_s = np.where(nodes > 1, np.minimum(across_s, one.bytes_s), one.bytes_s)
-    return 4 * (bytes_s * setting.constants["expert_exposed"] + one.latency_s)
+    once = setting.run.dispatcher != "alltoall" and setting.cluster.network != "efa"
+    bytes_s = np.where((nodes > 1) & once, np.minimum(across_s, one.bytes_s), one.bytes_s)
+    exposed = 1.0 if setting.run.synchronous_experts else setting.constants["expert_exposed"]
+    return 4 * (bytes_s * exposed + one.latency_s)
 
 
 def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
@@ -321,7 +338,8 @@ def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
 
 
 def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
-    gather = ring_gather_s(ELEMENT_B * parameters, group, inner, setting.links)
+    frozen = setting.training.frozen
+    gather = ring_gather_s((frozen.weight_B if frozen else ELEMENT_B) * parameters, group, inner, setting.links)
     reduce = ring_gather_s(setting.facts.reduced_B * parameters, group, inner, setting.links)
     if setting.run.adapters_alone:
         return 2 * (gather.bytes_s + gather.latency_s)

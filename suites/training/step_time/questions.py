@@ -44,6 +44,9 @@ MEGATRON_STAGES = 1
 LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
 
+FORCED = re.compile("^forced?")
+"""How a run's row says that every expert gets as many tokens."""
+
 ConfigOf = Callable[[str], Mapping[str, Any] | None]
 """The content of a config.json by a model's name."""
 
@@ -196,6 +199,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         "fused_loss": loss == "fused",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),
+        "imbalance": 1.0 if FORCED.search(str((row.get("other") or {}).get("routing"))) else None,
         "optimizer_in_backward": bool((row.get("other") or {}).get("optimizer_in_backward")),
     }
 

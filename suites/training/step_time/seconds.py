@@ -208,7 +208,7 @@ def mean_layer(setting: StepSetting, layouts: Layouts) -> LayerSeconds:
 
 def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerSeconds:
     """Return the seconds of a layer of one kind on one micro-batch."""
-    kernels, facts = layer_s(setting, layouts, kind), setting.facts
+    kernels, facts, cal = layer_s(setting, layouts, kind), setting.facts, setting.constants
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     again = np.where(full, 1.0, 0.0)
     matmul = kernels.matmul.all(again + selective * facts.again_matmul)
@@ -218,7 +218,9 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
     context = context_exposed_s(setting, layouts, attention)
     expert = expert_exposed_s(setting, layouts) if kind.moe else 0.0 * matmul
     busy = matmul + attention + pointwise + tensor + context + expert
-    launch = np.maximum(launches_s(setting, layouts, kind) * (1 + again / 3) - busy, 0.0)
+    host = launches_s(setting, layouts, kind) * (1 + again / 3)
+    serial = cal["expert_serial"] if kind.moe and setting.run.synchronous_experts else 0.0
+    launch = np.maximum(host - busy, 0.0) + serial * np.minimum(host, busy)
     launch = launch + tensor_network_s(setting, layouts, again)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
@@ -232,6 +234,8 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     if setting.run.eager:
         return launched_s(setting, layouts, kind.moe)
     dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
+    if kind.moe and setting.run.synchronous_experts:
+        dense = setting.constants["expert_layer_launch_s"]
     tensor = np.where(layouts.tp > 1, own.tp_launch_s, 0.0)
     across = (layouts.pp > 1) & (layouts.tp > 1) & (layouts.gpus > setting.cluster.node_size)
     sharded = np.where(layouts.zero > 0, own.zero_launch_s, 0.0)
