@@ -323,9 +323,9 @@ def checked(of_question: Callable[[], int]) -> int:
 def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
     """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know."""
     question, gpu = subject.question, known_gpu(subject.question.device)
-    if not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+    if not gpu.memory_B_per_s or not gpu.link_B_per_s or not {"bf16", "fp16"} & gpu.matmul_FLOP_per_s.keys():
         raise Unavailable(
-            f"device={question.device}: seconds need its rates of bf16 matmuls, memory and links, which "
+            f"device={question.device}: seconds need its rates of 16-bit matmuls, memory and links, which "
             "conf/hardware does not have"
         )
     run, constants = facts_of(question, subject.shape, run), StepConstants.read()
@@ -427,6 +427,8 @@ def seconds_left_out(question: Question) -> Iterator[str]:
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
+        yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":

@@ -93,14 +93,20 @@ def dequantized_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
 def launched_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
     """Return the host's seconds to launch a layer forward and backward, with its adapters and hooks.
 
-    Experts run one after another in a loop. ZeRO-3 gathers weights from hooks: DeepSpeed's of each module.
+    Experts run one after another in a loop. DeepSpeed's ZeRO-3 gathers each module's weights from a hook.
     """
     cal, run = setting.constants, setting.run
     seconds = cal["eager.layer_launch_s"] + run.adapters.linears * cal["eager.adapter_launch_s"]
     if moe:
         seconds += setting.shape.num_experts * cal["eager.expert_launch_s"]
-    hooks = "zero3" if setting.training.program == "deepspeed" else "fsdp"
-    return seconds + np.where(layouts.zero == 3, cal[f"eager.{hooks}_launch_s"], 0.0)
+    hooked = (layouts.zero == 3) & (setting.training.program == "deepspeed")
+    return seconds + np.where(hooked, cal["eager.zero3_launch_s"], 0.0)
+
+
+def hooks_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the seconds per layer in which FSDP's hooks keep the GPU waiting, forward and backward."""
+    hooked = setting.run.eager & (layouts.zero == 3) & (setting.training.program != "deepspeed")
+    return np.where(hooked, setting.constants["eager.fsdp_hooks_s"], 0.0)
 
 
 def host_s(setting: StepSetting, layouts: Layouts) -> Floats:

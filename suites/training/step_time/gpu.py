@@ -55,7 +55,12 @@ class RatedGpu:
     title: str = ""  # in words, of the file of conf/hardware
 
     def peak_FLOP_per_s(self, precision: str) -> float:
-        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none."""
+        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none.
+
+        Where bf16 is emulated, that of fp16, in which people train there.
+        """
+        if precision == "bf16" and precision not in self.matmul_FLOP_per_s:
+            precision = "fp16"
         if precision in self.matmul_FLOP_per_s:
             return self.matmul_FLOP_per_s[precision]
         if self.architecture in ("ampere", "volta", "turing"):
@@ -128,9 +133,7 @@ def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
 def _read(name: str) -> RatedGpu:
     """Return the GPU of a file of conf/hardware."""
     values = content_of(name)
-    rates = dict(values.get("matmul_FLOP_per_s") or {})
-    if "fp16" in rates:
-        rates.setdefault("bf16", rates["fp16"])  # where it is emulated, people train in fp16
+    rates = values.get("matmul_FLOP_per_s") or {}
     return RatedGpu(
         name=name,
         architecture=values.get("architecture", ""),

@@ -16,7 +16,7 @@ from harness.instruments.transformer import TransformerShape
 from harness.question import ProgramName
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.collectives import Amount
-from suites.training.step_time.eager import host_s, launched_s, rollout_s
+from suites.training.step_time.eager import hooks_s, host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
     LayerKind,
@@ -221,7 +221,7 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
     host = launches_s(setting, layouts, kind) * (1 + again / 3)
     serial = cal["expert_serial"] if kind.moe and setting.run.synchronous_experts else 0.0
     launch = np.maximum(host - busy, 0.0) + serial * np.minimum(host, busy)
-    launch = launch + tensor_network_s(setting, layouts, again)
+    launch = launch + tensor_network_s(setting, layouts, again) + hooks_s(setting, layouts)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
     shard = np.where(layouts.zero == 3, exposed, 0.0)
