@@ -47,8 +47,8 @@ FUSED_GATED_B = PassBytes(6.0, 10.0)
 """The same with a gate, in one kernel."""
 
 ADAPTER_INPUT_B, ADAPTER_OUTPUT_B = PassBytes(8.0, 13.0), PassBytes(12.0, 8.0)
-"""Per element of an adapted layer's input and output (peft, tuners/lora/layer.py, Linear.forward): dropout and
-the first product read the input; the second product, its scaling and the sum pass over the output."""
+"""Per element of an adapted layer's input and output (peft, tuners/lora/layer.py, Linear.forward): dropout
+and the first product read the input; the second product, its scaling and the sum pass over the output."""
 
 
 def eager_pointwise_B(setting: StepSetting) -> PassBytes:
@@ -73,10 +73,7 @@ def adapters_B(setting: StepSetting) -> PassBytes:
     """Return the bytes per token that a layer's adapters move."""
     load = setting.run.adapters
     return PassBytes(
-        *(
-            load.inputs * i + load.outputs * o
-            for i, o in zip(ADAPTER_INPUT_B, ADAPTER_OUTPUT_B, strict=True)
-        )
+        *(load.inputs * i + load.outputs * o for i, o in zip(ADAPTER_INPUT_B, ADAPTER_OUTPUT_B, strict=True))
     )
 
 
@@ -142,9 +139,7 @@ def rollout_s(setting: StepSetting, layouts: Layouts) -> Floats:
         return np.zeros(len(layouts.tp))
     shape, gpu = setting.shape, setting.gpu
     weights_B = 2.0 * shape.parameters / layouts.tp
-    quantized_s = sum(
-        dequantized_s(setting, layouts, moe) for moe in shape.layers_are_moe
-    )  # of all layers
+    quantized_s = sum(dequantized_s(setting, layouts, moe) for moe in shape.layers_are_moe)  # of all layers
     read_s = weights_B / (gpu.memory_B_per_s * setting.constants["memory_share"]) + quantized_s
     launch_s = shape.num_hidden_layers * setting.constants["rollout.layer_launch_s"]
     return np.asarray(setting.training.seq_len * np.maximum(read_s, launch_s), dtype=float)

@@ -341,7 +341,8 @@ def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
 
 def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
     frozen = setting.training.frozen
-    gather = ring_gather_s((frozen.weight_B if frozen else ELEMENT_B) * parameters, group, inner, setting.links)
+    weights_B = (frozen.weight_B if frozen else ELEMENT_B) * parameters
+    gather = ring_gather_s(weights_B, group, inner, setting.links)
     reduce = ring_gather_s(setting.facts.reduced_B * parameters, group, inner, setting.links)
     if setting.run.adapters_alone:
         return 2 * (gather.bytes_s + gather.latency_s)

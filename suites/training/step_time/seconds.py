@@ -208,7 +208,7 @@ def mean_layer(setting: StepSetting, layouts: Layouts) -> LayerSeconds:
 
 def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerSeconds:
     """Return the seconds of a layer of one kind on one micro-batch."""
-    kernels, facts, cal = layer_s(setting, layouts, kind), setting.facts, setting.constants
+    kernels, facts = layer_s(setting, layouts, kind), setting.facts
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     again = np.where(full, 1.0, 0.0)
     matmul = kernels.matmul.all(again + selective * facts.again_matmul)
@@ -219,8 +219,9 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
     expert = expert_exposed_s(setting, layouts) if kind.moe else 0.0 * matmul
     busy = matmul + attention + pointwise + tensor + context + expert
     host = launches_s(setting, layouts, kind) * (1 + again / 3)
-    serial = cal["expert_serial"] if kind.moe and setting.run.synchronous_experts else 0.0
-    launch = np.maximum(host - busy, 0.0) + serial * np.minimum(host, busy)
+    launch = np.maximum(host - busy, 0.0)
+    if kind.moe and setting.run.synchronous_experts:
+        launch = np.hypot(host, busy) - busy  # each waits for the other several times per layer
     launch = launch + tensor_network_s(setting, layouts, again) + hooks_s(setting, layouts)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
