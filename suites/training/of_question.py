@@ -339,7 +339,7 @@ def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
 SHORTER = ("longest", "padding-free", "no packing")
 """Words for batches in which no sequence is longer than its batch needs: seq_len is the longest of all."""
 
-GENERATED, PAIRED = ("grpo", "ppo", "rloo"), ("dpo", "ipo", "kto")
+GENERATED, PAIRED = ("grpo", "ppo", "rloo"), ("dpo", "ipo")
 """Methods whose step generates answers, and those that compare two with a reference model."""
 
 PAIR_PASSES = 2 * (1 + 1 / 3)
@@ -349,7 +349,8 @@ PAIR_PASSES = 2 * (1 + 1 / 3)
 def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunFacts:
     """Return what a question says of its program's kernels, adapters and second models."""
     text = f"{question.format} {question.framework}"
-    eager = meaning("eager", text, False) and question.program_of() != "megatron" and not question.compile
+    eager = meaning("eager", text, question.adapters is not None)
+    eager = eager and question.program_of() != "megatron" and not question.compile
     run = run._replace(eager=run.eager or bool(eager))
     run = run._replace(
         synchronous_experts=question.program_of() == "megatron" or "megatron" in text.lower(),

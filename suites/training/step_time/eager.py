@@ -117,11 +117,13 @@ def host_s(setting: StepSetting, layouts: Layouts) -> Floats:
         return np.zeros(len(layouts.tp))
     ranks = layouts.tp * layouts.pp * np.where(layouts.zero > 0, layouts.dp * layouts.cp, 1)
     held = setting.shape.parameters / ranks
-    rate = cal[f"host.link_B_per_s.{setting.gpu.architecture}"]
+    known = f"host.update_per_s.{setting.gpu.architecture}" in cal
+    architecture = setting.gpu.architecture if known else "ampere"
+    rate, updates_per_s = (cal[f"host.{name}.{architecture}"] for name in ("link_B_per_s", "update_per_s"))
     frozen = setting.training.frozen
     trained = held * (frozen.adapters if frozen else 1.0)
     per_node = np.minimum(setting.cluster.node_size, layouts.gpus)
-    seconds = 4.0 * trained / rate + trained * per_node / cal["host.update_per_s"]
+    seconds = 4.0 * trained / rate + trained * per_node / updates_per_s
     if offload == "parameters":
         weight_B = frozen.weight_B if frozen else 2.0
         passes = 2 + (layouts.recompute == 2)

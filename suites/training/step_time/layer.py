@@ -320,9 +320,10 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     across_s = token_B * reached * (nodes - 1) / nodes / setting.links.network_B_per_s
     once = setting.run.dispatcher != "alltoall" and setting.cluster.network != "efa"
     bytes_s = np.where((nodes > 1) & once, np.minimum(across_s, one.bytes_s), one.bytes_s)
-    exposed = setting.constants["expert_exposed"]
+    cal = setting.constants
+    exposed = np.full(len(nodes), cal["expert_exposed"])
     if setting.run.synchronous_experts:
-        exposed = np.where(nodes > 1, 1.0, setting.constants["expert_exposed_node"])
+        exposed = np.where(nodes > 1, 1.0, cal["expert_exposed_node"])
     return 4 * (bytes_s * exposed + one.latency_s)
 
 

@@ -132,8 +132,8 @@ class StepSeconds(NamedTuple):
     head: Floats  # output layer and loss
     bubble: Floats  # in which a rank waits for others of its pipeline
     reduction: Floats  # of gradients and updated parameters, exposed
-    update: Floats
-    rest: Floats  # stragglers, loading, clipping
+    update: Floats  # on the GPU, or on the host and on the way there
+    rest: Floats  # stragglers, loading, clipping; generation of answers, a pair's second sequence
     total: Floats
 
     def by_name(self, index: int) -> dict[str, float]:
@@ -153,13 +153,13 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     heads = head.total * (1 + more) / layouts.pp
     steady = layouts.micro_batches * (layers.total * count + heads)
     reduction = reduction_exposed_s(setting, layouts, layers.total * count)
-    update = update_s(setting, layouts)
+    update = update_s(setting, layouts) + host_s(setting, layouts)
     slow = straggling(setting, layouts)
     tuned = cal["mlperf_factor"] if setting.run.tuned else 1.0
     known = pipelined + reduction + update
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
     total = total * setting.run.passes + ddp_in_pipeline_s(setting, layouts)
-    total = total + host_s(setting, layouts) + rollout_s(setting, layouts)
+    total = total + rollout_s(setting, layouts)
     return StepSeconds(
         layers.times(layouts.micro_batches * count),
         layouts.micro_batches * heads,
