@@ -89,6 +89,7 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""  # what the interval of the seconds rests on
     as_run_s: Interval | None = None  # as runs of its kind come out that others publish; step_s: as tuned
     as_run_of: str = ""  # which these are
+    as_run_kind: str = ""  # of what kind, see suites.training.step_time.prediction
     tokens_per_s_per_device: float | None = None
     model_FLOP_per_s: float | None = None  # per device
     mfu: float | None = None

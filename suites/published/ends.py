@@ -4,23 +4,28 @@
     python -m suites.published.ends bytes=ANSWERS      as_asked of conf/engine_errors.yaml
 
 ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quantiles are those of published
-over predicted values. `held`: the share of runs inside the interval that
-the other sources give, which is out of sample.
+over predicted values. `held`: the share of runs inside the interval that the other sources give, which is out
+of sample. Of seconds the runs of other kinds count with a kind's own, as much as six sources of one run, so
+that a kind of few sources has nearly what all have; `error`: median size of the error of `likely`, of a
+source that it was not fitted to.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from suites.published.runs import AnswerLine, PublishedRun, published_runs
+from suites.training.step_time.prediction import TUNED
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""
@@ -48,11 +53,11 @@ def is_as_described(run: PublishedRun) -> bool:
 
 
 def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
-    """Yield the kind of a run's step and its ratio, where both seconds are known."""
+    """Yield the kind of a run and the ratio of its seconds, where both are known."""
     if run.step_s and answer.get("step_tuned_s") and is_as_described(run):
-        kind = re.search("“(.*)”", str(answer["layouts"][0]["basis"]))
-        assert kind is not None
-        yield kind[1], RunRatio(run.source, run.step_s / answer["step_tuned_s"])
+        kind = str(answer["layouts"][0]["as_run_kind"])
+        if kind != TUNED:
+            yield kind, RunRatio(run.source, run.step_s / answer["step_tuned_s"])
 
 
 def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
@@ -88,12 +93,71 @@ def held(ratios: Sequence[RunRatio]) -> float:
     return sum(inside) / len(inside)
 
 
+class WeightedRatios(NamedTuple):
+    """Logarithms of ratios and how much each counts."""
+
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def quantiles(self, shares: Sequence[float]) -> list[float]:
+        """Return quantiles of the ratios."""
+        order = np.argsort(self.values)
+        seen = np.cumsum(self.weights[order]) / self.weights.sum()
+        at = np.minimum(np.searchsorted(seen, shares), len(order) - 1)
+        return [float(math.exp(value)) for value in self.values[order][at]]
+
+
+STEP_LOW, STEP_HIGH = 0.06, 0.93
+"""Ends of seconds: the narrowest between which nine in ten runs of sources that were left out nearly are."""
+
+OTHERS = 6.0
+"""What the runs of all other kinds count together, where a source of n runs of a kind counts √n, of 20 at
+most: chosen among 1 to 8 by the error of sources that were left out."""
+
+
+def blended(kinds: Mapping[str, Sequence[RunRatio]], kind: str, without: str = "") -> WeightedRatios:
+    """Return the ratios of a kind and of all others; `without`: a source that is left out."""
+    values: list[float] = []
+    weights: list[NDArray[np.float64]] = []
+    for own in (True, False):
+        groups: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for name, ratios in kinds.items():
+            for one in ratios:
+                if (name == kind) is own and one.source != without:
+                    groups[name, one.source].append(math.log(one.value))
+        of = [np.full(len(group), min(len(group), MOST) ** 0.5 / len(group)) for group in groups.values()]
+        each = np.concatenate(of) if of else np.zeros(0)
+        values += [value for group in groups.values() for value in group]
+        weights.append(each if own else each / max(each.sum(), 1e-9) * OTHERS)
+    return WeightedRatios(np.array(values), np.concatenate(weights))
+
+
+def as_run_ends(kinds: Mapping[str, Sequence[RunRatio]]) -> dict[str, Any]:
+    """Return the ends of seconds by kind, each with how it does on sources that it was not fitted to."""
+    found: dict[str, Any] = {}
+    for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        sources = {one.source for one in ratios}
+        shares = (STEP_LOW, 0.5, STEP_HIGH)
+        without = {source: blended(kinds, kind, source).quantiles(shares) for source in sources}
+        inside = [without[one.source][0] <= one.value <= without[one.source][2] for one in ratios]
+        errors = [abs(without[one.source][1] / one.value - 1) for one in ratios]
+        low, likely, high = blended(kinds, kind).quantiles(shares)
+        found[kind] = {
+            **{"low": round(low, 2), "likely": round(likely, 2), "high": round(high, 2)},
+            **{"n": len(ratios), "sources": len(sources)},
+            **{"held": round(float(np.mean(inside)), 2), "error": round(float(np.median(errors)), 2)},
+        }
+    return found
+
+
 def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
-    """Return the ends by kind, as the YAML has them; of kinds with enough runs and sources alone."""
+    """Return the ends by kind, as the YAML has them; of bytes where there are enough runs and sources."""
     kinds: defaultdict[str, list[RunRatio]] = defaultdict(list)
     for run in published_runs():
         for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers.get(run.id, {})):
             kinds[kind].append(ratio)
+    if asked == "seconds":
+        return as_run_ends(kinds)
     found: dict[str, Any] = {}
     for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
         sources = {one.source for one in ratios}

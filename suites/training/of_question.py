@@ -30,8 +30,8 @@ from suites.training.layouts.states import FSDP
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
 from suites.training.step_time.prediction import PlannedSteps, planned
-from suites.training.step_time.published.typed import TypedStep
-from suites.training.step_time.setting import PLAIN, RunFacts, StepSetting
+from suites.training.step_time.published.typed import MLPERF, TypedStep, meaning
+from suites.training.step_time.setting import PLAIN, AdapterLoad, RunFacts, StepSetting
 from suites.training.workload import Architecture
 
 NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -76,8 +76,6 @@ def subject_of(
 
 def seconds_subject_of(question: Question) -> LayoutSubject:
     """Return a question as the model of seconds takes it, see `subject_of`; raises `Unavailable`."""
-    if (states := offload_of(question)) != "none":
-        raise Unavailable(f"offload={states}: seconds of offloaded states are not modelled; give none")
     return subject_of(question, whole_batch=True)
 
 
@@ -189,6 +187,26 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
     every = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
     share = adapters.rank * sum(sizes[name] for name in names) / every
     return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share)
+
+
+def adapter_load(shape: TransformerShape, adapters: Adapters) -> AdapterLoad:
+    """Return a layer's adapters; of experts those that a token passes."""
+    hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
+    width = shape.intermediate_size or shape.experts_per_token * shape.moe_intermediate_size
+    sizes = {
+        "q_proj": (hidden, shape.query_size),
+        "k_proj": (hidden, keys),
+        "v_proj": (hidden, keys),
+        "o_proj": (shape.attention_size, hidden),
+        "gate_proj": (hidden, width),
+        "up_proj": (hidden, width),
+        "down_proj": (width, hidden),
+    }
+    joined = {other: key.split() for key, others in JOINED.items() for other in others}
+    named = [one for name in adapters.targets for one in joined.get(name, [name]) if one in sizes]
+    chosen = [sizes[name] for name in named or LINEAR]
+    count = len(adapters.targets) if named else len(LINEAR)
+    return AdapterLoad(count, sum(i for i, _ in chosen), sum(o for _, o in chosen))
 
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -309,14 +327,55 @@ def checked(of_question: Callable[[], int]) -> int:
 def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
     """Return the setting of the model of seconds; raises `Unavailable` for a device that it does not know."""
     question, gpu = subject.question, known_gpu(subject.question.device)
-    if not gpu.memory_B_per_s or not gpu.link_B_per_s or "bf16" not in gpu.matmul_FLOP_per_s:
+    if not gpu.memory_B_per_s or not gpu.link_B_per_s or not {"bf16", "fp16"} & gpu.matmul_FLOP_per_s.keys():
         raise Unavailable(
-            f"device={question.device}: seconds need its rates of bf16 matmuls, memory and links, which "
+            f"device={question.device}: seconds need its rates of 16-bit matmuls, memory and links, which "
             "conf/hardware does not have"
         )
-    run = run._replace(adapters_alone=run.adapters_alone or question.adapters is not None)
-    gpu = replace(gpu, usable_memory_B=subject.cluster.usable_B)
-    return setting(question, subject.shape, subject.training, gpu, run, StepConstants.read())
+    run, constants = facts_of(question, subject.shape, run), StepConstants.read()
+    gpu, training = replace(gpu, usable_memory_B=subject.cluster.usable_B), subject.training
+    texts = (str(key.value).lower() for key in question.keys if key.key == "padded_or_packed")
+    if any(word in text for text in texts for word in SHORTER):
+        training = replace(training, seq_len=max(1, round(training.seq_len * constants["shorter_share"])))
+    return setting(question, subject.shape, training, gpu, run, constants)
+
+
+SHORTER = ("longest", "padding-free", "no packing")
+"""Words for batches in which no sequence is longer than its batch needs: seq_len is the longest of all."""
+
+GENERATED, PAIRED = ("grpo", "ppo", "rloo"), ("dpo", "ipo")
+"""Methods whose step generates answers, and those that compare two with a reference model."""
+
+PAIR_PASSES = 2 * (1 + 1 / 3)
+"""Sequences of a pair, and the reference model's forward passes, a third of a training pass each."""
+
+
+def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunFacts:
+    """Return what a question says of its program's kernels, adapters and second models."""
+    text = f"{question.format} {question.framework}"
+    eager = meaning("eager", text, question.adapters is not None)
+    eager = eager and question.program_of() != "megatron" and not question.compile
+    run = run._replace(eager=run.eager or bool(eager))
+    run = run._replace(
+        synchronous_experts=question.program_of() == "megatron" or "megatron" in text.lower(),
+        imbalance=question.imbalance,
+        dispatcher=question.dispatcher if question.program_of() == "megatron" else "deepep",
+    )
+    if question.framework.startswith(MLPERF):
+        run = run._replace(tuned=True)
+    if run.eager:
+        run = run._replace(fused=question.fused_loss, torch_attention=question.cp > 1)
+    methods = " ".join(str(key.value) for key in question.keys if key.key == "method")
+    if any(name in methods for name in GENERATED):
+        run = run._replace(generates=True)
+    if any(name in methods for name in PAIRED):
+        run = run._replace(passes=PAIR_PASSES)
+    if (adapters := question.adapters) is None:
+        return run
+    gptq = adapters.base == "nf4" and question.precision == "fp16"  # whose kernels are of fp16 alone
+    base = "gptq" if gptq else adapters.base if adapters.base != "bf16" else ""
+    load = adapter_load(shape, adapters) if run.eager else AdapterLoad()
+    return run._replace(adapters_alone=True, base=base, adapters=load)
 
 
 def setting(
@@ -374,6 +433,8 @@ def seconds_left_out(question: Question) -> Iterator[str]:
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
+        yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":

@@ -36,6 +36,7 @@ from suites.training.step_time.prediction import (
     interval_of,
     planned,
     predicted,
+    run_kind,
 )
 from suites.training.step_time.published.steps import nearest
 from suites.training.step_time.setting import StepSetting
@@ -128,7 +129,8 @@ def with_seconds(
     """Return one of the layouts with its seconds, what they are in tokens and FLOP, and its memory."""
     layout, seconds = steps.layouts.only(np.array([index])), float(found.seconds[index])
     interval = interval_of(steps, float(found.filled[index]), index)
-    of, came_out = ranked_layout(subject, layout), as_run(interval.kind)
+    kind = run_kind(steps.setting)
+    of, came_out = ranked_layout(subject, layout), as_run(kind)
     gpus, tokens = int(layout.gpus[0]), float(subject.tokens(layout)[0])
     flop = model_flop_per_token(subject.shape, subject.training.seq_len) * tokens
     size, count = of.parts["micro_batch_size"], of.parts["micro_batches"]
@@ -139,6 +141,7 @@ def with_seconds(
         basis=interval.words(),
         as_run_s=came_out and Interval(*(seconds * one for one in came_out[:3])),
         as_run_of="" if came_out is None else came_out.of,
+        as_run_kind=kind,
         tokens_per_s_per_device=tokens / seconds / gpus,
         model_FLOP_per_s=flop / seconds / gpus,
         mfu=flop / seconds / gpus / steps.setting.gpu.peak_FLOP_per_s("bf16"),

@@ -118,9 +118,9 @@ class StepConstants(dict[str, float]):
     def sustained(self, gpu: RatedGpu, precision: str) -> float:
         """Return the share of a short run's rate that clocks leave in a long one."""
         narrow = precision in ("fp8", "mxfp8", "nvfp4")
-        share = self.get(
-            f"sustained.{gpu.architecture}.fp8" if narrow else f"sustained.{gpu.architecture}", 1.0
-        )
+        width = ".fp8" if narrow else ""
+        names = (f"sustained.{gpu.name}", f"sustained.{gpu.architecture}{width}")
+        share = next((self[name] for name in names if name in self), 1.0)
         if precision == "nvfp4":
             share *= self["sustained.nvfp4"]
         return float(share * gpu.power_share ** self["power_exponent"])
@@ -129,8 +129,8 @@ class StepConstants(dict[str, float]):
         self, gpu: RatedGpu, kernel: str, head_dim: int, seq_len: float
     ) -> tuple[float, float]:
         """Return the rates of attention, forward and backward; short sequences and small heads reach less."""
-        known = f"attention.{kernel}.{gpu.architecture}.forward" in self
-        name = f"attention.{kernel}.{gpu.architecture if known else 'ampere'}"
+        names = (f"attention.{kernel}.{of}" for of in (gpu.name, gpu.architecture, "ampere"))
+        name = next(one for one in names if f"{one}.forward" in self)
         rate = gpu.peak_FLOP_per_s("bf16") * gpu.power_share ** self["power_exponent"]
         rate *= seq_len / (seq_len + self["attention.ramp"])
         rate *= self["attention.small_heads"] if head_dim <= 64 else 1.0
@@ -153,12 +153,16 @@ class StepConstants(dict[str, float]):
         )
 
 
+ALIKE = {"ampere": "a100_80gb", "hopper": "h100_80gb", "cdna": "mi300x", "ada": "l20"}
+"""Of architectures, the GPU whose best matmul rate is known."""
+
+
 def best_share(gpu: RatedGpu, precision: str) -> float:
     """Return the best measured matmul rate over the datasheet's, of the GPU or of one of its architecture."""
     table: Mapping[str, Mapping[str, float]] = _read()["best_matmul_FLOP_per_s"]
     width = "bf16" if precision == "bf16" else "fp8"
-    alike = {"ampere": "a100_80gb", "hopper": "h100_80gb", "cdna": "mi300x"}.get(gpu.architecture, "b200")
-    near = "gb200" if gpu.name.startswith("gb") else alike
+    near = ALIKE.get(gpu.architecture, "b200")
+    near = "gb200" if gpu.name.startswith("gb") else "rtx5060ti" if gpu.name.startswith("rtx5") else near
     device = gpu.name if f"{gpu.name}" in table and width in table[gpu.name] else near
     measured = table[device].get(width) or table[device]["bf16"]
     stated = table[device][f"{width}_datasheet" if width in table[device] else "bf16_datasheet"]

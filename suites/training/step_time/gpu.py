@@ -55,7 +55,12 @@ class RatedGpu:
     title: str = ""  # in words, of the file of conf/hardware
 
     def peak_FLOP_per_s(self, precision: str) -> float:
-        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none."""
+        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none.
+
+        Where bf16 is emulated, that of fp16, in which people train there.
+        """
+        if precision == "bf16" and precision not in self.matmul_FLOP_per_s:
+            precision = "fp16"
         if precision in self.matmul_FLOP_per_s:
             return self.matmul_FLOP_per_s[precision]
         if self.architecture in ("ampere", "volta", "turing"):

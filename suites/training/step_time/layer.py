@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import expert_copies, layer_parameters
 from suites.training.step_time.collectives import all_to_all_s, ring_gather_s
+from suites.training.step_time.eager import adapters_B, dequantized_s, eager_pointwise_B
 from suites.training.step_time.gpu import attention_flop, matmul_s
 from suites.training.step_time.setting import StepSetting, scores_s
 
@@ -141,10 +142,25 @@ def mlp_width(setting: StepSetting, moe: bool) -> int:
     return setting.shape.shared_intermediate_size if moe else setting.shape.intermediate_size
 
 
+def imbalance_of(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the tokens of the rank with the busiest experts over the mean.
+
+    Megatron-Core's routers are trained to be balanced. Others are fine-tuned as they are: the fewer experts a
+    rank has, the further the busiest rank is from the mean.
+    """
+    cal, run = setting.constants, setting.run
+    alike = np.ones(len(layouts.ep))
+    if run.imbalance is not None or run.routing_forced:
+        return alike * (run.imbalance or cal["expert_imbalance"])
+    if setting.training.program == "megatron":
+        return alike * cal["expert_imbalance_trained"]
+    return np.asarray(1 + cal["expert_imbalance_doubling"] * np.log2(layouts.ep), dtype=float)
+
+
 def experts_s(setting: StepSetting, layouts: Layouts, tokens: Floats) -> PassSeconds:
     """Return the seconds of a rank's experts, which the tokens of all ranks of their group reach."""
     shape, cal, etp = setting.shape, setting.constants, layouts.etp.astype(float)
-    imbalance = cal["expert_imbalance" if setting.run.routing_forced else "expert_imbalance_trained"]
+    imbalance = imbalance_of(setting, layouts)
     # ep x etp ranks share the experts, and each brings its own part of the sequences
     routed = tokens / layouts.tp * shape.experts_per_token * layouts.ep * etp
     rows = np.maximum(routed / shape.num_experts * imbalance, 1.0)
@@ -217,6 +233,13 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, sizes: 
     moved_B = ELEMENT_B * tokens * own.pointwise_factor
     forward = moved_B * (norms + rotated + activated + permuted) / rate
     backward = moved_B * (norms + rotated + 1.7 * activated + permuted) / rate
+    if setting.run.eager:
+        each_B, adapted_B = eager_pointwise_B(setting), adapters_B(setting)
+        more = ELEMENT_B * tokens * own.pointwise_factor * permuted
+        forward = ((each_B.forward + adapted_B.forward) * tokens / tp + more) / rate
+        backward = ((each_B.backward + adapted_B.backward) * tokens / tp + more) / rate
+    unpacked = dequantized_s(setting, layouts, moe)
+    forward, backward = forward + unpacked, backward + unpacked
     quantised = quantised_s(setting, layouts, moe, sizes)
     added = accumulated_s(setting, layouts, moe)
     return PassSeconds(forward + 0.5 * quantised, backward + quantised + added)
@@ -322,7 +345,7 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the exposed seconds in which a layer sends tokens to experts and back, forward and backward.
 
     A token crosses the network once per node that has some of its experts, not once per expert: DeepEP,
-    HybridEP.
+    HybridEP. NCCL's all-to-all sends it once per expert, and so does what EFA has: no GPU starts its sends.
     """
     shape, ranks = setting.shape, (layouts.ep * layouts.etp).astype(float)
     token_B = ELEMENT_B * setting.tokens(layouts) * shape.expert_input_size / layouts.tp
@@ -332,8 +355,13 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
         token_B * shape.experts_per_token, layouts.ep.astype(float), layouts.etp.astype(float), setting.links
     )
     across_s = token_B * reached * (nodes - 1) / nodes / setting.links.network_B_per_s
-    bytes_s = np.where(nodes > 1, np.minimum(across_s, one.bytes_s), one.bytes_s)
-    return 4 * (bytes_s * setting.constants["expert_exposed"] + one.latency_s)
+    once = setting.run.dispatcher != "alltoall" and setting.cluster.network != "efa"
+    bytes_s = np.where((nodes > 1) & once, np.minimum(across_s, one.bytes_s), one.bytes_s)
+    cal = setting.constants
+    exposed = np.full(len(nodes), cal["expert_exposed"])
+    if setting.run.synchronous_experts:
+        exposed = np.where(nodes > 1, 1.0, cal["expert_exposed_node"])
+    return 4 * (bytes_s * exposed + one.latency_s)
 
 
 def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
@@ -367,7 +395,9 @@ def parameters_in_layers(setting: StepSetting, layouts: Layouts) -> tuple[Floats
 
 
 def _gathered_and_reduced_s(setting: StepSetting, parameters: Floats, group: Floats, inner: Floats) -> Floats:
-    gather = ring_gather_s(ELEMENT_B * parameters, group, inner, setting.links)
+    frozen = setting.training.frozen
+    weights_B = (frozen.weight_B if frozen else ELEMENT_B) * parameters
+    gather = ring_gather_s(weights_B, group, inner, setting.links)
     reduce = ring_gather_s(setting.facts.reduced_B * parameters, group, inner, setting.links)
     if setting.run.adapters_alone:
         return 2 * (gather.bytes_s + gather.latency_s)
@@ -462,9 +492,9 @@ def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Flo
 
 
 def update_s(setting: StepSetting, layouts: Layouts) -> Floats:
-    """Return the seconds of the optimizer's update, which is bound by memory."""
+    """Return the seconds of the optimizer's update, which is bound by memory; on the host: `eager.host_s`."""
     shared, experts = rank_parameters(setting, layouts)
-    if setting.run.adapters_alone:
+    if setting.run.adapters_alone or setting.training.offload != "none":
         return 0.0 * shared
     shards = np.where(layouts.zero > 0, layouts.shard_size, 1).astype(float)
     copies = np.where(layouts.zero > 0, np.minimum(expert_copies(layouts), shards), 1.0)

@@ -146,8 +146,27 @@ class AsRun(NamedTuple):
         return f"{self.n} public runs of {self.sources} sources"
 
 
+TUNED = "tuned submission"
+"""Kind of runs that come out as tuned."""
+
+
+def run_kind(setting: StepSetting) -> str:
+    """Return the kind of a run, by whose code trains what."""
+    if setting.run.tuned:
+        return TUNED
+    megatron, eager = setting.training.program == "megatron", setting.run.eager
+    name = "Megatron" if megatron else "transformers" if eager else "sharded states"
+    if setting.run.adapters_alone:
+        return f"{name} with adapters"
+    if eager and not megatron:
+        return name
+    if setting.shape.num_experts:
+        return f"{name} with experts"
+    return f"{name} in 8 bits" if setting.precision != "bf16" else name
+
+
 def as_run(kind: str) -> AsRun | None:
-    """Return how runs of a kind of steps came out; None where too few are known."""
+    """Return how runs of a kind came out; None of tuned submissions and where nothing is known."""
     entry = intervals("as_run").get(kind)
     return None if entry is None else AsRun(*(entry[name] for name in AsRun._fields))
 

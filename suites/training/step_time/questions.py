@@ -55,6 +55,9 @@ TRAINER_FUSED = "2025-08"
 EXPERTS_IN_ONE_TENSOR = "2025-12"
 """transformers 5, which stores a layer's experts in one tensor, not as linear layers that are quantized."""
 
+FORCED = re.compile("^forced?")
+"""How a run's row says that every expert gets as many tokens."""
+
 ConfigOf = Callable[[str], Mapping[str, Any] | None]
 """The content of a config.json by a model's name."""
 
@@ -238,6 +241,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         "loss_in_place": loss == "in_place",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),
+        "imbalance": 1.0 if FORCED.search(str((row.get("other") or {}).get("routing"))) else None,
         "optimizer_in_backward": bool((row.get("other") or {}).get("optimizer_in_backward")),
     }
 
@@ -287,7 +291,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
 def unmodelled(row: Row) -> Iterator[KeyRead]:
     """Yield what a run's row says and no engine models, with what it does to the peak of memory."""
     padded, method = str(row.get("padded_or_packed") or ""), str(row.get("method") or "")
-    if any(word in padded for word in ("padd", "maximum", "up to")):
+    if any(word in padded for word in ("padd", "maximum", "up to", "no packing")):
         means = "sequences may be shorter than seq_len"
         yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
     if any(word in method for word in ("dpo", "grpo")):

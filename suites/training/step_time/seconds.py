@@ -16,6 +16,7 @@ from harness.instruments.transformer import TransformerShape
 from harness.question import ProgramName
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.collectives import Amount
+from suites.training.step_time.eager import hooks_s, host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
     LayerKind,
@@ -131,8 +132,8 @@ class StepSeconds(NamedTuple):
     head: Floats  # output layer and loss
     bubble: Floats  # in which a rank waits for others of its pipeline
     reduction: Floats  # of gradients and updated parameters, exposed
-    update: Floats
-    rest: Floats  # stragglers, loading, clipping
+    update: Floats  # on the GPU, or on the host and on the way there
+    rest: Floats  # stragglers, loading, clipping; generation of answers, a pair's second sequence
     total: Floats
 
     def by_name(self, index: int) -> dict[str, float]:
@@ -152,12 +153,13 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     heads = head.total * (1 + more) / layouts.pp
     steady = layouts.micro_batches * (layers.total * count + heads)
     reduction = reduction_exposed_s(setting, layouts, layers.total * count)
-    update = update_s(setting, layouts)
+    update = update_s(setting, layouts) + host_s(setting, layouts)
     slow = straggling(setting, layouts)
     tuned = cal["mlperf_factor"] if setting.run.tuned else 1.0
     known = pipelined + reduction + update
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
-    total = total + ddp_in_pipeline_s(setting, layouts)
+    total = total * setting.run.passes + ddp_in_pipeline_s(setting, layouts)
+    total = total + rollout_s(setting, layouts)
     return StepSeconds(
         layers.times(layouts.micro_batches * count),
         layouts.micro_batches * heads,
@@ -216,8 +218,11 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
     context = context_exposed_s(setting, layouts, attention)
     expert = expert_exposed_s(setting, layouts) if kind.moe else 0.0 * matmul
     busy = matmul + attention + pointwise + tensor + context + expert
-    launch = np.maximum(launches_s(setting, layouts, kind) * (1 + again / 3) - busy, 0.0)
-    launch = launch + tensor_network_s(setting, layouts, again)
+    host = launches_s(setting, layouts, kind) * (1 + again / 3)
+    launch = np.maximum(host - busy, 0.0)
+    if kind.moe and setting.run.synchronous_experts:
+        launch = np.hypot(host, busy) - busy  # each waits for the other several times per layer
+    launch = launch + tensor_network_s(setting, layouts, again) + hooks_s(setting, layouts)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
     shard = np.where(layouts.zero == 3, exposed, 0.0)
@@ -227,7 +232,11 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
 def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Floats:
     """Return the host's seconds to launch a layer's kernels, forward and backward."""
     own = setting.own
+    if setting.run.eager:
+        return launched_s(setting, layouts, kind.moe)
     dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
+    if kind.moe and setting.run.synchronous_experts:
+        dense = setting.constants["expert_layer_launch_s"]
     tensor = np.where(layouts.tp > 1, own.tp_launch_s, 0.0)
     across = (layouts.pp > 1) & (layouts.tp > 1) & (layouts.gpus > setting.cluster.node_size)
     sharded = np.where(layouts.zero > 0, own.zero_launch_s, 0.0)

@@ -24,6 +24,14 @@ from suites.training.step_time.constants import (
 from suites.training.step_time.gpu import MatmulRates, RatedGpu
 
 
+class AdapterLoad(NamedTuple):
+    """The adapters of one layer in the mean over layers: adapted linear layers, and their sizes in sum."""
+
+    linears: float = 0.0
+    inputs: float = 0.0
+    outputs: float = 0.0
+
+
 class RunFacts(NamedTuple):
     """What is known of a published run besides its question; each changes its seconds alone."""
 
@@ -32,6 +40,16 @@ class RunFacts(NamedTuple):
     tuned: bool = False  # a submission to MLPerf
     tensor_overlap: bool = True  # where the program can: Megatron's tp-comm-overlap
     routing_forced: bool = False  # every expert gets as many tokens
+    synchronous_experts: bool = False  # Megatron-Core's host waits for each layer's routing; nothing overlaps
+    imbalance: float | None = None  # of the rank with the busiest experts, where that is known
+    dispatcher: str = ""
+    eager: bool = False  # transformers' layers, kernel by kernel
+    fused: bool = False  # but for norms, rotations and activations: Liger's kernels, Unsloth's
+    torch_attention: bool = False  # torch's own choice of a kernel: cuDNN's on Hopper and later
+    adapters: AdapterLoad = AdapterLoad()
+    base: str = ""  # how frozen weights are quantized: nf4, int8, gptq
+    generates: bool = False  # answers are generated within the step: GRPO
+    passes: float = 1.0  # sequences per sequence of the batch, a reference model's passes counted: DPO
 
 
 PLAIN = RunFacts()
@@ -62,8 +80,13 @@ class StepSetting:
 
     @cached_property
     def facts(self) -> ProgramFacts:
-        """Return what the program's code decides."""
-        return FACTS[self.training.program]
+        """Return what the program's code decides.
+
+        torch's context parallelism takes torch's attention, which prefers cuDNN's kernel from H100 on:
+        https://pytorch.org/blog/pytorch2-5/.
+        """
+        facts = FACTS[self.training.program]
+        return replace(facts, attention="cudnn") if self.run.torch_attention else facts
 
     @cached_property
     def own(self) -> ProgramConstants:

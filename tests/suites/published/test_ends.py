@@ -50,7 +50,7 @@ def test_the_tables_have_what_the_command_prints():
                 assert row["n"] >= ends.FEWEST_RUNS
                 assert 0 <= row["held"] <= 1
     assert as_run("no such kind") is None
-    found = as_run("adapters")
+    found = as_run("transformers with adapters")
     assert found is not None
     assert found.of == f"{found.n} public runs of {found.sources} sources"
 

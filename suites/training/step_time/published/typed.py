@@ -130,7 +130,7 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
         "attention": meaning("attention", row.get("attention"), "flash" if young else "explicit"),
         "compile": is_compiled(row),
         "program": program,
-        "framework": str(row.get("framework") or ""),
+        "framework": f"{MLPERF if is_mlperf(row) else ''}{row.get('framework') or ''}",
     }
 
 
@@ -140,8 +140,10 @@ def layout_fields(layout: Row, row: Row, common: Row) -> dict[str, Any]:
     ranks = size["tp"] * size["pp"] * size["cp"]
     dp = int(layout.get("dp") or max(1, common["devices"] // ranks))
     micro, batch = int(layout.get("micro_batch_size") or 1), common["global_batch_size"]
+    if batch and not layout.get("dp") and dp > batch and dp % batch == 0 and micro == 1:
+        size["cp"], dp = size["cp"] * dp // batch, batch  # a sequence has several ranks
     count = layout.get("gradient_accumulation_steps")
-    if not count and batch:
+    if batch and (not count or (not layout.get("dp") and count * dp * micro != batch)):
         count = max(1, round(batch / dp / micro))
     zero, hybrid = sharding_of(layout.get("sharding"), common["program"])
     recompute = recompute_of(layout.get("recompute"))
@@ -223,6 +225,10 @@ def precision_of(row: Row, architecture: str) -> str:
         stated = "fp8"  # AMD's matrices of 8 bits and fewer are not apart here
     wide = stated in ("bf16", "fp16", "fp32")
     return str(stated if wide or architecture in NARROW else "bf16")
+
+
+MLPERF = "MLPerf: "
+"""Before the framework of a submission, which is tuned as far as its submitter can."""
 
 
 def is_mlperf(row: Row) -> bool:
