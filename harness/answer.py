@@ -85,6 +85,7 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     retries: bool = False
     margin: float | None = None  # share of the room that one sequence per micro-batch leaves
     largest_micro_batch: int | None = None
+    chance_to_run: float | None = None  # 0 to 1, by how far off bytes are and what else fails
     step_s: Interval | None = None
     basis: str = ""  # what the interval of the seconds rests on
     as_run_s: Interval | None = None  # as runs of its kind come out that others publish; step_s: as tuned

@@ -1,6 +1,6 @@
 """The engine of seconds: how fast layouts of a training step are, with 90 % intervals, and why.
 
-`answer` ranks every layout that fits, or takes the one that was asked for. `timeline_of` and
+`answer` ranks every layout that fits by its expected tokens/s, or takes the one that was asked for. `timeline_of` and
 `memory_of_ranks` are for a page that draws one layout. With numpy alone, in this process; nothing is run.
 
 What a step would take if one thing were otherwise: switches of its layout, and causes of another speed. A
@@ -45,15 +45,11 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Sequences per micro-batch that are tried."""
 
 LISTED = 40
-"""Layouts that are returned, the fastest first."""
-
-RETRIES_COST = 1.05
-"""By how much a layout must be faster than another to be listed above it, if its allocator may retry: chosen,
-since retries are not predicted but for nanotron, and differences below it are within the model's error."""
+"""Layouts that are returned, the best first."""
 
 
 def answer(question: Question) -> Answer:
-    """Return the seconds of a question's layout, or of all that fit, the fastest first.
+    """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
     layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
@@ -86,9 +82,10 @@ def answer(question: Question) -> Answer:
 
 
 def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLayout], int]:
-    """Return the layouts that fit, the fastest first, each with its fastest micro-batch and recompute.
+    """Return the layouts that fit, those with the most expected tokens/s first, each with its best micro-batch.
 
-    And how many were tried. Their memory has room for the allocator's fragmentation, see `search.fits`.
+    And how many were tried. What is expected has the chance that a layout runs and that its allocator retries
+    in it, see `prediction.expected`. Memory has room for fragmentation, see `search.fits`.
     """
     plain = candidates(subject)
     if not len(plain.tp):
@@ -100,9 +97,9 @@ def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLay
         return [], len(every.tp)
     steps = planned(setting, good, subject.batch)
     found = predicted(steps)
-    per_token = found.seconds / subject.tokens(good) * np.where(of.retries[of.fits], RETRIES_COST, 1.0)
+    expected = found.rate * subject.tokens(good)
     chosen: dict[tuple[int, ...], RankedLayout] = {}
-    for index in np.argsort(per_token):
+    for index in np.argsort(-expected, kind="stable"):
         ranks = tuple(int(each[index]) for each in (good.tp, good.pp, good.cp, good.ep, good.dp))
         if ranks not in chosen and len(chosen) < LISTED:
             chosen[ranks] = with_seconds(subject, steps, found, int(index))
@@ -138,6 +135,7 @@ def with_seconds(
         step_s=Interval(seconds * interval.low, seconds, seconds * interval.high),
         basis=interval.words(),
         as_run_s=came_out and Interval(*(seconds * one for one in came_out[:3])),
+        chance_to_run=float(found.chance[index]),
         as_run_of="" if came_out is None else came_out.of,
         tokens_per_s_per_device=tokens / seconds / gpus,
         model_FLOP_per_s=flop / seconds / gpus,
