@@ -130,11 +130,16 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of a slower or faster step, with the seconds that it predicts."""
+    """A cause of a slower or faster step, with the seconds that it predicts, and where they are seen.
+
+    Places: computing, communication, gaps of launches, ranks waited for, data waited for, idle.
+    """
 
     family: str
     title: str
     step_s: float
+    weight: float = 1.0  # how likely its size is among those of its family
+    places_s: dict[str, float] = {}
 
 
 class NearestStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +155,7 @@ class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds of a step: of the first layout of an answer."""
 
     parts_s: dict[str, float] = {}
+    places_s: dict[str, float] = {}  # the same by where a profiler shows them, see `StepCause`
     switches: dict[str, float] = {}  # seconds per token with one switch changed, over the layout's own
     switches_that_do_not_fit: tuple[str, ...] = ()
     causes: tuple[StepCause, ...] = ()

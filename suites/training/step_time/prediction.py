@@ -105,8 +105,8 @@ RETRIES_COST = 1.05
 def expected(setting: StepSetting, layouts: Layouts, step_s: Floats, needed: Floats) -> tuple[Floats, Floats]:
     """Return the chance that layouts run, and the steps per second to expect; none of one that does not.
 
-    `needed`: likely bytes, with fragmentation, over the room. nanotron's rate is the mean over the error of its
-    memory, since a full one makes steps many times as long.
+    `needed`: likely bytes, with fragmentation, over the room. nanotron's rate is the mean over the error of
+    its memory, since a full one makes steps many times as long.
     """
     program = setting.training.program
     chance = chance_to_run(program, layouts, needed)

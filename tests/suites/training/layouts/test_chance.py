@@ -1,4 +1,4 @@
-"""The chance that a layout runs: its constants fitted anew to published layouts, and what it does to a ranking."""
+"""The chance that a layout runs: its constants fitted anew, and what it does to a ranking."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_whole_states_run_less_often_and_a_fuller_device_never_more(filled: floa
 
 
 def test_an_expected_rate_has_both_ends_of_retries():
-    """nanotron's rate lies below the one without retries, and far from full it is that times the share that runs."""
+    """Below the rate without retries, and far from full that rate times the share that runs."""
     for row, steps in KNOWN:
         found = predicted(steps)
         plain = 1 / (found.parts.total * steps.batches)
