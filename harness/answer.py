@@ -85,6 +85,7 @@ class RankedLayout(msgspec.Struct, frozen=True, kw_only=True):
     retries: bool = False
     margin: float | None = None  # share of the room that one sequence per micro-batch leaves
     largest_micro_batch: int | None = None
+    chance_to_run: float | None = None  # 0 to 1, by how far off bytes are and what else fails
     step_s: Interval | None = None
     basis: str = ""  # what the interval of the seconds rests on
     as_run_s: Interval | None = None  # as runs of its kind come out that others publish; step_s: as tuned
@@ -130,11 +131,16 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of a slower or faster step, with the seconds that it predicts."""
+    """A cause of a slower or faster step, with the seconds that it predicts, and where they are seen.
+
+    Places: computing, communication, gaps of launches, ranks waited for, data waited for, idle.
+    """
 
     family: str
     title: str
     step_s: float
+    weight: float = 1.0  # how likely its size is among those of its family
+    places_s: dict[str, float] = {}
 
 
 class NearestStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +156,7 @@ class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds of a step: of the first layout of an answer."""
 
     parts_s: dict[str, float] = {}
+    places_s: dict[str, float] = {}  # the same by where a profiler shows them, see `StepCause`
     switches: dict[str, float] = {}  # seconds per token with one switch changed, over the layout's own
     switches_that_do_not_fit: tuple[str, ...] = ()
     causes: tuple[StepCause, ...] = ()

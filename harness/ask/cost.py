@@ -7,16 +7,18 @@ predicted speed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from harness.answer import Answer
+from harness.answer import Answer, Interval, RankedLayout
 from harness.ask import prices
 from harness.ask.lines import read_lines, table, wrapped
 from harness.ask.words import COST, step_question, with_one_name, words_of
 from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import CommandWords, datasheet, planned, read, results_folder
+from harness.config.optimizations import CONF, read_yaml
 from harness.config.validation import ConfigError
 from harness.instruments.prices import PriceList
 from harness.question import Question
@@ -111,7 +113,7 @@ def rates_of(lists: Sequence[PriceList], question: Question) -> Iterator[tuple[f
 def predicted_lines(
     answer: Answer, question: Question, tokens: float, rates: Sequence[tuple[float, str]]
 ) -> Iterator[str]:
-    """Yield what the run takes and costs, each with the 90 % interval of its seconds per step.
+    """Yield what the steps and the run take and cost.
 
     `rates`: dollars per GPU-hour, and whose they are in words.
     """
@@ -127,16 +129,59 @@ def predicted_lines(
     hours = best.gpu_hours(tokens)
     days, least, most = (f"{each / (question.devices or 1) / 24:.3g}" for each in hours)
     yield f"{tokens:.3g} tokens take {days} days (90 %: {least} … {most}), {hours[0]:,.0f} GPU-hours."
-    rows = [["$ per GPU-hour", "run costs", "90 %", "$ per 10^6 tokens", ""]]
-    for rate, whose in rates:
-        usd, low, high = (rate * each for each in hours)
-        span = f"{human(low, 'USD')} … {human(high, 'USD')}"
-        rows.append([f"{rate:.3g}", human(usd, "USD"), span, f"{usd / tokens * 1e6:.3g}", whose])
+    rows, takes = [["GPU-hours", "likely", "90 %"]], gpu_hours(best, tokens)
+    for name, found in takes.items():
+        rows.append([name, f"{found.likely:,.0f}", f"{found.low:,.0f} … {found.high:,.0f}"])
     yield from table(rows)
+    yield ""
+    name, run = list(takes.items())[-1]
+    rows = [["$ per GPU-hour", "steps cost", "run costs", "90 %", "$ per 10^6 tokens", ""]]
+    for rate, whose in rates:
+        steps, usd, low, high = (
+            human(rate * each, "USD") for each in (hours[0], run.likely, run.low, run.high)
+        )
+        per_token = f"{rate * run.likely / tokens * 1e6:.3g}"
+        rows.append([f"{rate:.3g}", steps, usd, f"{low} … {high}", per_token, whose])
+    yield from table(rows)
+    factor, runs = goodput()
     yield from wrapped(
-        "Calculated: steps alone at the predicted speed; evaluation, checkpoints, failures and idle hours "
-        "come on top. The interval is that of the seconds per step. docs/commands/cost.md"
+        f"Calculated. What the run costs is that of {name}. A run takes {factor.likely:.2f} times its steps "
+        f"({factor.low:.2f} … {factor.high:.2f}): restarts, failures, evaluation, checkpoints, the batch's "
+        f"warm-up of {', '.join(runs)}. Ends are those of the seconds per step and of that factor, as "
+        "independent. docs/commands/cost.md"
     )
+
+
+def goodput() -> tuple[Interval, tuple[str, ...]]:
+    """Return how many times its steps a run takes, of conf/goodput.yaml, and of which runs.
+
+    The geometric mean of published runs, with the least and the most of them in place of a 90 % interval.
+    """
+    runs = {name: one["run"] / one["steps"] for name, one in read_yaml(CONF / "goodput.yaml").items()}
+    likely = math.prod(runs.values()) ** (1 / len(runs))
+    return Interval(min(runs.values()), likely, max(runs.values())), tuple(runs)
+
+
+def gpu_hours(layout: RankedLayout, tokens: float) -> dict[str, Interval]:
+    """Return the GPU-hours of so many tokens: steps alone, and runs as tuned and as others run them."""
+    assert layout.step_s is not None
+    hours, low, high = layout.gpu_hours(tokens)
+    steps, factor = Interval(low, hours, high), goodput()[0]
+    found = {"steps alone, as tuned": steps, "the run, as tuned": times(steps, factor)}
+    if layout.as_run_s is not None:
+        others = Interval(*(hours * each / layout.step_s.likely for each in layout.as_run_s))
+        found["the run, as others run it"] = times(others, factor)
+    return found
+
+
+def times(one: Interval, other: Interval) -> Interval:
+    """Return the product of two independent values with their ends, which lie as far in logarithms."""
+    low, high = (
+        math.hypot(*(math.log(getattr(each, end) / each.likely) for each in (one, other)))
+        for end in ("low", "high")
+    )
+    likely = one.likely * other.likely
+    return Interval(likely * math.exp(-low), likely, likely * math.exp(high))
 
 
 def of_results(words: CommandWords) -> list[str]:

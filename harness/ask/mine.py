@@ -1,7 +1,12 @@
-"""`mine=` of `harness.advise`: the user's own step, from seconds or a log, and what would explain a gap."""
+"""`mine=` of `harness.advise`: the user's own step, and what would explain how long it takes.
+
+A step is seconds, TFLOP/s, a log or a trace of torch.profiler. Seconds alone leave open what they went to; a
+trace, or the seconds of some places next to those of the step, says much more.
+"""
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +19,7 @@ from harness.answer import Answer, StepCause
 from harness.ask.lines import wrapped
 from harness.ask.words import mistake
 from harness.commands.grammar import CommandWords
-from harness.config.validation import ConfigError
-from harness.instruments.transformer import CONVENTIONS, flop_per_token, reconciled
+from harness.instruments.transformer import CONVENTIONS, flop_per_token, model_flop_per_token, reconciled
 from harness.question import Question
 from harness.records import Unavailable
 
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
     from harness.instruments.transformer import TransformerShape
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min)")
+
+SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+
+RATE = re.compile(r"(\d+(?:\.\d+)?)\s*tflops?(?:/s)?", re.IGNORECASE)
 
 LISTED = 5
 """Causes that are listed."""
@@ -37,6 +45,8 @@ class OwnStep(NamedTuple):
 
     seconds: float
     said: tuple[str, ...]  # what a log says, in lines
+    places_s: Mapping[str, float] = {}  # those that are known, as of `StepCause`
+    counts: Mapping[str, float] = {}  # of TFLOP/s: this answer's FLOP over those of other formulas
 
 
 class CauseFamily(NamedTuple):
@@ -48,37 +58,107 @@ class CauseFamily(NamedTuple):
 
 FAMILIES: Mapping[str, CauseFamily] = {
     "network": CauseFamily(0.2, "time nccl-tests' all_reduce_perf over all nodes"),
-    "overlap": CauseFamily(0.15, "look for the program's switch of it, or for collectives alone in a trace"),
-    "recompute": CauseFamily(0.15, "look up the recomputation in the run's own arguments"),
+    "overlap": CauseFamily(0.1, "look for the program's switch of it, or for collectives alone in a trace"),
+    "recompute": CauseFamily(0.05, "look up the recomputation in the run's own arguments"),
     "launches": CauseFamily(0.15, "look for gaps between kernels in a trace: harness.profile trace=FILE"),
-    "straggler": CauseFamily(0.1, "compare the ranks' own step times and clocks"),
-    "loader": CauseFamily(0.1, "train on synthetic data"),
-    "allocator": CauseFamily(0.15, "read num_alloc_retries of torch.cuda.memory_stats()"),
-    "batch": CauseFamily(0.05, "compare the tokens of an update with the run's own"),
-    "power": CauseFamily(0.05, "read power and clocks with nvidia-smi -q -d CLOCK,POWER"),
+    "imbalance": CauseFamily(0.17, "compare the ranks' own step times, clocks and tokens per expert"),
+    "loader": CauseFamily(0.2, "train on synthetic data"),
+    "allocator": CauseFamily(0.2, "read num_alloc_retries of torch.cuda.memory_stats()"),
+    "batch": CauseFamily(0.02, "compare the tokens of an update with the run's own"),
+    "clocks": CauseFamily(0.15, "read power and clocks with nvidia-smi -q -d CLOCK,POWER"),
+    "count": CauseFamily(0.3, "look up which FLOP the program counts"),
 }
-"""By family of cause. Priors are set by hand and order causes alone; none is printed."""
+"""By family of cause. Priors are set by hand and order causes alone; none is printed. The allocator and the
+count of FLOP are causes only where memory is nearly full, and of TFLOP/s."""
+
+PLACES: Mapping[str, float] = {
+    "computing": 0.08, "communication": 0.06, "gaps": 0.03, "ranks": 0.05, "data": 0.02, "idle": 0.05
+}  # fmt: skip
+"""Where seconds go, and the standard deviation of its share of the step between predicted and own: set by
+hand. Hardly a step waits for data or launches by itself."""
 
 
 def own_step(words: CommandWords, question: Question) -> OwnStep:
     """Return `mine=`; raises ConfigError."""
     text = words.values["mine"]
-    match = DURATION.fullmatch(text)
-    if match is not None and float(match[1]) > 0:
-        seconds = float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]
-        return OwnStep(seconds, tuple(other_counts(question, seconds)))
-    path = Path(text)
-    if not path.is_file():
-        raise ConfigError(
-            f"{words.typed['mine']}: expected the seconds of your step, as 4.1s or 850ms, or a log's file"
-        )
-    from harness.frameworks.logs import read_log
-
     with mistake(f"{words.typed['mine']}: "):
+        if (parts := seconds_of_text(text)) is not None:
+            seconds = parts.pop("")
+            return OwnStep(seconds, tuple(other_counts(question, seconds)), parts)
+        if match := RATE.fullmatch(text.strip()):
+            return of_rate(float(match[1]) * 1e12, question)
+        path = Path(text)
+        if not path.exists():
+            raise ValueError(
+                "expected the seconds of your step, as 4.1s or 850ms, or a log's file or a trace"
+            )
+        if path.is_dir() or '"traceEvents"' in head(path):
+            return of_trace(path)
+        from harness.frameworks.logs import read_log
+
         log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
         steady = seconds_of(log, question)
         said = [*of_log(path, log, steady, question), *other_counts(question, steady.median)]
         return OwnStep(steady.median, tuple(said))
+
+
+def seconds_of_text(text: str) -> dict[str, float] | None:
+    """Return the seconds of `4.1s` or of `4.1s,data:0.3s`, the step's under ""; None where it is neither.
+
+    Raises ValueError for a place that is none of `PLACES`.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        place, _, size = part.strip().rpartition(":")
+        match = DURATION.fullmatch(size)
+        if match is None or (not place and (found or not float(match[1]))):
+            return None
+        if place and place not in PLACES:
+            raise ValueError(f"{place}: where seconds go is one of {', '.join(PLACES)}")
+        found[place] = float(match[1]) * SECONDS[match[2]]
+    return found if "" in found and sum(found.values()) <= 2.02 * found[""] else None
+
+
+def head(path: Path) -> str:
+    """Return the beginning of a file, unpacked."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(errors="replace") as file:
+        return file.read(1 << 16)
+
+
+def of_rate(FLOP_per_s: float, question: Question) -> OwnStep:
+    """Return the step of a rate per GPU by this answer's formula; raises ValueError where it has none."""
+    shape, seq_len = shape_of(question), question.seq_len or 0
+    if shape is None or not seq_len or question.global_batch_size is None:
+        raise ValueError("TFLOP/s need the batch of a step; give global_batch_size=, or seconds")
+    ours = model_flop_per_token(shape, seq_len)
+    seconds = question.global_batch_size * seq_len * ours / question.all_devices() / FLOP_per_s
+    counts = {f"by {name}'s formula": ours / flop_per_token(name, shape, seq_len) for name in CONVENTIONS}
+    if question.recompute == "full":
+        counts["recomputation included"] = 3 / 4
+    said = (f"{FLOP_per_s / 1e12:g} TFLOP/s per GPU are taken as this answer counts FLOP.",)
+    return OwnStep(seconds, said, {}, counts)
+
+
+def of_trace(path: Path) -> OwnStep:
+    """Return the step of a trace, or of a folder of ranks, with where its seconds go; raises TraceError."""
+    from harness.instruments.traces.breakdown import breakdown
+    from harness.instruments.traces.kineto import read_traces
+    from harness.instruments.traces.segments import State
+
+    named = {
+        **dict.fromkeys((State.COMPUTING, State.COPYING), "computing"),
+        **dict.fromkeys((State.PREPARING, State.CALLING), "gaps"),
+        State.COMMUNICATION: "communication",
+        State.WAITING_FOR_RANK: "ranks",
+        State.WAITING_FOR_DATA: "data",
+        State.IDLE: "idle",
+    }
+    of = breakdown(read_traces(path))
+    places = dict.fromkeys(PLACES, 0.0)
+    for share in of.shares:
+        places[named[share.state]] += share.mean_s
+    shown = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in places.items() if seconds)
+    return OwnStep(of.step_s, tuple(wrapped(f"{path.name}: {of.step_s:.3g} s per step; {shown}.")), places)
 
 
 def shape_of(question: Question) -> TransformerShape | None:
@@ -156,36 +236,86 @@ def lines(mine: OwnStep, answer: Answer) -> Iterator[str]:
         f"Yours: {own_s:.3g} s, {own_s / step_s:.2f} times the prediction, {where} the 90 % interval; "
         f"{rate:.0f} TFLOP/s per GPU as this answer counts."
     )
-    causes = answer.seconds.causes if answer.seconds else ()
-    alike = [cause for cause in causes if (cause.step_s > step_s) == (own_s > step_s)]
-    if not alike:
-        return
-    yield "What would explain it, the likeliest first, with the seconds that it predicts"
-    for cause in likely_causes(alike, own_s, math.log(high / low) / (2 * NORMAL_90))[:LISTED]:
+    yield from of_causes(mine, answer)
+
+
+def of_causes(mine: OwnStep, answer: Answer) -> Iterator[str]:
+    """Yield the causes of the user's step, the likeliest first; raises AssertionError without seconds."""
+    interval = answer.layouts[0].step_s
+    assert interval is not None
+    assert answer.seconds is not None
+    (low, step_s, high), own_s = interval, mine.seconds
+    longer = own_s > step_s
+    found = likely_causes(answer.seconds.causes, mine, answer)
+    if found:
+        inside = "; the model's own error suffices, too" if low <= own_s <= high else ""
+        yield from wrapped(
+            f"What would explain it, the likeliest first, with the seconds it predicts{inside}"
+        )
+    for cause in found[:LISTED]:
         reaches = ""
         if not low <= own_s * step_s / cause.step_s <= high:
-            less = (cause.step_s < own_s) == (own_s > step_s)
+            less = (cause.step_s < own_s) == longer
             reaches = ", which does not suffice" if less else ", which is more than yours"
         yield from wrapped(
             f"  {cause.title}: {cause.step_s:.3g} s{reaches}; {FAMILIES[cause.family].find_out}", "    "
         )
-    yield from wrapped(
-        "  Or another count of FLOP, tokens or steps than this answer's, which no cause changes.", "    "
-    )
+    rest = "Or another" if found else "What is tried here makes no step that much faster. Perhaps another"
+    yield from wrapped(f"  {rest} count of FLOP, tokens or steps than this answer's.", "    ")
+    if found and not mine.places_s:
+        yield from wrapped(
+            "  Seconds alone leave much of the order open. A trace, as mine=trace.json, or where the seconds "
+            f"go, as mine={own_s:.3g}s,communication:{0.2 * own_s:.2g}s,data:0s, decides far more.",
+            "    ",
+        )
 
 
-def likely_causes(causes: Sequence[StepCause], own_s: float, sigma: float) -> list[StepCause]:
-    """Return the best size of each family, the likeliest first.
+def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) -> list[StepCause]:
+    """Return the best size of each family of causes on the user's side, the likeliest family first.
 
-    `sigma`: of the logarithm of published over predicted seconds. A cause is as likely as its prior, divided
-    among the sizes of its family, times the normal density of the user's own seconds around what it predicts.
+    A family is as likely as its prior times the mean over its sizes of two normal densities: of the user's
+    own seconds around what a size predicts, by the interval of the answer, and of each known place's share of
+    the step around the predicted one.
     """
-    sizes = {cause.family: sum(one.family == cause.family for one in causes) for cause in causes}
+    interval = answer.layouts[0].step_s
+    assert interval is not None
+    low, step_s, high = interval
+    sigma = math.log(high / low) / (2 * NORMAL_90)
+    counted = [
+        StepCause(family="count", title=f"TFLOP/s {how}", step_s=step_s * factor, weight=1 / len(mine.counts))
+        for how, factor in mine.counts.items()
+        if abs(factor - 1) >= 0.01
+    ]
+    longer, known = mine.seconds > step_s, mine.places_s.items()
+    plain_s = answer.seconds.places_s if answer.seconds else {}
+    alike = [one for one in (*causes, *counted) if (one.step_s > step_s) == longer]
 
     def log_likelihood(cause: StepCause) -> float:
-        prior = math.log(FAMILIES[cause.family].prior / sizes[cause.family])
-        return prior - (math.log(own_s / cause.step_s) / sigma) ** 2 / 2
+        seen = max(
+            -sum(
+                ((own_s - places.get(place, 0.0)) / mine.seconds / PLACES[place]) ** 2 / 2
+                for place, own_s in known
+            )
+            for places in seen_on_ranks(cause, plain_s)
+        )
+        return seen - (math.log(mine.seconds / cause.step_s) / sigma) ** 2 / 2
 
-    ordered = sorted(causes, key=log_likelihood, reverse=True)
-    first = {cause.family: cause for cause in reversed(ordered)}
-    return sorted(first.values(), key=log_likelihood, reverse=True)
+    def log_posterior(family: str) -> float:
+        sizes = [log_likelihood(one) + math.log(one.weight) for one in alike if one.family == family]
+        best = max(sizes)
+        return math.log(FAMILIES[family].prior) + best + math.log(sum(math.exp(one - best) for one in sizes))
+
+    families = sorted({one.family for one in alike}, key=log_posterior, reverse=True)
+    return [max((one for one in alike if one.family == each), key=log_likelihood) for each in families]
+
+
+ON_RANKS = (1.0, 0.5, 0.25, 0.0)
+"""Share of the ranks that have a cause themselves, while the others wait for them."""
+
+
+def seen_on_ranks(cause: StepCause, plain_s: Mapping[str, float]) -> Iterator[Mapping[str, float]]:
+    """Yield the seconds by place in the mean over ranks, where all of them have a cause or only some."""
+    added = {place: seconds - plain_s.get(place, 0.0) for place, seconds in cause.places_s.items()}
+    for share in ON_RANKS[1:] if cause.family == "imbalance" else ON_RANKS[:-1]:
+        places = {place: plain_s.get(place, 0.0) + share * seconds for place, seconds in added.items()}
+        yield {**places, "ranks": places.get("ranks", 0.0) + (1 - share) * sum(added.values())}

@@ -1,10 +1,10 @@
 """The engine of seconds: how fast layouts of a training step are, with 90 % intervals, and why.
 
-`answer` ranks every layout that fits, or takes the one that was asked for. `timeline_of` and
-`memory_of_ranks` are for a page that draws one layout. With numpy alone, in this process; nothing is run.
+`answer` ranks every layout that fits by its expected tokens/s, or takes the one that was asked for.
+`timeline_of` and `memory_of_ranks` are for a page that draws one layout. With numpy alone, in this process;
+nothing is run.
 
-What a step would take if one thing were otherwise: switches of its layout, and causes of another speed. A
-cause is predicted in several sizes. Which of them fits a user's own step is for `harness.advise` to say.
+What a step would take if one thing were otherwise: switches of its layout, and `causes` of another speed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.answer import Answer, Interval, RankedLayout, StepAnswer, StepCause
+from harness.answer import Answer, Interval, RankedLayout, StepAnswer
 from harness.instruments.transformer import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
@@ -28,7 +28,7 @@ from suites.training.of_question import (
     seconds_subject_of,
     setting_of,
 )
-from suites.training.step_time.constants import StepConstants
+from suites.training.step_time.causes import causes, places_of
 from suites.training.step_time.prediction import (
     PlannedSteps,
     PredictedSteps,
@@ -46,15 +46,11 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Sequences per micro-batch that are tried."""
 
 LISTED = 40
-"""Layouts that are returned, the fastest first."""
-
-RETRIES_COST = 1.05
-"""By how much a layout must be faster than another to be listed above it, if its allocator may retry: chosen,
-since retries are not predicted but for nanotron, and differences below it are within the model's error."""
+"""Layouts that are returned, the best first."""
 
 
 def answer(question: Question) -> Answer:
-    """Return the seconds of a question's layout, or of all that fit, the fastest first.
+    """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
     layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
@@ -87,9 +83,10 @@ def answer(question: Question) -> Answer:
 
 
 def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLayout], int]:
-    """Return the layouts that fit, the fastest first, each with its fastest micro-batch and recompute.
+    """Return the layouts that fit, those with the most expected tokens/s first, each once.
 
-    And how many were tried. Their memory has room for the allocator's fragmentation, see `search.fits`.
+    And how many were tried. What is expected has the chance that a layout runs and that its allocator retries
+    in it, see `prediction.expected`. Memory has room for fragmentation, see `search.fits`.
     """
     plain = candidates(subject)
     if not len(plain.tp):
@@ -101,9 +98,9 @@ def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLay
         return [], len(every.tp)
     steps = planned(setting, good, subject.batch)
     found = predicted(steps)
-    per_token = found.seconds / subject.tokens(good) * np.where(of.retries[of.fits], RETRIES_COST, 1.0)
+    expected = found.rate * subject.tokens(good)
     chosen: dict[tuple[int, ...], RankedLayout] = {}
-    for index in np.argsort(per_token):
+    for index in np.argsort(-expected, kind="stable"):
         ranks = tuple(int(each[index]) for each in (good.tp, good.pp, good.cp, good.ep, good.dp))
         if ranks not in chosen and len(chosen) < LISTED:
             chosen[ranks] = with_seconds(subject, steps, found, int(index))
@@ -140,6 +137,7 @@ def with_seconds(
         step_s=Interval(seconds * interval.low, seconds, seconds * interval.high),
         basis=interval.words(),
         as_run_s=came_out and Interval(*(seconds * one for one in came_out[:3])),
+        chance_to_run=float(found.chance[index]),
         as_run_of="" if came_out is None else came_out.of,
         as_run_kind=kind,
         tokens_per_s_per_device=tokens / seconds / gpus,
@@ -150,10 +148,12 @@ def with_seconds(
 
 def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> StepAnswer:
     """Return where a layout's seconds go, what switches are worth, and what is like it."""
-    parts = predicted(planned(setting, layout, subject.batch)).parts
+    steps = planned(setting, layout, subject.batch)
+    found = predicted(steps)
     worth, without = switches(subject, setting, layout)
     return StepAnswer(
-        parts_s=parts.by_name(0),
+        parts_s=found.parts.by_name(0),
+        places_s=places_of(found, float(steps.batches[0])),
         switches=worth,
         switches_that_do_not_fit=without,
         causes=() if subject.question.search else tuple(causes(subject, setting, layout)),
@@ -178,95 +178,9 @@ def memory_of_ranks(question: Question) -> dict[str, Any]:
     return {"usable_B": subject.cluster.usable_B, "kinds": by_kind}
 
 
-SLOWER_NETWORKS = (1.5, 2.0, 4.0, 10.0)
-SLOWER_LAUNCHES = (1.5, 2.0, 4.0)
-LESS_POWER = (0.85, 0.7, 0.5)
-SLOWEST_GPU = (0.1, 0.25, 0.5)
-WAITS = (0.1, 0.25, 0.5, 1.0)
-BATCHES = (0.5, 2.0)
-"""Sizes in which causes are predicted: chosen, to span what a step can differ by."""
-
-
 def step_s(setting: StepSetting, layout: Layouts, batch: int | None) -> float:
     """Return the seconds of one layout for a batch."""
     return float(predicted(planned(setting, layout, batch)).seconds[0])
-
-
-def causes(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
-    """Yield causes of a slower or faster step, each with the seconds that it predicts."""
-    yield from of_settings(subject, setting, layout)
-    yield from of_layout(subject, setting, layout)
-    yield from of_waiting(subject, setting, layout)
-
-
-def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
-    """Yield what another network, host, overlap or power would make of the step."""
-    cluster, program = setting.cluster, setting.training.program
-
-    def cause(family: str, title: str, other: StepSetting) -> StepCause:
-        return StepCause(family=family, title=title, step_s=step_s(other, layout, subject.batch))
-
-    if int(layout.gpus[0]) > cluster.node_size:
-        for slower in SLOWER_NETWORKS:
-            network = cluster._replace(network_B_per_s=cluster.network_B_per_s / slower)
-            title = f"a network {slower:g} times slower than its name"
-            yield cause("network", title, replace(setting, cluster=network))
-    if int(layout.tp[0]) > 1 and setting.run.tensor_overlap and setting.own.tp_exposed < 1:
-        title = "tensor-parallel communication that nothing overlaps"
-        yield cause("overlap", title, replace(setting, run=setting.run._replace(tensor_overlap=False)))
-    launch_s = setting.constants.program(program).layer_launch_s
-    for slower in SLOWER_LAUNCHES:
-        constants = StepConstants(setting.constants | {f"{program}.layer_launch_s": slower * launch_s})
-        title = f"a host that launches kernels {slower:g} times as slowly"
-        yield cause("launches", title, replace(setting, constants=constants))
-    for share in LESS_POWER:
-        if share < cluster.gpu.power_share:
-            gpu = replace(cluster.gpu, power_share=share)
-            title = f"GPUs at {share:.0%} of their power"
-            yield cause("power", title, replace(setting, cluster=cluster._replace(gpu=gpu)))
-
-
-def of_layout(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
-    """Yield what other recomputation and another batch than was asked would make of the step."""
-    batch = subject.batch
-    for index, recompute in enumerate(RECOMPUTES):
-        if index != int(layout.recompute[0]):
-            other = layout._replace(recompute=np.array([index]))
-            title = f"{recompute} recompute"
-            yield StepCause(family="recompute", title=title, step_s=step_s(setting, other, batch))
-    for factor in BATCHES:
-        count = np.maximum((layout.micro_batches * factor).astype(layout.micro_batches.dtype), 1)
-        if count[0] != layout.micro_batches[0] * factor:
-            continue
-        seconds = step_s(
-            setting,
-            layout._replace(micro_batches=count),
-            None if batch is None else int(batch * factor),
-        )
-        yield StepCause(family="batch", title=f"{factor:g} times as many tokens per step", step_s=seconds)
-
-
-def of_waiting(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
-    """Yield what the loader, one slow GPU and the allocator add: no part of the model's own step has them.
-
-    All ranks wait for the slowest GPU, so that what it computes longer is added. An allocator that frees its
-    cache takes `allocator.retry_s` per micro-batch, which was fitted to nanotron's runs near the limit.
-    """
-    of = predicted(planned(setting, layout, subject.batch))
-    seconds, parts, layers = float(of.seconds[0]), of.parts, of.parts.layers
-    for share in WAITS:
-        title = f"a loader for which the step waits {share:.0%} longer"
-        yield StepCause(family="loader", title=title, step_s=seconds * (1 + share))
-    computing = float((layers.matmul + layers.attention + layers.pointwise + parts.head)[0])
-    steps = seconds / float(parts.total[0])  # of the layout in the batch
-    for share in SLOWEST_GPU:
-        title = f"one GPU that computes {share:.0%} longer, for which all wait"
-        yield StepCause(family="straggler", title=title, step_s=seconds + share * computing * steps)
-    room = fits(subject, layout)
-    if room.retries[0] or not room.fits[0]:
-        retries_s = setting.constants["allocator.retry_s"] * float(layout.micro_batches[0]) * steps
-        title = "an allocator that frees its cache in each micro-batch, with memory nearly full"
-        yield StepCause(family="allocator", title=title, step_s=seconds + retries_s)
 
 
 def switches(

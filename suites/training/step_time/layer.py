@@ -478,7 +478,9 @@ def _step_collectives_s(setting: StepSetting, layouts: Layouts) -> tuple[Floats,
         reduce_s = reduce_s + np.where(parameters > 0, each * np.where(whole, 2.0, 1.0), 0.0)
         each = np.where(layouts.zero > 0, gather.bytes_s + gather.latency_s, 0.0)
         gather_s = gather_s + np.where(parameters > 0, each, 0.0)
-    return reduce_s, gather_s
+    flat = (layouts.zero > 0) & (setting.training.program == "nanotron")
+    share = np.where(flat, setting.constants["nanotron.flat_share"], 1.0)
+    return share * reduce_s, share * gather_s
 
 
 def rank_parameters(setting: StepSetting, layouts: Layouts) -> tuple[Floats, Floats]:

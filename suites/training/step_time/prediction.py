@@ -8,8 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suites.training.layouts.account import worst_peak
+from suites.training.layouts.chance import (
+    EIGHT_RANKS,
+    QUANTILES,
+    chance_to_run,
+    chance_without_retries,
+    error_of,
+    means,
+    spared,
+)
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.room import room_B
+from suites.training.layouts.search import needed_B
 from suites.training.step_time.constants import intervals
 from suites.training.step_time.seconds import StepSeconds, ddp_in_pipeline, step_s
 from suites.training.step_time.setting import StepSetting
@@ -38,6 +48,8 @@ class PredictedSteps(NamedTuple):
     memory_B: Floats
     filled: Floats  # of what the allocator can have
     fits: NDArray[np.bool_]
+    chance: Floats  # to run
+    rate: Floats  # batches per second that are to be expected: none where it does not run
 
 
 def planned(setting: StepSetting, layouts: Layouts, batch: int | None) -> PlannedSteps:
@@ -71,8 +83,42 @@ def predicted(steps: PlannedSteps) -> PredictedSteps:
     filled = used_B / room
     parts = step_s(setting, layouts)
     seconds = parts.total + allocator_retries_s(setting, layouts, filled)
-    fits = (least_B / room < setting.constants["allocator.fits_below"]) & accepted(setting, layouts)
-    return PredictedSteps(seconds * steps.batches, parts, used_B, filled, fits)
+    possible = accepted(setting, layouts)
+    fits = (least_B / room < setting.constants["allocator.fits_below"]) & possible
+    needed = needed_B(least_B, setting.training) / room
+    chance, rate = expected(setting, layouts, parts.total, needed)
+    return PredictedSteps(
+        seconds * steps.batches,
+        parts,
+        used_B,
+        filled,
+        fits,
+        chance * possible,
+        rate * possible / steps.batches,
+    )
+
+
+RETRIES_COST = 1.05
+"""How many times as long a step takes whose allocator retries, where nobody published it: chosen."""
+
+
+def expected(setting: StepSetting, layouts: Layouts, step_s: Floats, needed: Floats) -> tuple[Floats, Floats]:
+    """Return the chance that layouts run, and the steps per second to expect; none of one that does not.
+
+    `needed`: likely bytes, with fragmentation, over the room. nanotron's rate is the mean over the error of
+    its memory, since a full one makes steps many times as long.
+    """
+    program = setting.training.program
+    chance = chance_to_run(program, layouts, needed)
+    if program != "nanotron":
+        smooth = chance_without_retries(program, layouts, needed)
+        return chance, (smooth + (chance - smooth) / RETRIES_COST) / step_s
+    means_, sd = means(program, layouts), error_of(program).sd
+    rate = np.zeros_like(step_s)
+    for each in QUANTILES:
+        full = needed * np.exp(means_ + sd * each)
+        rate += (full <= 1) / (step_s + retries_s(setting, layouts, full))
+    return chance, spared(program, layouts) * rate / len(QUANTILES)
 
 
 def _recomputed_to_fit(setting: StepSetting, layouts: Layouts, used_B: Floats) -> tuple[Layouts, Floats]:
@@ -87,9 +133,15 @@ def allocator_retries_s(setting: StepSetting, layouts: Layouts, filled: Floats) 
 
     Each micro-batch pays once. Only nanotron's runs near the limit are published.
     """
-    cal = setting.constants
     if setting.training.program != "nanotron":
         return np.zeros_like(filled)
+    bias = np.where(layouts.tp >= 8, np.exp(EIGHT_RANKS), 1.0)
+    return retries_s(setting, layouts, filled * bias)
+
+
+def retries_s(setting: StepSetting, layouts: Layouts, filled: Floats) -> Floats:
+    """Return the seconds that nanotron's allocator takes to free its cache, by what is truly filled."""
+    cal = setting.constants
     near = (filled - cal["allocator.retries_from"]) / cal["allocator.retries_width"]
     retries: Floats = np.clip(near, 0.0, 1.0) * cal["allocator.retry_s"] * layouts.micro_batches
     return retries

@@ -334,10 +334,8 @@ def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:
 
 
 def fastest(steps: PredictedSteps) -> int:
-    """Return which layout fits and takes the fewest seconds, or needs the least memory where none fits."""
-    if not steps.fits.any():
-        return int(np.argmin(steps.memory_B))
-    return int(np.argmin(np.where(steps.fits, steps.seconds, np.inf)))
+    """Return of which layout the most tokens/s are to be expected, its chance to run included."""
+    return int(np.argmax(steps.rate) if steps.rate.any() else np.argmin(steps.memory_B))
 
 
 def answers(rows: Sequence[Row], constants: StepConstants | None = None) -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """harness.cost: what tokens cost at the throughput of any results, and what a run that is predicted costs."""
 
+import math
 import re
 
 import pytest
 from own_texts import TITAN
 from synthetic import made
 
+from harness.answer import Interval
 from harness.ask import advise
-from harness.ask.cost import machines_by_device, main
+from harness.ask.cost import goodput, machines_by_device, main, times
 from harness.ask.priced import throughputs
 from harness.ask.prices import KEYS, lists_of, rate_of
 from harness.commands.grammar import read
@@ -178,3 +180,36 @@ def test_a_run_is_priced_before_it_is_run(tmp_path, capsys):
     assert days == pytest.approx(hours / 16 / 24, rel=0.01)
     assert [one / days for one in of_days] == pytest.approx([one / step_s for one in ends], rel=0.02)
     assert usd == pytest.approx(2.5 * hours / 1000, rel=0.01)
+
+
+def test_a_run_takes_longer_than_its_steps(capsys, tmp_path):
+    """By hand from conf/goodput.yaml; what Meta published of Llama 3 and 3.1 is inside of what is printed.
+
+    GPU-hours: https://github.com/meta-llama/llama3/blob/main/MODEL_CARD.md (8B and 70B, 15 T tokens) and
+    https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md (all of them).
+    """
+    factor, runs = goodput()
+    ratios = [1082990 / 974600, 118 / 90.4, 56 / 33]
+    assert factor == pytest.approx((min(ratios), math.prod(ratios) ** (1 / 3), max(ratios)))
+    assert pytest.approx(974600, rel=1e-3) == 366e9 / 2048**2 * 104.7 * 384 / 3600  # BLOOM's steps
+    assert pytest.approx(90.4, rel=1e-3) == 3e12 / 24000 / 16 / 86400  # TinyLlama's
+    assert len(runs) == 3
+    found = times(Interval(0.5, 1.0, 4.0), Interval(0.5, 2.0, 2.0))
+    assert found == pytest.approx((2 * math.exp(-math.hypot(math.log(2), math.log(4))), 2.0, 8.0))
+
+    published = {"8b": (1024, 1.3e6, 1.46e6), "70b": (2048, 6.4e6, 7.0e6), "405b": (16384, 30.84e6)}
+    for name, (gpus, *hours) in published.items():
+        words = f"model=llama-3.1-{name} gpus={gpus} link=400gbit seq_len=8192 tokens_per_batch=16M rate=2"
+        assert main([*words.split(), "device=h100_80gb", "tokens=15e12", f"out={tmp_path}"]) == 0
+        said = capsys.readouterr().out
+        spans = [
+            [float(end.replace(",", "")) for end in re.findall(r"[\d,]{4,}", line)]
+            for line in said.splitlines()
+            if line.startswith("the run, as")
+        ]
+        assert len(spans) == 2
+        assert all(
+            min(low for _, low, _ in spans) <= one <= max(high for _, _, high in spans) for one in hours
+        )
+        steps = float(re.search(r"([\d,]+) GPU-hours", said)[1].replace(",", ""))
+        assert spans[0][0] == pytest.approx(steps * factor.likely, rel=1e-5)

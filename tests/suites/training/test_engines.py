@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from suites.training import account_engine, seconds_engine
 from suites.training.layouts.account import worst_peak
 from suites.training.layouts.room import FRAGMENTED
 from suites.training.of_question import subject_of
+from suites.training.step_time.prediction import RETRIES_COST
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
@@ -90,7 +92,7 @@ def test_seconds_of_a_search_begin_with_the_fastest_that_fits():
     answer = seconds_engine.answer(asked(search=True, tp=1, pp=1, global_batch_size=64))
     rates = [one.tokens_per_s_per_device or 0.0 for one in answer.layouts]
     assert all(one.fits for one in answer.layouts)
-    assert rates[0] * seconds_engine.RETRIES_COST >= max(rates)
+    assert rates[0] * RETRIES_COST >= max(rates)
     assert answer.layouts_that_fit == len(answer.layouts)
     assert answer.seconds is not None
     first = answer.layouts[0]
@@ -139,10 +141,9 @@ def test_what_is_taken_for_something_else_is_left_out():
     assert [one.split()[0] for one in seconds[4:]] == ["recompute_modules", "dispatcher"]
 
 
-def test_a_layout_whose_allocator_may_retry_is_ranked_as_if_it_were_slower():
+def test_layouts_are_ranked_by_the_tokens_per_second_to_expect():
     layouts = seconds_engine.answer(asked(devices=64, global_batch_size=256, search=True)).layouts
-    rates = [one.tokens_per_s_per_device for one in layouts]
-    cost = seconds_engine.RETRIES_COST
-    ranked = [rate / (cost if one.retries else 1) for rate, one in zip(rates, layouts, strict=True)]
-    assert ranked == sorted(ranked, reverse=True)
+    rates = [one.tokens_per_s_per_device or 0.0 for one in layouts]
+    for (one, rate), (after, lower) in pairwise(zip(layouts, rates, strict=True)):
+        assert rate * (one.chance_to_run or 0) * RETRIES_COST > lower * (after.chance_to_run or 0)
     assert rates != sorted(rates, reverse=True)  # so it decides here

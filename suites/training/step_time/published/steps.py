@@ -59,7 +59,7 @@ def ran(step: PublishedStep) -> bool:
 
 SHOWN = 2
 
-ANOTHER_GPU, ANOTHER_PROGRAM, ANOTHER_PRECISION = 3.0, 2.0, 1.0
+ANOTHER_PROGRAM, ANOTHER_PRECISION = 2.0, 1.0
 """How far apart these are, in factors of two of a size: chosen."""
 
 
@@ -79,14 +79,20 @@ def known_steps() -> tuple[KnownStep, ...]:
 
 
 def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:
-    """Yield the nearest published steps with their published and their predicted seconds."""
-    for step in sorted(known_steps(), key=lambda step: distance(step, setting, layout))[:SHOWN]:
+    """Yield the nearest published steps of the same kind, with published and predicted seconds."""
+    alike = (step for step in known_steps() if kind_of(step.steps.setting) == kind_of(setting))
+    for step in sorted(alike, key=lambda step: distance(step, setting, layout))[:SHOWN]:
         yield NearestStep(
             title=title_of(step),
             published_s=step.row["published"]["step_s"],
             predicted_s=float(predicted(step.steps).seconds[0]),
             FLOP_per_device=flop_per_gpu(step),
         )
+
+
+def kind_of(setting: StepSetting) -> tuple[object, ...]:
+    """Return what a published step must share: experts or none, adapters or all, the GPU's age."""
+    return setting.shape.num_experts > 0, setting.run.adapters_alone, setting.gpu.architecture
 
 
 def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:
@@ -98,8 +104,6 @@ def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:
         (its.training.seq_len, setting.training.seq_len),
     )
     far = sum(abs(math.log2(one / other)) for one, other in sizes)
-    if its.gpu.architecture != setting.gpu.architecture:
-        far += ANOTHER_GPU
     if its.training.program != setting.training.program:
         far += ANOTHER_PROGRAM
     if its.precision != setting.precision:

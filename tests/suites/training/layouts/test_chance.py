@@ -1,0 +1,89 @@
+"""The chance that a layout runs: its constants fitted anew, and what it does to a ranking."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from suites.training.layouts import chance
+from suites.training.layouts.layout import Layouts
+from suites.training.of_question import published_steps
+from suites.training.step_time.prediction import accepted, predicted
+from suites.training.step_time.published.steps import published, ran
+from suites.training.step_time.published.typed import typed_step
+from suites.training.step_time.questions import answer
+
+PLAYBOOK = [one for one in published() if one["source"] == "playbook" and one["kind"] == "step"]
+KNOWN = [(one, published_steps(typed_step(one))) for one in PLAYBOOK]
+
+
+def layout(**fields: int) -> Layouts:
+    row = dict.fromkeys(Layouts._fields, 1) | {"zero": 1, "recompute": 0, "micro_batches": 16, **fields}
+    return Layouts.of([row])
+
+
+def test_the_error_of_peaks_is_that_of_published_ones():
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for row, steps in KNOWN:
+        tp, peak_GB = row["layout"]["tp"], row["published"].get("memory_GB")
+        if ran(row) and peak_GB and tp <= 8:
+            error = float(np.log(peak_GB * 1e9 / predicted(steps).memory_B[0]))
+            ratios[False].append(error)
+            if tp == 8:
+                ratios[True].append(error)
+    of = chance.OF_PROGRAM["nanotron"]
+    assert (len(ratios[False]), len(ratios[True])) == (77, 12)
+    assert np.mean(ratios[False]) == pytest.approx(of.mean, abs=0.005)
+    assert np.std(ratios[False]) == pytest.approx(of.sd, abs=0.005)
+    assert np.mean(ratios[True]) == pytest.approx(chance.EIGHT_RANKS, abs=0.005)
+
+
+def test_what_fails_with_memory_to_spare_is_counted():
+    tried, worked = Counter(), Counter()
+    for row, steps in KNOWN:
+        of = row["layout"]
+        if accepted(steps.setting, steps.layouts)[0] and predicted(steps).filled[0] < 0.86:
+            whole = of["sharding"] == "zero0" and of["dp"] > 1
+            tried[whole] += 1
+            worked[whole] += ran(row)
+    found = [(worked[whole] + 1) / (tried[whole] + 2) for whole in (False, True)]
+    of = chance.OF_PROGRAM["nanotron"]
+    assert found == pytest.approx([of.sharded, of.unsharded], abs=0.005)
+
+
+def test_a_full_device_is_not_chosen_for_half_a_percent():
+    filled = np.array([0.98, 0.80])
+    for program in ("megatron", "nanotron"):
+        full, roomy = (float(chance.chance_to_run(program, layout(), each)[0]) for each in filled[:, None])
+        assert full < 0.995 * roomy
+    assert float(chance.chance_without_retries("megatron", layout(), filled[1:])[0]) > 0.9
+
+
+@pytest.mark.parametrize("filled", [0.5, 0.9, 1.0, 1.2])
+def test_whole_states_run_less_often_and_a_fuller_device_never_more(filled: float):
+    alone, whole = layout(dp=1, zero=0), layout(dp=4, zero=0)
+    size = np.array([filled])
+    assert chance.chance_to_run("nanotron", whole, size) < chance.chance_to_run("nanotron", alone, size)
+    assert chance.chance_to_run("nanotron", whole, size * 1.05) < chance.chance_to_run(
+        "nanotron", whole, size
+    )
+
+
+def test_an_expected_rate_has_both_ends_of_retries():
+    """Below the rate without retries, and far from full that rate times the share that runs."""
+    for row, steps in KNOWN:
+        found = predicted(steps)
+        plain = 1 / (found.parts.total * steps.batches)
+        assert (found.rate <= plain).all()
+        if found.filled[0] < 0.55 and found.rate[0]:
+            share = chance.spared("nanotron", steps.layouts)
+            assert found.rate == pytest.approx(share * plain, rel=1e-3), row["id"]
+
+
+def test_the_layouts_that_are_chosen_run_and_are_near_the_best():
+    for row in published():
+        if row["kind"] == "choose":
+            rates = row["published"]["tokens_s"]
+            assert rates[answer(row)["index"]] >= 0.95 * max(filter(None, rates))
