@@ -49,6 +49,10 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
         return parts.get(f"{prefix}{name}")
 
     fields: Fields = {"zero": stage, "sharing": "zero" if stage else "ddp"}
+    if not any(str(key).endswith("stage") for key in parts.flat):
+        parts.assume(
+            "sharing", "zero_optimization.stage is in no key: DeepSpeed's default, 0, shards nothing"
+        )
     on = {
         "optimizer": part("optimizer_on") or ("host" if part("old_offload") else None),
         "parameters": part("parameters_on") or ("host" if part("old_offload_param") else None),

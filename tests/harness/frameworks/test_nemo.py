@@ -83,3 +83,16 @@ def test_few_recipes_train_a_model_without_a_published_shape():
         "LGAI-EXAONE/EXAONE-4.0-1.2B",
         "LGAI-EXAONE/K-EXAONE-236B-A23B",
     }
+
+
+def test_a_layout_of_stages_stays_next_to_a_recipe_whose_model_has_a_name():
+    text = "recipe: llama31_405b_pretrain_config\nmodel.pipeline_model_parallel_size: 4\n"
+    text += "model.pipeline_model_parallel_layout: Et*15|(t*16|)*6t*15L\n"
+    question = read_own_text(text, suffix=".yaml")
+    assert question.layers_of_stages == (15, *(16,) * 6, 15)
+    assert question.virtual_stages == 2
+
+
+def test_a_factory_that_is_null_is_no_recipe():
+    text = "factory: null\nmodel_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n"
+    assert read_own_text(text, suffix=".yaml").format == "hugging_face"
