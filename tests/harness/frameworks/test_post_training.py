@@ -48,6 +48,12 @@ def test_distillation_on_data_alone_generates_nothing():
     assert read_own_text(f"{text} --lmbda 0", suffix=".sh").seq_len == 4096
 
 
+def test_a_list_of_layers_with_commas_is_its_names():
+    text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft --use_vllm "
+    text += '--lora_target_modules "q_proj", "v_proj"'
+    assert read_own_text(text, suffix=".sh").adapters.targets == ("q_proj", "v_proj")
+
+
 def test_axolotls_section_of_trl_makes_it_no_file_of_trl():
     text = (
         "base_model: Qwen/Qwen2.5-1.5B\nrl: grpo\nnum_epochs: 1\noptimizer: adamw_torch\nsequence_len: 1024\n"
