@@ -49,6 +49,10 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
         return parts.get(f"{prefix}{name}")
 
     fields: Fields = {"zero": stage, "sharing": "zero" if stage else "ddp"}
+    if not any(str(key).endswith("stage") for key in parts.flat):
+        parts.assume(
+            "sharing", "zero_optimization.stage is in no key: DeepSpeed's default, 0, shards nothing"
+        )
     on = {
         "optimizer": part("optimizer_on") or ("host" if part("old_offload") else None),
         "parameters": part("parameters_on") or ("host" if part("old_offload_param") else None),
@@ -63,12 +67,30 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
     if len(fields["offload"]) == 1:
         why = "on the host, and counted as the device's: an upper bound"
         parts.leave_out("offload", fields["offload"][0], why, "lowers", "raises")
+    _buckets(parts, stage, prefix)
     if part("optimizer"):
         fields["optimizer"] = optimizer_of("optimizer.type", str(part("optimizer")), parts)
     fields["tp"] = max(1, int(part("tp") or 0))
     if int(part("mics") or 0) > 0:
         fields["shard_size"] = int(part("mics"))
     return fields
+
+
+BUCKET = 5e8
+"""Elements of a bucket by default (runtime/zero/config.py), which is what is predicted."""
+
+
+def _buckets(parts: Parts, stage: int, prefix: str) -> None:
+    """Note buckets of another size than the default, and a second one where stages 1 and 2 overlap."""
+    for name in ("reduce_bucket", "allgather_bucket") if stage else ():
+        size = parts.get(f"{prefix}{name}")
+        if isinstance(size, int | float) and size != BUCKET:
+            larger = size > BUCKET
+            why = f"elements of a bucket, of which {BUCKET:.0e} are taken"
+            parts.leave_out(f"{name}_size", size, why, "raises" if larger else "lowers", "either")
+    if stage in (1, 2) and str(parts.get(f"{prefix}overlap_comm")).lower() == "true":
+        why = "reductions overlap with the backward pass, in a second bucket"
+        parts.leave_out("overlap_comm", True, why, "raises", "lowers")
 
 
 def is_contained(parts: Parts) -> bool:

@@ -6,6 +6,7 @@ megatron/core/transformer/transformer_config.py, megatron/core/model_parallel_co
 
 from __future__ import annotations
 
+import math
 import re
 
 from harness.frameworks.architectures import EXPERTS
@@ -42,6 +43,8 @@ def prepared(flat: Flat) -> Flat:
     values = {
         SECTIONS.sub("", key).lstrip("-").replace("-", "_"): value for key, value in flat.items()
     } | more
+    if "img_h" in values and "decoder_seq_length" in values:  # seq_length is then an image's
+        values["seq_length"] = values.pop("decoder_seq_length")
     if "num_query_groups" in values:  # which Megatron-LM does not look at without the switch
         values.setdefault("group_query_attention", False)
     return values
@@ -71,7 +74,7 @@ def fields_of(parts: Parts) -> Fields:
         "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
         "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
         "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
-        **_recompute(parts),
+        **_recompute(parts, stages),
         **_experts(parts),
         "attention": _attention(parts),
         "config": model_config(parts),
@@ -170,8 +173,13 @@ LONGEST_LAYOUT = 100_000
 """Letters of a layout."""
 
 
+def _layers(parts: Parts) -> int | None:
+    """Return the model's layers, of the file's own sizes or of the published model that it names."""
+    return parts.get("_num_hidden_layers") or parts.get("_layers")
+
+
 def _virtual_stages(parts: Parts) -> int:
-    pp, layers, per_stage = parts["pp"], parts.get("_num_hidden_layers"), parts.get("_layers_per_virtual")
+    pp, layers, per_stage = parts["pp"], _layers(parts), parts.get("_layers_per_virtual")
     if pp == 1:
         return 1
     if parts.get("_virtual") or not per_stage:
@@ -202,7 +210,7 @@ def _layers_of_stages(parts: Parts, virtual_stages: int) -> tuple[int, ...]:
     core/transformer/transformer_block.py, get_num_layers_to_build.
     """
     given = {part: parts[part] for part in UNEVEN if parts.get(part)}
-    pp, layers = parts["pp"], parts.get("_num_hidden_layers")
+    pp, layers = parts["pp"], _layers(parts)
     if not given or pp == 1 or not layers:
         return ()
     embedding, loss = "_with_embedding" in given, "_with_loss" in given
@@ -237,7 +245,7 @@ def _states(parts: Parts, precision: str) -> Fields:
     return {"gradients": "bf16" if narrow else "fp32", "master_remainders": remainders}
 
 
-def _recompute(parts: Parts) -> Fields:
+def _recompute(parts: Parts, stages: int) -> Fields:
     """Return what is recomputed, and the modules that "selective" names."""
     granularity, method = parts.get("_granularity"), parts.get("_method")
     units = parts.get("_recompute_layers")
@@ -245,7 +253,8 @@ def _recompute(parts: Parts) -> Fields:
         granularity = "selective"
     if parts.get("_checkpoint_activations") or (granularity is None and method):
         granularity = "full"
-    if granularity == "full" and method == "block":
+    all_layers = (units or 1) * parts["pp"] * stages >= (_layers(parts) or math.inf)
+    if granularity == "full" and method == "block" and not all_layers:
         why = "some layers per stage alone are recomputed; all are taken"
         parts.leave_out("recompute_method", "block", why, "raises", "lowers")
     if granularity == "full" and method == "uniform" and (units or 1) > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks import megatron
-from harness.frameworks.recipes import adapters, bridge_recipe, uneven_stages
+from harness.frameworks.recipes import adapters, bridge_recipe, with_layers
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
@@ -112,8 +112,8 @@ def settle(parts: Parts) -> Fields:
     parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
     parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
-    fields = megatron.settle(parts)
-    return fields | uneven_stages(parts, fields["virtual_stages"]) | more | {"adapters": adapters(parts)}
+    with_layers(parts)
+    return megatron.settle(parts) | more | {"adapters": adapters(parts)}
 
 
 def precise(parts: Parts) -> None:

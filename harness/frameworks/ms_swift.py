@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from harness.frameworks import hugging_face, megatron, words
-from harness.frameworks.table import Fields, Flat, Parts
+from harness.frameworks.table import Fields, Flat, Parts, number_of
 from harness.question import Adapters, Direction, Question
 
 DEEPSPEED: dict[str, Fields] = {
@@ -101,7 +101,8 @@ def _length(parts: Parts, preferences: str) -> int | None:
     if length is None:
         why = "is missing: sequences are as long as the data's, up to the model's positions"
         parts.leave_out("max_length", None, why, "raises", "raises")
-    if preferences in GENERATED:
+    on_data = preferences == "gkd" and not number_of("lmbda", parts.flat.get("lmbda", 0.5), "number")
+    if preferences in GENERATED and not on_data:
         return int((length or 0) + parts["_completion"])
     return length and int(length)
 

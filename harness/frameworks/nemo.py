@@ -15,7 +15,7 @@ import yaml
 
 from harness.frameworks import megatron, megatron_bridge
 from harness.frameworks.models import published_model
-from harness.frameworks.recipes import adapters, nemo_recipe, uneven_stages
+from harness.frameworks.recipes import adapters, nemo_recipe, with_layers
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, framework_named, matches, yaml_tree
 from harness.question import Question
 
@@ -54,7 +54,7 @@ ARGUMENT = re.compile(r"(\w+)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s,()]+)")
 def recognised(flat: Flat) -> int:
     """Return how many keys only NeMo has."""
     recipe = str(flat.get("recipe", ""))
-    if "factory" in flat or recipe.endswith("_recipe"):
+    if flat.get("factory") or recipe.endswith("_recipe"):
         return 100
     own = framework_named("nemo").counted(flat)
     of_bridge = any(key.startswith(("train.", "ddp.", "checkpoint.")) for key in flat)
@@ -158,9 +158,9 @@ def settle(parts: Parts) -> Fields:
         parts["_torch_fsdp2"] = True
     trained = str("" if "_num_hidden_layers" in parts else parts.get("_trained") or "")
     name = parts.get("model_name") or yaml_tree("nemo")["names_of_shapes"].get(trained.lower(), trained)
-    fields = megatron.settle(parts)
-    more = {"adapters": adapters(parts), "model_name": str(name)}
-    return fields | uneven_stages(parts, fields["virtual_stages"]) | more
+    parts["model_name"] = str(name)
+    with_layers(parts)
+    return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)}
 
 
 def matches_other(flat: Flat) -> str:

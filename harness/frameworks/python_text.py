@@ -41,6 +41,10 @@ DEEPEST, MOST = 20, 2000
 """Calls of the file's functions that are followed, within each other and in all."""
 
 
+CONDITIONS = "_conditions"
+"""The key of what statements that are not followed may assign, each as `target: statement`."""
+
+
 class Unresolved(str):
     """An expression that only a run can evaluate."""
 
@@ -68,7 +72,8 @@ def python_values(text: str, function: str = "", path: Path | None = None) -> di
         names = [name for name, one in reader.functions.items() if _is_configuration(one)]
         if not names and not function:
             packages = sorted({(one.module or "").partition(".")[0] for one, _ in reader.imported.values()})
-            return {"_imports": packages, **dict(_flat({one.name: one for one in reader.script()}))}
+            built = dict(_flat({one.name: one for one in reader.script()}))
+            return {"_imports": packages, **built, **reader.noted()}
         name = function or (names[0] if len(names) == 1 else "")
         if name not in reader.functions:
             what = f"has no function {name}" if name else "has several configurations"
@@ -79,7 +84,9 @@ def python_values(text: str, function: str = "", path: Path | None = None) -> di
         raise ValueError(f"not Python: {error}") from error
     if not isinstance(result, BuiltObject):
         raise ValueError(f"{name} returns {result!r}, which is no configuration"[:200])
-    return {"config": name, **dict(_flat(result))}
+    spec = result.get("model_spec")
+    module = reader.module_of(spec.name) if isinstance(spec, BuiltObject) else ""
+    return {"config": name, "_module": module, **dict(_flat(result)), **reader.noted()}
 
 
 def _is_configuration(function: ast.FunctionDef) -> bool:
@@ -132,6 +139,7 @@ class _Reader:
         self.main = [one for one in tree.body if isinstance(one, ast.If)]
         self.options: dict[str, Any] = {}  # defaults of the script's own command line
         self.built: list[BuiltObject] = []
+        self.conditions: list[str] = []  # see CONDITIONS
         self.seen: set[int] = set()  # functions that were followed
         self.depth = self.calls = 0
         self.names: dict[str, Any] = {"__name__": "__main__"}
@@ -167,6 +175,17 @@ class _Reader:
                 reader = _Reader(ast.parse(file.read_text(encoding="utf-8")), file)
                 return (reader, reader.functions[own]) if own in reader.functions else None
         return None
+
+    def noted(self) -> dict[str, Any]:
+        """Return what statements that are not followed may assign."""
+        return {CONDITIONS: self.conditions} if self.conditions else {}
+
+    def module_of(self, name: str) -> str:
+        """Return the last part of the module that a name is imported from, of `from .` the file's folder."""
+        node = self.imported.get(name, (None, ""))[0]
+        if node is None or node.module:
+            return ((node and node.module) or "").rpartition(".")[2]
+        return self.path.resolve().parts[-1 - node.level] if self.path else ""
 
     def called(self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]) -> Any:
         """Return what a function of the file returns."""
@@ -210,13 +229,44 @@ class _Reader:
                 case ast.Expr():
                     self.value(one.value, names)
                 case ast.If():
-                    test = self.value(one.test, names)
-                    holds = bool(test) and not isinstance(test, Unresolved)
+                    holds = self.holds(one.test, names)
+                    if holds is None:
+                        self.passed_over(one.body, f"if {ast.unparse(one.test)}")
                     self.body(one.body if holds else one.orelse, names)
                 case ast.With() | ast.Try():
                     self.body(one.body, names)
+                case ast.For(target=ast.Name()) if self.listed(one, names):
+                    for value in self.value(one.iter, names):
+                        self.assign(one.target, value, names)
+                        self.body(one.body, names)
+                case ast.For() | ast.While() | ast.Match() | ast.Delete():
+                    for target in self.passed_over([one], ast.unparse(one).partition("\n")[0]):
+                        self.assign(target, Unresolved(ast.unparse(target)), names)
                 case _:
                     pass
+
+    def holds(self, test: ast.expr, names: Mapping[str, Any]) -> bool | None:
+        """Return whether a condition holds; None where only a run knows."""
+        negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        inner = test.operand if isinstance(test, ast.UnaryOp) and negated else test
+        value = self.value(inner, names)
+        returned = isinstance(value, BuiltObject) and isinstance(inner, ast.Call)
+        return None if returned or isinstance(value, Unresolved) else bool(value) != negated
+
+    def listed(self, loop: ast.For, names: Mapping[str, Any]) -> bool:
+        """Return whether a loop's values are known and it ends with the last of them."""
+        ends = (ast.Break, ast.Continue, ast.Return)
+        ends_early = any(isinstance(one, ends) for one in ast.walk(loop))
+        return isinstance(self.value(loop.iter, names), list) and not ends_early
+
+    def passed_over(self, statements: Sequence[ast.stmt], why: str) -> list[ast.expr]:
+        """Return the names and attributes that statements assign, and note those that may be settings."""
+        nodes = [node for one in statements for node in ast.walk(one)]
+        stored = (ast.Name, ast.Attribute)
+        targets = [one for one in nodes if isinstance(one, stored) and not isinstance(one.ctx, ast.Load)]
+        named = [ast.unparse(one) for one in targets if isinstance(one, ast.Attribute)]
+        self.conditions += [f"{one}: {why}" for one in named if not one.startswith("self.")]
+        return targets
 
     def assign(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
         """Give a name, an attribute or an element of what was built a value."""
@@ -317,6 +367,10 @@ class _Reader:
                 return FUNCTIONS[name](*args, **keywords)
             except (TypeError, ValueError):
                 return Unresolved(ast.unparse(node))
+        if name == "setattr" and len(args) == 3 and isinstance(args[0], BuiltObject):
+            known = not isinstance(args[1], Unresolved)
+            args[0].update({args[1]: args[2]} if known else dict.fromkeys(args[0], Unresolved(args[1])))
+            return None
         if last == "add_argument" and args:
             self.options[str(args[0]).lstrip("-").replace("-", "_")] = keywords.get("default")
             return None

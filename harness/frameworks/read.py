@@ -13,7 +13,7 @@ import yaml
 
 from harness.frameworks.models import model_of, with_tower
 from harness.frameworks.parse import of_its_kind, parsed_file, parsed_text
-from harness.frameworks.python_text import Unresolved
+from harness.frameworks.python_text import CONDITIONS, Unresolved
 from harness.frameworks.recipes import named_recipe
 from harness.frameworks.table import (
     DEFAULTS,
@@ -260,8 +260,12 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
 def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
     prepared = getattr(framework.module, "prepared", dict)
+    flat = dict(flat)
+    conditions = flat.pop(CONDITIONS, ())
     values, keys = current_names(prepared(flat), framework.renamed)
     parts = Parts(values, name)
+    for key, _, condition in (one.partition(": ") for one in conditions):
+        parts.leave_out(key, condition, "what this statement of the script may change is not followed")
     given: list[tuple[str, KeyRow]] = []
     of_values = [pattern for pattern in framework.matters if "=" in pattern]
     for key, row in framework.keys.items():

@@ -18,7 +18,7 @@ LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"|'[^']*'"""
+    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"(?:[^\s"';#]+"[^"]*")*|'[^']*'"""
     r"""|(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}|[^\s#;])*)""",
     re.MULTILINE,
 )
@@ -177,7 +177,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
     for found in ASSIGNED.finditer(text):
         name, value = found.group(1), found.group(2)
         if value[:1] in "\"'" or (value.startswith("(") and value.endswith(")")):
-            value = value[1:-1]
+            value = value[1:-1].replace('"', "") if value[0] == '"' else value[1:-1]
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 

@@ -56,11 +56,11 @@ def prepared(flat: Flat) -> Flat:
 
 def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     """Return what a function of the registry builds, by the names of the TOML."""
-    function = values.pop("config")
-    families = sorted(
-        (*yaml_tree("torchtitan")["models"], "qwen3_5", "qwen35", "qwen3_vl"), key=len, reverse=True
-    )
-    values["model.name"] = next((one for one in families if one in function), function)
+    function, module = values.pop("config"), values.pop("_module", "")
+    families = sorted((*yaml_tree("torchtitan")["models"], "qwen3_5", "kimi_k2_7"), key=len, reverse=True)
+    values["_by_name"] = module not in families
+    in_name = (one for one in families if one.replace("qwen3_5", "qwen35") in function)
+    values["model.name"] = module if module in families else next(in_name, function)
     values["model.flavor"] = values.pop("model_spec.0", values.pop("model_spec.flavor", function))
     values["parallelism.enable_async_tensor_parallel"] = values.pop(
         "compile.enable_async_tensor_parallel",
@@ -124,6 +124,12 @@ def settle(parts: Parts) -> Fields:
     elif parts["schedule"] not in ONE_STAGE:
         fields["virtual_stages"] = 2
     fields["model_name"] = f"{parts['_name']}/{parts['_flavor']}"
+    if parts.flat.get("_by_name"):
+        parts.assume(
+            "model_name", "the family of model_registry is not in the file; its function's name says it"
+        )
+    if parts.get("_hub") and "debug" not in parts["_flavor"]:  # of transformers, by its own sizes
+        fields["model_name"] = parts["_hub"]
     fields["sequence_parallel"] = parts["tp"] > 1 and parts["_sequence"]
     converters = parts["_converters"]
     listed = converters.split(",") if isinstance(converters, str) else converters

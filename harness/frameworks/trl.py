@@ -36,7 +36,7 @@ def recognised(flat: Flat) -> int:
     trl, others = framework_named("trl").counted(names), hugging_face.recognised(flat)
     if "dataset_name" in names and others and not OF_SCRIPTS & names:
         trl += 1
-    return others + trl if trl and "lr" not in names else 0
+    return others + trl if trl and not {"lr", "base_model"} & names else 0
 
 
 def prepared(flat: Flat) -> Flat:

@@ -83,8 +83,9 @@ def targets_of(modules: object) -> tuple[str, ...]:
         modules = re.split(r"[,\s]+|\|(?=[^()]*(?:\(|$))", modules)
     names = []
     for one in modules if isinstance(modules, list | tuple) else []:
-        last = ALTERNATIVES.search(str(one))
-        names += [f"{name}{last[2]}" for name in last[1].split("|")] if last else [str(one).split(".")[-1]]
+        text = str(one).strip(" ,")  # a shell's words of a list
+        last = ALTERNATIVES.search(text)
+        names += [f"{name}{last[2]}" for name in last[1].split("|")] if last else [text.split(".")[-1]]
     return () if EVERY_LAYER & set(names) else tuple(sorted(set(filter(None, names))))
 
 

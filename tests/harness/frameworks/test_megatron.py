@@ -131,6 +131,12 @@ SHAPE = (
             {"vocab_size": 1024, "precision": "bf16"},
         ),
         (f"{GPT}--recompute-granularity selective --recompute-modules mlp", {"recompute_modules": ("mlp",)}),
+        (f"{GPT}--img-h 336 --img-w 336 --decoder-seq-length 4096", {"seq_len": 4096, "vocab_size": 1024}),
+        (f"{GPT}--perform-rl-step --grpo-group-size 4", {"micro_batch_size": 2, "seq_len": 1024}),
+        (
+            f'A="{SMALL} --tokenizer-model "my/Qwen2.5-Math-7B" --make-vocab-size-divisible-by 64 --bf16"\n',
+            {"seq_len": 1024, "precision": "bf16", "vocab_size": 152064},
+        ),
     ],
 )
 def test_an_argument_is_passed_on(text, expected):
@@ -143,10 +149,9 @@ def test_an_argument_is_passed_on(text, expected):
     [
         (f"{GPT}--hybrid-layer-pattern M-M*", "a hybrid of state-space layers"),
         (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
-        (f"{GPT}--img-h 336 --img-w 336 --decoder-seq-length 8", "a vision-language model"),
+        (f"{GPT}--vision-pretraining", "a model of images without text"),
         (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
         (f"{GPT}--vocab-file vocab.txt", "BERT"),
-        (f"{GPT}--perform-rl-step", "reinforcement learning"),
         (f"{GPT}--retro-add-retriever", "a retriever"),
         (f"{GPT}--lora-r 8", "a frozen model with adapters"),
         (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
@@ -218,3 +223,24 @@ def test_a_published_peak_is_predicted_from_its_own_arguments(case):
     question = read_values({**PUBLISHED["common"], **case["keys"]}, framework_named("megatron"))
     question = question.with_fields(question.origin("tp"), devices=case["devices"], device=case["device"])
     assert answer_of(question).memory.last_stage_B == pytest.approx(case["published_B"], rel=0.02)
+
+
+def test_the_tower_a_frozen_model_and_generation_are_named_with_their_direction():
+    for words, named in (
+        ("--img-h 336", {"img_h": "raises"}),
+        ("--img-h 336 --freeze-LM", {"img_h": "raises", "freeze_LM": "lowers"}),
+        ("--grpo-group-size 4", {"grpo_group_size": "either"}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 8", {}),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 7",
+            {"recompute_method": "raises"},
+        ),
+    ):
+        keys = read_own_text(f"{GPT}{words}").keys
+        assert {one.key: one.memory for one in keys if one.status == "not modelled"} == named
+
+
+def test_a_file_of_several_runs_is_refused():
+    text = "MODEL_ARGS:\n  --num-layers: 8\n  --seq-length: 64\nMODEL_ARGS_2:\n  --num-layers: 8\n"
+    with pytest.raises(ValueError, match="one of several runs"):
+        read_own_text(text, suffix=".yaml")

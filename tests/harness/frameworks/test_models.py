@@ -58,6 +58,10 @@ HuggingFaceH4/zephyr-7b-gemma-v0.1 | gemma-7b
 Qwen/Qwen2.5-VL-7B-Instruct | qwen2.5-vl-7b
 Qwen/Qwen3.5-35B-A3B-Base | qwen3.5-35b-a3b
 google/gemma-3-12b-it | gemma-3-12b
+qwen3_5/0.8B | qwen3.5-0.8b
+llama3/debugmodel_varlen_attn | llama3-debugmodel
+mistralai/Magistral-Small-2507 | mistral-small-24b
+Qwen/Qwen3-Omni-30B-A3B-Instruct | qwen3-omni-30b-a3b
 mistralai/Ministral-3-3B-Reasoning-2512 | ministral-3-3b
 """
 
@@ -72,7 +76,7 @@ def test_names_of_frameworks_and_of_tuned_models_are_known():
 OTHERS = {
     "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek", "gpt2-medium-tuned": "gpt2-medium", "gpt2+": "gpt2",
     "microsoft/Phi-4-multimodal-instruct": "phi4", "mine/zephyr-7b-gemma-tuned": "zephyr-7b",
-    **dict.fromkeys(("unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-Omni-7B", "t5", "base"), ""),
+    **dict.fromkeys(("unknown/foo-7b", "llama4/debugmodel", "Qwen/Qwen2.5-Omni-7B", "t5", "base"), ""),
     **dict.fromkeys(("google/flan-t5-base", "google/t5-efficient-base", "Qwen/Qwen3-Embedding-8B"), ""),
     **dict.fromkeys(("OpenRLHF/Llama-3-8b-rm-mixture", "meta-llama/Llama-Guard-3-8B"), ""),
 }  # fmt: skip
@@ -93,7 +97,7 @@ def test_names_are_not_ambiguous_and_each_has_its_source():
 
 
 def test_every_shape_has_as_many_parameters_as_were_published():
-    for name in MODELS:
+    for name in (one for one in MODELS if "debugmodel" not in one):  # of which torchtitan states none
         parameters, stated = parameters_of(published_model(name).config), PUBLISHED[name]
         if isinstance(stated, str):
             digits = len(stated.partition(".")[2])

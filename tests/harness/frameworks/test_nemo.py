@@ -51,7 +51,7 @@ def test_a_recipe_is_asked_by_its_name_alone(name, expected):
 
 def test_what_is_no_recipe_is_refused_with_the_nearest_or_with_what_it_is():
     refused(lambda: read_own_file("llama3_9b_pretrain_config"), "the nearest are llama3_8b_pretrain")
-    refused(lambda: read_own_file("qwen25_vl_7b_sft_config"), "a model that sees")
+    refused(lambda: read_own_file("glm_45v_sft_config"), "a model that sees")
     refused(lambda: read_own_file("hyena_7b.pretrain_recipe"), "layers of several kinds")
     refused(lambda: read_own_file("gpt_oss_20b.pretrain_recipe"), "it has lora, full")
 
@@ -83,3 +83,25 @@ def test_few_recipes_train_a_model_without_a_published_shape():
         "LGAI-EXAONE/EXAONE-4.0-1.2B",
         "LGAI-EXAONE/K-EXAONE-236B-A23B",
     }
+
+
+def test_a_layout_of_stages_stays_next_to_a_recipe_whose_model_has_a_name():
+    text = "recipe: llama31_405b_pretrain_config\nmodel.pipeline_model_parallel_size: 4\n"
+    text += "model.pipeline_model_parallel_layout: Et*15|(t*16|)*6t*15L\n"
+    question = read_own_text(text, suffix=".yaml")
+    assert question.layers_of_stages == (15, *(16,) * 6, 15)
+    assert question.virtual_stages == 2
+
+
+def test_a_factory_that_is_null_is_no_recipe():
+    text = "factory: null\nmodel_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n"
+    assert read_own_text(text, suffix=".yaml").format == "hugging_face"
+
+
+def test_of_a_recipe_of_a_model_that_sees_the_language_model_is_answered_and_its_tower_named():
+    question = read_own_file("qwen25_vl_7b_sft_2gpu_h100_bf16_config")
+    assert (question.model_name, question.tp, question.devices) == ("Qwen/Qwen2.5-VL-7B-Instruct", 2, 2)
+    assert (question.seq_len, question.micro_batch_size, question.global_batch_size) == (4096, 2, 32)
+    assert (question.recompute, question.zero) == ("none", 1)
+    assert "vision_config" in [one.key for one in question.keys if one.status == "not modelled"]
+    assert read_own_file("gemma3_vl_27b_peft_config").adapters.rank == 32

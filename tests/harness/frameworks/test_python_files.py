@@ -17,6 +17,7 @@ from harness.question import Adapters
 REGISTRY = '''
 import torch
 from . import model_registry
+from torchtitan.models.qwen3 import model_registry as experts_registry
 
 def _base(flavor, policy=FullAC.Config(), **others):
     return Trainer.Config(
@@ -66,7 +67,7 @@ def llama3_8b_february() -> Trainer.Config:
 
 def qwen3_30b_experts() -> Trainer.Config:
     config = _base("30B-A3B")
-    config.model_spec = model_registry("30B-A3B", moe_comm_backend="deepep")
+    config.model_spec = experts_registry("30B-A3B", moe_comm_backend="deepep")
     config.parallelism.expert_parallel_degree = 8
     return config
 
@@ -275,3 +276,65 @@ def test_expressions_are_calculated_and_what_a_run_knows_is_not():
         "_imports": [], "_class": "One", "a": 1024, "b": 3, "f": -2, "g": False, "h": 3, "i": 5, "j": ["Two"],
         "j.Two.k": 1, "l.m": 2, "n": True, "Two._class": "Two", "Two.k": 1,
     }  # fmt: skip
+
+
+STATEMENTS = """
+def one() -> Trainer.Config:
+    config = Trainer.Config(a=1, b=2, c=3, d=4, e=Inner.Config(f=5), g=6)
+    for size in [7, 8]:
+        config.a = size
+    for size in sizes():
+        config.b = size
+    while waiting():
+        config.c = 9
+    match "x":
+        case "y":
+            config.d = 10
+    setattr(config.e, "f", 11)
+    if on_a_host():
+        config.g = 12
+    return config
+"""
+
+
+def test_loops_and_other_statements_change_no_value_silently():
+    values = python_values(STATEMENTS)
+    assert {key: values[key] for key in ("a", "e.f", "g")} == {"a": 8, "e.f": 11, "g": 6}
+    assert all(isinstance(values[key], Unresolved) for key in "bcd")
+    statements = {one.partition(": ")[0] for one in values["_conditions"]}
+    assert statements == {"config.b", "config.c", "config.d", "config.g"}
+
+
+def test_a_family_that_is_in_no_file_is_an_assumption(tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTRY)
+    question = read_own_file(f"{tmp_path}/mine.py:llama3_8b")
+    assert (question.model_name, question.origin("model_name").kind) == ("llama3/8B", "assumption")
+
+
+SCRIPT = """
+from nemo.collections import llm
+
+def sized(recipe):
+    recipe.data.micro_batch_size = 4
+    return recipe
+
+def other():
+    job = launcher()
+    job.trainer.strategy.tensor_model_parallel_size = 64
+    job.data.global_batch_size = 7
+
+def main(args):
+    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)
+    recipe = sized(recipe)
+    recipe.trainer.strategy.tensor_model_parallel_size = 2
+    if args.long:
+        recipe.data.seq_length = 32768
+"""
+
+
+def test_only_what_a_script_sets_in_its_recipe_is_read(tmp_path):
+    (tmp_path / "run.py").write_text(SCRIPT)
+    question = read_own_file(tmp_path / "run.py")
+    assert (question.tp, question.micro_batch_size, question.global_batch_size) == (2, 4, 512)
+    assert (question.seq_len, question.devices) == (8192, 16)
+    assert [one.key for one in question.keys if "script" in one.means] == ["data.seq_length"]
