@@ -29,7 +29,10 @@ from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
-QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
+QUOTATIONS, ANSWERED = (
+    yaml.load((ROOT / "conf" / name).read_text(), yaml.CSafeLoader)
+    for name in ("quotations.yaml", "answers.yaml")
+)
 
 OF_THE_PAPER, OF_THE_ARTICLE = 36, 15
 """How many claims each has, counted in their text."""
@@ -80,10 +83,8 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer():
 
 
 def conf_with(folder, change):
-    data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
-    first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
-    first.update(change)
-    data |= {"claims": [first], "sentences": [], "tables": []}
+    first = next(one for one in ANSWERED["claims"] if one["id"] == "mixed_precision") | change
+    data = ANSWERED | {"claims": [first], "sentences": [], "tables": []}
     (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
     (folder / "sources.yaml").write_text("{}")
