@@ -28,7 +28,15 @@ RANKS = ("dp_size", "source")
 """Fields in which workloads of one kind differ."""
 BATCHES = ("loading", "training")
 """Kinds of the dataloader suite whose batches a loader makes alike, whatever is done with them."""
-DEPENDS_ON = {"memory": (), "profiling": ("linked",)}
+DEPENDS_ON = {
+    "dataloader_balance": ("items",),
+    "kernels": ("operation",),
+    "memory": (),
+    "overlap_schedule": (),
+    "portability": (),
+    "profiling": ("linked",),
+    "step_gains": (),
+}
 """Fields that change what an optimization of these suites does; baselines show what the others do."""
 
 

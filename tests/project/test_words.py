@@ -70,39 +70,6 @@ def test_a_replaced_word_is_found_with_what_to_write_instead():
     assert not replaced("a parameter of the model, alarmed, besides; `arm` was a key")
 
 
-@pytest.mark.parametrize(
-    ("text", "rate", "per"),
-    [
-        ("4 bytes a parameter", "bytes a parameter", "parameter"),
-        ("40 B a parameter", "B a parameter", "parameter"),
-        ("or `budget_s` seconds a cell are spent", "seconds a cell", "cell"),
-        ("3,072 GPUs a zone; 16 down", "GPUs a zone", "zone"),
-        ("in rounds, each cell once a round", "once a round", "round"),
-        ("400 GB/s a\nnode", "GB/s a node", "node"),
-        ("three times each step.", "times each step", "step"),
-        ("4.4 s a step", "s a step", "step"),
-        ("a walk of 2 % a call", "% a call", "call"),
-        ("128 elements a thread", "elements a thread", "thread"),
-    ],
-)
-def test_a_rate_without_per_is_found(text, rate, per):
-    assert replaced(text) == [f"line 1: '{rate}' -> per {per}"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "4 bytes per parameter",
-        "once a cell has damaged this process",
-        "as many bytes as a parameter has",
-        "updates a parameter; moves a rank's own; it was a step",
-        "the update of bytes each rank's neighbour sends",
-    ],
-)
-def test_what_is_no_rate_needs_no_per(text):
-    assert not replaced(text)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_uses_a_replaced_word(page):
     assert not replaced(page.read_text())
@@ -122,12 +89,6 @@ def prose(path: Path) -> str:
     return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
 
 
-def test_prose_is_docstrings_comments_and_texts(tmp_path):
-    file = tmp_path / "module.py"
-    file.write_text('"""A module."""\nARM = "arm"  # a comment\nTEXT = f"{ARM} is a text"\n')
-    assert prose(file) == "A module.\n is a text\n# a comment"
-
-
 FILES = sorted(
     path
     for top in ("harness", "suites", "conf")
@@ -140,12 +101,4 @@ FILES = sorted(
 def test_no_docstring_comment_text_or_configuration_uses_a_replaced_word(top):
     below = [path for path in FILES if path.relative_to(ROOT).parts[:2] == top]
     found = [f"{path.relative_to(ROOT)}: {word}" for path in below for word in replaced(prose(path))]
-    assert not found
-
-
-TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
-
-
-def test_no_test_has_a_rate_without_per():
-    found = [f"{path.relative_to(ROOT)}: {rate}" for path in TESTS for rate in rates_without_per(prose(path))]
     assert not found

@@ -43,7 +43,6 @@ LONG = """
     test_every_optimization.py::*offload|llama_5m-activation_offload.async]
     test_every_optimization.py::*overlap|training_step-*
     test_every_optimization.py::*portability|*-any_length.*
-    test_every_optimization.py::*portability|softmax-inductor]
     test_every_optimization.py::*profiling|ddp_2_ranks-launch_sleep]
     test_every_optimization.py::*profiling|fsdp2_2_ranks_linked-baseline]
     test_every_optimization.py::*step_30m_512-torch_compile]

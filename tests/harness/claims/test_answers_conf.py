@@ -29,7 +29,10 @@ from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
-QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
+QUOTATIONS, ANSWERED = (
+    yaml.load((ROOT / "conf" / name).read_text(), yaml.CSafeLoader)
+    for name in ("quotations.yaml", "answers.yaml")
+)
 
 OF_THE_PAPER, OF_THE_ARTICLE = 36, 15
 """How many claims each has, counted in their text."""
@@ -80,11 +83,11 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer():
 
 
 def conf_with(folder, change, part="article_table", by="article"):
-    data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
-    first = next(one for one in data["claims"]["article_table"] if one["id"] == "mixed_precision")
-    first.update(change)
-    data["parts"]["article_table"]["by"] = by
-    data |= {"claims": {part: [first]}, "sentences": [], "tables": []}
+    first = (
+        next(one for one in ANSWERED["claims"]["article_table"] if one["id"] == "mixed_precision") | change
+    )
+    parts = ANSWERED["parts"] | {"article_table": ANSWERED["parts"]["article_table"] | {"by": by}}
+    data = ANSWERED | {"parts": parts, "claims": {part: [first]}, "sentences": [], "tables": []}
     (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
     (folder / "sources.yaml").write_text("{}")
@@ -122,7 +125,9 @@ def test_a_mistake_in_the_claims_is_one_line(change, said, tmp_path):
 
 
 def test_a_part_that_does_not_exist_is_refused(tmp_path):
-    mistaken(lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract")
+    mistaken(
+        lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract"
+    )
 
 
 def test_a_part_is_of_one_of_the_texts(tmp_path):

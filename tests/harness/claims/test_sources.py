@@ -48,19 +48,19 @@ def test_an_answer_and_a_claim_of_the_same_row_say_the_same():
     assert {"gb200_tco", "e_ecmp", "zero_stage_3", "overlord_memory", "swizzle"} <= set(compared)
 
 
+EDITED = ("sources.yaml", "answers.yaml", "claims/cost.yaml")
+
+
 def edited(folder, edit):
     """Return a copy of conf whose statements, answers, or claims of suite cost were edited."""
     shutil.copytree(ROOT / "conf/claims", folder / "claims")
-    paths = [folder / name for name in ("sources.yaml", "answers.yaml", "claims/cost.yaml")]
-    for name in ("sources.yaml", "answers.yaml", "quotations.yaml"):
-        shutil.copy(ROOT / "conf" / name, folder)
+    shutil.copy(ROOT / "conf/quotations.yaml", folder)
     (folder / "published").symlink_to(ROOT / "conf/published")
-    sources, answers, cost = (yaml.safe_load(path.read_text()) for path in paths)
-    listed = [one for of_part in answers["claims"].values() for one in of_part], cost["claims"]
-    by_id = [{one["id"]: one for one in claims} for claims in listed]
-    edit(sources, *by_id)
-    for path, data in zip(paths, (sources, answers, cost), strict=True):
-        path.write_text(yaml.safe_dump(data, sort_keys=False))
+    made = [yaml.load((ROOT / "conf" / name).read_text(), yaml.CSafeLoader) for name in EDITED]
+    answers = [one for of_part in made[1]["claims"].values() for one in of_part]
+    edit(made[0], *({one["id"]: one for one in claims} for claims in (answers, made[2]["claims"])))
+    for name, data in zip(EDITED, made, strict=True):
+        (folder / name).write_text(yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False))
     return folder
 
 

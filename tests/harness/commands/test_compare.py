@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -368,20 +367,6 @@ def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_r
         "",
         f"harness.compare: cannot write {path}: No such file or directory\n",
     )
-
-
-def test_the_command_imports_no_torch_and_help_no_library():
-    code = (
-        "import sys; from harness.commands.compare import main; "
-        "status = main(sys.argv[1:]); "
-        "print(status, sorted({'torch', 'pandas', 'scipy', 'yaml', 'hydra'} & set(sys.modules)))"
-    )
-    folder = "results/reference/overlap"
-    for words, allowed in ((["--help"], set()), ([folder, folder], {"pandas", "scipy", "yaml", "hydra"})):
-        done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
-        status, _, modules = done.stdout.splitlines()[-1].partition(" ")
-        assert (status, done.stderr) == ("0", "")
-        assert set(json.loads(modules.replace("'", '"'))) <= allowed
 
 
 def test_welch_is_the_one_of_scipy():

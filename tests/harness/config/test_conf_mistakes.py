@@ -16,13 +16,15 @@ from harness.config.validation import ConfigError, check_declarations, check_fie
 def conf(tmp_path, monkeypatch):
     """A copy of conf/, to be spoilt."""
     folder = tmp_path / "conf"
-    shutil.copytree(config.CONF, folder)
+    shutil.copytree(
+        config.CONF, folder, ignore=shutil.ignore_patterns("published", "claims", "report", "memory*")
+    )
     monkeypatch.setattr(config, "CONF", folder)
     monkeypatch.setattr(config, "optimizations", lambda suite: optimizations.optimizations(suite, folder))
     return folder
 
 
-WRONG, MEMORY = "conf/suite/memory/wrong.yaml", "conf/suite/memory.yaml"
+WRONG, SUITE = "conf/suite/congestion/wrong.yaml", "conf/suite/congestion.yaml"
 REFUSED = [
     (WRONG, "titel: x", "conf/: suite.optimizations.wrong.titel: no such name; did you mean title?"),
     (WRONG, "title: x: y", f"conf/: .*{WRONG}:1: mapping values are not allowed here"),
@@ -32,15 +34,15 @@ REFUSED = [
     (WRONG, "title: [a]", f"{WRONG}: title=['a']: expected text"),
     (WRONG, "- title", f"{WRONG}: ['title']; expected KEY: VALUE lines"),
     (WRONG, "variants: {a: }", f"{WRONG}:1: variants.a=null: expected the keys"),
-    (MEMORY, "applies_to: {a: 1}", f"{MEMORY}: applies_to={{'a': 1}}: expected a list"),
-    (MEMORY, "sampling: {rounds: a}", f"{MEMORY}: sampling.rounds='a': expected a whole number"),
-    (MEMORY, "feilds: {}", "conf/: suite.feilds: no such name; allowed: "),
+    (SUITE, "applies_to: {a: 1}", f"{SUITE}: applies_to={{'a': 1}}: expected a list"),
+    (SUITE, "sampling: {rounds: a}", f"{SUITE}: sampling.rounds='a': expected a whole number"),
+    (SUITE, "feilds: {}", "conf/: suite.feilds: no such name; allowed: "),
     (
-        MEMORY,
+        SUITE,
         "fields: {seq_len: {type: int}}",
-        f"{MEMORY}: fields: the class Workload of suites/memory/workload",
+        f"{SUITE}: fields: the class CongestionWorkload of suites/fabric/workload",
     ),
-    (MEMORY, "optimizations: {new: 3}", f"{MEMORY}: optimizations: the settings of each belong in a file of"),
+    (SUITE, "optimizations: {new: 3}", f"{SUITE}: optimizations: the settings of each belong in a file of"),
 ]
 
 
@@ -49,7 +51,7 @@ def test_a_mistake_in_a_file_is_refused_in_one_line_that_names_it(conf, file, te
     with (conf.parent / file).open("a") as opened:
         opened.write(f"{text}\n")
     with pytest.raises(ConfigError) as refused:
-        config.compose_suite("memory", {})
+        config.compose_suite("congestion", {})
     assert re.match(re.escape(said).replace(r"\.\*", ".*"), str(refused.value)), str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -106,8 +106,6 @@ def test_what_one_host_lacks_is_left_out_by_name(on):
     assert "no run on a GPU, dataloader (3 claims): its ranks train on the CPU" in text
     assert programme.seconds <= 3600
     assert settled_by(programme) < settled_by(one)
-    with pytest.raises(ConfigError, match=r"^budget_min=1: too small for anything; .* the shortest, \w+ \w+"):
-        on(budget_min=1)
 
 
 def test_without_a_gpu_for_torch_one_line_states_what_was_looked_for(monkeypatch, capsys):

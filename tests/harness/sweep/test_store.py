@@ -34,15 +34,6 @@ def write(folder, *records):
     return folder / "records.jsonl"
 
 
-def test_what_is_written_is_read(tmp_path):
-    path = write(tmp_path / "new" / "folder", record(0), record(1))
-    assert read_records(path.parent) == [record(0), record(1)]
-    assert [record_from_json(json.loads(line)) for line in path.read_text().splitlines()] == [
-        record(0),
-        record(1),
-    ]
-
-
 def test_the_later_record_of_a_cell_counts(tmp_path):
     path = write(tmp_path, record(0, "timed_out"), record(1), record(0, limits=Limits(120.0)))
     assert read_records(tmp_path) == [record(0, limits=Limits(120.0)), record(1)]
@@ -101,34 +92,6 @@ def test_a_broken_line_in_the_middle_is_passed_over_or_set_aside(tmp_path, caplo
     assert (tmp_path / "records.torn").read_bytes() == line + b"\n"
     assert path.read_bytes().splitlines()[:2] == [first, second]
     assert read_records(tmp_path) == [record(0), record(1), record(2)]
-
-
-def test_lines_set_aside_add_up(tmp_path):
-    path = write(tmp_path, record(0))
-    for text in (b"first", b"second"):
-        with open(path, "ab") as file:
-            file.write(text)
-        write(tmp_path)
-    assert (tmp_path / "records.torn").read_bytes() == b"first\nsecond\n"
-
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_a_truncated_file_works(tmp_path, size):
-    path = write(tmp_path, record(0))
-    os.truncate(path, size)
-    write(tmp_path, record(1))
-    assert read_records(tmp_path) == [record(1)]
-
-
-def test_every_cut_loses_the_cut_line_alone(tmp_path):
-    path = write(tmp_path, record(0), record(1))
-    whole = path.read_bytes()
-    end = whole.index(b"\n")
-    for size in range(0, len(whole), 7):
-        path.write_bytes(whole[:size])
-        with Store(tmp_path) as store:
-            expected = 2 if size >= len(whole) - 1 else 1 if size >= end else 0
-            assert len(store.records) == expected, size
 
 
 GARBAGE = st.binary(max_size=40).filter(lambda line: b"\n" not in line)

@@ -61,13 +61,7 @@ ONE_FORMAT = [
     ("spdl", "jsonl"),
     ("ray_data", "parquet"),
 ]
-EVERY_FORMAT = [
-    ("baseline_loader", "parquet"),
-    ("synchronous", "jsonl"),
-    ("grain_iter_mix", "array_record"),
-    ("grain_iter_mix", "parquet"),
-    *ONE_FORMAT,
-]
+EVERY_LOADER = [("synchronous", "jsonl"), ("grain_iter_mix", "parquet"), *ONE_FORMAT]
 CONTEXT = 64
 FIRST = RankPlace(0, 0)
 
@@ -214,7 +208,7 @@ def leaves_nothing(name: str, options: dict[str, object]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-@cases([*EVERY_FORMAT, ("ray_data", "jsonl")])
+@cases([*EVERY_LOADER, ("ray_data", "jsonl")])
 def test_an_epoch_has_each_document_once(name, format, options, tmp_path):
     texts = texts_of([64])
     spec = spec_of(tmp_path, format, texts, (1.0,), dp_size=2, options=options)
@@ -224,7 +218,7 @@ def test_an_epoch_has_each_document_once(name, format, options, tmp_path):
     assert found_in([one for batches in ranks for one in batches], parts) == Counter(parts.values())
 
 
-@cases(EVERY_FORMAT)
+@cases(EVERY_LOADER)
 def test_epochs_repeat_and_the_mixture_is_kept(name, format, options, tmp_path):
     texts = texts_of([40, 5, 30])
     workers = in_process(name)
@@ -263,7 +257,7 @@ def test_ranks_of_a_group_have_slices_of_the_same_rows(name, format, options, tm
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-@cases(EVERY_FORMAT)
+@cases(EVERY_LOADER)
 def test_a_file_that_is_missing_or_damaged_is_named_in_one_line(name, format, options, tmp_path):
     workers = in_process(name)
     spec = spec_of(tmp_path, format, texts_of([16, 16]), (0.5, 0.5), options=options, workers=workers)

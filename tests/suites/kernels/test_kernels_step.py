@@ -181,11 +181,6 @@ def test_each_technique_of_one_process_passes_the_check_as_its_contract_states(n
     )
 
 
-def test_a_list_of_techniques_passes_the_check():
-    listed = [("attention", {"kernel": "flash"}), ("activation_checkpointing", {"mode": "full"})]
-    checked(kernels.apply_techniques(subject_of(), listed))
-
-
 @pytest.mark.parametrize(
     ("changes", "replaced", "allowed"),
     [
@@ -271,12 +266,6 @@ def test_techniques_that_need_ranks_or_a_full_step_are_refused():
         kernels.apply_techniques(subject_of(), [("fsdp2", {})])
     with pytest.raises(Unavailable, match="training_step swiglu: techniques change a full training step"):
         kernels.apply_techniques(subject_of(part="swiglu"), [("attention", {})])
-
-
-@pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa_autocast"])
-def test_a_compiled_step_is_known_as_one(variant):
-    """tests/project/test_every_optimization.py runs it."""
-    assert variants.applied("kernels", ARMS[variant], subject_of()).compiles
 
 
 @pytest.mark.slow

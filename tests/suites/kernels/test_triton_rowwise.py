@@ -133,13 +133,12 @@ def test_forward_and_gradients_are_those_of_float64(
     assert worst_error(name, getattr(module(name), name), inputs, layout) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 129), (5, 1), (64, 128)])
 @pytest.mark.parametrize("name", NAMES)
-def test_edges(name: str, rows: int, columns: int, dtype: torch.dtype) -> None:
+def test_edges(name: str, rows: int, columns: int) -> None:
     torch.manual_seed(1)
-    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, dtype)
-    assert worst_error(name, getattr(module(name), name), inputs) <= TOLERANCE[dtype]
+    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, torch.float32)
+    assert worst_error(name, getattr(module(name), name), inputs) <= TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "gelu_bias"])
@@ -265,15 +264,6 @@ def test_an_amd_kernels_registers_are_those_of_its_assembly(target: str, num_war
     found = usage(kernel, target)
     assert (found.registers, found.spilled_registers) == (used, spilled)
     assert (spilled > 0) == (num_warps == 1)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_larger_block_takes_more_registers(target: str) -> None:
-    kernel = swiglu.kernels("fp32")[1]
-    small, large = (
-        usage(kernel._replace(constexprs={"BLOCK": block}, num_warps=4), target) for block in (512, 4096)
-    )
-    assert small.registers < large.registers
 
 
 @pytest.mark.parametrize("target", TARGETS)

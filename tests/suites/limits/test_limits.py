@@ -10,7 +10,7 @@ from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.records import WrongResult
+from harness.records import Unavailable, WrongResult
 from harness.sweep.store import read_records
 from suites.seconds import limits
 from suites.seconds.walls import RANGES
@@ -138,7 +138,7 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(workload, word, said):
     assert said in str(error.value)
 
 
-def test_relations_of_three_fields_and_bandwidths_in_gibibytes_end_the_command(tmp_path, capsys):
+def test_relations_of_three_fields_and_bandwidths_in_gibibytes_are_refused(tmp_path, capsys):
     """Before any cell: the suite alone knows them."""
     of_H100 = "times the nominal 3.35e+12 B/s; is it in"
     for name, value, said in (
@@ -149,10 +149,13 @@ def test_relations_of_three_fields_and_bandwidths_in_gibibytes_end_the_command(t
         ("node_link_B_per_s", 450 * 2.0**30, "1.074 times the nominal 4.5e+11 B/s; is it in GiB/s for GB/s?"),
         ("network_B_per_s", 50 * 2.0**30, "1.074 times the nominal 5e+10 B/s; is it in GiB/s for GB/s?"),
     ):
-        word = f"suite.workloads.gpt3_512.{name}={value:g}"
-        assert main(["suite=limits", "workloads=[gpt3_512]", word, f"out={tmp_path}"]) == 2
-        assert capsys.readouterr().err == f"harness: gpt3_512, baseline: {name}={value:g}: {said}\n"
-        assert not list(tmp_path.iterdir())
+        with pytest.raises(Unavailable) as error:
+            subject_of("gpt3_512", **{name: value})
+        assert str(error.value) == f"{name}={value:g}: {said}"
+    words = ["suite=limits", "workloads=[gpt3_512]", "suite.workloads.gpt3_512.virtual_stages=5"]
+    assert main([*words, f"out={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith("harness: gpt3_512, baseline: virtual_stages=5: ")
+    assert not list(tmp_path.iterdir())
     for accepted in (
         {"memory_B_per_s": 3350 * 2.0**30, "device_name": "NVIDIA Z9"},  # of an unknown machine
         {"memory_B_per_s": 3.4e12},
