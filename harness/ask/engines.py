@@ -21,7 +21,7 @@ import msgspec
 
 from harness.answer import Answer, EngineName, refused
 from harness.ask.certainty import error_of, with_certainty
-from harness.ask.recipe import BY_CHUNKS, with_techniques
+from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
@@ -101,6 +101,7 @@ def answers(
     start = time.monotonic()
     engine, why = choose(question, seconds)
     left_out: tuple[str, ...] = ()
+    times = 1  # a sequence is run as so many
     if engine == "dry run":
         if question.seq_len is None:
             raise ConfigError("seq_len: missing; give the tokens of a sequence")
@@ -111,8 +112,11 @@ def answers(
             question, left_out = uncompiled(question), (*left_out, SAVED_BY_COMPILE)
         if (question.config or {}).get("model_type") in BY_CHUNKS:
             extent = "asked"
+        of_run, times = folded(question)
+        if times > 1:
+            left_out = (*left_out, f"the length of a sequence, of which {times} parts are run as sequences")
         slack = float(error_of(engine, question, "allocated")["high"])
-        request = DryRunRequest(question=question, changes=tuple(changes), extent=extent, slack=slack)
+        request = DryRunRequest(question=of_run, changes=tuple(changes), extent=extent, slack=slack)
         found = child.answers(request) if child else from_child(request, question.model_name)
     else:
         try:
@@ -122,7 +126,7 @@ def answers(
     for answer in found:
         all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
-        yield with_certainty(with_room(timed), question)
+        yield with_certainty(with_room(unfolded(timed, times)), question)
 
 
 COMPILE = KeyRead(
@@ -144,6 +148,17 @@ def uncompiled(question: Question) -> Question:
     return msgspec.structs.replace(
         question, compile=False, techniques=techniques, keys=(*question.keys, COMPILE)
     )
+
+
+def unfolded(answer: Answer, times: int) -> Answer:
+    """Return the answer of a folded question with the micro-batch that was asked about."""
+    if answer.memory is None or times == 1:
+        return answer
+    peaks = tuple(
+        msgspec.structs.replace(one, micro_batch_size=one.micro_batch_size // times)
+        for one in answer.memory.peaks
+    )
+    return answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=peaks))
 
 
 def with_room(answer: Answer) -> Answer:

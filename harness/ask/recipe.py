@@ -23,6 +23,12 @@ TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma",
 BY_CHUNKS = frozenset(["qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"])
 """Architectures whose code has a loop over chunks of tokens: only the micro-batch asked about is dry-run."""
 
+FOLDED_TOKENS = 2048
+"""Tokens of such a sequence from which on it is folded, see `folded`."""
+
+MOST_UNFOLDED = 8192
+"""Tokens of such a sequence at most where attention keeps its scores, which folding would lose."""
+
 MOST_TOKENS = 128
 """Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
 
@@ -83,6 +89,28 @@ def refuse_length(question: Question) -> None:
             f"seq_len={tokens}: transformers runs {model_type} token by token, so its dry runs take minutes; "
             f"expected at most {MOST_TOKENS}"
         )
+
+
+def folded(question: Question) -> tuple[Question, int]:
+    """Return a question about long sequences in chunks as one about more, shorter ones, and how many times.
+
+    As many tokens in as many chunks keep the same bytes, but for temporaries of one chunk, which are larger;
+    a dry run takes as long as a sequence has chunks. With a score matrix the length would count: raises
+    ConfigError for more than `MOST_UNFOLDED` tokens then.
+    """
+    tokens, model_type = question.seq_len or 0, (question.config or {}).get("model_type")
+    if model_type not in BY_CHUNKS or tokens <= FOLDED_TOKENS:
+        return question, 1
+    if "attention" not in dict(question.techniques or ()):
+        if tokens <= MOST_UNFOLDED:
+            return question, 1
+        raise ConfigError(
+            f"seq_len={tokens}: transformers runs {model_type} by chunks of tokens, so its dry runs take "
+            f"minutes; expected at most {MOST_UNFOLDED}, or the technique attention"
+        )
+    times = -(-tokens // FOLDED_TOKENS)
+    shorter = {"seq_len": -(-tokens // times), "micro_batch_size": question.micro_batch_size * times}
+    return msgspec.structs.replace(question, **shorter), times
 
 
 def with_recipe(question: Question, recipe: Named, **fields: Any) -> Question:

@@ -336,7 +336,8 @@ def percent(values: Sequence[float], quantile: float | None = None) -> str:
 def asked_by_file(run: PublishedRun, folder: Path) -> dict[str, Any] | None:
     """Return the words of `harness.fit` with the file that the publisher committed; None without one.
 
-    The run's own values stand in for the file's where a page's table has a row for each.
+    The run's own values stand in for the file's where a page's table has a row for each, and so does its
+    model where rows of several name one file.
     """
     repository, _, path = run.file.partition(" ")
     file = folder / repository / path
@@ -344,7 +345,9 @@ def asked_by_file(run: PublishedRun, folder: Path) -> dict[str, Any] | None:
         return None
     found = device_fields(run.device)
     device = f"{found['memory_B'] / 1e9:g}GB" if "memory_B" in found else found["device"]
+    several = len({one.model for one in published_runs() if one.file == run.file}) > 1
     given = {"seq_len": run.seq_len, "micro_batch_size": run.micro_batch_size}
+    given |= {"model": run.model if several else None}
     words = {name: value for name, value in given.items() if value is not None}
     return {"id": run.id, "config": str(file), "device": device, "devices": run.gpus, **words}
 

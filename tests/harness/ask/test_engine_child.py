@@ -14,11 +14,13 @@ import pytest
 from marked import wait_for
 from small_config import config
 
-from harness.ask import engines, fit
+from harness.ask import engines, fit, recipe
 from harness.ask.engines import DryRunChild, answer_of
 from harness.ask.words import FIT, question_from, words_of
 from harness.commands.entry import DONE, MISTAKE
 from harness.config.code_fingerprint import ROOT
+from harness.config.validation import ConfigError
+from harness.question import FieldOrigin, question_of
 
 ENGINE = '''
 """An engine that does what the model's name says."""
@@ -166,3 +168,38 @@ def test_two_processes_that_ask_the_same_at_once_both_answer(tmp_path):
     assert one[0][0] == other[0][0]
     (file,) = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert json.loads(file.read_text())["verdict"] == "fits"
+
+
+CHUNKED = {
+    "model_type": "qwen3_5_text", "num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32, "max_position_embeddings": 4096,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+
+
+def chunked(techniques, **fields):
+    of = {"techniques": FieldOrigin("command", "techniques")}
+    return question_of(config=CHUNKED, devices=1, techniques=techniques, origins=of, **fields)
+
+
+@pytest.mark.parametrize("more", [(), (("activation_checkpointing", {}),)])
+def test_a_long_sequence_in_chunks_takes_what_its_parts_take_as_sequences(monkeypatch, more):
+    """Each part lacks the recurrent state between two chunks, which is all that differs."""
+    question = chunked((("mixed_precision", {}), ("attention", {}), *more), seq_len=1024, micro_batch_size=2)
+    with DryRunChild() as child:
+        whole = answer_of(question, child=child).memory
+        monkeypatch.setattr(recipe, "FOLDED_TOKENS", 512)
+        answer = answer_of(question, child=child)
+    assert answer.memory.peaks[0].micro_batch_size == 2
+    assert any("2 parts" in words for words in answer.left_out)
+    assert 0.99 < answer.memory.allocated_B.likely / whole.allocated_B.likely < 1
+
+
+def test_a_long_sequence_in_chunks_with_a_score_matrix_is_refused_before_it_takes_minutes():
+    with pytest.raises(ConfigError, match="seq_len=8193: transformers runs qwen3_5_text by chunks"):
+        recipe.folded(chunked((), seq_len=8193))
+    assert recipe.folded(chunked((), seq_len=8192))[1] == 1
+    folded, times = recipe.folded(chunked((("attention", {}),), seq_len=65535, micro_batch_size=2))
+    assert (folded.seq_len, folded.micro_batch_size, times) == (2048, 64, 32)
