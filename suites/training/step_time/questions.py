@@ -45,7 +45,7 @@ LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
 
 UNSLOTH_FUSED = "2024-11"
-"""Unsloth's first release whose output layer and loss are one operation (cut cross-entropy, arXiv 2411.09009)."""
+"""Unsloth with output layer and loss as one operation (cut cross-entropy, arXiv 2411.09009)."""
 
 TRAINER_FUSED = "2025-08"
 """transformers 4.56, whose default optimizer is adamw_torch_fused from torch 2.8 on (training_args.py)."""
@@ -254,6 +254,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
         "experts": "tensor" if whole.get("quantize_moe_experts") else "linear" if linear else "bf16",
         "rest": meaning("unquantised", stored, "bf16") if base == "nf4" else "bf16",
         "dtype": "bf16" if lightning else "fp32",
+        "double": not lightning or "dq" in words,
         "lightning": lightning and base == "nf4",
         "flat": lightning,
     }
