@@ -68,9 +68,10 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     dora: bool = False
     prompts: Literal[0, 1, 2] = 0
     ends: bool = False  # embedding and output layer are trained, too (peft's modules_to_save)
-    # Experts of a quantized base: in bf16; quantized, a linear layer each (transformers 4); or all as one tensor
+    # Of a quantized base: in bf16; quantized, a linear layer each (transformers 4); all as one tensor
     experts: Literal["bf16", "linear", "tensor"] = "bf16"
     rest: Literal["bf16", "fp32"] = "bf16"  # what a quantized base leaves as it is
+    double: bool = True  # nf4 with double quantization
     lightning: bool = False  # quantized by Lightning's plugin, the output layer too
     flat: bool = False  # FSDP1 shards adapters and frozen weights of a layer as one flat parameter
 

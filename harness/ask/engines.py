@@ -25,7 +25,7 @@ from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.question import AskedChange, DryRunRequest, Extent, KeyRead, Question
+from harness.question import Adapters, AskedChange, DryRunRequest, Extent, KeyRead, Question
 from harness.records import Unavailable
 
 ENGINES: dict[EngineName, str] = {
@@ -57,7 +57,7 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
         return "account", f"{question.sharing} trains"
-    if question.sharing == "zero" and in_account(question):
+    if question.sharing == "zero" and not beyond_account(question.adapters) and in_account(question):
         return "account", "DeepSpeed's flat buffers do not repeat by layer, so that a dry run takes minutes"
     if question.replicated_experts:
         return "account", "experts stay outside of what FSDP shards"
@@ -72,6 +72,11 @@ def compiled_by_torchtitan(question: Question) -> bool:
     """Return whether torchtitan's file, or a page about it, has a compiled step."""
     name = question.format or question.framework
     return question.compile and name == "torchtitan" and question.origin("compile").kind != "command"
+
+
+def beyond_account(adapters: Adapters | None) -> bool:
+    """Return whether the account lacks a part of adapters: trained ends, prompts, or a base's wide rest."""
+    return adapters is not None and bool(adapters.ends or adapters.prompts or adapters.rest == "fp32")
 
 
 def in_account(question: Question) -> bool:

@@ -59,6 +59,9 @@ def approximated(question: Question) -> tuple[KeyRead, ...]:
         found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
     if base != "bf16" and question.has_experts and question.adapters.experts == "bf16":  # type: ignore[union-attr]
         found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
+    if of_two_stacks(question):
+        means = "ZeRO-3 of an encoder and a decoder, taken as FSDP2's; a dry run of DeepSpeed's takes minutes"
+        found.append(("sharding", "zero3", means, "raises", None))
     return tuple(
         KeyRead(
             key=key,
@@ -71,6 +74,12 @@ def approximated(question: Question) -> tuple[KeyRead, ...]:
         )
         for key, value, means, memory, least in found
     )
+
+
+def of_two_stacks(question: Question) -> bool:
+    """Return whether DeepSpeed's ZeRO-3 shards an encoder and a decoder."""
+    two = {"num_decoder_layers", "decoder_layers"} & {*(question.config or {})}
+    return bool(two) and question.sharing == "zero" and question.zero == 3
 
 
 def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedTechnique]:
@@ -86,6 +95,8 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
             if zero == 3:
                 left_out.append(f"{sharing} of a quantized base, which is taken as a full copy per rank")
             return alone
+    if of_two_stacks(question):
+        sharing = "fsdp2"
     if sharing in ("megatron", "nanotron") and zero:
         left_out.append(f"{sharing}'s own sharding of states, taken as deepspeed's zero {zero}")
         return [("zero", {"stage": zero})] if ranks > 1 else []
@@ -158,8 +169,8 @@ def _adapters(question: Question, left_out: list[str]) -> NamedTechnique:
     if adapters is None:
         return "lora", {}
     if adapters.prompts:
-        lightning = {"lightning": True} if adapters.lightning else {}
-        return "llama_adapter", {"version": adapters.prompts, "base": adapters.base, **lightning}
+        stored = {"lightning": True, "double_quantization": adapters.double} if adapters.lightning else {}
+        return "llama_adapter", {"version": adapters.prompts, "base": adapters.base, **stored}
     settings: dict[str, Any] = {"rank": adapters.rank, "base": adapters.base, "adapter_dtype": adapters.dtype}
     if any(not one.isidentifier() for one in adapters.targets):
         left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
@@ -171,6 +182,7 @@ def _adapters(question: Question, left_out: list[str]) -> NamedTechnique:
         **settings,
         **{name: True for name, on in further.items() if on},
         **{name: kind for name, kind in stored.items() if kind != "bf16"},
+        **({} if adapters.double else {"double_quantization": False}),
     }
 
 

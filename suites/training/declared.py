@@ -292,12 +292,12 @@ class LoRASettings:
     `dora`: whether a magnitude per output is trained, too (DoRA).
     `ends`: whether copies of the token embedding and the output layer are trained, too (peft's
     modules_to_save).
-    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16"; "linear", a linear layer
-    each, in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
+    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16"; "linear", as linear
+    layers in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
     `rest`: the type of what a base in 4 or 8 bits leaves as it is: "fp32" after peft's
     prepare_model_for_kbit_training.
-    `lightning`: quantize the output layer too, and keep each product's input, as Lightning's plugin with
-    bitsandbytes 0.41 and 0.42.
+    `lightning`: quantize the output layer too, and keep each product's input until the next forward pass has
+    ended, as litgpt does by Lightning's plugin with bitsandbytes 0.41 and 0.42.
     """
 
     rank: Annotated[int, Bounds(at_least=1)] = 8

@@ -9,6 +9,7 @@ import gc
 import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, replace
+from dataclasses import fields as dataclass_fields
 from functools import cache
 from typing import Any
 
@@ -160,7 +161,8 @@ def without_library(fields: Mapping[str, Any]) -> dict[str, Any]:
     LLaMA-Adapter's prompts are built for its attention alone. It has Llama's parts or, where the config
     names no epsilon of RMSNorm, GPT's.
     """
-    whole = asdict(huggingface.complete(Workload(**fields)))
+    known = {one.name for one in dataclass_fields(Workload)}
+    whole = asdict(huggingface.complete(Workload(**{k: v for k, v in fields.items() if k in known})))
     llama = hasattr(parse(fields["hf_config"]), "rms_norm_eps")
     kind = {"norm": "rms", "mlp": "swiglu"} if llama else {"norm": "layer", "mlp": "gelu", "bias": True}
     return {**whole, **kind, "hf_config": None}

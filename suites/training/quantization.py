@@ -221,12 +221,12 @@ MAXIMA_BLOCK = 256
 class FrozenLinear(nn.Module):
     """A linear layer with a quantized weight, which gets no gradient.
 
-    `keeps_input`: as bitsandbytes 0.41 and 0.42, whose `MatMul4Bit` keeps its input, which its backward pass
-    does not need (pull request 1270 removed that), and widens weights by way of fp16, from which Lightning
-    quantizes them.
+    `inputs`: as bitsandbytes 0.41 and 0.42, whose `MatMul4Bit` keeps its input, which its backward pass does
+    not need (pull request 1270 removed that), and widens weights by way of fp16, from which Lightning
+    quantizes them. Inputs are kept as attributes, which autograd does not free; this list has each.
     """
 
-    keeps_input = False
+    inputs: list[Tensor] | None = None
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -250,8 +250,9 @@ class WidenedProduct(torch.autograd.Function):
     def forward(context: Any, x: Tensor, layer: FrozenLinear) -> Tensor:
         """Return x W^T, computed in bf16, in the type of x."""
         context.layer = layer
-        if layer.keeps_input:
-            context.kept = x  # an attribute, which autograd does not free
+        if layer.inputs is not None:
+            context.kept = x
+            layer.inputs.append(x)
         return F.linear(x.to(torch.bfloat16), widened(layer)).to(x.dtype)
 
     @staticmethod
@@ -263,7 +264,7 @@ class WidenedProduct(torch.autograd.Function):
 def widened(layer: FrozenLinear) -> Tensor:
     """Return the weight in bf16, from where the layer's library widens it."""
     weight = layer.weight()
-    return weight.half().to(weight.dtype) if layer.keeps_input else weight
+    return weight if layer.inputs is None else weight.half().to(weight.dtype)
 
 
 class Nf4Linear(FrozenLinear):

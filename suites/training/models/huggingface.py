@@ -94,8 +94,10 @@ class LanguageModel(nn.Module):
         if kind is None:
             return UNCHANGED
         number = float(value[kind])
-        return LogitChange(cap=number) if "softcapping" in LOGITS_CHANGED_BY[kind] else LogitChange(
-            1 / number if kind == "granite" else number
+        return (
+            LogitChange(cap=number)
+            if "softcapping" in LOGITS_CHANGED_BY[kind]
+            else LogitChange(1 / number if kind == "granite" else number)
         )
 
     def output_layer(self) -> nn.Module:

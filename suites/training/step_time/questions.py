@@ -283,6 +283,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
         "experts": "tensor" if whole.get("quantize_moe_experts") else "linear" if linear else "bf16",
         "rest": meaning("unquantised", stored, "bf16") if base == "nf4" else "bf16",
         "dtype": "bf16" if lightning else "fp32",
+        "double": not lightning or "dq" in words,
         "lightning": lightning and base == "nf4",
         "flat": lightning,
     }

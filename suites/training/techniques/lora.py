@@ -230,7 +230,12 @@ def gated(experts: Any, both: Tensor) -> Tensor:
 
 
 def freeze(
-    model: nn.Module, base: str | None, double: bool, adapt: Adapt, sharded: bool = False, lightning: bool = False
+    model: nn.Module,
+    base: str | None,
+    double: bool,
+    adapt: Adapt,
+    sharded: bool = False,
+    lightning: bool = False,
 ) -> None:
     """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer.
 
@@ -238,12 +243,21 @@ def freeze(
     """
     inside = {id(one) for one in (model if lightning else blocks_of(model)).modules()}
     model.requires_grad_(False)
+    inputs: list[Tensor] = []
+    if lightning:
+        model.register_forward_hook(partial(keep_until_the_next, inputs, []))
     for name, layer in linear_layers(model).items():
         stored = quantized(layer, base, double, sharded) if id(layer) in inside else layer
-        if isinstance(stored, FrozenLinear):
-            stored.keeps_input = lightning
+        if lightning and isinstance(stored, FrozenLinear):
+            stored.inputs = inputs
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
+
+
+def keep_until_the_next(inputs: list[Tensor], before: list[Tensor], *_: Any) -> None:
+    """Keep a forward pass's `inputs` until the next one ends: a script's `loss` refers to their graph."""
+    before[:] = inputs
+    inputs.clear()
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -277,6 +291,8 @@ def elsewhere(wanted: Sequence[str], there: set[str]) -> set[str]:
     found = {one for names in single for one in there.intersection(names) if {*names}.intersection(wanted)}
     if {*joined}.intersection(wanted):
         found |= there.intersection(joined[3:])
+    if {*joined[3:]}.intersection(wanted):
+        found |= there.intersection(joined[:3])
     if not found:
         missing = ", ".join(wanted) or "by targets"
         raise Unavailable(f"lora: no linear layer is named {missing}; there are {', '.join(sorted(there))}")

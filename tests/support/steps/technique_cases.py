@@ -13,7 +13,13 @@ SETTINGS = {
         {"name": "muon"},
     ],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
-    "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
+    "activation_checkpointing": [
+        {},
+        {"mode": "selective"},
+        {"mode": "per_op"},
+        {"every": 2},
+        {"on_host": True},
+    ],
     "lora": [
         {},
         {"targets": ["query", "value"], "dropout": 0.1},
@@ -21,6 +27,7 @@ SETTINGS = {
         {"base": "int8"},
         {"dora": True},
         {"dora": True, "base": "nf4"},
+        {"base": "nf4", "lightning": True, "ends": True, "rest": "fp32"},
     ],
     "llama_adapter": [{}, {"version": 2}, {"version": 2, "base": "nf4"}],
     "loss": [
@@ -32,6 +39,7 @@ SETTINGS = {
         {"keep_logits": "model"},
         {"keep_logits": "fp32", "chunks": 2},
         {"fused": True},
+        {"chunked": "in_place"},
     ],
     "pipeline": [{}, {"stages_per_rank": 2}],
     "fsdp1": [{}, {"strategy": "shard_grad_op"}, {"reduce_every_micro_batch": False}],

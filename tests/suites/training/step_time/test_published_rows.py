@@ -117,9 +117,59 @@ def test_a_run_with_adapters_has_their_layers():
     assert (of.adapters.rank, of.adapters.targets, of.adapters.base) == (32, ("q_proj", "v_proj"), "nf4")
     assert (of.states, of.recompute, of.optimizer) == ("bf16", "full", "adamw_8bit")
     assert (of.offload, of.zero) == (("activations",), 0)
-    assert [(key.key, key.memory) for key in of.keys] == [("padded_or_packed", "lowers")]
+    assert [key.key for key in of.keys if key.memory == "lowers"] == [
+        "padded_or_packed",
+        "optimizer",
+    ]  # paged
     with pytest.raises(ValueError, match="model 'Llama 2 7 B': its hidden_size"):
         question_of_row(row)
+
+
+LORA = {"model": "Mixtral-8x7B", "method": "qlora", "lora": {"rank": 16}, "gpus": 1, "device": "A100-80GB"}
+
+
+@pytest.mark.parametrize(
+    ("row", "adapters"),
+    [
+        ({"framework": "TRL SFTTrainer", "date": "2025-02"}, {"experts": "linear", "rest": "fp32"}),
+        ({"framework": "TRL SFTTrainer", "date": "2025-02", "sharding": "fsdp1"}, {"rest": "bf16"}),
+        ({"framework": "TRL SFTTrainer", "date": "2026-02"}, {"experts": "bf16"}),
+        ({"framework": "Axolotl", "date": "2026-02", "other": {"quant": {"quantize_moe_experts": True}}},
+         {"experts": "tensor", "rest": "bf16"}),
+        ({"framework": "LitGPT", "precision": "nf4-dq"}, {"lightning": True, "double": True, "flat": True}),
+        ({"framework": "LitGPT", "precision": "bnb.nf4"}, {"double": False, "dtype": "bf16"}),
+        ({"framework": "LitGPT", "method": "adapter_v2", "lora": {}}, {"prompts": 2}),
+        ({"framework": "transformers", "other": {"trainable_extra": "embedding"}}, {"ends": True}),
+    ],
+)  # fmt: skip
+def test_adapters_are_those_of_the_framework_at_its_date(row, adapters):
+    found = question_of_row({**LORA, **row}, lambda name: {**LLAMA, "model_type": "llama"}).adapters
+    assert {name: getattr(found, name) for name in adapters} == adapters
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        ({"framework": "LLaMA-Factory", "loss": "unsloth", "other": {"unsloth": True}, "date": "2024-04"},
+         {"offload": ("activations",), "loss_in_place": True, "fused_loss": False}),
+        ({"framework": "Unsloth", "loss": "unsloth", "date": "2025-01"},
+         {"loss_in_place": False, "fused_loss": True}),
+        ({"framework": "transformers Trainer", "date": "2024-04"}, {"optimizer_impl": "foreach"}),
+        ({"framework": "transformers Trainer", "date": "2025-09"}, {"optimizer_impl": "fused"}),
+        ({"framework": "transformers Trainer", "date": "2024-04", "optimizer": "AdamW fused"},
+         {"optimizer_impl": "fused"}),
+        ({"framework": "torchtune", "offload": "cpu", "sharding": "fsdp2", "gpus": 2},
+         {"offload": ("parameters", "optimizer"), "loss_chunks": 8}),
+        ({"framework": "LitGPT", "sharding": "fsdp1", "gpus": 2}, {"recompute": "full"}),
+        ({"framework": "LitGPT", "sharding": "none"}, {"recompute": "none"}),
+    ],
+)  # fmt: skip
+def test_what_a_page_leaves_open_is_its_frameworks_at_its_date(row, fields):
+    of = question_of_row(
+        {**LORA, **row}, lambda name: {**LLAMA, "model_type": "llama", "tie_word_embeddings": True}
+    )
+    assert {name: getattr(of, name) for name in fields} == fields
+    assert (of.config or {})["tie_word_embeddings"] is ("LitGPT" not in row["framework"])
 
 
 def test_published_steps_of_a_file_lie_in_the_interval(tmp_path):

@@ -5,15 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from random_steps import assert_as_measured
-from small_steps import LLAMA
+from small_steps import HOST, LLAMA
 from torch import nn
 
 from harness.records import Unavailable
 from suites.training.correctness import check
 from suites.training.declared import LoRASettings
+from suites.training.dry_run.dry_run import dry_run
 from suites.training.quantization import NF4, NF4_BLOCK, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.lora import DoRALinear, LoRALinear
+from suites.training.techniques.lora import DoRALinear, LoRALinear, elsewhere
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -164,3 +165,109 @@ def test_targets_of_a_hugging_face_model_have_its_names():
     check(step)
     with pytest.raises(Unavailable, match=r"no nn\.Linear"):
         build_step(replace(SHORT, hf_config={**config, "model_type": "gpt2"}), ["lora"])
+
+
+SIZES = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+NEOX = {**SIZES, "model_type": "gpt_neox", "intermediate_size": 128, "max_position_embeddings": 64}
+MIXTRAL = {
+    **{**SIZES, "model_type": "mixtral", "intermediate_size": 128, "max_position_embeddings": 64},
+    **{"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "found"),
+    [
+        (["q_proj", "v_proj"], "query_key_value dense dense_h_to_4h lm_head", {"query_key_value"}),
+        (["q_proj", "v_proj"], "q k v o wi_0 wi_1 wo", {"q", "v"}),
+        (["o_proj", "down_proj"], "c_attn c_proj c_fc", {"c_proj"}),
+        (["query_key_value"], "q_proj k_proj v_proj o_proj", {"q_proj", "k_proj", "v_proj"}),
+        (["gate_proj", "up_proj"], "qkv_proj o_proj gate_up_proj down_proj", {"gate_up_proj"}),
+        (["gate_proj", "up_proj"], "fc1 fc2 dense", {"fc1"}),
+    ],
+)
+def test_layers_by_other_names(wanted, there, found):
+    assert elsewhere(wanted, set(there.split())) == found
+
+
+def test_names_of_another_architecture_are_taken_where_none_is_the_models_own():
+    pytest.importorskip("transformers")
+    step = build_step(
+        replace(SHORT, hf_config=NEOX), [{"lora": {"targets": ["q_proj", "v_proj"], "rank": 4}}]
+    )
+    names = trained(Trainer(step).plain)
+    assert len(names) == 2 * 2
+    assert all(".query_key_value." in name for name in names)
+    with pytest.raises(Unavailable, match="no linear layer is named head; there are dense, dense_4h_to_h"):
+        build_step(replace(SHORT, hf_config=NEOX), [{"lora": {"targets": ["head"]}}])
+
+
+def quantized_mixtral(experts, base="nf4"):
+    settings = {"targets": ["q_proj"], "rank": 4, "base": base, "experts": experts}
+    return build_step(replace(SHORT, hf_config=MIXTRAL), ["bf16_states", {"lora": settings}])
+
+
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_quantized_experts_compute_what_their_widened_weights_do(base):
+    pytest.importorskip("transformers")
+    losses = {
+        experts: [float(trainer.train_step()) for _ in range(2)]
+        for experts in ("linear", "tensor", "bf16")
+        if (trainer := Trainer(quantized_mixtral(experts, base)))
+    }
+    assert losses["linear"] == pytest.approx(losses["tensor"], rel=1e-3)
+    assert losses["linear"] != losses["bf16"]
+    assert losses["linear"] == pytest.approx(losses["bf16"], rel=1e-2)
+
+
+@pytest.mark.parametrize(("experts", "whole"), [("linear", False), ("tensor", True)])
+def test_quantized_experts_take_half_a_byte_per_weight_and_are_widened_one_by_one_or_all_at_once(
+    experts, whole
+):
+    pytest.importorskip("transformers")
+    model = Trainer(quantized_mixtral(experts)).plain
+    assert all(parameter.ndim < 3 for parameter in model.parameters())
+    weights = 2 * 4 * 3 * 64 * 128
+    packed_B = sum(
+        one.nbytes for name, one in model.named_buffers() if name.endswith("packed") and "experts" in name
+    )
+    assert packed_B == weights / 2
+    step = quantized_mixtral(experts)
+    assert_as_measured(step)
+    none_B = sum(parameter.nbytes for parameter in model.parameters())
+    assert none_B < 2 * weights  # in bf16 the experts alone would take as much
+    held = dry_run(step, HOST).peak_B - dry_run(quantized_mixtral("linear"), HOST).peak_B
+    assert (held > 2 * weights / 2 / 4) is whole  # widened for one layer, of four experts at once
+
+
+def test_trained_ends_are_copies_and_the_rest_of_a_quantized_base_may_be_wide():
+    given = {"base": "nf4", "targets": ["query"], "rank": 4, "ends": True, "rest": "fp32"}
+    step = build_step(SHORT, ["bf16_states", {"lora": given}])
+    trainer = Trainer(step)
+    before = trainer.plain.head.frozen_weight.detach().clone()
+    for _ in range(2):
+        trainer.train_step()
+    ends = {"token_embedding.weight", "head.weight"}
+    assert {name for name in trained(trainer.plain) if "query" not in name} == ends
+    assert torch.equal(trainer.plain.head.frozen_weight, before)
+    assert not torch.equal(trainer.plain.head.weight, before)
+    kept = {one.dtype for one in trainer.plain.parameters() if not one.requires_grad}
+    assert kept == {torch.float32}
+    assert_as_measured(step)
+
+
+def test_lightnings_base_quantizes_the_output_layer_and_keeps_inputs_until_the_next_pass_has_ended():
+    """Per token and layer: inputs of queries, keys, values (one), output, gate and up (one), and down."""
+
+    def peak_B(lightning):
+        given = {"base": "nf4", "targets": ["query"], "rank": 4, "lightning": lightning}
+        workload = replace(SHORT, seq_len=256, gradient_accumulation_steps=2)
+        return dry_run(build_step(workload, ["bf16_states", {"lora": given}]), HOST).peak_B
+
+    twice = replace(SHORT, gradient_accumulation_steps=2)  # a dry run has nothing of the step before
+    step = build_step(twice, ["bf16_states", {"lora": {"base": "nf4", "lightning": True}}])
+    assert isinstance(Trainer(step).plain.head, Nf4Linear)
+    assert_as_measured(step)
+    tokens, size, width = 2 * 256, SHORT.hidden_size, SHORT.intermediate_size
+    once_B = 2 * tokens * (2 * (3 * size + width) + size)  # bf16; of both layers, and the output layer's
+    assert peak_B(True) - peak_B(False) > once_B

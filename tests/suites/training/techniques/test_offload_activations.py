@@ -10,17 +10,18 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from small_steps import GPT, LLAMA
+from small_steps import CUDA, GPT, LLAMA
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
 from suites.offload.on_rank import TransferCounter
 from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
+from suites.training.dry_run.dry_run import dry_run
 from suites.training.host_memory import Copy, Resources, SideStream
 from suites.training.host_memory import HostMemory as Host
 from suites.training.models.model import Transformer
-from suites.training.techniques import activation_checkpointing
+from suites.training.techniques import activation_checkpointing, build_step
 from suites.training.techniques import activation_offload as activation_hooks
 
 CPU = torch.device("cpu")
@@ -263,3 +264,14 @@ def test_torchs_own_hooks_are_counted():
     assert placed.host.allocated_B == sum(saved)
     loss.backward()
     assert placed.host.allocated_B == 0
+
+
+def test_checkpoints_on_the_host_leave_the_device_two_layers_inputs():
+    """That of the layer that is recomputed, and the one that was brought up for it."""
+
+    def peak_B(**settings):
+        workload = replace(LLAMA, num_hidden_layers=12, seq_len=256, micro_batch_size=32, vocab_size=50)
+        return dry_run(build_step(workload, [{"activation_checkpointing": settings}]), CUDA).peak_B
+
+    inputs_B = (12 - 2) * 32 * 256 * LLAMA.hidden_size * 4
+    assert peak_B() - peak_B(on_host=True) == pytest.approx(inputs_B, rel=0.02)

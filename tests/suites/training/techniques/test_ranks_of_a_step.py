@@ -338,6 +338,8 @@ ODD_STAGES = replace(ODD, num_hidden_layers=4, pp_size=2, gradient_accumulation_
 ODD_GPT = replace(FOUR, mlp="gelu", intermediate_size=335, bias=True)
 ODD_MOE = replace(enlarged(MOE), num_experts=6, ep_size=3, dp_size=6, hidden_size=120)
 
+ALL_BF16 = {"lora": {"base": "bf16", "adapter_dtype": "bf16"}}
+
 OTHER_SIZES = {
     "fsdp2, fewer rows than ranks": ([FSDP, *ALL], FEW_ROWS),
     "fsdp2, odd sizes": ([FSDP], replace(ODD, intermediate_size=251)),
@@ -354,6 +356,7 @@ OTHER_SIZES = {
     "activations on the host": ([PREFETCHED], FOUR),
     "8-bit moments": ([FSDP, {"optimizer": {"name": "adamw_8bit"}}], replace(FOUR, seq_len=8)),
     "DoRA": ([{"lora": {"dora": True}}, FSDP, "mixed_precision"], FOUR),
+    "adapters in flat parameters": ([ALL_BF16, {"fsdp1": LAST}], replace(SMALL, dp_size=3)),
     "states on the host": ([ON_HOST, "lora", "mixed_precision", FLASH], FOUR),
     "stages, the middle one": ([STAGED, FLASH, BF16], replace(FOREACH, pp_size=3, mlp="gelu")),
     "long, fsdp2, tied, learned": ([FSDP], replace(TIED, norm="layer", position="learned")),
