@@ -94,6 +94,24 @@ def test_published_peaks_of_a_hybrid_are_met_within_5_percent(row):
     assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("cp", "attention", "published_B"), [(1, "unfused", 5907976192), (4, "fused", 2743789056)]
+)
+def test_peaks_of_megatrons_own_hybrid_tests_are_met_within_1_percent(cp, attention, published_B):
+    """tests/functional_tests/test_cases/hybrid/hybrid_mr_mcore_te_tp2_pp1_cp{1,4}_dgx_a100_1N8G, d98e8a6."""
+    config = {
+        "model_type": "nemotron_h", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 4096, "vocab_size": 50257, "mamba_num_heads": 32,
+        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-", "tie_word_embeddings": True,
+    }  # fmt: skip
+    biased = dict.fromkeys(("layer_norm", "qkv_bias", "attention_output_bias", "mlp_bias"), True)
+    hybrid = replace(shape_of_config(config), **biased, learned_positions=1024, dropout=0.1)
+    layout = {"tp": 2, "dp": 4 // cp, "cp": cp, "zero": 1, "micro_batch_size": 4, "micro_batches": 2 * cp}
+    training = Training(seq_len=1024, attention=attention)
+    found = worst_peak(hybrid, Layouts.of([{**layout, "sequence_parallel": 0}]), training)
+    assert found.total_B[0] == pytest.approx(published_B, rel=0.01)
+
+
 def test_recomputed_layers_of_one_part_keep_their_input_alone():
     hybrid, training = shape("nemotron-3-nano-30b-a3b"), Training(seq_len=4096)
     layout = Layouts.of([{"recompute": 2}])
