@@ -92,9 +92,10 @@ def mixer_kept(shape: TransformerShape, layouts: Layouts, training: Training) ->
     mamba2: the projections, as the convolution and the scan take them together, the scan's result before and
     after its gate (mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn;
     core/ssm/mamba_mixer.py), which is in the layers' order, too, where a micro-batch has several sequences;
-    that is inferred from peaks that Megatron-LM's tests published. delta: the projections, queries and keys as they are convolved and, normed, for
-    each head of values, decays in fp32, the inverse of a chunk's products, the values and the result
-    (fla/ops/gated_delta_rule/chunk.py; core/ssm/gated_delta_net). Others by the inputs of their kernels.
+    that is inferred from peaks that Megatron-LM's tests published. delta: the projections, queries and keys
+    as they are convolved and, normed, for each head of values, decays in fp32, the inverse of a chunk's
+    products, the values and the result (fla/ops/gated_delta_rule/chunk.py; core/ssm/gated_delta_net). Others
+    by the inputs of their kernels.
     """
     mixer = shape.mixer
     if mixer is None:

@@ -13,7 +13,9 @@ import torch
 
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.models import published_model
+from harness.frameworks.read import read_own_text
 from harness.instruments.transformer import flop_per_token, model_flop_per_token
+from harness.question import FieldOrigin
 from suites.training.layouts.account import logits_B, peak_of_rank, waiting_B, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
@@ -99,17 +101,15 @@ def test_published_peaks_of_a_hybrid_are_met_within_5_percent(row):
 )
 def test_peaks_of_megatrons_own_hybrid_tests_are_met_within_1_percent(cp, attention, published_B):
     """tests/functional_tests/test_cases/hybrid/hybrid_mr_mcore_te_tp2_pp1_cp{1,4}_dgx_a100_1N8G, d98e8a6."""
-    config = {
-        "model_type": "nemotron_h", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
-        "head_dim": 64, "intermediate_size": 4096, "vocab_size": 50257, "mamba_num_heads": 32,
-        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-", "tie_word_embeddings": True,
-    }  # fmt: skip
-    biased = dict.fromkeys(("layer_norm", "qkv_bias", "attention_output_bias", "mlp_bias"), True)
-    hybrid = replace(shape_of_config(config), **biased, learned_positions=1024, dropout=0.1)
-    layout = {"tp": 2, "dp": 4 // cp, "cp": cp, "zero": 1, "micro_batch_size": 4, "micro_batches": 2 * cp}
-    training = Training(seq_len=1024, attention=attention)
-    found = worst_peak(hybrid, Layouts.of([{**layout, "sequence_parallel": 0}]), training)
-    assert found.total_B[0] == pytest.approx(published_B, rel=0.01)
+    question = read_own_text(
+        "--hidden-size 1024 --num-attention-heads 16 --group-query-attention --num-query-groups 8 "
+        "--hybrid-layer-pattern M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M- --micro-batch-size 4 "
+        "--global-batch-size 32 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50257 "
+        "--tensor-model-parallel-size 2 --use-distributed-optimizer --use-mcore-models --train-iters 50 "
+        f"--context-parallel-size {cp} --attention-backend {attention} --bf16"
+    )
+    of = subject_of(question.with_fields(FieldOrigin("command"), devices=8))
+    assert worst_peak(of.shape, of.layout, of.training).total_B[0] == pytest.approx(published_B, rel=0.01)
 
 
 def test_recomputed_layers_of_one_part_keep_their_input_alone():
