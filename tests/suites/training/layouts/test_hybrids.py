@@ -64,6 +64,19 @@ def test_hybrids_have_the_parameters_that_were_published(name, parameters, activ
     assert shape(name).active_parameters == active
 
 
+def test_granite_4_h_small_has_the_parameters_of_its_weights():
+    attention = (5, 15, 25, 35)
+    config = {
+        "model_type": "granitemoehybrid", "hidden_size": 4096, "num_hidden_layers": 40, "vocab_size": 100352,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 768,
+        "shared_intermediate_size": 1536, "num_local_experts": 72, "num_experts_per_tok": 10,
+        "tie_word_embeddings": True,
+        "mamba_n_heads": 128, "mamba_d_state": 128, "mamba_n_groups": 1,
+        "layer_types": ["attention" if layer in attention else "mamba" for layer in range(40)],
+    }  # fmt: skip
+    assert shape_of_config(config).parameters == 32_207_337_984
+
+
 @pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "nemotron-nano-9b-v2"])
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_pipeline_ranks_have_all_parameters_of_a_hybrid(name, pp):
