@@ -222,6 +222,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         deferred_head_gradients=question.deferred_head_gradients,
         micro_batch_group=question.micro_batch_group or 0,
         offload=offload_of(question),
+        activations_on_host="activations" in on_host_of(question),
         recompute_modules=question.recompute_modules or DEFAULT_MODULES,
         dispatcher=question.dispatcher,
         layers_of_stages=question.layers_of_stages,
@@ -229,14 +230,20 @@ def training_of(question: Question, architecture: str = "") -> Training:
         replicated_experts=question.replicated_experts,
         states=question.states if program in FSDP else "fp32",
         fused_loss=question.fused_loss or question.loss_chunks > 1,
+        linear_loss=question.fused_loss and question.loss_chunks == 1 and program != "megatron",
         compiled_loss=question.compile and program == "torchtitan",
         imbalance=imbalance_of(question),
     )
 
 
+def on_host_of(question: Question) -> set[str]:
+    """Return what is on the host, without the places."""
+    return {name.partition(":")[0] for name in question.offload}
+
+
 def offload_of(question: Question) -> OffloadName:
     """Return which states are on the host."""
-    on_host = {name.partition(":")[0] for name in question.offload}
+    on_host = on_host_of(question)
     return "parameters" if "parameters" in on_host else "optimizer" if "optimizer" in on_host else "none"
 
 
@@ -348,7 +355,7 @@ def published_steps(step: TypedStep, constants: StepConstants | None = None) -> 
 
 def left_out(question: Question) -> tuple[str, ...]:
     """Return what the account takes for something else, in words."""
-    program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
+    program = question.program_of()
     places = [name.partition(":")[2] for name in question.offload if ":" in name]
     of_file = question.format and question.program is None and question.format != program
     some = question.recompute == "full" and question.recompute_every > 1
@@ -360,7 +367,6 @@ def left_out(question: Question) -> tuple[str, ...]:
         and program not in FSDP,
         f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
-        "activations on the host": "activations" in on_host,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
         "what frozen weights save of activations and gathered copies": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
@@ -374,6 +380,8 @@ def seconds_left_out(question: Question) -> Iterator[str]:
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
+    if "activations" in on_host_of(question):
+        yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":

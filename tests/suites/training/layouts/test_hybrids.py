@@ -195,6 +195,27 @@ def test_published_peaks_of_compiled_torchtitan_are_met_within_5_percent(name):
     assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
 
 
+def test_checkpoints_on_the_host_leave_two_layers_of_them_on_the_device():
+    """TRL's pull request 6846: Qwen3-8B, a sequence of 1,048,576 tokens on 8 GPUs."""
+    row = RUNS["06f345ca6fdb"]
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.03)
+    of = subject(row)
+    here = replace(of.training, activations_on_host=False)
+    peaks = [worst_peak(of.shape, of.layout, each).total_B[0] for each in (here, of.training)]
+    assert peaks[0] - peaks[1] == pytest.approx((36 - 2) * 2 * 4096 * 1048576 / 8, rel=0.06)
+
+
+def test_a_fused_output_layer_has_logits_of_as_many_tokens_as_the_vocabulary_is_wider():
+    dense, layout = shape("llama-3.1-8b"), Layouts.of([{"zero": 3}])
+    training = Training(seq_len=4096, program="torchtitan", fused_loss=True)
+    kept, none = kept_of_layer(dense, layout, training), np.zeros(1)
+    found = [
+        logits_B(dense, layout, replace(training, linear_loss=each), kept, none)[0] - 2 * kept.input[0]
+        for each in (False, True)
+    ]
+    assert found == [12 * 4096 * 128256 / 8, 12 * 4096 * 128256 / 32]  # 128,256 / 4,096 rounded up
+
+
 def test_library_recipes_of_megatron_bridge_keep_wide_states_and_whole_experts():
     sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "experts": 8}
     row = {
