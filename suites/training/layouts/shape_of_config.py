@@ -67,8 +67,8 @@ def shape_of_parsed(parsed: Any) -> TransformerShape:
 
 def _other(model_type: str) -> str:
     return (
-        f"model_type {model_type!r}: layouts are answered for {len(ARCHITECTURES)} decoders of attention and "
-        "MLPs, such as llama, qwen3, mixtral, deepseek_v3, falcon, mpt; harness.fit answers for it without "
+        f"model_type {model_type!r}: layouts are answered for {len(ARCHITECTURES)} decoders, such as llama, "
+        "qwen3, mixtral, deepseek_v3, nemotron_h, qwen3_next, falcon; harness.fit answers for it without "
         "layout="
     )
 
