@@ -157,9 +157,9 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
     A matrix of m × n has adapters of rank × (m + n), an expert's as well.
     """
     hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    layers, moe = shape.num_hidden_layers, sum(shape.layers_are_moe)
+    layers, moe = sum(shape.layers_have_attention), sum(shape.layers_are_moe)
     widths = (
-        (shape.intermediate_size, layers - moe),
+        (shape.intermediate_size, sum(shape.layers_have_mlp) - moe),
         (shape.moe_intermediate_size, moe * shape.num_experts),
         (shape.shared_intermediate_size, moe),
     )
@@ -169,8 +169,12 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
         "k_proj": layers * (hidden + keys),
         "v_proj": layers * (hidden + keys),
         "o_proj": layers * (shape.attention_size + hidden),
-        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), inner),
+        **dict.fromkeys(("up_proj", "down_proj"), inner),
+        "gate_proj": inner if shape.gated else 0,
     }
+    if mixer := shape.mixer:  # of Mamba or linear attention, that of its result included
+        linear = sum(shape.layers_are_linear)
+        sizes["in_proj"] = linear * (2 * hidden + mixer.projected + mixer.inner)
     joined = {
         other: sum(sizes[one] for one in names.split())
         for names, others in JOINED.items()
@@ -186,7 +190,9 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
     """
     sizes = adapter_sizes(shape)
     names = adapters.targets if adapters.targets and set(adapters.targets) <= sizes.keys() else LINEAR
-    every = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
+    if names is LINEAR and shape.mixer:
+        names = (*LINEAR, "in_proj")
+    every = shape.parameters_in_layers()
     share = adapters.rank * sum(sizes[name] for name in names) / every
     return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share)
 
