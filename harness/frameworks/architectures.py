@@ -238,6 +238,8 @@ def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
 def sizes_of(config: Mapping[str, Any]) -> DecoderSizes:
     """Return the sizes of a config: the inverse of `config_of`; raises ValueError for other architectures."""
     kind = config.get("model_type")
+    if config.get("hybrid_layer_pattern"):
+        raise ValueError("a hybrid's kinds of layers are not written")
     if kind is None and "gated_mlp" in config:
         return sizes_stated(config)
     if kind not in WRITTEN:

@@ -42,6 +42,11 @@ STATE_B = 18
 
 def model_config(parts: Parts) -> dict[str, Any] | None:
     """Return the Hugging Face config of the model's sizes; None where the file has none."""
+    blocks = _blocks(str(parts["_pattern"])) if parts.get("_pattern") else ""
+    if blocks:
+        parts.setdefault("_num_hidden_layers", len(blocks))
+        if (layers := parts["_num_hidden_layers"]) != len(blocks):
+            raise ValueError(f"hybrid_layer_pattern has {len(blocks)} layers, num_layers is {layers}")
     names = {"num_layers": "_num_hidden_layers", "hidden_size": "_hidden_size"}
     names["num_attention_heads"] = "_num_attention_heads"
     missing = [key for key, part in names.items() if part not in parts]
@@ -66,7 +71,40 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
         dense_layers=dense,
         moe_layers=irregular,
     )
+    if blocks:
+        return sizes_alone(sizes) | _hybrid_sizes(blocks, parts)
     return config_of(sizes) if has_architecture(sizes) else sizes_alone(sizes)
+
+
+BLOCKS = "M*-E"
+"""Layers of a pattern: Mamba-2, attention, an MLP, experts (core/ssm/mamba_hybrid_layer_allocation.py)."""
+
+
+def _blocks(pattern: str) -> str:
+    """Return a pattern's layers, without the ends of pipeline stages; raises ValueError for other kinds.
+
+    What follows "/" are layers of multi-token prediction, which mtp_num_layers counts.
+    """
+    blocks = pattern.strip("\"'").partition("/")[0].replace("|", "")
+    if other := sorted(set(blocks) - set(BLOCKS)):
+        raise ValueError(f"hybrid_layer_pattern has {other[0]}; layers are modelled of the kinds {BLOCKS}")
+    return blocks
+
+
+def _hybrid_sizes(blocks: str, parts: Parts) -> dict[str, Any]:
+    """Return what a hybrid has besides: kinds of layers and Mamba-2's sizes, by Nemotron-H's names.
+
+    Without mamba_num_heads Mamba-2 is twice as wide as the hidden size (core/ssm/mamba_mixer.py, expand).
+    """
+    head_dim = int(parts["_mamba_head_dim"])
+    heads = parts.get("_mamba_num_heads") or 2 * int(parts["_hidden_size"]) // head_dim
+    return {
+        "hybrid_layer_pattern": blocks,
+        "mamba_num_heads": int(heads),
+        "mamba_head_dim": head_dim,
+        "n_groups": int(parts["_n_groups"]),
+        "ssm_state_size": int(parts["_ssm_state_size"]),
+    }
 
 
 def _vocabulary(parts: Parts) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from harness.answer import Answer, FitVerdict, HostStates, Interval, Memory, RankedLayout, TriedChange
 from harness.question import Question
 from harness.records import Unavailable
-from suites.training.layouts.account import peak_of_rank, worst_peak
+from suites.training.layouts.account import LOSS_CHUNKS, peak_of_rank, worst_peak
 from suites.training.layouts.dispatch import deep_ep_B
 from suites.training.layouts.layout import DEFAULT_MODULES, Layouts
 from suites.training.layouts.room import CUDA_CONTEXT_B, outside_allocator_B
@@ -212,7 +212,7 @@ def possible(subject: LayoutSubject) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if now.zero == 0 and devices // (now.tp * now.pp) > 1:
         yield "ZeRO-1", {"zero": 1}
     if program == "torchtitan" and not subject.training.fused_loss:
-        yield "loss in chunks", {"fused_loss": True}
+        yield "loss in chunks", {"loss_chunks": LOSS_CHUNKS}
     if torch and now.zero < 3:
         yield f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1}
     if half:

@@ -155,9 +155,9 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
     A matrix of m × n has adapters of rank × (m + n), an expert's as well.
     """
     hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    layers, moe = shape.num_hidden_layers, sum(shape.layers_are_moe)
+    layers, moe = sum(shape.layers_have_attention), sum(shape.layers_are_moe)
     widths = (
-        (shape.intermediate_size, layers - moe),
+        (shape.intermediate_size, sum(shape.layers_have_mlp) - moe),
         (shape.moe_intermediate_size, moe * shape.num_experts),
         (shape.shared_intermediate_size, moe),
     )
@@ -167,8 +167,12 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
         "k_proj": layers * (hidden + keys),
         "v_proj": layers * (hidden + keys),
         "o_proj": layers * (shape.attention_size + hidden),
-        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), inner),
+        **dict.fromkeys(("up_proj", "down_proj"), inner),
+        "gate_proj": inner if shape.gated else 0,
     }
+    if mixer := shape.mixer:  # of Mamba or linear attention, that of its result included
+        linear = sum(shape.layers_are_linear)
+        sizes["in_proj"] = linear * (2 * hidden + mixer.projected + mixer.inner)
     joined = {
         other: sum(sizes[one] for one in names.split())
         for names, others in JOINED.items()
@@ -184,7 +188,9 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
     """
     sizes = adapter_sizes(shape)
     names = adapters.targets if adapters.targets and set(adapters.targets) <= sizes.keys() else LINEAR
-    every = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
+    if names is LINEAR and shape.mixer:
+        names = (*LINEAR, "in_proj")
+    every = shape.parameters_in_layers()
     share = adapters.rank * sum(sizes[name] for name in names) / every
     return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share)
 
@@ -240,6 +246,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         deferred_head_gradients=question.deferred_head_gradients,
         micro_batch_group=question.micro_batch_group or 0,
         offload=offload_of(question),
+        activations_on_host="activations" in on_host_of(question),
         recompute_modules=question.recompute_modules or DEFAULT_MODULES,
         dispatcher=question.dispatcher,
         layers_of_stages=question.layers_of_stages,
@@ -247,14 +254,20 @@ def training_of(question: Question, architecture: str = "") -> Training:
         replicated_experts=question.replicated_experts,
         states=question.states if program in FSDP else "fp32",
         fused_loss=question.fused_loss or question.loss_chunks > 1,
+        linear_loss=question.fused_loss and question.loss_chunks == 1 and program != "megatron",
         compiled_loss=question.compile and program == "torchtitan",
         imbalance=imbalance_of(question),
     )
 
 
+def on_host_of(question: Question) -> set[str]:
+    """Return what is on the host, without the places."""
+    return {name.partition(":")[0] for name in question.offload}
+
+
 def offload_of(question: Question) -> OffloadName:
     """Return which states are on the host."""
-    on_host = {name.partition(":")[0] for name in question.offload}
+    on_host = on_host_of(question)
     return "parameters" if "parameters" in on_host else "optimizer" if "optimizer" in on_host else "none"
 
 
@@ -407,7 +420,7 @@ def published_steps(step: TypedStep, constants: StepConstants | None = None) -> 
 
 def left_out(question: Question) -> tuple[str, ...]:
     """Return what the account takes for something else, in words."""
-    program, on_host = question.program_of(), {name.partition(":")[0] for name in question.offload}
+    program = question.program_of()
     places = [name.partition(":")[2] for name in question.offload if ":" in name]
     of_file = question.format and question.program is None and question.format != program
     some = question.recompute == "full" and question.recompute_every > 1
@@ -419,7 +432,6 @@ def left_out(question: Question) -> tuple[str, ...]:
         and program not in FSDP,
         f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
-        "activations on the host": "activations" in on_host,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
         "what frozen weights save of activations and gathered copies": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
@@ -435,6 +447,8 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
     if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
         yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
+    if "activations" in on_host_of(question):
+        yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher != "alltoall":

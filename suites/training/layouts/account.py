@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import gathered_tokens_B
-from suites.training.layouts.kept import KeptOfLayer, kept_of_layer
+from suites.training.layouts.kept import KeptOfLayer, kept_of_layer, largest_layer
 from suites.training.layouts.layout import (
     RECOMPUTES,
     Floats,
@@ -246,6 +246,10 @@ def autocast_copies_B(
     return np.where(layouts.zero < 2, 2 * (in_layers + units.head), 0.0)
 
 
+HELD_LAYERS = 2
+"""Of layers whose activations go to the host: one leaves or comes while the next is computed."""
+
+
 def waiting_B(
     shape: TransformerShape, layouts: Layouts, training: Training, rank: Ints, kept: KeptOfLayer
 ) -> Floats:
@@ -258,6 +262,8 @@ def waiting_B(
         total = total + passes * (of_mixers + own.dense * kept.mlp + own.moe * kept.experts)
         if virtual == 0:  # the dropout after the embedding
             total = total + np.where(rank == 0, passes * kept.masks, 0.0)
+    if training.activations_on_host:
+        total = np.minimum(total, HELD_LAYERS * largest_layer(shape, kept))
     extra = shape.num_nextn_predict_layers * (kept.moe if shape.num_experts else kept.dense)
     return total + np.where(rank == layouts.pp - 1, extra, 0.0)
 
@@ -281,7 +287,8 @@ def logits_B(
         each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, whole)
     of_logits = each * tokens * padded_vocabulary(shape, layouts) / layouts.tp
     if training.fused_loss and training.program != "megatron":
-        of_logits = of_logits / LOSS_CHUNKS
+        by_width = -(-shape.vocab_size // shape.hidden_size) if training.linear_loss else 1
+        of_logits = of_logits / max(LOSS_CHUNKS, by_width)
     predicted = shape.num_nextn_predict_layers
     of_more = predicted * (of_logits * (1 - 2 / each) + JOINED_INPUTS * kept.input)  # bf16 ones are gone then
     return 2 * kept.input + gathered + of_logits + of_more
@@ -309,7 +316,9 @@ JOINED_INPUTS = 8
 and their projection (core/transformer/multi_token_prediction.py)."""
 
 LOSS_CHUNKS = 8
-"""Chunks of a loss that makes logits in turn: the default of the technique `loss` here and of torchtitan."""
+"""Chunks of a loss that makes logits in turn: the default of the technique `loss` here and of torchtitan.
+Liger's has as many as the vocabulary is wider than the hidden size (ops/fused_linear_cross_entropy.py,
+inc_factor)."""
 
 
 def late_gradients_B(

@@ -91,9 +91,11 @@ def mixer_kept(shape: TransformerShape, layouts: Layouts, training: Training) ->
 
     mamba2: the projections, as the convolution and the scan take them together, the scan's result before and
     after its gate (mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn;
-    core/ssm/mamba_mixer.py). delta: the projections, queries and keys as they are convolved and, normed, for
-    each head of values, decays in fp32, the inverse of a chunk's products, the values and the result
-    (fla/ops/gated_delta_rule/chunk.py; core/ssm/gated_delta_net). Others by the inputs of their kernels.
+    core/ssm/mamba_mixer.py), which is in the layers' order, too, where a micro-batch has several sequences;
+    that is inferred from peaks that Megatron-LM's tests published. delta: the projections, queries and keys
+    as they are convolved and, normed, for each head of values, decays in fp32, the inverse of a chunk's
+    products, the values and the result (fla/ops/gated_delta_rule/chunk.py; core/ssm/gated_delta_net). Others
+    by the inputs of their kernels.
     """
     mixer = shape.mixer
     if mixer is None:
@@ -115,7 +117,10 @@ def mixer_kept(shape: TransformerShape, layouts: Layouts, training: Training) ->
         "lightning": mixer.projected + 2 * mixer.inner,
         "convolution": mixer.projected + 2 * mixer.inner,
     }[mixer.name]
-    return np.asarray((2 * kept + matmul_input_B(training) * mixer.inner) / layouts.tp, dtype=float)
+    ordered = mixer.name == "mamba2" and training.program == "megatron"
+    copies = np.where((layouts.micro_batch_size > 1) & ordered, mixer.inner, 0)
+    total = 2 * (kept + copies) + matmul_input_B(training) * mixer.inner
+    return np.asarray(total / layouts.tp, dtype=float)
 
 
 def backward_of_mixer(shape: TransformerShape, layouts: Layouts) -> Floats:

@@ -125,6 +125,7 @@ class Training:
     attention: AttentionName = "fused"
     micro_batch_group: int = 0  # of interleaved stages in Megatron-LM; 0: pp
     offload: OffloadName = "none"  # what is on the host; of FSDP2, all of it
+    activations_on_host: bool = False  # what layers keep, until their backward pass
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES  # of selective recompute, with Megatron-LM
     # Of tokens to their experts, Megatron-LM's --moe-token-dispatcher-type; deepep: `flex` with its default
     # --moe-flex-dispatcher-backend.
@@ -135,6 +136,7 @@ class Training:
     deterministic: bool = False  # Megatron-LM's --deterministic-mode
     expandable_segments: bool = False  # of torch's allocator
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    linear_loss: bool = False  # a fused one with the output layer in it, as Liger's
     compiled_loss: bool = False  # by torch.compile, as torchtitan does with the model
     # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
     # --defer-embedding-wgrad-compute; 0: all, None: none.

@@ -5,14 +5,14 @@ Neither torch nor transformers is needed: the defaults of transformers' classes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from harness.config.hf_config import unknown_model_type
 from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
-from suites.training.layouts.config_classes import config_values
+from suites.training.layouts.config_classes import NEMOTRON_BLOCKS, config_values
 from suites.training.layouts.families import (
     ARCHITECTURES,
     LATENT,
@@ -20,6 +20,7 @@ from suites.training.layouts.families import (
     computed,
     flag,
     head_dim,
+    mamba2,
     moe_layers,
     size,
 )
@@ -66,8 +67,8 @@ def shape_of_parsed(parsed: Any) -> TransformerShape:
 
 def _other(model_type: str) -> str:
     return (
-        f"model_type {model_type!r}: layouts are answered for {len(ARCHITECTURES)} decoders of attention and "
-        "MLPs, such as llama, qwen3, mixtral, deepseek_v3, falcon, mpt; harness.fit answers for it without "
+        f"model_type {model_type!r}: layouts are answered for {len(ARCHITECTURES)} decoders, such as llama, "
+        "qwen3, mixtral, deepseek_v3, nemotron_h, qwen3_next, falcon; harness.fit answers for it without "
         "layout="
     )
 
@@ -112,10 +113,28 @@ def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
     stated: dict[str, Any] = {name: config[name] for name in STATED if name in config}
     if "moe_layers" in stated:
         stated["moe_layers"] = tuple(map(bool, stated["moe_layers"]))
+    if pattern := config.get("hybrid_layer_pattern"):
+        stated |= hybrid_of(parsed, [NEMOTRON_BLOCKS[block] for block in pattern])
     if config.get("num_nextn_predict_layers"):
         stated["num_nextn_predict_layers"] = int(config["num_nextn_predict_layers"])
     return _shape(parsed, {"gated": gated, "layer_norm": not gated, **experts, **of_latent, **stated})
 
+
+def hybrid_of(parsed: Any, blocks: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a hybrid whose layers have one part: Mamba-2, attention, an MLP or experts."""
+    sizes = parsed.mamba_num_heads, parsed.mamba_head_dim, parsed.n_groups, parsed.ssm_state_size
+    usual = SimpleNamespace(conv_kernel=4, use_conv_bias=True, hidden_size=parsed.hidden_size)
+    return {
+        "norms_per_layer": 1,
+        "mixer": mamba2(usual, *sizes, chunk=MAMBA_CHUNK, bias=False),
+        "linear_layers": tuple(block == "linear_attention" for block in blocks),
+        "mlp_layers": tuple(block in ("mlp", "moe") for block in blocks),
+        "moe_layers": tuple(block == "moe" for block in blocks),
+    }
+
+
+MAMBA_CHUNK = 128
+"""Tokens per chunk of Mamba-2's scan by default (Megatron-LM, core/ssm/mamba_mixer.py)."""
 
 STATED = (
     *("layer_norm", "learned_positions", "qkv_bias", "qk_norm_size"),

@@ -209,7 +209,7 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
     if program == "deepspeed" and pipelines:
         program = "megatron"  # whose pipelines DeepSpeed's users have
     elif program == "megatron" and stage > MEGATRON_STAGES and not pipelines:
-        program = "torchtitan" if "fsdp" in str(row["sharding"]) else "deepspeed"
+        program = sharding_program(str(row["sharding"]))
     fields = {
         "program": program,
         "etp": row.get("etp") or (1 if program == "megatron" and is_recipe(row) else None),
@@ -220,6 +220,13 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
     fields["replicated_experts"] = meaning("replicated_experts", words, False)
     unsharded = str(row.get("sharding") or "").lower().startswith("none")
     return {**fields, "zero": 0} if unsharded else fields
+
+
+def sharding_program(sharding: str) -> str:
+    """Return whose code shards a model of Megatron-Core beyond its optimizer: Megatron-FSDP its own."""
+    if "fsdp" not in sharding:
+        return "deepspeed"
+    return "torchtitan" if "torch" in sharding or "fsdp2" in sharding else "megatron"
 
 
 def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, Any]:

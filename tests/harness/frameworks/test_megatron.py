@@ -147,7 +147,8 @@ def test_an_argument_is_passed_on(text, expected):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f"{GPT}--hybrid-layer-pattern M-M*", "a hybrid of state-space layers"),
+        (f"{GPT}--hybrid-layer-pattern M-M*", "has 4 layers, num_layers is 8"),
+        (f"{GPT}--hybrid-layer-pattern M-MG", "hybrid_layer_pattern has G"),
         (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
         (f"{GPT}--vision-pretraining", "a model of images without text"),
         (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),

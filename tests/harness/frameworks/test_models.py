@@ -20,7 +20,7 @@ from suites.training.models.huggingface import build
 
 PUBLISHED = read_yaml(ROOT / "tests/data/published_parameters.yaml")["parameters"]
 MODELS = sorted(shapes())
-HYBRIDS = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma4_text"}
+HYBRIDS = {"gemma4_text"}
 FILES = sorted((ROOT / "tests/data/configs").glob("*.json"))
 
 
@@ -99,14 +99,16 @@ def test_names_are_not_ambiguous_and_each_has_its_source():
 def test_every_shape_has_as_many_parameters_as_were_published():
     for name in (one for one in MODELS if "debugmodel" not in one):  # of which torchtitan states none
         parameters, stated = parameters_of(published_model(name).config), PUBLISHED[name]
-        if isinstance(stated, str):
+        if isinstance(stated, str) and stated.startswith("about "):
+            parameters, stated = parameters / 1e9, pytest.approx(float(stated[6:]), rel=0.1)
+        elif isinstance(stated, str):
             digits = len(stated.partition(".")[2])
             parameters = f"{parameters / 1e9:.{digits}f}"
         assert parameters == stated, name
 
 
 def parameters_of(config):
-    """Return a shape's parameters; T5's by their formula, and those of hybrids by their code."""
+    """Return a shape's parameters; T5's by their formula, and those of Gemma 4 by their code."""
     if config["model_type"] in HYBRIDS:
         with torch.device("meta"):
             return sum(one.numel() for one in build(config).parameters())

@@ -67,3 +67,18 @@ def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
     assert account_engine.answer(question_of(**of, program="megatron")).memory
     with pytest.raises(Exception, match="num_key_value_heads=2"):
         account_engine.answer(question_of(**of, program="torchtitan"))
+
+
+def test_adapters_of_a_hybrid_are_next_to_the_projections_of_its_mixers():
+    """Nemotron-H's: one Mamba-2 layer of 8 heads, attention, and an MLP of two matrices, counted by hand."""
+    config = {
+        "model_type": "nemotron_h", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "intermediate_size": 160, "vocab_size": 512, "mamba_num_heads": 8,
+        "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 8, "hybrid_override_pattern": "M*-",
+    }  # fmt: skip
+    shape = shape_of_config(config)
+    attention = (64 + 64) + 2 * (64 + 32) + (64 + 64)
+    mixer = (64 + 2 * 128 + 2 * 2 * 8 + 8) + (128 + 64)
+    mlp = 2 * (64 + 160)
+    found = frozen_base(shape, Adapters(rank=4))
+    assert found.adapters * shape.parameters_in_layers() == pytest.approx(4 * (attention + mixer + mlp))

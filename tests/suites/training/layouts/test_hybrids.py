@@ -13,7 +13,9 @@ import torch
 
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.models import published_model
+from harness.frameworks.read import read_own_text
 from harness.instruments.transformer import flop_per_token, model_flop_per_token
+from harness.question import FieldOrigin
 from suites.training.layouts.account import logits_B, peak_of_rank, waiting_B, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
@@ -62,6 +64,19 @@ def test_hybrids_have_the_parameters_that_were_published(name, parameters, activ
     assert shape(name).active_parameters == active
 
 
+def test_granite_4_h_small_has_the_parameters_of_its_weights():
+    attention = (5, 15, 25, 35)
+    config = {
+        "model_type": "granitemoehybrid", "hidden_size": 4096, "num_hidden_layers": 40, "vocab_size": 100352,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 768,
+        "shared_intermediate_size": 1536, "num_local_experts": 72, "num_experts_per_tok": 10,
+        "tie_word_embeddings": True,
+        "mamba_n_heads": 128, "mamba_d_state": 128, "mamba_n_groups": 1,
+        "layer_types": ["attention" if layer in attention else "mamba" for layer in range(40)],
+    }  # fmt: skip
+    assert shape_of_config(config).parameters == 32_207_337_984
+
+
 @pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "nemotron-nano-9b-v2"])
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_pipeline_ranks_have_all_parameters_of_a_hybrid(name, pp):
@@ -92,6 +107,22 @@ GRID = [row for row in RUNS.values() if "Nemotron-3-Nano parallelism grid" in ro
 )
 def test_published_peaks_of_a_hybrid_are_met_within_5_percent(row):
     assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cp", "attention", "published_B"), [(1, "unfused", 5907976192), (4, "fused", 2743789056)]
+)
+def test_peaks_of_megatrons_own_hybrid_tests_are_met_within_1_percent(cp, attention, published_B):
+    """tests/functional_tests/test_cases/hybrid/hybrid_mr_mcore_te_tp2_pp1_cp{1,4}_dgx_a100_1N8G, d98e8a6."""
+    question = read_own_text(
+        "--hidden-size 1024 --num-attention-heads 16 --group-query-attention --num-query-groups 8 "
+        "--hybrid-layer-pattern M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M- --micro-batch-size 4 "
+        "--global-batch-size 32 --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50257 "
+        "--tensor-model-parallel-size 2 --use-distributed-optimizer --use-mcore-models --train-iters 50 "
+        f"--context-parallel-size {cp} --attention-backend {attention} --bf16"
+    )
+    of = subject_of(question.with_fields(FieldOrigin("command"), devices=8))
+    assert worst_peak(of.shape, of.layout, of.training).total_B[0] == pytest.approx(published_B, rel=0.01)
 
 
 def test_recomputed_layers_of_one_part_keep_their_input_alone():
@@ -162,6 +193,34 @@ def test_a_compiled_loss_keeps_bf16_logits_alone():
 def test_published_peaks_of_compiled_torchtitan_are_met_within_5_percent(name):
     row = RUNS[name]
     assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
+
+
+def test_checkpoints_on_the_host_leave_two_layers_of_them_on_the_device():
+    """TRL's pull request 6846: Qwen3-8B, a sequence of 1,048,576 tokens on 8 GPUs."""
+    row = RUNS["06f345ca6fdb"]
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.03)
+    of = subject(row)
+    here = replace(of.training, activations_on_host=False)
+    peaks = [worst_peak(of.shape, of.layout, each).total_B[0] for each in (here, of.training)]
+    assert peaks[0] - peaks[1] == pytest.approx((36 - 2) * 2 * 4096 * 1048576 / 8, rel=0.06)
+
+
+def test_a_fused_output_layer_has_logits_of_as_many_tokens_as_the_vocabulary_is_wider():
+    dense, layout = shape("llama-3.1-8b"), Layouts.of([{"zero": 3}])
+    training = Training(seq_len=4096, program="torchtitan", fused_loss=True)
+    kept, none = kept_of_layer(dense, layout, training), np.zeros(1)
+    found = [
+        logits_B(dense, layout, replace(training, linear_loss=each), kept, none)[0] - 2 * kept.input[0]
+        for each in (False, True)
+    ]
+    assert found == [12 * 4096 * 128256 / 8, 12 * 4096 * 128256 / 32]  # 128,256 / 4,096 rounded up
+
+
+@pytest.mark.parametrize("name", ["105cd67f7ed1", "f1385f47a593", "d90debb53661"])
+def test_megatron_fsdp_keeps_what_megatron_does_and_shards_parameters(name):
+    """Qwen3-30B-A3B on 8 GB200; the peaks of its two versions differ by 7 %."""
+    row = RUNS[name]
+    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.04)
 
 
 def test_library_recipes_of_megatron_bridge_keep_wide_states_and_whole_experts():
