@@ -324,7 +324,7 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     exposed = np.full(len(nodes), cal["expert_exposed"])
     if setting.run.synchronous_experts:
         exposed = np.where(nodes > 1, 1.0, cal["expert_exposed_node"])
-    return 4 * (bytes_s * exposed + one.latency_s)
+    return np.asarray(4 * (bytes_s * exposed + one.latency_s), dtype=float)
 
 
 def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
