@@ -59,8 +59,8 @@ seq_len: needs model= or config= | oom=NOTHING seq_len=4
 gpus | MODEL
 link=400GB/s | MODEL GPUS link=400GB/s
 device=48GB | MODEL GPUS device=48GB
-device=t4 | MODEL GPUS device=t4
-offload=optimizer | MODEL GPUS TP offload=optimizer
+device=gpu_80gb | MODEL GPUS device=gpu_80gb
+zero=1 | MODEL GPUS TP offload=optimizer
 rate=1800 | MODEL GPUS TP rate=1800
 price | MODEL GPUS TP price=2 rate=2
 techniques: not used for | MODEL GPUS techniques=[]

@@ -313,7 +313,7 @@ def recompute_of(text: object) -> str | None:
 
 
 def virtual_stages_of(stated: object, common: Mapping[str, Any], pp: int) -> int:
-    """Return the pipeline stages per rank; where none were published, those of recipes have two layers, or one.
+    """Return the pipeline stages per rank; where none were published, a recipe's have two layers, or one.
 
     Embedding and output layer count as a layer each where the layers alone do not divide.
     """
