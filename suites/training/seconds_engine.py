@@ -201,7 +201,7 @@ def causes(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Ite
 
 def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
     """Yield what another network, host, overlap or power would make of the step."""
-    cluster, program = setting.cluster, setting.training.program
+    cluster = setting.cluster
 
     def cause(family: str, title: str, other: StepSetting) -> StepCause:
         return StepCause(family=family, title=title, step_s=step_s(other, layout, subject.batch))
@@ -214,9 +214,10 @@ def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -
     if int(layout.tp[0]) > 1 and setting.run.tensor_overlap and setting.own.tp_exposed < 1:
         title = "tensor-parallel communication that nothing overlaps"
         yield cause("overlap", title, replace(setting, run=setting.run._replace(tensor_overlap=False)))
-    launch_s = setting.constants.program(program).layer_launch_s
+    launches = [name for name in setting.constants if name.endswith("launch_s")]
     for slower in SLOWER_LAUNCHES:
-        constants = StepConstants(setting.constants | {f"{program}.layer_launch_s": slower * launch_s})
+        of_host = {name: slower * setting.constants[name] for name in launches}
+        constants = StepConstants(setting.constants | of_host)
         title = f"a host that launches kernels {slower:g} times as slowly"
         yield cause("launches", title, replace(setting, constants=constants))
     for share in LESS_POWER:
