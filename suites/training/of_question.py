@@ -451,5 +451,5 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
-    if question.dispatcher != "alltoall":
-        yield f"dispatcher {question.dispatcher}, of which seconds are not modelled"
+    if question.dispatcher == "allgather":
+        yield "dispatcher allgather, whose seconds are taken as those of an all-to-all by nodes"

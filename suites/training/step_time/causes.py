@@ -121,10 +121,10 @@ def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -
         title = "tensor-parallel communication that nothing overlaps"
         yield cause("overlap", title, run=alone)
     yield cause("overlap", "communication that nothing overlaps", run=alone, constants=exposed)
+    launches = [name for name in constants if name.endswith("launch_s")]
     for size in SIZES:
         title = f"a host that launches kernels {size:g} times as slowly"
-        names = (f"{program}.{name}" for name in ("layer_launch_s", "tp_launch_s", "zero_launch_s"))
-        yield cause("launches", title, constants=times(size, *names))
+        yield cause("launches", title, constants=times(size, *launches))
     for share in CLOCKS:  # rates go with a power of the power, see `StepConstants.sustained`
         power = share ** (1 / constants["power_exponent"])
         gpu = replace(cluster.gpu, power_share=cluster.gpu.power_share * power)

@@ -345,7 +345,8 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the exposed seconds in which a layer sends tokens to experts and back, forward and backward.
 
     A token crosses the network once per node that has some of its experts, not once per expert: DeepEP,
-    HybridEP. NCCL's all-to-all sends it once per expert, and so does what EFA has: no GPU starts its sends.
+    HybridEP. NCCL's all-to-all sends it once per expert, and so does DeepEP on EFA, through a
+    proxy on the host, since no GPU starts EFA's sends.
     """
     shape, ranks = setting.shape, (layouts.ep * layouts.etp).astype(float)
     token_B = ELEMENT_B * setting.tokens(layouts) * shape.expert_input_size / layouts.tp
@@ -355,13 +356,15 @@ def expert_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
         token_B * shape.experts_per_token, layouts.ep.astype(float), layouts.etp.astype(float), setting.links
     )
     across_s = token_B * reached * (nodes - 1) / nodes / setting.links.network_B_per_s
-    once = setting.run.dispatcher != "alltoall" and setting.cluster.network != "efa"
-    bytes_s = np.where((nodes > 1) & once, np.minimum(across_s, one.bytes_s), one.bytes_s)
-    cal = setting.constants
+    cal, direct = setting.constants, setting.run.dispatcher != "alltoall"
+    efa = setting.cluster.network == "efa"
+    bytes_s = np.where((nodes > 1) & direct & (not efa), np.minimum(across_s, one.bytes_s), one.bytes_s)
+    if efa and setting.run.dispatcher == "deepep":
+        bytes_s = bytes_s * np.where(nodes > 1, cal["expert_proxy_factor"], 1.0)
     exposed = np.full(len(nodes), cal["expert_exposed"])
     if setting.run.synchronous_experts:
         exposed = np.where(nodes > 1, 1.0, cal["expert_exposed_node"])
-    return 4 * (bytes_s * exposed + one.latency_s)
+    return np.asarray(4 * (bytes_s * exposed + one.latency_s), dtype=float)
 
 
 def shard_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:

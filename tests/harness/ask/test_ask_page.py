@@ -109,7 +109,7 @@ def test_the_button_finds_the_layout_that_the_command_has_first(page):
         ({"tp": None}, "tp: expected a whole number"),
         ({"gpus": 10**9}, "gpus=1000000000: expected a whole number"),
         ({"link": 0}, "link: expected a number above 0"),
-        ({"device": "t4"}, "device=t4: seconds"),
+        ({"device": "gpu_80gb"}, "device=gpu_80gb: seconds"),
         ({"num_key_value_heads": 7}, "num_key_value_heads"),
     ],
 )

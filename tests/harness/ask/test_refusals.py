@@ -71,8 +71,8 @@ model_code: not used for | MODEL GPUS TP model_code=a:b
 torch: not used for | MODEL GPUS TP torch=2.3
 link=400GB/s | MODEL GPUS link=400GB/s
 device=48GB | MODEL GPUS device=48GB
-device=t4 | MODEL GPUS device=t4
-offload=optimizer | MODEL GPUS TP offload=optimizer
+device=gpu_80gb | MODEL GPUS device=gpu_80gb
+zero=1 | MODEL GPUS TP offload=optimizer
 rate=1800 | MODEL GPUS TP rate=1800
 price | MODEL GPUS TP price=2 rate=2
 techniques: not used for | MODEL GPUS techniques=[]

@@ -313,11 +313,12 @@ def recompute_of(text: object) -> str | None:
 
 
 def virtual_stages_of(stated: object, common: Mapping[str, Any], pp: int) -> int:
-    """Return the pipeline stages per rank; where none were published, Megatron's have two layers, or one.
+    """Return the pipeline stages per rank; where none were published, a recipe's have two layers, or one.
 
     Embedding and output layer count as a layer each where the layers alone do not divide.
     """
-    if stated or pp == 1 or common["program"] != "megatron":
+    plain = meaning("plain_megatron", common["framework"], False)
+    if stated or pp == 1 or common["program"] != "megatron" or plain:
         return int(str(stated or 1))
     count = int(common["config"]["num_hidden_layers"])
     for layers in (count, count + 2):

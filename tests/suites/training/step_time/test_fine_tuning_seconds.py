@@ -102,7 +102,7 @@ def test_answers_are_generated_token_by_token():
     assert generated == pytest.approx(1024 * LAYERS * CONSTANTS["rollout.layer_launch_s"], rel=0.01)
 
 
-def test_a_token_crosses_once_per_node_but_with_all_to_all_and_on_efa():
+def test_deepep_sends_a_token_once_per_node_but_not_on_efa():
     """Of two nodes half of eight copies cross, and half of the one that DeepEP sends to each node reached."""
     layouts = Layouts.of([{"dp": 16, "ep": 16}])
 
@@ -111,7 +111,7 @@ def test_a_token_crosses_once_per_node_but_with_all_to_all_and_on_efa():
         return float(expert_exposed_s(setting(EXPERTS, run=run, network=network), layouts)[0])
 
     assert exposed_s("alltoall", "infiniband") > 2 * exposed_s("deepep", "infiniband")
-    assert exposed_s("alltoall", "efa") == exposed_s("deepep", "efa")
+    assert exposed_s("deepep", "efa") > 1.4 * exposed_s("alltoall", "efa")
 
 
 def test_the_busiest_rank_has_more_tokens_where_routing_is_not_forced():
