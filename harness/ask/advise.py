@@ -85,7 +85,7 @@ def answer(question: Question, words: CommandWords) -> int:
     others = last if question.search else None
     if "config" in words and not question.search:
         others = answer_to(searching(question))
-    mine = own_step(words, question) if "mine" in words else None
+    mine = own_step(words, question)
     keep(last, question, folder_of(question, words.text("out", "results/advise")))
     if "config" in words and others is not None:
         said = [*own_lines(Path(words.values["config"]).name, last, others, mine)]

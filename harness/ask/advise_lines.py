@@ -65,7 +65,7 @@ def own_lines(name: str, answer: Answer, others: Answer, mine: own.OwnStep | Non
     yield (
         f"  {(one.model_FLOP_per_s or 0) / 1e12:.0f} TFLOP/s per GPU, {one.mfu or 0:.0%} MFU, "
         f"{tokens_per_s:,.0f} tokens/s per GPU; {GB(one.needed_B)} of {GB(one.room_B)} GB"
-        f"{'' if one.fits else ', which does not fit'}"
+        f"{'' if one.fits else ', which does not fit'}; it runs with a chance of {chance(one)}"
     )
     yield from as_run(one)
     yield from turns(answer)
@@ -100,16 +100,22 @@ def step_words(one: RankedLayout) -> str:
 
 
 def of_layouts(answer: Answer) -> Iterator[str]:
-    """Yield the fastest layouts with their rates, intervals and memory."""
-    rows = [["", "TFLOP/s per GPU", "90 %", "MFU", "s per step", "GB"]]
+    """Yield the layouts with the most expected tokens/s: rates, intervals, memory, chance to run."""
+    rows = [["", "TFLOP/s per GPU", "90 %", "MFU", "s per step", "GB", "runs"]]
     for rank, one in enumerate(answer.layouts[:LISTED], 1):
         assert one.step_s is not None
         rate, (low, step_s, high) = (one.model_FLOP_per_s or 0.0) / 1e12, one.step_s
         span = f"{rate * step_s / high:.0f} … {rate * step_s / low:.0f}"
         memory = f"{GB(one.needed_B)} of {GB(one.room_B)}{' (retries)' if one.retries else ''}"
         title, mfu = f"{rank}. {one.title}", f"{one.mfu or 0.0:.0%}"
-        rows.append([title, f"{rate:.0f}", span, mfu, f"{step_s:.3g}", memory])
+        rows.append([title, f"{rate:.0f}", span, mfu, f"{step_s:.3g}", memory, chance(one)])
     yield from table(rows)
+
+
+def chance(one: RankedLayout) -> str:
+    """Return how likely a layout runs."""
+    likely = one.chance_to_run
+    return "" if likely is None else "over 99%" if likely > 0.995 else f"{likely:.0%}"
 
 
 def what_was_asked(answer: Answer, question: Question) -> list[str]:

@@ -6,8 +6,10 @@ that is read and not modelled, in the direction that its framework's table names
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -99,7 +101,25 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
     if question.search:
         return answer.with_(memory=sized)
     verdict, turns = judged(answer, sized, by_error, question)
+    if answer.layouts and (likely := answer.layouts[0].chance_to_run) is not None:
+        first = msgspec.structs.replace(
+            answer.layouts[0], chance_to_run=min(likely, chance_that_it_fits(sized))
+        )
+        answer = answer.with_(layouts=(first, *answer.layouts[1:]))
     return answer.with_(memory=sized, verdict=verdict, turns=turns, asked_as=kind_of(question))
+
+
+def chance_that_it_fits(memory: Memory) -> float:
+    """Return the chance that what is reserved fits: a normal logarithm with sides of its interval."""
+    low, likely, high = memory.reserved_B
+    end = high if memory.room_B > likely else low
+    if end == likely:
+        return float(likely <= memory.room_B)
+    return NormalDist().cdf(NORMAL_90 * math.log(memory.room_B / likely) / abs(math.log(end / likely)))
+
+
+NORMAL_90 = 1.645
+"""Standard deviations between the middle and either end of a 90 % interval of a normal distribution."""
 
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.answer import Answer, StepCause
+from harness.ask.certainty import NORMAL_90
 from harness.ask.lines import wrapped
 from harness.ask.words import mistake
 from harness.commands.grammar import CommandWords
@@ -35,9 +36,6 @@ RATE = re.compile(r"(\d+(?:\.\d+)?)\s*tflops?(?:/s)?", re.IGNORECASE)
 
 LISTED = 5
 """Causes that are listed."""
-
-NORMAL_90 = 1.645
-"""Standard deviations between the middle and either end of a 90 % interval of a normal distribution."""
 
 
 class OwnStep(NamedTuple):
@@ -78,8 +76,10 @@ PLACES: Mapping[str, float] = {
 hand. Hardly a step waits for data or launches by itself."""
 
 
-def own_step(words: CommandWords, question: Question) -> OwnStep:
-    """Return `mine=`; raises ConfigError."""
+def own_step(words: CommandWords, question: Question) -> OwnStep | None:
+    """Return `mine=`, None where it is not there; raises ConfigError."""
+    if "mine" not in words:
+        return None
     text = words.values["mine"]
     with mistake(f"{words.typed['mine']}: "):
         if (parts := seconds_of_text(text)) is not None:

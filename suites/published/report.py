@@ -41,6 +41,7 @@ class PublishedFacts(NamedTuple):
     device: str
     year: str
     page: str
+    group: str = ""  # of runs of which one can choose
 
 
 def facts(index: ResultIndex) -> dict[str, PublishedFacts]:
@@ -59,7 +60,8 @@ def scores(index: ResultIndex, asked: str) -> pd.DataFrame:
     frame = index.frame[index.frame["metric"].str.startswith(f"{asked}/") & index.frame["method"].isin(known)]
     table = frame.pivot_table(index="method", columns="metric", values="median", sort=False)
     table.columns = [name.removeprefix(f"{asked}/") for name in table.columns]
-    for name in ("refused", "wrong", "caught", "depends", "error", "inside", "half_width", "level"):
+    of_runs = ("refused", "wrong", "caught", "depends", "error", "inside", "half_width", "level")
+    for name in (*of_runs, *(("published", "expected") if asked == "choice" else ())):
         if name not in table:
             table[name] = np.nan
     table["cell"] = frame.groupby("method")["cell"].first()
@@ -173,6 +175,32 @@ def by_fact(
     return Table(
         block.id, block.title, block.text, tuple(one[0].upper() + one[1:] for one in header), tuple(rows)
     )
+
+
+def choices(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:
+    """Return a row per group of at least `FEWEST` runs: how near the best is the one to choose."""
+    table = scores(index, "choice")
+    rows, shares = [], []
+    for group, of in table[table["group"] != ""].groupby("group", sort=False):
+        if len(of) < FEWEST or not of["published"].max():
+            continue
+        chosen = of[of["expected"] == of["expected"].max()]
+        share, best = chosen["published"].mean() / of["published"].max(), of["published"].idxmax()
+        shares.append(float(share))
+        rows.append(
+            (
+                word(str(group)),
+                TableCell(str(len(of))),
+                TableCell(str(int((of["published"] == 0).sum()))),
+                TableCell(marked(human(of["published"].max(), "token/s"), PUBLISHED), of["cell"][best]),
+                TableCell(marked(percent(shares[-1]), CALCULATED), chosen["cell"].iloc[0]),
+            )
+        )
+    if rows:
+        mean = TableCell(marked(percent(float(np.mean(shares))), CALCULATED))
+        rows.append((word(f"Mean of {len(shares)} groups"), *[DASH] * 3, mean))
+    header = ("Group", "Runs", "Of these failed", "Best, per GPU", "The chosen, of the best")
+    return Table(block.id, block.title, block.text, header, tuple(rows))
 
 
 def worst(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:

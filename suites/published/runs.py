@@ -198,6 +198,27 @@ def kind_of(run: PublishedRun) -> str:
     return "experts" if run.shape.get("experts") else "dense"
 
 
+def group_of(run: PublishedRun) -> str:
+    """Return what runs share of which one can choose: model, cluster, length and precision; "" for others."""
+    if run.kind != "pretrain" or run.seq_len is None:
+        return ""
+    return f"{run.source}: {run.model}, {run.gpus} × {run.device}, {run.seq_len:,} tokens, {run.precision}"
+
+
+def tokens_per_s(run: PublishedRun, answer: AnswerLine) -> tuple[float | None, float | None]:
+    """Return the tokens/s per GPU that were published, 0 of a run that failed, and those to be expected."""
+    published = 0.0 if run.outcome.runs is False else run.outcome.tokens_s_per_gpu
+    if published is None and run.step_s and run.sequences and run.seq_len:
+        published = run.sequences * run.seq_len / run.step_s / run.gpus
+    if published is None and run.outcome.tflops_per_gpu and run.parameters_B:
+        published = (
+            1e3 * run.outcome.tflops_per_gpu / (6 * run.parameters_B)
+        )  # alike but for a factor in a group
+    first = next(iter(answer.get("layouts") or ()), {})
+    rate, chance = first.get("tokens_per_s_per_device"), first.get("chance_to_run")
+    return published, None if rate is None or chance is None else rate * chance
+
+
 class Score(NamedTuple):
     """How an answer compares with what was published; None where that is not reported or not answered."""
 

@@ -19,12 +19,14 @@ from suites.published.runs import (
     AnswerLine,
     PublishedRun,
     Score,
+    group_of,
     kind_of,
     of_bytes,
     of_seconds,
     peak_of,
     published_runs,
     question,
+    tokens_per_s,
 )
 from suites.published.workload import Workload
 
@@ -65,7 +67,7 @@ def conditions(runs: AskedRuns) -> Mapping[str, str]:
     facts = {
         run.id: [
             *(KINDS[kind_of(run)], run.kind, run.source, run.framework, run.model, run.device),
-            *(run.date[:4], run.page),
+            *(run.date[:4], run.page, group_of(run)),
         ]
         for run in runs
     }
@@ -80,8 +82,21 @@ def sample(runs: AskedRuns) -> Iterator[Reading | Note]:
         answers = answers_of([question(run) for run in chosen], seconds=asked == "seconds")
         for run, answer in zip(chosen, answers, strict=True):
             scores.append(score_of(run, answer))
+            if asked == "seconds":
+                yield from of_choice(run, answer)
             yield from readings(asked, run, answer, scores[-1])
         yield from of_all(asked, scores)
+    failed = [run for run in runs if run.outcome.runs is False and run.step_s is None and group_of(run)]
+    for run, answer in zip(failed, answers_of([question(run) for run in failed], seconds=True), strict=True):
+        yield from of_choice(run, answer)
+
+
+def of_choice(run: PublishedRun, answer: AnswerLine) -> Iterator[Reading]:
+    """Yield the tokens/s per GPU of a run of a group, published and to be expected; both or nothing."""
+    published, expected = tokens_per_s(run, answer)
+    if group_of(run) and published is not None and expected is not None:
+        yield Reading("choice/published", "token/s", published, Origin.PUBLISHED, run.id)
+        yield Reading("choice/expected", "token/s", expected, Origin.CALCULATED, run.id)
 
 
 def of_all(asked: str, scores: Sequence[Score]) -> Iterator[Reading]:

@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, ctx, dcc, html, no_update
 
 from harness.ask.engines import answer_to
 from harness.ask.lines import PROGRAMS
+from harness.ask.mine import own_step
 from harness.ask.page import view
 from harness.ask.page.asked import (
     CONTROLS,
@@ -19,6 +20,7 @@ from harness.ask.page.asked import (
     first_question,
     layout_values,
 )
+from harness.ask.words import ADVISE, words_of
 from harness.ask.written import RECOMPUTES
 from harness.commands.entry import shortened
 from harness.config.validation import ConfigError
@@ -35,7 +37,7 @@ PARTS = {
 WAIT_S = 0.4
 """How long a number has to stay as it was typed before the model answers."""
 
-WIDE = ("model", "device", "program")
+WIDE = ("model", "device", "program", "mine")
 """Controls as wide as the form."""
 
 Options = Sequence[tuple[Any, str]]
@@ -141,7 +143,7 @@ def answered(page: AskedPage, values: Values, shown: str, trigger: str) -> dict[
             new |= found
         words, known = page.words_of(new), page.models[new["model"]]
         question = first_question(words)
-        parts = view.parts_of(question, shown)
+        parts = view.parts_of(question, shown, own_step(words_of(words, ADVISE), question))
         own = known.given and words[0] == f"model={known.path}"
         parts["command"] = view.command(words, None if own else question.config)
     except ConfigError as error:
@@ -182,6 +184,7 @@ def controls(models: Sequence[str]) -> Mapping[str, Sequence[FormControl]]:
             FormControl("sequence_parallel", "Sequence parallel", "", [(True, "with tp"), (False, "off")]),
             FormControl("program", "Program", "", list(PROGRAMS.items())),
         ],
+        "Your own step": [FormControl("mine", "Seconds per step", "empty: none; else what explains it")],
     }
 
 

@@ -28,7 +28,7 @@ FIELDS = (
 )
 """Controls that are words of the command by the same name."""
 
-CONTROLS = ("model", *SIZES, *FIELDS, "link", "network", *LAYOUT)
+CONTROLS = ("model", *SIZES, *FIELDS, "link", "network", *LAYOUT, "mine")
 
 MOST: Mapping[str, int] = {
     **dict.fromkeys(SIZES, 10_000_000),
@@ -107,7 +107,7 @@ class AskedPage:
         same = {name: getattr(question, names.get(name, name)) for name in (*FIELDS, *LAYOUT)}
         same |= {"program": question.program_of(), "link": question.network_B_per_s * 8 / 1e9}
         sizes = self.models[self.first_model].sizes()
-        return {"model": self.first_model, **sizes, **same, "network": question.network}
+        return {"model": self.first_model, **sizes, **same, "network": question.network, "mine": None}
 
     def path_of(self, values: Values) -> Path:
         """Return the config.json of the chosen model, which is written anew where its sizes were changed."""
@@ -133,6 +133,8 @@ class AskedPage:
         if not search:
             parts = {name: text_of(values, name) for name in LAYOUT}
             words.append("layout=" + ",".join(f"{name}:{text}" for name, text in parts.items() if text))
+            if isinstance(values["mine"], int | float) and values["mine"] > 0:
+                words.append(f"mine={values['mine']:g}s")
         return words
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from dash import html
 
-from harness.answer import Answer, StepAnswer
-from harness.ask.advise_lines import shares, worth_of
+from harness.answer import Answer, Interval, StepAnswer
+from harness.ask.advise_lines import chance, shares, worth_of
 from harness.ask.engines import ENGINES, answer_to
 from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
+from harness.ask.mine import FAMILIES, LISTED, OwnStep, likely_causes
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question
 from harness.units import human, kept_together
@@ -22,10 +23,11 @@ Component = Any
 """One of dash's, whose types are made as it is imported."""
 
 
-def parts_of(question: Question, shown: str) -> dict[str, Component]:
+def parts_of(question: Question, shown: str, mine: OwnStep | None = None) -> dict[str, Component]:
     """Return what the answer about one layout fills, by the names of the page's parts.
 
-    `shown`: of the step. Raises ConfigError where the question is refused.
+    `shown`: of the step; `mine`: the user's own, which is explained. Raises ConfigError where the question is
+    refused.
     """
     answer, engine = answer_to(question), import_module(ENGINES["step time"])
     timeline, memory = engine.timeline_of(question, shown), engine.memory_of_ranks(question)
@@ -48,7 +50,10 @@ def parts_of(question: Question, shown: str) -> dict[str, Component]:
         "timeline-note": time_note(timeline, shown),
         "memory-legend": legend(BYTES, size),
         "memory-note": note if len(sizes_B) > 1 else "At the peak of a step.",
-        "tables": tables(answer.seconds or StepAnswer(), seconds, sizes_B),
+        "tables": [
+            *([] if mine is None else causes(mine, answer)),
+            *tables(answer.seconds or StepAnswer(), seconds, sizes_B),
+        ],
         "timeline": timeline_figure(ranks),
         "memory": memory_figure(kinds, memory["usable_B"]),
     }
@@ -68,12 +73,15 @@ def headline(answer: Answer, question: Question) -> list[Component]:
         memory = ("does not fit", f"{GB(-left_B)} GB too much: {room}", "no")
     elif one.retries:
         memory = ("fits barely", f"{GB(left_B)} GB left: {room}; the allocator may retry", "tight")
-    tiles = [
-        tile("step", "Time per step", human(step_s, "s"), f"90 %: {human(low, 's')} … {human(high, 's')}"),
+    tiles = [tile("step", "Time per step, as tuned", *seconds_words(one.step_s))]
+    if one.as_run_s is not None:
+        tiles.append(tile("as-run", "As others run it", *seconds_words(one.as_run_s)))
+    tiles += [
         tile("rate", "TFLOP/s per GPU", f"{rate:.0f}", of_rate),
         tile("mfu", "MFU", f"{one.mfu or 0.0:.0%}", "of the dense bf16 rate"),
         tile("tokens", "Tokens/s per GPU", f"{tokens_per_s:,.0f}", in_all),
         tile("memory", "Memory per GPU", *memory),
+        tile("chance", "Chance to run", chance(one), "by how far off bytes are"),
     ]
     batch = question.global_batch_size
     tokens = f", {batch * (question.seq_len or 0):,} tokens per step" if batch else ""
@@ -85,6 +93,26 @@ def headline(answer: Answer, question: Question) -> list[Component]:
         html.P(one.title, className="layout"),
         html.Div(tiles, className="tiles"),
         html.P(about, className="soft"),
+    ]
+
+
+def seconds_words(interval: Interval) -> tuple[str, str]:
+    """Return likely seconds, and the ends of their interval."""
+    low, likely, high = (human(each, "s") for each in interval)
+    return likely, f"90 %: {low} … {high}"
+
+
+def causes(mine: OwnStep, answer: Answer) -> list[Component]:
+    """Return what would explain the user's own step, the likeliest first."""
+    rows = [
+        (one.title, human(one.step_s, "s"), FAMILIES[one.family].find_out)
+        for one in likely_causes((answer.seconds or StepAnswer()).causes, mine, answer)[:LISTED]
+    ]
+    heads = [f"What would explain {human(mine.seconds, 's')}, the likeliest first", "predicts", "to find out"]
+    others = "Or another count of FLOP, tokens or steps. Seconds alone leave much of the order open; a trace "
+    return [
+        html.Div(table(heads, rows), className="scroll", id="causes"),
+        html.P(f"{others} decides more: mine=trace.json on the command line.", className="soft"),
     ]
 
 

@@ -245,7 +245,7 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     first = next(line for line in said if line.startswith("1. "))
     gain = float(re.search(r"has ([\d.]+) times its tokens/s", text)[1])
     sequences = math.prod(map(int, re.search(r"dp (\d+).*micro-batch (\d+) × (\d+)", first).groups()))
-    rate = sequences * 8192 / float(first.split()[-4]) / 16
+    rate = sequences * 8192 / float(first.split()[-5]) / 16
     assert gain == pytest.approx(rate / own["tokens_per_s_per_device"], rel=0.01)
     again = read_own_text(text[text.index("[model]") :].partition("\nThis file")[0], "torchtitan", ".toml")
     micro_batches = f"micro-batch {again.micro_batch_size} × {again.micro_batches()}"
