@@ -38,7 +38,7 @@ LARGEST = 10**30
 """A number beyond which none is calculated."""
 
 DEEPEST, MOST = 20, 2000
-"""Calls of the file's functions that are followed, within each other and in all."""
+"""Calls of the file's functions that are followed, within each other, and with loops' turns in all."""
 
 
 CONDITIONS = "_conditions"
@@ -178,7 +178,7 @@ class _Reader:
 
     def noted(self) -> dict[str, Any]:
         """Return what statements that are not followed may assign."""
-        return {CONDITIONS: self.conditions} if self.conditions else {}
+        return {CONDITIONS: list(dict.fromkeys(self.conditions))} if self.conditions else {}
 
     def module_of(self, name: str) -> str:
         """Return the last part of the module that a name is imported from, of `from .` the file's folder."""
@@ -237,6 +237,7 @@ class _Reader:
                     self.body(one.body, names)
                 case ast.For(target=ast.Name()) if self.listed(one, names):
                     for value in self.value(one.iter, names):
+                        self.calls += 1
                         self.assign(one.target, value, names)
                         self.body(one.body, names)
                 case ast.For() | ast.While() | ast.Match() | ast.Delete():
@@ -257,9 +258,9 @@ class _Reader:
         """Return whether a loop's values are known and it ends with the last of them."""
         ends = (ast.Break, ast.Continue, ast.Return)
         ends_early = any(isinstance(one, ends) for one in ast.walk(loop))
-        return isinstance(self.value(loop.iter, names), list) and not ends_early
+        return isinstance(self.value(loop.iter, names), list) and not ends_early and self.calls < MOST
 
-    def passed_over(self, statements: Sequence[ast.stmt], why: str) -> list[ast.expr]:
+    def passed_over(self, statements: Sequence[ast.stmt], why: str) -> Sequence[ast.expr]:
         """Return the names and attributes that statements assign, and note those that may be settings."""
         nodes = [node for one in statements for node in ast.walk(one)]
         stored = (ast.Name, ast.Attribute)

@@ -49,7 +49,7 @@ def test_distillation_on_data_alone_generates_nothing():
 
 
 def test_a_list_of_layers_with_commas_is_its_names():
-    text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft --use_vllm "
+    text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft "
     text += '--lora_target_modules "q_proj", "v_proj"'
     assert read_own_text(text, suffix=".sh").adapters.targets == ("q_proj", "v_proj")
 
