@@ -256,14 +256,16 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
 
 
 def titles_of(listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return titles by name. One that is listed for a pattern, `plans_*`, has `{}` for each `*`, which is no `_`.
+    """Return titles by name; one for a pattern, as `plans_*`, has `{}` for each `*`, which is no `_`.
 
-    Of several patterns the last counts, and a name that is listed before any. Of numbers thousands are parted.
+    Of several patterns the last counts, and a name that is listed before any. Numbers get commas.
     """
     titles = {}
     for pattern, title in listed.items():
         shape = re.compile(re.escape(pattern).replace(r"\*", "([^_]*)"))
-        matches = {name: shape.fullmatch(name) for name in names if name not in listed} if "*" in pattern else {}
+        matches = (
+            {name: shape.fullmatch(name) for name in names if name not in listed} if "*" in pattern else {}
+        )
         titles |= {pattern: title} if "*" not in pattern else {}
         for name, match in matches.items():
             if match:

@@ -246,7 +246,9 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
         _table(f"{path.name}.tables ({fields['title']})", fields, known, quotations)
         for fields in _all(f"{path.name}.tables", data["tables"], TABLE)
     )
-    return PaperClaims({name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables)
+    return PaperClaims(
+        {name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables
+    )
 
 
 def _table(where: str, data: Mapping[str, Any], known: set[str], quotations: Mapping[str, Any]) -> PaperTable:

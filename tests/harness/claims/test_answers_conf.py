@@ -122,7 +122,9 @@ def test_a_mistake_in_the_claims_is_one_line(change, said, tmp_path):
 
 
 def test_a_part_that_does_not_exist_is_refused(tmp_path):
-    mistaken(lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract")
+    mistaken(
+        lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract"
+    )
 
 
 def test_a_part_is_of_one_of_the_texts(tmp_path):
