@@ -414,12 +414,12 @@ def _absent_ranks(traces: Sequence[RankTrace]) -> str:
     return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
 
 
-Share = TypeVar("Share", TimeShare, WorkShare)
+AnyShare = TypeVar("AnyShare", TimeShare, WorkShare)
 
 
-def _means(by_rank: Sequence[Sequence[Share]]) -> tuple[Share, ...]:
+def _means(by_rank: Sequence[Sequence[AnyShare]]) -> tuple[AnyShare, ...]:
     """Return the mean over ranks of each share; fractions of nanoseconds are kept, so the sum stays exact."""
-    table: dict[Share, list[float]] = {}
+    table: dict[AnyShare, list[float]] = {}
     for one in by_rank:
         for share in one:
             times = table.setdefault(share._replace(by_step_ns=()), [0.0] * len(share.by_step_ns))

@@ -81,7 +81,7 @@ def edited(folder, edit):
         ),
         (lambda s, a, c: a["gb200_tco"].update(source="none"), "one of them says that no source is given"),
         (
-            lambda s, a, c: s["semianalysis"]["says"].update(gb200_hour={"text": "x", "misquoted": "It is more."}),
+            lambda s, a, c: s["semianalysis"]["says"].update(gb200_hour={"text": "x", "misquoted": "More."}),
             "(gb200_tco).source: quotes the words of cost/tco_ratio, but only one of them is misquoted",
         ),
         (lambda s, a, c: c["tco_ratio"].update(source="semianalysis/tko"), "did you mean semianalysis/tco"),
