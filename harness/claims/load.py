@@ -257,21 +257,22 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
 
 
 def titles_of(listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return titles by name. One that is listed for a pattern, `plans_*`, has `{}` for each `*`, which is no `_`.
+    """Return titles by name; one for a pattern, as `plans_*`, has `{}` for each `*`, which is no `_`.
 
-    Of several patterns the last counts, and a name that is listed before any. Of numbers thousands are parted.
+    Of several patterns the last counts, and a name that is listed before any. Numbers get commas.
     """
-    titles = {}
+    named: dict[str, str] = {}
     for pattern, title in listed.items():
+        if "*" not in pattern:
+            named[pattern] = title
+            continue
         shape = re.compile(re.escape(pattern).replace(r"\*", "([^_]*)"))
-        matches = {name: shape.fullmatch(name) for name in names if name not in listed} if "*" in pattern else {}
-        titles |= {pattern: title} if "*" not in pattern else {}
-        for name, match in matches.items():
-            if match:
-                titles.pop(name, None)
+        for name in names:
+            if name not in listed and (match := shape.fullmatch(name)):
                 parts = (f"{int(one):,}" if one.isdigit() and len(one) > 3 else one for one in match.groups())
-                titles[name] = title.format(*parts)
-    return titles
+                named.pop(name, None)  # so that it stands where the last pattern does
+                named[name] = title.format(*parts)
+    return named
 
 
 def _claim(where: str, data: Any, sources: Sources, context: Context) -> Claim:

@@ -232,7 +232,7 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
         Statement(**fields) for fields in _all(f"{path.name}.statements", data["statements"], STATEMENT)
     )
     for one in statements:
-        if not is_quoted(one.quoted, quotations.get(one.by, [])):
+        if not is_quoted(one.quoted, quotations.get(one.by, {})):
             raise ConfigError(f"{path.name}.statements: {one.quoted!r} is nowhere in conf/quotations.yaml")
     methods = tuple(Method(**fields) for fields in _all(f"{path.name}.methods", data["methods"], METHOD))
     sentences = tuple(
@@ -246,14 +246,16 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
         _table(f"{path.name}.tables ({fields['title']})", fields, known, quotations)
         for fields in _all(f"{path.name}.tables", data["tables"], TABLE)
     )
-    return PaperClaims({name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables)
+    return PaperClaims(
+        {name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables
+    )
 
 
 def _table(where: str, data: Mapping[str, Any], known: set[str], quotations: Mapping[str, Any]) -> PaperTable:
     """Return a table; raises ConfigError for words that are nowhere in it, and for a claim that is none."""
     rows = []
     for words, ids in data["rows"].items():
-        if not is_quoted(words, quotations.get(data["by"], [])):
+        if not is_quoted(words, quotations.get(data["by"], {})):
             raise ConfigError(f"{where}.rows: {words!r} is nowhere in conf/quotations.yaml")
         if unknown := set(ids) - known:
             raise ConfigError(f"{where}.rows: {', '.join(sorted(unknown))} is no claim of the file")
@@ -267,11 +269,12 @@ def _all(where: str, entries: Sequence[Any], fields: Fields) -> list[dict[str, A
     return [check_fields(f"{where}[{i}]", as_mapping(where, one), fields) for i, one in enumerate(entries)]
 
 
-def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether the words occur in the sentences; what is between ` … ` is looked up by itself."""
+def is_quoted(words: str, sections: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the words occur in any section; what is between ` … ` is looked up by itself."""
     parts = words.split(" … ")
+    sentences = [one for section in sections.values() for one in section]
     long = all(len(part) >= SHORTEST for part in parts)
-    return long and all(any(part in one["text"] for one in sentences) for part in parts)
+    return long and all(any(part in one for one in sentences) for part in parts)
 
 
 def _claim(
@@ -286,7 +289,7 @@ def _claim(
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
-    if not is_quoted(fields["quoted"], quotations.get(by, [])):
+    if not is_quoted(fields["quoted"], quotations.get(by, {})):
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
     if not fields["claim"]:
         raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")

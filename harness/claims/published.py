@@ -272,7 +272,9 @@ def read_sources(where: str, data: Mapping[str, Any]) -> Sources:
     for name, document in documents.items():
         for key, one in as_mapping(f"{where}.{name}.says", document["says"]).items():
             at = f"{where}.{name}.says.{key}"
-            fields = check_fields(at, as_mapping(at, one), STATEMENT)
+            fields = check_fields(
+                at, {"text": one} if isinstance(one, str) else as_mapping(at, one), STATEMENT
+            )
             statements[f"{name}/{key}"] = SourceStatement(
                 **fields, cite=document["cite"], provenance=document["provenance"]
             )

@@ -139,22 +139,19 @@ class Function(NamedTuple):
     required: bool = True
 
 
-SUITE = {
-    "preload": Function((), required=False),
-    "build": Function(("workload", "seed")),
-    "prepare": Function(("subject",), required=False),
-    "check": Function(("session",)),
-    "conditions": Function(("session",)),
-    "read_once": Function(("session",), required=False),
-    "timed": Function(("session",), required=False),
-    "sample": Function(("session",)),
-    "close": Function(("session",), required=False),
-    "apply_techniques": Function(("subject", "techniques"), required=False),
-}
-OPTIMIZATION = {
-    "apply": Function(("subject", "settings")),
-    "unavailable": Function(("host",), required=False),
-}
+def _functions(*protocols: type, required: bool = True) -> dict[str, Function]:
+    """Return the functions of protocols by name."""
+    return {
+        name: Function(tuple(inspect.signature(one).parameters)[1:], required)
+        for protocol in protocols
+        for name, one in vars(protocol).items()
+        if inspect.isfunction(one) and not name.startswith("_")
+    }
+
+
+OF_SOME = (Preloads, Prepares, Closes, ReadsOnce, TimesSome, AppliesTechniques)
+SUITE = {**_functions(Suite), **_functions(*OF_SOME, required=False)}
+OPTIMIZATION = {**_functions(ConfiguredOptimization), **_functions(Restricted, required=False)}
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
 OptimizationModule = ModuleType | FunctionOptimization

@@ -24,23 +24,16 @@ COLUMNS = [*CELL, "metric", "method", "origin", "unit", "sample", "value"]
 MACHINE = "machine"
 
 
+def _cell(record: Record) -> tuple[str, str, int, str, str]:
+    """Return the columns of `CELL`."""
+    cell = record.cell
+    return cell.workload, cell.optimization, cell.repeat, str(record.status), cell.id
+
+
 def samples_table(records: Sequence[Record]) -> pd.DataFrame:
     """Return one row per sample, in base units and in the order of the records, and its machine's digest."""
     rows = [
-        (
-            record.cell.workload,
-            record.cell.optimization,
-            record.cell.repeat,
-            str(record.status),
-            record.cell.id,
-            one.metric,
-            one.method,
-            str(one.origin),
-            one.unit,
-            sample,
-            value,
-            record.machine,
-        )
+        (*_cell(record), one.metric, one.method, str(one.origin), one.unit, sample, value, record.machine)
         for record in records
         for one in record.measurements
         for sample, value in enumerate(one.samples)
@@ -51,17 +44,7 @@ def samples_table(records: Sequence[Record]) -> pd.DataFrame:
 def measurements_csv(records: Sequence[Record]) -> str:
     """Return measurements.csv: a row per sample; a cell without a sample has one row with its status."""
     table = samples_table(records)[COLUMNS]
-    empty = [
-        (
-            record.cell.workload,
-            record.cell.optimization,
-            record.cell.repeat,
-            str(record.status),
-            record.cell.id,
-        )
-        for record in records
-        if not any(one.samples for one in record.measurements)
-    ]
+    empty = [_cell(one) for one in records if not any(taken.samples for taken in one.measurements)]
     table = pd.concat([table, pd.DataFrame(empty, columns=CELL)], ignore_index=True) if empty else table
     table = table.astype({"sample": "Int64"})
     order = ["workload", "optimization", "repeat", "cell"]

@@ -7,8 +7,6 @@ written here once more, so that the same records give the same bytes whichever o
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -222,9 +220,7 @@ FIELDS = (
 
 def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
     """Return answers.csv."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    lines = []
     for row in rows:
         claim = row.claim
         published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
@@ -232,8 +228,8 @@ def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
         known = {"accepted": accepted_text(row), "published": published, "evidence": evidence}
         known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
         known["would_decide"] = row.would_decide
-        writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
-    return out.getvalue()
+        lines.append([known.get(name, getattr(claim, name, "")) for name in FIELDS])
+    return pd.DataFrame(lines, columns=list(FIELDS)).to_csv(index=False, lineterminator="\n")
 
 
 def write_suite(folder: Path, data: ReportData) -> Path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -326,7 +326,7 @@ def breakdown(
                 missing=_missing(activity),
             )
         )
-    mean = tuple(_mean_shares([one.shares for one in ranks]))
+    mean = _means([one.shares for one in ranks])
     mean_overlap = None if None in overlaps else float(np.mean([one[0] for one in overlaps if one]))
     both = factors_of(mean, mean_overlap)
     missing = dict.fromkeys([*both.missing, *matching.missing, *(m for one in ranks for m in one.missing)])
@@ -337,7 +337,7 @@ def breakdown(
         step_numbers=numbers,
         step_s=float(np.mean([one.step_s for one in ranks])),
         shares=mean,
-        work=tuple(_mean_work([one.work for one in ranks])),
+        work=_means([one.work for one in ranks]),
         factors=both,
         matching=matching,
         missing=tuple(missing),
@@ -414,28 +414,19 @@ def _absent_ranks(traces: Sequence[RankTrace]) -> str:
     return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
 
 
-def _mean_shares(by_rank: Sequence[Sequence[TimeShare]]) -> list[TimeShare]:
+AnyShare = TypeVar("AnyShare", TimeShare, WorkShare)
+
+
+def _means(by_rank: Sequence[Sequence[AnyShare]]) -> tuple[AnyShare, ...]:
     """Return the mean over ranks of each share; fractions of nanoseconds are kept, so the sum stays exact."""
-    table: dict[tuple[State, str], list[float]] = {}
+    table: dict[AnyShare, list[float]] = {}
     for one in by_rank:
         for share in one:
-            times = table.setdefault((share.state, share.detail), [0.0] * len(share.by_step_ns))
+            times = table.setdefault(share._replace(by_step_ns=()), [0.0] * len(share.by_step_ns))
             for i, time_ns in enumerate(share.by_step_ns):
                 times[i] += time_ns
-    count = len(by_rank)
     found = [
-        TimeShare(state, detail, tuple(time / count for time in times))
-        for (state, detail), times in table.items()
+        share._replace(by_step_ns=tuple(time / len(by_rank) for time in times))
+        for share, times in table.items()
     ]
-    return sorted(found, key=lambda share: -sum(share.by_step_ns))
-
-
-def _mean_work(by_rank: Sequence[Sequence[WorkShare]]) -> list[WorkShare]:
-    table: dict[tuple[str, str, str, State], list[float]] = {}
-    for one in by_rank:
-        for share in one:
-            times = table.setdefault(share[:4], [0.0] * len(share.by_step_ns))
-            for i, time_ns in enumerate(share.by_step_ns):
-                times[i] += time_ns / len(by_rank)
-    found = [WorkShare(*key, tuple(times)) for key, times in table.items()]
-    return sorted(found, key=lambda share: -sum(share.by_step_ns))
+    return tuple(sorted(found, key=lambda share: -sum(share.by_step_ns)))

@@ -68,11 +68,11 @@ def edited(folder, edit):
     ("edit", "said"),
     [
         (lambda s, a, c: s["zhu"].update(citation="x"), "zhu.citation: no such name"),
-        (lambda s, a, c: s["zhu"]["says"].update(rate="x"), "zhu.says.rate: 'x'; expected KEY: VALUE"),
+        (lambda s, a, c: s["zhu"]["says"].update(rate=1), "zhu.says.rate: 1; expected KEY: VALUE"),
         (lambda s, a, c: s["zhu"]["says"].update(new={"text": "x"}), "refers to zhu/new"),
         (lambda s, a, c: s["zhu"].update(cite=f"“{s['zero']['cite']}” "), "zhu.cite: the same as of zero"),
         (
-            lambda s, a, c: s["zhu"]["says"].update(new=dict(s["zero"]["says"]["states"])),
+            lambda s, a, c: s["zhu"]["says"].update(new=s["zero"]["says"]["states"]),
             "zhu/new.text: the same as of zero/states",
         ),
         (
@@ -81,7 +81,7 @@ def edited(folder, edit):
         ),
         (lambda s, a, c: a["gb200_tco"].update(source="none"), "one of them says that no source is given"),
         (
-            lambda s, a, c: s["semianalysis"]["says"]["gb200_hour"].update(misquoted="It is more."),
+            lambda s, a, c: s["semianalysis"]["says"].update(gb200_hour={"text": "x", "misquoted": "More."}),
             "(gb200_tco).source: quotes the words of cost/tco_ratio, but only one of them is misquoted",
         ),
         (lambda s, a, c: c["tco_ratio"].update(source="semianalysis/tko"), "did you mean semianalysis/tco"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from refusals import mistaken
 
+from harness.claims.load import titles_of
 from harness.config.optimizations import titles, workloads_of
 from harness.config.run import names
 from harness.report.report_data import own_report
@@ -63,6 +64,27 @@ def test_a_mistake_in_a_report_is_one_line_that_names_its_place(
 def test_a_mistake_beside_the_blocks_is_one_line(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)
     mistaken(lambda: load_spec("s", folder=tmp_path), told)
+
+
+def test_a_title_of_a_pattern_is_that_of_all_names_that_fit() -> None:
+    listed = {"ranks_9": "Nine", "ranks_*": "Ranks: {}", "ranks_*_*": "{} of {}", "ranks_b_*": "b: {}"}
+    found = titles_of(listed, ["ranks_1024", "ranks_9", "ranks_b_c", "ranks_a_b", "other_1"])
+    assert list(found) == ["ranks_9", "ranks_1024", "ranks_a_b", "ranks_b_c"]
+    assert list(found.values()) == ["Nine", "Ranks: 1,024", "a of b", "b: c"]
+
+
+def test_a_block_has_the_fields_of_its_kind_unless_it_gives_another(tmp_path: Path) -> None:
+    first, second = (
+        "{table: a, title: b, columns: []}",
+        TABLE.replace("table: a", "table: c") + ", columns: []}",
+    )
+    kinds = "{table: {rows: {method: M}, text: t}}"
+    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\neach: {kinds}\nblocks: [{first}, {second}]\n")
+    blocks = load_spec("s", folder=tmp_path).blocks
+    assert [(getattr(one, "rows", None), one.text) for one in blocks] == [
+        ({"method": "M"}, "t"),
+        ({"workload": "W"}, "t"),
+    ]
 
 
 def test_the_reference_names_every_kind_and_every_field() -> None:
