@@ -43,6 +43,7 @@ LONG = """
     test_every_optimization.py::*offload|llama_5m-activation_offload.async]
     test_every_optimization.py::*overlap|training_step-*
     test_every_optimization.py::*portability|*-any_length.*
+    test_every_optimization.py::*portability|softmax-inductor]
     test_every_optimization.py::*profiling|ddp_2_ranks-launch_sleep]
     test_every_optimization.py::*profiling|fsdp2_2_ranks_linked-baseline]
     test_every_optimization.py::*step_30m_512-torch_compile]
@@ -71,7 +72,6 @@ LONG = """
     test_pipeline.py::test_layers_of_a_stage_are_repeated[[]interleaved*
     test_pipeline.py::test_the_rank_that_takes_the_most_is_reported[[]64-0]
     test_portability_capture.py::test_an_embeddings_gradient_as_a_product_is_the_scattered_one
-    test_portability_engines.py::test_an_engine_computes_a_training_step_as_float64_does[[]inductor]
     test_profiling_ranks.py::test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown
     test_published_models.py::test_a_norm_in_bf16_would_make_llama_2_with_lora_too_low
     test_published_models.py::test_the_dry_run_of_each_model_is_the_real_steps_peak[[]litgpt_2024_adapter*

@@ -47,21 +47,6 @@ def test_published_values_decide_where_they_have_the_claims_metric(records, expe
 
 
 @pytest.mark.parametrize(
-    ("inside", "expected", "often"),
-    [
-        (95, "confirmed", "confirmed"),
-        (56, "partly", "confirmed"),
-        (40, "partly", "partly"),
-        (5, "contradicted", "contradicted"),
-    ],
-)
-def test_often_is_met_by_half(inside, expected, often):
-    records = (public(values=shares(inside, 100 - inside)),)
-    assert answered(paper_claim(public=records)).answer == expected
-    assert answered(paper_claim(public=records, often=True)).answer == often
-
-
-@pytest.mark.parametrize(
     ("values", "origin", "device", "expected"),
     [
         ((2.0, 2.1, 1.9), "measured", "cuda", "confirmed"),
@@ -81,13 +66,6 @@ def test_often_is_met_by_half(inside, expected, often):
 )
 def test_only_what_was_measured_on_the_claims_device_decides(values, origin, device, expected):
     assert answered(paper_claim(), *values, origin=origin, device=device).answer == expected
-
-
-def test_a_misquotation_is_the_answer_whatever_was_measured_and_says_why():
-    found = answered(paper_claim(misquoted="It left half out."), 2.0, 2.1, 1.9, device="cuda")
-    assert (found.answer, found.why) == ("misquoted", "It left half out.")
-    found = answered(paper_claim(misquoted="It left half out.", not_built="there is no suite yet"))
-    assert (found.answer, found.why) == ("misquoted", "It left half out. Not built: there is no suite yet.")
 
 
 def test_context_says_how_many_of_its_values_agree():

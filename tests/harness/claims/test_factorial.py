@@ -55,13 +55,6 @@ def test_independent_gains_do_not_interact_and_overlapping_ones_do():
     assert found.whole_over_product().value == pytest.approx(0.7 * 1.4)
 
 
-def test_the_greedy_order_takes_what_gains_most_next():
-    steps = of(factorial_records(overlapping)).greedy()
-    assert [one.factor for one in steps] == ["a", "c", "b"]  # b alone gains more than c; after a, less
-    assert [one.gain.value for one in steps] == pytest.approx([2.0, 0.9 * 1.4, 1.5 * 0.7])
-    assert steps[-1].so_far.value == pytest.approx(overlapping(frozenset(FACTORS)))
-
-
 def test_an_interval_comes_from_the_processes():
     records = factorial_records(independent, processes=2)
     for at, one in enumerate(records):

@@ -147,13 +147,6 @@ def test_what_a_step_rests_on(records, outcome, basis, processes, ends):
     assert ends in (None, (verdict.low, verdict.high))
 
 
-def test_bytes_that_never_differ_need_no_interval():
-    """Exactly twice, in each of three processes: no logarithm comes between it and its edge."""
-    records = [size(name, value, repeat=i) for name, value in (("a", 3.0), ("b", 6.0)) for i in range(3)]
-    verdict = one(increasing("a", "b", value=2.0), *records)
-    assert (verdict.outcome, verdict.ours, verdict.low, verdict.high) == ("holds", 2.0, 2.0, 2.0)
-
-
 BAD = [
     ([], "no record of b on small"),
     ([made("small", "b", status="crashed", reason="signal 11")], "ended as crashed (signal 11)"),
@@ -199,15 +192,3 @@ def test_a_repeat_that_failed_is_left_out_and_reported():
     assert (verdict.outcome, verdict.processes) == ("holds", 2)
     assert verdict.ours == pytest.approx(1.2)
     assert verdict.differs == (Difference("status", "timed_out", "ok", ("b",)),)
-
-
-@pytest.mark.parametrize("first", ["a", "baseline"])
-def test_a_step_within_the_noise_is_reported_as_such(first):
-    noise = [*sampled(first, *(1.0,) * 4), *sampled(f"{first}_again", 1.03, 0.97, 1.04, 0.98)]
-    variants = [*sampled("b", *(1.01,) * 4), *sampled("c", *(2.0,) * 4), *(A if first != "a" else ())]
-    verdict = one(increasing("a", "b", "c"), *noise, *variants)
-    assert verdict.outcome == "holds"
-    low, high = verdict.noise
-    assert 0.9 < low < 1 < high < 1.1
-    for order in ("ac", "bc"):
-        assert one(increasing(*order), *noise, *variants).noise is None

@@ -7,7 +7,6 @@ from judged import one
 from scipy import stats
 from synthetic import claim, made
 
-from harness.claims.model import Difference
 from harness.claims.values import NoPairsError, compare, inverse
 from harness.report.comparison import Comparison
 
@@ -44,14 +43,6 @@ def test_rounds_of_several_processes_are_pairs_with_an_interval_of_the_processes
     assert found[:5] == pytest.approx(expected)
     assert (found.basis, found.left_out) == ("pairs", 0)
     assert inverse(found)[:3] == pytest.approx(ratio_of(BASE, times("fast", shares))[:3])
-
-
-def test_one_process_is_compared_by_its_ranges_where_more_are_asked_for():
-    ours, base = times("fast", (0.5,)), BASE[:1]
-    assert ratio_of(ours, base).basis == "pairs"
-    expected = (0.5, 0.5 * 0.9 / 1.7, 0.5 * 1.7 / 0.9)
-    found = ratio_of(ours, base, least_processes=2)
-    assert (found.basis, found[:3]) == ("ranges", pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -149,15 +140,6 @@ def test_a_speed_up_within_the_noise_is_reported_as_such():
     assert turned.noise == pytest.approx(inside.noise)
 
 
-def test_only_repeats_in_which_both_variants_ended_well_are_pairs():
-    fast = times("fast", (0.4, 0.4, 0.4, 9.0))
-    fast[3] = fast[3]._replace(status="crashed", reason="signal 11")
-    verdict = one(speed_up(), *BASE[1:], *fast)
-    assert verdict.ours == pytest.approx(2.5)
-    assert (verdict.processes, verdict.samples) == (2, 16)
-    assert verdict.differs == (Difference("status", "crashed", "ok"),)
-
-
 @pytest.mark.parametrize(
     ("base", "fast", "told"),
     [
@@ -178,10 +160,3 @@ def test_a_speed_up_without_pairs_is_unavailable(base, fast, told):
     verdict = one(speed_up(), *base, *fast)
     assert (verdict.outcome, verdict.ours) == ("unavailable", None)
     assert told in verdict.reason
-
-
-def test_the_conditions_of_the_other_variant_count_too():
-    base = times("baseline", (1.0,) * 4, conditions={"precision": "tf32"})
-    fast = times("fast", (0.4,) * 4, conditions={"precision": "bf16"})
-    held = speed_up(conditions={"precision": "bf16", "reference precision": "fp32"})
-    assert one(held, *base, *fast).differs == (Difference("reference precision", "tf32", "fp32"),)

@@ -31,35 +31,11 @@ def pair(repeat, host, share):
     ]
 
 
-def by_variant(records):
-    fast, base = ([one for one in records if one.cell.optimization == name] for name in ("fast", "baseline"))
-    return fast, base
-
-
-def test_a_ratio_takes_the_repeats_of_the_machine_that_has_most():
-    records = [one for i in range(3) for one in pair(i, "a", 0.5 + 0.01 * i)]
-    alone = compare(*by_variant(records), "time", "warm")
-    others = [one for i in (3, 4) for one in pair(i, "b", 0.9)]
-    assert compare(*by_variant(others + records), "time", "warm") == alone
-
-
 def test_the_same_repeat_of_two_machines_is_no_pair():
     ours = [record("fast", (0.5, 0.6, 0.7), 0, "a")]
     base = [record("baseline", (1.0, 1.1, 1.2), 0, "b")]
     with pytest.raises(NoPairsError, match="the two variants ran on unlike machines or libraries"):
         compare(ours, base, "time", "warm")
-
-
-def test_a_wrong_result_of_another_machine_is_no_verdict_on_this_one():
-    wrong = record("fast", (), 3, "b")._replace(status="wrong_result", reason="old library", measurements=())
-    records = [one for i in range(3) for one in pair(i, "a", 0.5)]
-    kept, sentences = of_one_machine([wrong, *records])
-    assert kept == records
-    assert [one.partition(" of other machines")[0] for one in sentences] == ["small: left out 1 cell"]
-    here = wrong._replace(host="a")
-    assert of_one_machine([here, *records]) == ([here, *records], ())
-    crashed = wrong._replace(status="crashed")
-    assert of_one_machine([crashed, *records]) == ([crashed, *records], ())
 
 
 def test_a_workload_counts_on_the_machine_with_most_values_and_the_rest_is_named():

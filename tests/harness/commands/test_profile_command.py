@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_traces import Writer
 
-from harness.commands.profile import main, patterns
+from harness.commands.profile import main
 from harness.config.validation import ConfigError
 from harness.config.workloads import trace_digest, workload_from_trace
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.factors import layer_names
 from harness.instruments.traces.kineto import read_trace, read_traces
-from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path, fitted, shortened_name
+from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path, shortened_name
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 LONG = (
@@ -104,14 +104,6 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path, capsys, words, expected
     assert len(error) <= 300
 
 
-def test_patterns_are_one_or_a_list():
-    assert patterns("") == ()
-    assert patterns("[push]") == ("push",)
-    assert patterns("['push', \"pull\"]") == ("push", "pull")
-    assert patterns("[a{1,2},(b|c,d)]") == ("a{1,2}", "(b|c,d)")
-    assert patterns("^x[yz]$") == ("^x[yz]$",)
-
-
 def test_perfetto_has_the_events_our_tracks_with_the_shares_and_the_critical_path(tmp_path, capsys):
     folder = two_ranks(tmp_path)
     printed(capsys, folder, f"out={tmp_path / 'out'}")
@@ -181,15 +173,6 @@ def test_any_name_fits_and_a_kernel_keeps_its_function_longest(name, length):
     kernel = "void ns::kernel<int, a<b>, c>(int*)"
     shown = [shortened_name(kernel, longest) for longest in (60, 33, 28)]
     assert shown == [kernel, "void ns::kernel<int, a<b>, c>(…)", "void ns::kernel<int,…, c>(…)"]
-
-
-def test_columns_that_do_not_fit_follow_below():
-    head = ["Rank", *(f"share of state {i}" for i in range(9))]
-    lines = fitted(head, [["rank 0", *map(str, range(9))]], 60)
-    assert max(map(len, lines)) <= 60
-    assert sum(line.startswith("rank 0") for line in lines) > 1
-    shown = [word for line in lines if line.startswith("rank 0") for word in line.split()[2:]]
-    assert shown == [str(i) for i in range(9)]
 
 
 def test_advice_on_launch_gaps_has_the_numbers_of_the_trace(tmp_path, capsys):

@@ -1,14 +1,10 @@
 """What cannot apply is not planned, and is counted; a mistake in `applies_to` is refused in one line."""
 
-from dataclasses import replace
-
 import pytest
-from planned import RUN
 
-from harness.config.optimizations import Variant, applies, checked_alternatives
+from harness.config.optimizations import applies, checked_alternatives
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.records import Sampling
 from harness.sweep.plan import not_planned, plan
 
 FIELDS = {"operation": {"type": "str", "one_of": ["softmax", "attention"]}, "size": {"type": "int"}}
@@ -56,25 +52,6 @@ def test_a_mistake_is_refused_in_one_line(given, said):
 def planned(run, gpu=False):
     groups = plan(run, "env", lambda variant: "code", gpu)
     return {(cell.workload, cell.optimization) for group in groups for cell in group.cells}
-
-
-def test_the_plan_has_no_cell_of_what_does_not_apply():
-    first, second = RUN.variants
-    run = replace(RUN, variants=(first, replace(second, applies_to=({"size": (2,)},))))
-    assert planned(run) == {("a", "baseline"), ("b", "baseline"), ("b", second.name)}
-    said = ["not planned: 2 cells to which the variant does not apply"]
-    assert not_planned(run, gpu=False) == said
-    run = replace(run, sampling=Sampling(), reference_workloads=())
-    assert planned(run) == {("b", "baseline"), ("b", second.name)}  # nothing to compare with in a
-    assert not_planned(run, gpu=False) == said
-    assert ("a", "baseline") in planned(replace(run, reference_workloads=("a",)))
-    alone = planned(replace(run, variants=(first,)))  # the baseline alone was chosen
-    assert alone == {("a", "baseline"), ("b", "baseline")}
-    variant = Variant("fused", "fused", {}, applies_to=({"gpu": (True,)},))
-    run = replace(RUN, variants=(*RUN.variants, variant))
-    assert planned(run, gpu=True) - planned(run) == {("a", "fused"), ("b", "fused")}
-    assert not_planned(run, gpu=False) == ["not planned: 4 cells that need a GPU"]
-    assert not_planned(run, gpu=True) == []
 
 
 def test_suites_plan_no_cell_that_their_code_refuses():

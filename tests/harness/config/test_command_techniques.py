@@ -1,15 +1,11 @@
 """`techniques=[...]` of a command: one more variant, checked before anything runs."""
 
-import re
-
 import pytest
 
 from harness.commands.listing import choices
 from harness.config.run import load
-from harness.config.techniques import checked_techniques, combination, names, settings_of
+from harness.config.techniques import checked_techniques, names, settings_of
 from harness.config.validation import NUMBERS, ConfigError
-from harness.sweep.plan import plan
-from suites.training.declared import TECHNIQUES
 
 
 def run_of(*words, suite="memory"):
@@ -69,18 +65,6 @@ def test_every_number_of_a_technique_has_a_lower_bound():
                 assert allowed.keys() & {"at_least", "above"}, (name, setting)
 
 
-def test_every_exclusion_that_is_declared_is_refused():
-    pairs = [(name, *pair) for name in names() for pair in TECHNIQUES[name].excludes.items()]
-    by_role = {}
-    for name in names():
-        by_role.setdefault(TECHNIQUES[name].role, []).append(name)
-    pairs += [(*two[:2], str(role)) for role, two in by_role.items() if role is not None and len(two) > 1]
-    assert len(pairs) >= 4
-    for name, other, reason in pairs:
-        with pytest.raises(ConfigError, match=re.escape(reason)):
-            combination([name, other])
-
-
 def test_a_suite_that_does_not_train_takes_no_techniques_and_completes_none():
     with pytest.raises(ConfigError, match=r"suite fabric takes none; suites that do: .*memory"):
         run_of("techniques=[fsdp2]", suite="fabric")
@@ -89,32 +73,6 @@ def test_a_suite_that_does_not_train_takes_no_techniques_and_completes_none():
     assert choices("python -m harness suite=fabric techniques=[") == []
     completed = choices("python -m harness suite=memory techniques=[zero.")
     assert completed[:3] == [f"techniques=[zero.{stage}" for stage in (1, 2, 3)]
-
-
-def test_the_baseline_and_that_variant_run_and_what_else_is_named():
-    run = run_of("techniques=[fsdp2,mixed_precision]")
-    assert [one.name for one in run.variants] == ["baseline", "techniques.fsdp2+mixed_precision"]
-    assert run.variants[1].title == "fsdp2 + mixed precision"
-    more = run_of("techniques=[fsdp2]", "only=[zero1]")
-    assert [one.name for one in more.variants] == ["baseline", "zero1", "techniques.fsdp2"]
-    quick = run_of("techniques=[fsdp2]", "selection=quick")
-    assert [one.name for one in quick.variants] == ["baseline", "techniques.fsdp2"]
-
-
-def cells_of(word, suite="memory"):
-    groups = plan(run_of(f"techniques=[{word}]", suite=suite), "env", lambda variant: "code", gpu=True)
-    return [cell for group in groups for cell in group.cells if cell.module == "techniques"]
-
-
-def test_it_is_planned_where_the_lists_of_its_suite_apply_and_is_one_cell_in_any_order():
-    for suite in ("interconnect", "kernels", "memory", "offload"):
-        planned = cells_of("activation_checkpointing.full", suite)
-        assert planned
-        for cell in planned:
-            assert cell.config["techniques"] == [["activation_checkpointing", {"mode": "full"}]]
-            assert cell.optimization == "techniques.activation_checkpointing(mode=full)"
-    assert cells_of("fsdp2,attention") == cells_of("attention,fsdp2")
-    assert not {one.id for one in cells_of("zero.2")} & {one.id for one in cells_of("zero.3")}
 
 
 def test_it_is_what_the_yaml_with_the_same_techniques_is():

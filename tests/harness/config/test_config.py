@@ -77,13 +77,6 @@ def test_a_mistake_is_refused_in_one_line_that_names_the_key(command):
         assert words[-1].lstrip("+~").split("=")[0].split(".")[-1] in str(error.value)
 
 
-def test_every_form_of_a_word_that_hydra_reads_sets_its_value():
-    for word in ("suite=congestion", "+suite=congestion", "++suite=congestion"):
-        assert load([word])[0].suite == "congestion"
-    for word in ("++limits.timeout_s=5", "limits={timeout_s:5}", "++limits={timeout_s: 5}"):
-        assert load(["suite=congestion", word])[0].limits.timeout_s == 5
-
-
 def test_values_reach_the_run():
     words = ["suite.workloads.llama_7b.micro_batch_size=4", "hardware=h200", "++seed=3"]
     (run,) = load(["suite=memory", "only=fsdp2", *words])

@@ -66,13 +66,6 @@ def made(tree, only=(), interleave=False, **entries):
     return variants("toy", config, only, tree)
 
 
-def test_the_baselines_are_the_harness_own(tree):
-    found = made(tree, bare={})
-    assert [(one.name, one.title) for one in found] == [("baseline", "As it is"), ("bare", "bare")]
-    found = made(tree, ["bare"], interleave=True, bare={}, configured={"settings": {"depth": 1}})
-    assert [one.name for one in found] == ["baseline", "baseline_again", "bare"]
-
-
 def test_a_variant_has_settings_and_a_title_of_its_own(tree):
     entry = {"settings": {"depth": 1}, "variants": {"a": {"title": "One"}, "b": {"depth": 2}}}
     _, *found = made(tree, ["configured"], configured=entry)

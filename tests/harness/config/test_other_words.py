@@ -6,7 +6,7 @@ import pytest
 
 from harness.commands.grammar import device_file, device_of
 from harness.config.techniques import IN_LISTS, combination, declared
-from harness.config.validation import ConfigError, nearest
+from harness.config.validation import ConfigError
 
 
 @pytest.mark.parametrize("word", sorted(IN_LISTS))
@@ -22,15 +22,6 @@ def test_a_word_that_people_use_names_a_technique_that_exists(word):
         given = [one.split(": ") for one in settings.strip("{}").split(", ")]
         values = {key: int(value) if value.isdigit() else value == "true" or value for key, value in given}
         assert combination([{name: values}])[0][0] == name
-
-
-def test_a_name_that_begins_alike_is_nearer_than_a_similar_one():
-    devices = ("a100_80gb", "gh200", "h100_80gb", "h200", "v100_16gb")
-    typed = {"h200_141gb": "h200", "h10": "h100_80gb", "a100_08gb": "a100_80gb", "tpu": None}
-    assert {one: nearest(one, devices) for one in typed} == typed
-    assert device_of("RTX_A6000")[0] == "rtx_a6000"
-    with pytest.raises(ConfigError, match="did you mean rtx3090"):
-        device_of("rtx_3090")
 
 
 def test_a_variant_of_a_device_has_about_as_much_memory():

@@ -20,11 +20,6 @@ def chosen(quick=QUICK, file=None, **words):
     return select("toy", {"selection": "quick", "suite": suite, "workloads": [], "only": [], **words})
 
 
-def test_a_full_selection_is_what_the_command_names_and_a_quick_one_what_the_suite_names():
-    assert chosen(selection="full", workloads=["c"], only=["slow"]) == (("c",), ("slow",), (), False)
-    assert chosen() == (("b", "a"), ("fast",), ("b",), True)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -32,15 +32,6 @@ def refusal(path):
     return text
 
 
-def test_a_file_and_its_folder_are_the_same_and_sizes_have_other_names(tmp_path):
-    file = write(tmp_path, b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())  # a byte order mark is no fault
-    assert read_workload_file(file) == read_workload_file(tmp_path) == read_workload_file(str(file)) == LLAMA
-    mpt = {"model_type": "mpt", "n_layers": 2, "d_model": 64, "n_heads": 4, "vocab_size": 100}
-    neo = {"model_type": "gpt_neo", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 100}
-    for config in (GPT_2, mpt, neo):
-        assert read_workload_file(write(tmp_path, config)) == config
-
-
 def test_a_missing_file_is_named_and_a_name_on_the_hub_says_how_to_get_it(monkeypatch, tmp_path):
     assert "No such file" in refusal(tmp_path / "absent.json")
     assert "No such file" in refusal(tmp_path)  # a folder without config.json

@@ -1,7 +1,6 @@
 """In which order a preset's tasks are run, and which of them a budget has time for."""
 
 from harness.preset.programme import ClaimTarget, Task, done_by, ordered, settled
-from harness.preset.run import sweeps
 
 
 def task(workload, seconds=60.0, suite="one"):
@@ -52,11 +51,3 @@ def test_a_suites_fixed_seconds_count_until_it_has_begun_and_a_shorter_task_take
     assert order_of(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0) == [["cheap", "first"], ["second"]]
     first = ordered(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0, [("one", "second")])
     assert [one.workload for one in first[0]] == ["second", "cheap"]
-
-
-def test_short_tasks_of_a_suite_run_in_one_sweep():
-    short, long = 0.5, 60.0
-    given = [("a", "1", short), ("b", "1", long), ("a", "2", short), ("b", "2", short), ("a", "3", long)]
-    lists = sweeps([task(workload, seconds, suite) for suite, workload, seconds in given])
-    lists = [[one.suite + one.workload for one in tasks] for tasks in lists]
-    assert lists == [["a1", "a2"], ["b1"], ["b2"], ["a3"]]

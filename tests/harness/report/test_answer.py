@@ -45,13 +45,6 @@ def test_what_pays_is_named_and_what_was_not_decided_or_compared_is_no_verdict(v
     assert answer(timed_findings(tmp_path, EFFECTS, only(*variants))) == expected
 
 
-def test_without_a_baseline_the_answer_has_the_values(tmp_path):
-    alone = [one for one in timed_records(("small",)) if one.cell.optimization == "fast"]
-    (said,) = answer(timed_findings(tmp_path, EFFECTS, alone))
-    assert re.match(r"On small, time is [\d.]+ \S+ ᵐ with fast; no variant could be compared with the", said)
-    assert "baseline on small: no record" in said
-
-
 def test_the_finding_of_a_list_says_what_is_faster_or_less(tmp_path):
     assert finding(timed_findings(tmp_path, EFFECTS, only("baseline_again", "fast"))) == (
         "On small, fast is 2.00× as fast as baseline"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pandas
 from reporting import read_page
 from synthetic import made, memory_records
 from timed import timed_records
 
 from harness.report import gather, write_report
-from harness.report.results import measurements_csv
 from harness.report.summary import summary
 from harness.report.terminal import show
 
@@ -20,15 +18,6 @@ def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path):
     records = [r for r in memory_records() if r.cell.workload == "gpt3_175b"]
     write_report(tmp_path, gather("unheard_of", records, [], tmp_path))
     assert "no end within 600 s" in (tmp_path / "report.md").read_text()
-
-
-def test_every_sample_is_a_row_of_the_tidy_table():
-    peak = {("peak_memory", "measured"): ("B", "measured", (3.0, 5.0))}
-    records = [made("w", "baseline", peak), made("w", "baseline", status="crashed")]
-    table = pandas.read_csv(io.StringIO(measurements_csv(records)))
-    assert table["value"].tolist()[:2] == [3.0, 5.0]
-    assert table["sample"].tolist()[:2] == [0, 1]
-    assert table["status"].tolist() == ["ok", "ok", "crashed"]
 
 
 def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and_a_figure(tmp_path):

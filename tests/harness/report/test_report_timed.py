@@ -148,40 +148,6 @@ def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path):
         assert told in " ".join(cell.notes)
 
 
-def test_slow_bf16_has_a_footnote_at_each_of_its_values_and_warm_up_samples_are_in_none(tmp_path):
-    note = "matrix products run 50 times slower than in fp32 on this CPU"
-    records = timed_records()
-    noted = [
-        r._replace(notes=(*r.notes, f"bf16: {note}")) if r.cell.optimization == "fast" else r for r in records
-    ]
-    quiet = [
-        r._replace(measurements=tuple(m for m in r.measurements if "warm_up" not in m.metric))
-        for r in records
-    ]
-    for blocks, expected in ((EFFECTS, 1), (SPEEDUPS, 5), (ROOFLINE, 5)):
-        plain = made_table(tmp_path, blocks)
-        assert note not in plain.notes
-        assert plain == made_table(tmp_path, blocks, quiet)
-        rows = made_table(tmp_path, blocks, noted).rows
-        marked = [cell.cell.split("-")[2] for row in rows for cell in row if note in cell.notes]
-        assert marked == ["fast"] * expected
-
-
-def test_a_table_of_speed_ups_has_a_row_per_workload_and_a_column_per_variant(tmp_path):
-    made = made_table(tmp_path, SPEEDUPS)
-    assert [row[0].text for row in made.rows] == sorted(BASE_S)
-    large = row_of(made, "large")
-    assert large["fast"] == "▲ 2.00× (2.00 … 2.00) ᵐ"
-    assert large["slow"] == "▼ 0.800× (0.800 … 0.800) ᵐ"
-    assert large["same"] == "= 1.000× (1.000 … 1.000) ᵐ"
-    assert large["baseline_again"] == noise_text()
-    assert not {"absent", "untimed"} & set(made.header)
-    assert made.text.endswith("Not timed on any of these: absent, untimed.")
-    looks = {head: cell.look for head, cell in zip(made.header, made.rows[0], strict=True)}
-    assert (looks["fast"], looks["slow"], looks["same"]) == ("good", "bad", "muted")
-    assert "▲ pays" in made.text
-
-
 def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measured(tmp_path):
     made = made_table(tmp_path, ROOFLINE)
     median = statistics.median([(1 + 0.1 * r) * d for r in range(PROCESSES) for d in DRIFT])

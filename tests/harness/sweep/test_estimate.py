@@ -16,7 +16,6 @@ from harness.sweep.plan import (
     CellEstimate,
     Countdown,
     SweepEstimate,
-    as_time,
     earlier_seconds,
     estimate,
     plan,
@@ -121,9 +120,3 @@ def test_what_is_left_follows_the_prediction_and_then_the_pace():
     left = countdown(a=1.0, b=10.0)  # the pace counts after so many real seconds, too
     left.finish("a", 1000.0 + PACE_AFTER_S)
     assert left.left_s == pytest.approx(10.0 * PACE_AFTER_S)
-
-
-def test_durations_are_written_as_a_person_says_them():
-    words = {0: "1 s", 89: "89 s", 90: "2 min", 720: "12 min", 5369: "89 min", 5400: "1 h 30 min"}
-    words |= {7180: "2 h", 7200: "2 h", 12000: "3 h 20 min"}
-    assert {seconds: as_time(seconds) for seconds in words} == words

@@ -132,18 +132,6 @@ def test_on_a_cpu_that_is_slow_at_bf16_every_cell_of_offload_ends_within_its_lim
     assert said.endswith(f"replaced by smaller workloads: {', '.join(suite_run.slow_bf16_workloads)}")
 
 
-def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
-    """A turn of interleaved cells has five samples, and all cores compute."""
-    long, short = cell("nothing"), cell("nothing", repeat=1)
-    host = SLOW._replace(bf16_FLOP={long.id: 700e9, short.id: 599e9})
-    assert too_slow([group(long, short)], host, 2, Limits(600.0)) == {
-        long.id: f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, and "
-        "the cell's would take 700 s, more than limits.timeout_s=600"
-    }
-    timed = group(long, short)._replace(sampling=Sampling(rounds=6))
-    assert too_slow([timed], host, 2, Limits(5 * 650.0)).keys() == {long.id}
-
-
 def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     sampling = Sampling(rounds=6, budget_s=1.0)
     base, long, short, alone, in_bf16, other = (cell("nothing", repeat=repeat) for repeat in range(6))

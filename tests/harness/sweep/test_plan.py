@@ -5,20 +5,12 @@ from pathlib import Path
 
 from planned import RUN, cells
 
-from harness.config.optimizations import Variant
 from harness.records import Limits, Sampling
-from harness.sweep.plan import not_planned, plan
-
-AGAIN = Variant("baseline_again", "baseline_again", {})
-ONCE = Variant("once", "once", {}, repeats=1)
+from harness.sweep.plan import plan
 
 
 def ids(*args, **more):
     return {cell.id for cell in cells(*args, **more)}
-
-
-def cells_of(run, workload="b"):
-    return [(one.repeat, one.optimization) for one in cells(run) if one.workload == workload]
 
 
 def test_the_matrix_is_whole_and_each_cell_once():
@@ -30,30 +22,6 @@ def test_the_matrix_is_whole_and_each_cell_once():
     assert {c.seed for c in found} == {7, 8}
     # real steps get a process each, and the rest one per workload
     assert [len(group.cells) for group in plan(RUN, "env", lambda a: "code")] == [1, 1, 1, 1, 4]
-
-
-def test_reference_workloads_are_measured_once_and_with_the_baseline():
-    for sampling in (None, Sampling()):
-        variants = (*RUN.variants, AGAIN)
-        run = replace(RUN, variants=variants, reference_workloads=("a",), sampling=sampling)
-        assert cells_of(run, "a") == [(0, "baseline")]
-        assert len(cells_of(run)) == 6
-
-
-def test_a_variant_may_need_fewer_processes_than_the_others():
-    run = replace(RUN, variants=(*RUN.variants, AGAIN, ONCE), sampling=Sampling())
-    assert cells_of(run) == [
-        (0, "baseline"), (0, "fast.x"), (0, "baseline_again"), (0, "once"),
-        (1, "baseline"), (1, "fast.x"), (1, "baseline_again"),
-    ]  # fmt: skip
-    alone = replace(run, variants=(RUN.variants[0], AGAIN, ONCE))
-    assert {repeat for repeat, _ in cells_of(alone)} == {0}
-    assert {repeat for repeat, _ in cells_of(replace(alone, variants=alone.variants[:2]))} == {0, 1}
-    more = replace(run, variants=(RUN.variants[0], replace(ONCE, repeats=5)))
-    assert {repeat for repeat, _ in cells_of(more)} == {0, 1}
-    elsewhere = [replace(one, applies_to=({"size": (3,)},)) for one in (ONCE, replace(ONCE, repeats=None))]
-    run = replace(RUN, variants=(*RUN.variants, *elsewhere))
-    assert not_planned(run, gpu=True) == ["not planned: 6 cells to which the variant does not apply"]
 
 
 def test_a_workload_may_say_how_many_rounds():

@@ -55,12 +55,3 @@ def test_the_plan_names_what_is_skipped_and_why():
     lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
     assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"
     assert not any(line.startswith("b ") for line in lines)
-
-
-def test_cells_that_are_not_tried_are_named_with_the_reason_once():
-    not_tried = {cell.id: "its products are too slow" for cell in GROUPS[0].cells + GROUPS[1].cells}
-    said = announcement(RUN_1, GROUPS, expected([], GROUPS[2:]), not_tried)
-    assert said[0].startswith("toy: 4 cells, 2 to run")
-    assert said[-2:] == ["2 cells planned as unavailable: a baseline, a fast.x", "its products are too slow"]
-    lines = list(plan_lines(RUN_1, GROUPS, expected([], GROUPS[2:]), {}, not_tried))
-    assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]

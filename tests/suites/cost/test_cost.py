@@ -13,7 +13,6 @@ from harness.claims.judge import outcome
 from harness.claims.load import load_claims
 from harness.commands.main import main
 from harness.config.run import load
-from harness.config.validation import ConfigError
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.cost import suite as cost
 from suites.cost.cost_model import CostParts, annuity_factor, cost_parts, solved, usd_per_unit
@@ -228,29 +227,6 @@ def test_what_cannot_be_meant_ends_the_command(tmp_path, capsys):
     assert len(lines) == 1
     assert lines[0].startswith("harness: owner, baseline: server_USD=1.52e+07: ")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("word", "error"),
-    [
-        ("mine={machine: h100_80gb}", "suite.workloads.mine: missing fields: price_level"),
-        ("owner.server_USD=-1", "server_USD=-1: expected a number above 0"),
-        ("owner.interest=11", "interest=11: expected a number of at least 0 and at most 1"),
-        ("owner.electricity_USD_per_kWh=80", "expected a number of at least 0 and at most 1"),
-        ("owner.pue=0.9", "pue=0.9: expected a number of at least 1"),
-        ("owner.life_years=null", "life_years: missing; expected a number"),
-        ("owner.memory_GB=80", "memory_GB: no such name"),
-        ("run_llama3_405b_bf16.mfu=54", "mfu=54: expected a number above 0 and at most 1"),
-        ("run_llama3_405b_bf16.peak_FLOP_per_s=989.4", "expected a number of at least"),
-        ("run_llama3_405b_bf16.model_FLOP_per_token=2.63", "expected a number of at least"),
-        ("run_llama3_405b_bf16.run_tokens=15", "run_tokens=15: expected a number of at least"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_one_line(word, error):
-    with pytest.raises(ConfigError) as refused:
-        load(["suite=cost", f"{'+' * word.startswith('mine')}suite.workloads.{word}"])
-    assert error in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 # The formulas of a GPU-hour's cost, each against another way to the same number.

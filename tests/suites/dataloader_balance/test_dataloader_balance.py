@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from harness.config.validation import ConfigError
 from harness.records import Origin, Unavailable, WrongResult
 from suites.dataloader import dataloader_balance, document_seconds
 from suites.dataloader.dataloader_balance import LengthTable, Subject
@@ -188,10 +187,6 @@ def test_variants_differ_by_their_method_alone_and_seeds_and_steps_in_their_docu
         for one, step in ((kept, 2), (spread, 2), (subject(seed=1), 2), (kept, 1))
     )
     assert [one == first for one in others] == [True, False, False]
-
-
-def test_documents_are_cut_to_the_context():
-    assert dataloader_balance.cut(np.array([3, 10, 5, 12]), 5).tolist() == [3, 5, 5, 5, 5, 5, 2]
 
 
 def test_rows_are_full_and_keep_the_documents_in_order():
@@ -385,19 +380,3 @@ def test_the_check_finds_a_wrong_group_a_wrong_cost_and_a_plan_that_is_not_by_co
             patch.setattr(dataloader_balance, name, spoiled[by])
             with pytest.raises(WrongResult, match=said):
                 dataloader_balance.check(subject(method))
-
-
-@pytest.mark.parametrize(
-    ("workload", "override", "key"),
-    [
-        ("documents_1", "groups=0", "groups"),
-        ("documents_1", "mlp_matrices=4", "mlp_matrices"),
-        ("documents_1", "num_attention_heads=3", "hidden_size"),
-        ("documents_1", "lengths_file=x.npy", "lengths_file"),
-        ("rows_4k_64", "long_documents=kept", "long_documents"),
-        ("rows_4k_64", "cost=guessed", "cost"),
-    ],
-)
-def test_bad_workloads_are_refused(workload, override, key):
-    with pytest.raises(ConfigError, match=key):
-        load(["suite=dataloader_balance", f"suite.workloads.{workload}.{override}"])

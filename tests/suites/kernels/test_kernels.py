@@ -18,7 +18,13 @@ from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
 
 COMPILERS = ("torch_compile", "compile_gemm_template")
-COMPILED_HERE = "swiglu"  # each takes seconds; others are in tests/project/test_every_optimization.py
+COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
+COMPILED_ELSEWHERE = {
+    "softmax",
+    "linear_cross_entropy",
+    "linear_gelu",
+    "adamw",
+}  # by tests/project/test_every_optimization.py, linear_gelu by test_linear_gelu.py too
 
 
 def is_planned(variant, operation):
@@ -32,10 +38,11 @@ def cases():
     for variant in ARMS:
         for operation in OPERATIONS:
             compiles = variant in COMPILERS and is_planned(variant, operation)
-            if compiles and operation != COMPILED_HERE:
+            slow = compiles and operation not in COMPILED_HERE
+            if compiles and operation in COMPILED_ELSEWHERE:
                 continue
             if operation not in HOSTS_OWN or variant == "baseline":
-                yield variant, operation
+                yield pytest.param(variant, operation, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.fixture

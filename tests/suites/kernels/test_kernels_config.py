@@ -173,15 +173,6 @@ def test_other_workloads_next_to_a_config_are_refused() -> None:
         workload_of("llama", "workloads=[step_30m_512]")
 
 
-def test_a_sequence_has_512_tokens_or_as_many_as_the_model_has_positions(tmp_path: Path) -> None:
-    config = json.loads((DATA / "llama.json").read_text())
-    for positions, length in ((config["max_position_embeddings"], 128), (4096, 512)):
-        path = tmp_path / "mine.json"
-        path.write_text(json.dumps({**config, "max_position_embeddings": positions}))
-        (run,) = load(["suite=kernels", f"suite.workload_from={path}"])
-        assert run.workloads["mine"]["seq_len"] == length
-
-
 def test_a_config_describes_a_model_and_no_single_operation() -> None:
     with pytest.raises(Unavailable, match="operation=training_step"):
         kernels.build({**workload_of("llama"), "operation": "attention"}, seed=3)

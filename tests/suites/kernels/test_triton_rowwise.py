@@ -133,12 +133,13 @@ def test_forward_and_gradients_are_those_of_float64(
     assert worst_error(name, getattr(module(name), name), inputs, layout) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 129), (5, 1), (64, 128)])
 @pytest.mark.parametrize("name", NAMES)
-def test_edges(name: str, rows: int, columns: int) -> None:
+def test_edges(name: str, rows: int, columns: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
-    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, torch.float32)
-    assert worst_error(name, getattr(module(name), name), inputs) <= TOLERANCE[torch.float32]
+    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, dtype)
+    assert worst_error(name, getattr(module(name), name), inputs) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "gelu_bias"])

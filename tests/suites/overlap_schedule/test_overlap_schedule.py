@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
 from suites.overlap import overlap_schedule
 from suites.overlap.overlap_schedule import (
@@ -222,21 +221,3 @@ def test_parts_that_do_not_divide_a_shard_and_links_without_a_rate_are_refused()
         swizzle_full_mesh(subject, 0)
     with pytest.raises(Unavailable, match="rate_B_per_s: missing"):
         simulate(replace(subject, workload=replace(subject.workload, rate_B_per_s=None)))
-
-
-@pytest.mark.parametrize(
-    ("word", "words"),
-    [
-        ("suite.workloads.h800_ag_28672_8192.ranks=7", "expected a multiple of ranks (7)"),
-        ("suite.workloads.h800_ag_28672_8192.topology=torus", "switch, full_mesh"),
-        ("suite.workloads.h800_ag_28672_8192.compute_share=0", "above 0"),
-        ("suite.workloads.h800_ag_28672_8192.compute_s=0.1", "compute_s"),
-        ("suite.workloads.flux_l20_ag.topology=full_mesh", "topology"),
-        ("suite.optimizations.swizzle_full_mesh.variants.parts.sub_chunks=0", "at least 1"),
-    ],
-)
-def test_the_command_line_is_checked_before_anything_runs(word, words):
-    with pytest.raises(ConfigError) as refused:
-        load(["suite=overlap_schedule", word])
-    assert words in str(refused.value)
-    assert "\n" not in str(refused.value)

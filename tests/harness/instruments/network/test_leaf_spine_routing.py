@@ -88,10 +88,6 @@ def random_flows(clos, count, seed=0):
     return flows_between(source, (source + far) % clos.nics, rng.integers(1, 5, size=count))
 
 
-CLOS = Clos(6, 8, 8, 1.0, 1.0)
-DOWN = Clos(6, 8, 8, 1.0, 1.0, failed=((0, 1), (0, 2), (3, 2), (5, 7)))
-
-
 def test_hashes_are_what_they_were_published_as():
     """SplitMix64 from state 0: its first outputs, as in the reference implementation's test vector."""
     states = np.array([0, 0x9E3779B97F4A7C15], dtype=np.uint64)
@@ -132,33 +128,6 @@ def test_a_pin_is_the_destinations_place_in_its_rack_or_hashed_where_its_route_i
         else:
             assert spine == (own if one != two else IN_RACK)
     assert len({spine for _, spine in moved}) == spines  # to more than the next
-
-
-def one_at_a_time(clos, one, other, size_B, order):
-    """Return the controller's greedy choice without numpy's help, pair after pair."""
-    up, down, chosen = np.zeros((clos.racks, clos.spines)), np.zeros((clos.racks, clos.spines)), {}
-    for pair in order:
-        a, b = one[pair], other[pair]
-        open_ = [s for s in range(clos.spines) if not {(a, s), (b, s)} & set(clos.failed)]
-        best = min(open_, key=lambda s: (max(up[a, s], down[b, s]), up[a, s] + down[b, s], s))
-        up[a, best] += size_B[pair]
-        down[b, best] += size_B[pair]
-        chosen[pair] = best
-    return chosen
-
-
-@pytest.mark.parametrize("clos", [CLOS, DOWN], ids=["all up", "failed"])
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_of_pairs_are_placed_as_one_after_the_other(clos, seed):
-    rng = np.random.default_rng(seed)
-    one, far, size_B = rng.integers(6, size=300), rng.integers(6, size=300), 1.0 * rng.integers(1, 4, 300)
-    other = (one + far) % 6
-    order = np.concatenate(routing._disjoint_groups(clos, one, other, size_B))
-    assert sorted(order) == np.flatnonzero(far).tolist()
-    assert (np.diff(size_B[order]) <= 0).all()
-    expected = one_at_a_time(clos, one, other, size_B, order)
-    found = routing._place(clos, one, other, size_B)
-    assert {pair: found[pair] for pair in order} == expected
 
 
 def test_one_route_for_all_queue_pairs_of_a_pair_by_their_bytes_together():

@@ -230,16 +230,6 @@ def test_clocks_that_contradict_each_other_are_aligned_by_the_ends_or_on_one_hos
     assert missing(found, "clocks=aligned")
 
 
-@pytest.mark.parametrize("hosts", ["aa", "ab"])
-def test_small_shifts_are_seen_only_where_alignment_is_asked_for(tmp_path, hosts):
-    traces = late_ranks(tmp_path, [0, 200], shifts=[0, 30], hosts=hosts)
-    found = breakdown(traces)
-    assert waits_of(found) == {(0, "rank 1"): (230,) * 4}
-    assert ("one host" in found.matching.clocks) == (hosts == "aa")
-    assert not missing(found, "contradict")
-    assert waits_of(breakdown(traces, align_clocks=True)) == {(0, "rank 1"): (200,) * 4}
-
-
 @pytest.mark.parametrize("named", [False, True])
 def test_collectives_are_matched_by_sequence_number_in_each_group_if_it_is_known(tmp_path, named):
     """Rank 1 calls the collectives of two groups in the other order."""

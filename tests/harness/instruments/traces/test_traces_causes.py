@@ -7,7 +7,7 @@ import pytest
 from kineto_traces import Writer
 
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.causes import causes, parts, sentence
+from harness.instruments.traces.causes import causes, sentence
 from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.output import critical_path
 from harness.instruments.traces.segments import State
@@ -87,30 +87,3 @@ def test_what_all_ranks_have_is_named_against_a_reference(tmp_path, given, state
     assert named[0].share == pytest.approx(put_in_us * 1e-6 / found.step_s, abs=0.03)
     if state == State.WAITING_FOR_DATA:
         assert any(cause.state == state and not cause.compared_with for cause in causes(found))
-
-
-def test_few_steps_name_nothing_and_the_sentence_has_the_shares(tmp_path):
-    assert not causes(training(tmp_path / "few", 1, steps=1, slow_rank=1, slow=400))
-    found = training(tmp_path / "many", 3, communication=600)
-    text = sentence(found, causes(found))
-    assert "% computing, " in text
-    assert "exposed all-gather" in text
-    assert "waiting for rank" not in text
-    assert "baseline" not in text
-    assert sum(part.share for part in parts(found)) == pytest.approx(1)
-
-
-def test_the_critical_path_goes_to_the_rank_that_arrives_last(tmp_path):
-    """Rank 0 waits for rank 1 in the first gather, and rank 1 for rank 0 in the second."""
-    for rank, (first, second) in enumerate([(100, 500), (300, 450)]):
-        one = Writer(rank=rank, world_size=2)
-        one.step(0, 0, 700)
-        for i, (begin, end) in enumerate([(10, first), (350, second), (600, 700 - rank)]):
-            one.kernel("gemm", begin, end, called=5 + 2 * i)
-        one.kernel(NCCL, first, 350, called=6, stream=13)
-        one.kernel(NCCL, second, 600, called=8, stream=13)
-        one.write(tmp_path)
-    found = breakdown(read_traces(tmp_path))
-    start = found.ranks[0].activity.steps[0].start_ns
-    path = [(part.rank, part.start_ns - start, part.end_ns - start) for part in critical_path(found, 0)]
-    assert path == [(1, 0, 300), (0, 300, 700)]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reporting import SVG, block, drawn, found, points, read_page, recorded, texts, tip, tips
+from reporting import SVG, drawn, found, points, read_page, recorded, texts, tip, tips
 from synthetic import made, memory_records
 from timed import timed_findings
 
@@ -16,12 +16,10 @@ from harness.report import write_report
 from harness.report.axes import (
     LETTER,
     LIGHT,
-    PALETTE,
     SERIES,
     SMALL,
     linear_ticks,
     log_ticks,
-    tick_text,
 )
 from harness.report.figure import spaced
 
@@ -47,24 +45,6 @@ def test_bars_are_as_long_as_their_values_and_the_shortest_comes_first():
     assert [ends[y] for y in sorted(ends)] == sorted(ends.values())
 
 
-@pytest.mark.parametrize("id", ["by_kind", "effects", "tokens_by_size", "accuracy_spread"])
-def test_every_point_leads_to_its_record_every_colour_has_one_in_the_dark_and_names_are_text(id):
-    findings = found()
-    tree = drawn(findings, id)
-    links = [link.attrib["href"] for link in tree.iter(f"{SVG}a")]
-    assert len(links) == len(tips(tree)) > 0
-    assert {link.removeprefix("#r-") for link in links} <= {record.cell.id for record in findings.records}
-    colours = {one.attrib[name] for one in tree.iter() for name in ("fill", "stroke") if name in one.attrib}
-    assert colours - {"none"} <= {light for light, _ in PALETTE.values()}
-    file = findings.figure(block(findings, id)).file()
-    assert all(f'[fill="{light}"]{{fill:{dark}}}' in file for light, dark in PALETTE.values())
-    assert 'href="../report.html#r-' in file
-    assert len(texts(tree)) > 5
-    ids = [one.attrib["id"] for one in tree.iter() if "id" in one.attrib]
-    assert len(ids) == len(set(ids))
-    assert {one.attrib["href"][1:] for one in tree.iter(f"{SVG}use")} <= set(ids)
-
-
 def test_a_name_in_a_figure_is_text_and_never_markup(tmp_path):
     name = 'a <b>&"@ink $x^2$'
     records = [
@@ -86,26 +66,6 @@ def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path):
             assert one.title in line
             assert f"# {one.title}" not in text
     assert not list((tmp_path / "figures").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        (48e6, "B", "48 MB"),
-        (0.25, "s", "250 ms"),
-        (100.0, "s", "100 s"),
-        (1.5, "x", "1.5×"),
-        (0.01, "%", "+1 %"),
-        (-0.1, "%", "−10 %"),
-        (0.0, "B", "0"),
-        (4096.0, "1", "4,096"),
-        (7e9, "1", "7B"),
-        (0.5, "1", "0.5"),
-        (3e11, "FLOP/s", "300 GFLOP/s"),
-    ],
-)
-def test_a_tick_is_written_as_engineers_write_it(value, unit, expected):
-    assert tick_text(value, unit) == expected
 
 
 @given(st.floats(1e-3, 1e9), st.floats(1.05, 1e12))

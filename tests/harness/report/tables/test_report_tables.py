@@ -5,32 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from reporting import block, found, made_table
+from reporting import block, found
 from synthetic import made, memory_records
 
-from harness.records import Status
 from harness.report.block_tables import error_rows
 from harness.report.comparison import compared
 from harness.report.results import ResultIndex
 from harness.report.spec import Pairing
 from harness.report.summary import wrong_results
-from harness.report.tables import failure_table
 from harness.report.write import benchmark_json
-
-
-@pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.WRONG_RESULT])
-def test_a_cell_that_did_not_end_well_is_named_with_its_reason_wherever_it_is_missing(status: Status):
-    records = memory_records()
-    at = next(i for i, r in enumerate(records) if r.cell.id == "memory-llama_7b-fsdp2-0")
-    records[at] = records[at]._replace(status=str(status), reason="this is why", measurements=())
-    for id in ("ranks", "pays", "kinds"):
-        made = made_table(id, records)
-        assert str(status).replace("_", " ") in [cell.text for row in made.rows for cell in row], id
-        assert any("this is why" in note for note in made.notes)
-    findings = found(records)
-    failures = failure_table(findings.spec, findings.index)
-    assert len(failures.rows) == sum(record.status != "ok" for record in records)
-    assert any("this is why" in cell.text for row in failures.rows for cell in row)
 
 
 def test_what_was_wrong_in_one_process_of_three_shows_no_value_and_says_in_how_many():
@@ -71,18 +54,6 @@ def test_what_is_calculated_of_code_stays_where_another_process_was_wrong():
     kept = [(one.metric, one.median) for one in ResultIndex(records, {}).table.values()]
     assert kept == [("registers", 32.0)]
     assert ResultIndex(records[1:], {}).table == {}
-
-
-def test_a_new_variant_is_in_the_tables_without_an_edit_of_the_report():
-    records = memory_records()
-    records += [
-        r._replace(cell=r.cell._replace(id=f"new-{r.cell.id}", optimization="brand_new"))
-        for r in records
-        if r.cell.optimization == "fsdp2"
-    ]
-    assert "brand_new" in [row[0].text for row in made_table("pays", records).rows]
-    assert "brand_new" in [row[0].text for row in made_table("kinds", records).rows]
-    assert "brand_new" in made_table("ranks", records).header
 
 
 def test_errors_against_pandas():
