@@ -34,6 +34,9 @@ Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 
+CommittedFile = Annotated[str, Meta(pattern=r"^(?:[\w.-]+/[\w.-]+ \S.*)?$")]
+"""owner/repository, and a path there."""
+
 PeakKind = Literal["allocated", "active", "reserved", "nvidia-smi", "unknown"]
 """What a published peak counts: max_memory_allocated, these and freed blocks that another stream uses,
 max_memory_reserved, the device's use; not stated."""
@@ -107,7 +110,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     overlap: str = ""
     dispatcher: str = ""
     other: dict[str, Any] = {}
-    file: str = ""  # the configuration that the publisher committed: owner/repository and its path there
+    file: CommittedFile = ""  # the configuration that the publisher committed
     title: str = ""
     words: dict[str, Any] = {}  # of harness.fit, which ask for what ran more exactly than the rest
     rank: Literal["largest", "last"] = "largest"  # whose peak it is: that of the last stage, or the largest
@@ -367,8 +370,8 @@ def asked_by_file(run: PublishedRun, folder: Path) -> dict[str, Any] | None:
     found = device_fields(run.device)
     device = f"{found['memory_B'] / 1e9:g}GB" if "memory_B" in found else found["device"]
     several = len({one.model for one in published_runs() if one.file == run.file}) > 1
-    given = {"seq_len": run.seq_len, "micro_batch_size": run.micro_batch_size}
-    given |= {"model": run.model if several else None}
+    given: dict[str, Any] = {"seq_len": run.seq_len, "micro_batch_size": run.micro_batch_size}
+    given["model"] = run.model if several else None
     words = {name: value for name, value in given.items() if value is not None}
     return {"id": run.id, "config": str(file), "device": device, "devices": run.gpus, **words}
 

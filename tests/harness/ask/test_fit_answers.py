@@ -79,10 +79,10 @@ def test_what_a_dry_run_prints_is_what_it_keeps(dry):
     assert f"Micro-batch {memory['largest_micro_batch']:,} at most" in said
     assert f"{PARAMETERS / 1e6:.3g} M parameters" in said
     assert f"Room: {room:.1f} GB = 3.0 GB" in said
-    (row,) = (line for line in lines if line.startswith("peak of live tensors"))
+    (row,) = (line for line in lines if line.startswith("peak that torch's allocator counts"))
     peaks = {peak["micro_batch_size"]: peak for peak in memory["peaks"]}
     shown = [2, memory["largest_micro_batch"], memory["largest_micro_batch"] + 1]
-    assert row.split()[4:] == [f"{peaks[size]['allocated_B'] / 1e9:.1f}" for size in shown]
+    assert row.split()[5:] == [f"{peaks[size]['allocated_B'] / 1e9:.1f}" for size in shown]
     assert [peaks[size]["fits"] for size in shown] == [True, True, False]
     for change in (one for one in disk["changes"] if one["peak_B"] is not None):
         (row,) = (line for line in lines if line.startswith(f"  {change['title']}  "))
@@ -104,10 +104,10 @@ def test_a_dry_run_is_that_of_the_suite(dry):
     for peak, size in zip(memory["peaks"], sizes, strict=True):
         run = runs.at(size)
         fit = fit_of(runs.step, run, runs.target)
-        own = (size, fit.fits, run.peak_B, run.reserved_B, fit.retries)
+        own = (size, fit.fits, run.allocated_B, run.reserved_B, fit.retries)
         names = ("micro_batch_size", "fits", "allocated_B", "reserved_B", "retries")
         assert tuple(peak[name] for name in names) == own
-        assert sum(peak["by_kind_B"].values()) == run.peak_B
+        assert sum(peak["by_kind_B"].values()) == run.peak_B <= run.allocated_B
     assert memory["allocated_B"][1] == memory["peaks"][0]["allocated_B"]
     states_B = memory["peaks"][0]["by_kind_B"]["optimizer_states"]
     assert states_B == pytest.approx(8 * PARAMETERS, rel=0.01)  # two states of AdamW in 4 bytes

@@ -56,6 +56,7 @@ NAMED = [
     ({"outcome": {"peak_GB": -1.0, "peak_kind": "reserved"}}, "peak_GB"),
     ({"seq_length": 4096}, "seq_length"),
     ({"gpus": 0}, "gpus"),
+    ({"file": "github owner/name a.yaml"}, "file"),
 ]
 
 
@@ -149,6 +150,18 @@ def test_a_run_is_asked_by_the_file_that_its_publisher_committed(tmp_path):
     (answer,) = map(json.loads, answered.read_text().splitlines())
     assert answer["verdict"] == "refused"
     assert "seq_len" in answer["reason"]
+
+
+def test_rows_of_several_models_with_one_file_are_asked_with_their_own_model(tmp_path):
+    files = {run.file for run in published_runs() if run.file.startswith("QwenLM/Qwen ")}
+    for repository, path in (file.split() for file in files):
+        (tmp_path / repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / repository / path).write_text("its default is another model")
+    main([f"files={tmp_path}", f"questions={tmp_path / 'questions'}"])
+    rows = [json.loads(line) for line in (tmp_path / "questions").read_text().splitlines()]
+    runs = {run.id: run for run in published_runs()}
+    assert {runs[row["id"]].model for row in rows} == {"Qwen-1.8B", "Qwen-7B", "Qwen-14B", "Qwen-72B"}
+    assert all(row["model"] == runs[row["id"]].model for row in rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
