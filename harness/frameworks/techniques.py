@@ -176,14 +176,12 @@ def _adapters(question: Question, left_out: list[str]) -> NamedTechnique:
         left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
     elif adapters.targets:
         settings["targets"] = list(adapters.targets)
-    further = {"dora": adapters.dora, "ends": adapters.ends, "lightning": adapters.lightning}
-    stored = {"experts": adapters.experts, "rest": adapters.rest} if adapters.base != "bf16" else {}
-    return "lora", {
-        **settings,
-        **{name: True for name, on in further.items() if on},
-        **{name: kind for name, kind in stored.items() if kind != "bf16"},
-        **({} if adapters.double else {"double_quantization": False}),
-    }
+    if adapters.base != "bf16":
+        settings |= {"experts": adapters.experts, "rest": adapters.rest}
+        settings |= {} if adapters.double else {"double_quantization": False}
+    settings |= {"dora": adapters.dora, "ends": adapters.ends, "lightning": adapters.lightning}
+    usual = {"experts": "bf16", "rest": "bf16", "dora": False, "ends": False, "lightning": False}
+    return "lora", {name: value for name, value in settings.items() if usual.get(name) != value}
 
 
 def _micro_batches(steps: int, left_out: list[str]) -> list[NamedTechnique]:

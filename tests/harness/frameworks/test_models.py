@@ -115,10 +115,12 @@ def parameters_of(config):
     if config["model_type"] != "t5":
         return shape_of_config(config).parameters
     hidden, width, layers = config["d_model"], config["d_ff"], config["num_layers"]
-    attention, mlp = 4 * hidden * config["num_heads"] * config["d_kv"], 2 * hidden * width
+    matrices = 3 if config["feed_forward_proj"].startswith("gated") else 2
+    attention, mlp = 4 * hidden * config["num_heads"] * config["d_kv"], matrices * hidden * width
     encoder, decoder = attention + mlp + 2 * hidden, 2 * attention + mlp + 3 * hidden
     relative_positions = 2 * 32 * config["num_heads"]
-    return config["vocab_size"] * hidden + layers * (encoder + decoder) + relative_positions + 2 * hidden
+    ends = (1 if config["tie_word_embeddings"] else 2) * config["vocab_size"] * hidden
+    return ends + layers * (encoder + decoder) + relative_positions + 2 * hidden
 
 
 def test_of_a_model_with_a_tower_the_text_part_is_taken_and_said(tmp_path):

@@ -43,6 +43,27 @@ SAME = [
     ({"fused_loss": True, "attention": "explicit", "optimizer_impl": "for_loop"}, "ddp", {}),
     ({"states": "bf16"}, "bf16_states", None),
     ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4")}, "lora", LORA),
+    (
+        {
+            "adapters": Adapters(
+                rank=16, targets=("q_proj",), base="nf4", experts="linear", rest="fp32", ends=True
+            )
+        },
+        "lora",
+        {**LORA, "experts": "linear", "rest": "fp32", "ends": True},
+    ),
+    ({"adapters": Adapters(rank=1, prompts=2)}, "llama_adapter", {"version": 2, "base": "bf16"}),
+    (
+        {"recompute": "full", "offload": ("activations",)},
+        "activation_checkpointing",
+        {"mode": "full", "every": 1, "on_host": True},
+    ),
+    ({"loss_in_place": True}, "loss", {"chunked": "in_place"}),
+    (
+        {"sharing": "fsdp1", "zero": 3, "gradient_accumulation_steps": 2},
+        "fsdp1",
+        {"strategy": "full_shard", "reduce_every_micro_batch": False},
+    ),
 ]
 
 
@@ -62,7 +83,6 @@ LEFT_OUT = {
     "quantized base": {"adapters": Adapters(rank=8, base="int8"), **FSDP2},
     "ZeRO-3 of a base": {"adapters": Adapters(rank=8, base="nf4"), "sharing": "zero", "zero": 3},
     "FSDP1's offload": {"sharing": "fsdp1", "zero": 3, "offload": BOTH},
-    "activations": {"recompute": "full", "offload": ("activations",)},
     "counted as the device's": {**ZERO, "offload": ("optimizer",)},
     "zero 1": {"sharing": "megatron", "zero": 1},
     "nvfp4": {"precision": "nvfp4"},
