@@ -115,7 +115,7 @@ def of_layouts(answer: Answer) -> Iterator[str]:
 def chance(one: RankedLayout) -> str:
     """Return how likely a layout runs."""
     likely = one.chance_to_run
-    return "" if likely is None else "over 99%" if likely > 0.995 else f"{likely:.0%}"
+    return "" if likely is None else ">99%" if likely > 0.995 else f"{likely:.0%}"
 
 
 def what_was_asked(answer: Answer, question: Question) -> list[str]:

@@ -180,19 +180,20 @@ def by_fact(
 def choices(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return a row per group of at least `FEWEST` runs: how near the best is the one to choose."""
     table = scores(index, "choice")
-    rows, shares = [], []
+    rows: list[tuple[TableCell, ...]] = []
+    shares: list[float] = []
     for group, of in table[table["group"] != ""].groupby("group", sort=False):
         if len(of) < FEWEST or not of["published"].max():
             continue
         chosen = of[of["expected"] == of["expected"].max()]
-        share, best = chosen["published"].mean() / of["published"].max(), of["published"].idxmax()
+        share, best = chosen["published"].mean() / of["published"].max(), of.sort_values("published").iloc[-1]
         shares.append(float(share))
         rows.append(
             (
                 word(str(group)),
                 TableCell(str(len(of))),
                 TableCell(str(int((of["published"] == 0).sum()))),
-                TableCell(marked(human(of["published"].max(), "token/s"), PUBLISHED), of["cell"][best]),
+                TableCell(marked(human(of["published"].max(), "token/s"), PUBLISHED), best["cell"]),
                 TableCell(marked(percent(shares[-1]), CALCULATED), chosen["cell"].iloc[0]),
             )
         )

@@ -217,7 +217,7 @@ def tokens_per_s(run: PublishedRun, answer: AnswerLine) -> tuple[float | None, f
         published = (
             1e3 * run.outcome.tflops_per_gpu / (6 * run.parameters_B)
         )  # alike but for a factor in a group
-    first = next(iter(answer.get("layouts") or ()), {})
+    first: Mapping[str, Any] = next(iter(answer.get("layouts") or ()), {})
     rate, chance = first.get("tokens_per_s_per_device"), first.get("chance_to_run")
     return published, None if rate is None or chance is None else rate * chance
 

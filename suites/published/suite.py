@@ -86,8 +86,11 @@ def sample(runs: AskedRuns) -> Iterator[Reading | Note]:
                 yield from of_choice(run, answer)
             yield from readings(asked, run, answer, scores[-1])
         yield from of_all(asked, scores)
-    failed = [run for run in runs if run.outcome.runs is False and run.step_s is None and group_of(run)]
-    for run, answer in zip(failed, answers_of([question(run) for run in failed], seconds=True), strict=True):
+    others = [
+        run for run in runs if run.step_s is None and tokens_per_s(run, {})[0] is not None and group_of(run)
+    ]
+    answers = answers_of([question(run) for run in others], seconds=True) if others else []
+    for run, answer in zip(others, answers, strict=True):
         yield from of_choice(run, answer)
 
 

@@ -14,11 +14,13 @@ from msgspec.structs import asdict
 from own_texts import MEGATRON
 
 from harness.ask import advise
+from harness.ask.advise_lines import chance
 from harness.ask.engines import answer_of
 from harness.ask.page import server
 from harness.ask.page.asked import AskedPage, first_question, layout_values
 from harness.ask.page.figures import BYTES, memory_figure, timeline_figure
 from harness.config.code_fingerprint import ROOT
+from harness.units import human
 
 dash = pytest.importorskip("dash", reason="the extra `serve` brings it")
 
@@ -92,6 +94,23 @@ def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
     larger = shown(page, trigger="model", model="Llama-3.1-70B", pp=8)
     assert larger["values"]["num_hidden_layers"] == 80
     assert "70.6 B" in said(larger["parts"]["headline"])
+
+
+def test_the_page_has_both_figures_the_chance_to_run_and_causes_of_ones_own_step(page):
+    (one,) = answer_of(first_question([*WORDS, LAYOUT]), seconds=True).layouts
+    parts = shown(page, mine=1.5 * one.step_s.likely)["parts"]
+    headline = said(parts["headline"])
+    for text in (
+        "as tuned",
+        "As others run it",
+        human(one.as_run_s.likely, "s"),
+        "Chance to run",
+        chance(one),
+    ):
+        assert text in headline
+    assert "What would explain" in said(parts["tables"])
+    assert "the likeliest first" not in said(shown(page)["parts"]["tables"])
+    assert f"mine={1.5 * one.step_s.likely:g}s" in said(parts["command"])
 
 
 def test_the_button_finds_the_layout_that_the_command_has_first(page):

@@ -14,12 +14,14 @@ from suites.published.runs import (
     KINDS,
     Outcome,
     PublishedRun,
+    group_of,
     kind_of,
     main,
     of_bytes,
     of_seconds,
     published_runs,
     question,
+    tokens_per_s,
 )
 from suites.published.suite import runs_of
 from suites.published.workload import Workload
@@ -187,3 +189,20 @@ def test_answers_become_readings_by_the_id_of_their_run(monkeypatch):
     assert found["bytes/refused_as", "b no such device"] == 1
     assert (found["bytes/share_refused", ""], found["bytes/median_error", ""]) == (0.5, pytest.approx(0.5))
     assert found["seconds/share_refused", ""] == 1
+
+
+def test_a_run_of_a_group_has_the_tokens_per_second_to_expect(monkeypatch):
+    """One that failed has none; TFLOP/s stand in for tokens/s, alike but for a factor within a group."""
+    answer = {"verdict": "fits", "layouts": [{"tokens_per_s_per_device": 500.0, "chance_to_run": 0.8}]}
+    outcome = replace(RUN.outcome, runs=True, step_s=2.0, tokens_s_per_gpu=None, samples_s=None)
+    run = replace(RUN, kind="pretrain", gpus=8, seq_len=1000, global_batch_size=64, outcome=outcome)
+    assert tokens_per_s(run, answer) == (64 * 1000 / 2.0 / 8, pytest.approx(400))
+    assert tokens_per_s(replace(run, outcome=replace(outcome, runs=False)), answer)[0] == 0
+    rate = replace(run, parameters_B=8.0, outcome=replace(outcome, step_s=None, tflops_per_gpu=480.0))
+    assert tokens_per_s(rate, answer)[0] == pytest.approx(10_000)
+    assert group_of(run) == group_of(replace(run, tp=8))
+    assert "" == group_of(RUN) != group_of(run) != group_of(replace(run, gpus=16))
+    monkeypatch.setattr(suite, "answers_of", lambda rows, seconds: [answer for _ in rows])
+    failed = replace(run, id="f", outcome=replace(outcome, runs=False, step_s=None))
+    found = {(one.metric, one.method): one.value for one in suite.sample((run, failed))}
+    assert (found["choice/published", "f"], found["choice/expected", run.id]) == (0, pytest.approx(400))
