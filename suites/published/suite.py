@@ -89,9 +89,10 @@ def sample(runs: AskedRuns) -> Iterator[Reading | Note]:
     others = [
         run for run in runs if run.step_s is None and tokens_per_s(run, {})[0] is not None and group_of(run)
     ]
-    of_others = answers_of([question(run) for run in others], seconds=True) if others else iter(())
-    for run, answer in zip(others, of_others, strict=True):
-        yield from of_choice(run, answer)
+    if others:
+        of_others = answers_of([question(run) for run in others], seconds=True)
+        for run, answer in zip(others, of_others, strict=True):
+            yield from of_choice(run, answer)
 
 
 def of_choice(run: PublishedRun, answer: AnswerLine) -> Iterator[Reading]:
