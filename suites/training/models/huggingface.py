@@ -89,16 +89,13 @@ class LanguageModel(nn.Module):
     def logit_change(self) -> LogitChange:
         """Return what the model does to its logits; of an architecture not known to change them, nothing."""
         text: Any = self.model.config.get_text_config()  # type: ignore[union-attr,operator]
-        value = {name: getattr(text, key, None) for name, key in LOGITS_CHANGED_BY.items()}
-        kind = next((name for name in value if self._model_type.startswith(name) and value[name]), None)
-        if kind is None:
-            return UNCHANGED
-        number = float(value[kind])
-        return (
-            LogitChange(cap=number)
-            if "softcapping" in LOGITS_CHANGED_BY[kind]
-            else LogitChange(1 / number if kind == "granite" else number)
-        )
+        for name, key in LOGITS_CHANGED_BY.items():
+            number = getattr(text, key, None)
+            if number is not None and self._model_type.startswith(name):
+                if "softcapping" in key:
+                    return LogitChange(cap=float(number))
+                return LogitChange(scale=1 / float(number) if name == "granite" else float(number))
+        return UNCHANGED
 
     def output_layer(self) -> nn.Module:
         """Return the layer that makes logits."""

@@ -277,9 +277,9 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
     wanted = [targets] if isinstance(targets, str) else list(targets)
     own = {name: name.rpartition(".")[2] for name in names}
     there = set(own.values())
-    if not there.intersection(wanted):  # peft passes over single names that the model does not have
-        wanted = elsewhere(wanted, there)
-    return {name for name, last in own.items() if last in wanted}
+    # peft passes over single names that the model does not have
+    found = there.intersection(wanted) or elsewhere(wanted, there)
+    return {name for name, last in own.items() if last in found}
 
 
 def elsewhere(wanted: Sequence[str], there: set[str]) -> set[str]:
