@@ -171,4 +171,5 @@ def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     of_the_command = {"device", "memory_B", "gpus_per_node", "network_B_per_s", "network", "search"}
     of_reading = {"format", "framework", "model_source", "origins", "keys", "techniques", "program"}
     tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every", "expandable_segments"}
-    assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere == carried
+    of_published_runs = {"loss_in_place"}  # of a page's words, which are no file's and are not written as one
+    assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere - of_published_runs == carried
