@@ -64,6 +64,8 @@ def applies_to(workload: Workload, settings: LoRASettings) -> str | None:
     """Return why adapters cannot be so; None where they can."""
     if settings.rank > workload.hidden_size:
         return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
+    if settings.ends and settings.lightning:
+        return "ends: the output layer, which lightning quantizes, cannot be trained; leave one of them out"
     wanted = settings.targets
     listed = isinstance(wanted, list | tuple) and all(isinstance(one, str) for one in wanted)
     if not listed and not isinstance(wanted, str):

@@ -27,7 +27,8 @@ SETTINGS = {
         {"base": "int8"},
         {"dora": True},
         {"dora": True, "base": "nf4"},
-        {"base": "nf4", "lightning": True, "ends": True, "rest": "fp32"},
+        {"base": "nf4", "ends": True, "rest": "fp32"},
+        {"base": "nf4", "lightning": True},
     ],
     "llama_adapter": [{}, {"version": 2}, {"version": 2, "base": "nf4"}],
     "loss": [

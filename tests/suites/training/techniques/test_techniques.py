@@ -139,7 +139,8 @@ REFUSED = [
     (["float8"], {"hidden_size": 60}, "hidden_size=60"),
     (["float8"], {"seq_len": 7, "micro_batch_size": 1}, "micro_batch_size x seq_len=7"),
     # Adapters.
-    ([{"lora": {"targets": ["qkv", "q_proj"]}}], {}, "qkv, q_proj; there are query, key"),
+    ([{"lora": {"ends": True, "lightning": True}}], {}, "ends: the output layer, which lightning quantizes"),
+    ([{"lora": {"targets": ["mixer", "gates"]}}], {}, "mixer, gates; there are down, gate, head, key"),
     ([{"lora": {"targets": 3}}], {}, "targets=3"),
     ([{"lora": {"rank": 65}}], {}, "rank=65.*hidden_size=64"),
     ([{"lora": {"base": "int8"}}, "fsdp2"], {}, "fsdp2 shards parameters.*int8"),
