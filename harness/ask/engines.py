@@ -75,8 +75,8 @@ def compiled_by_torchtitan(question: Question) -> bool:
 
 
 def beyond_account(adapters: Adapters | None) -> bool:
-    """Return whether the account lacks a part of adapters: trained ends, prompts, or a base's wide rest."""
-    return adapters is not None and bool(adapters.ends or adapters.prompts or adapters.rest == "fp32")
+    """Return whether the account lacks a part of adapters: prompts, or a base's wide rest."""
+    return adapters is not None and bool(adapters.prompts or adapters.rest == "fp32")
 
 
 def in_account(question: Question) -> bool:

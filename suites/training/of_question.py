@@ -192,7 +192,7 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
         names = (*LINEAR, "in_proj")
     every = shape.parameters_in_layers()
     share = adapters.rank * sum(sizes[name] for name in names) / every
-    return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share)
+    return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share, adapters.ends)
 
 
 def adapter_load(shape: TransformerShape, adapters: Adapters) -> AdapterLoad:

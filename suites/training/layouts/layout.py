@@ -108,6 +108,7 @@ class FrozenBase(NamedTuple):
     weight_B: float  # bytes per frozen weight of a layer, which ranks may share
     whole_B: float  # and those that each has whole
     adapters: float  # their parameters over those of the layers
+    ends: bool = False  # copies of the embedding and the output layer are trained, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

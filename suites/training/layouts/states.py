@@ -364,10 +364,12 @@ def frozen_B(
 ) -> StateBytes:
     """Return the bytes of a frozen model and its adapters, which are spread as the layers are.
 
-    Embeddings, output layer and norms outside of layers are frozen in bf16.
+    Embeddings, output layer and norms outside of layers are frozen in bf16, also where copies are trained.
     """
     outside = sharded(layouts, parameters, stage) - sharded(layouts, in_layers, stage)
     trained = RankParameters(*(base.adapters * one for one in in_layers))
+    if base.ends:
+        trained = trained._replace(shared=trained.shared + parameters.outside)
     weights = base.weight_B * sharded(layouts, in_layers, stage) + base.whole_B * in_layers.all
     weights = weights + SIZES["megatron"].weights * outside
     return StateBytes(

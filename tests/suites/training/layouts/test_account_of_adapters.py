@@ -1,6 +1,7 @@
 """A frozen model with adapters in the account of layouts, against counts by hand."""
 
 import pytest
+from msgspec.structs import replace
 
 from harness.question import Adapters, question_of
 from suites.training import account_engine
@@ -47,8 +48,11 @@ def test_states_are_the_frozen_weights_and_twelve_bytes_per_trained_one(base, we
     memory = account_engine.answer(question).memory
     shape = shape_of_config(LLAMA)
     layers = sum(shape.layer_parameters(moe=each) for each in shape.layers_are_moe)
-    expected = weight_B * layers + 2.0 * (shape.parameters - layers) + 12 * 4 * QV
+    outside = shape.parameters - layers  # embedding, output layer and last norm
+    expected = weight_B * layers + 2.0 * outside + 12 * 4 * QV
     assert memory.parts_B["states"] == pytest.approx(expected, rel=1e-6)
+    with_ends = account_engine.answer(replace(question, adapters=replace(adapters, ends=True))).memory
+    assert with_ends.parts_B["states"] == pytest.approx(expected + 12 * outside, rel=1e-6)
 
 
 @pytest.mark.parametrize(("base", "weight_B"), [("bf16", 2.0), ("int8", 1.0), ("nf4", 0.5)])
