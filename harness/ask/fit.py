@@ -55,7 +55,7 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
   recompute=none      selective or full; fused_loss=true, compiled=true,
                       offload=optimizer or parameters,
                       expandable_segments=true, torch=2.4 (its version),
-                      imbalance=1.2 (tokens of the busiest experts, over the mean)
+                      imbalance=1.2 (the busiest experts' tokens over the mean)
   techniques=[a,b]    the whole recipe in place of these, as [fsdp2,
                       mixed_precision,attention]; [] is plain PyTorch.
                       python -m harness list techniques has all with settings

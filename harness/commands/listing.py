@@ -24,7 +24,7 @@ from harness.config.code_fingerprint import ROOT, parsed
 from harness.config.optimizations import CONF, code_of, question_of, read_yaml, suites_with_techniques
 from harness.config.overrides import first_line, keys_of
 from harness.config.protocols import SuiteCode, function_of, optimization_file
-from harness.config.run import GROUPS, Choice, Run, choose, compose_run, load_suite, names
+from harness.config.run import GROUPS, Choice, Run, choose, compose_run, groups_of, load_suite, names
 from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError, by_key, describe, key_and_value, shown, unknown
 from harness.units import human
@@ -191,7 +191,7 @@ def _one_suite(words: Sequence[str]) -> Choice:
 def _defaults(choice: Choice) -> list[tuple[str, str, str]]:
     """Return each file of the defaults list, with its package and the file that names it."""
     compose_run(choice.suite, choice.groups, ())  # registers the schema and the suite's optimizations
-    groups = [f"suite={choice.suite}", *(f"{group}={option}" for group, option in choice.groups.items())]
+    groups = groups_of(choice.suite, choice.groups)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         defaults = loader.compute_defaults_list("config", groups, RunMode.RUN).defaults

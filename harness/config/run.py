@@ -322,6 +322,12 @@ def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]
     return config
 
 
+def groups_of(name: str, chosen: Mapping[str, str]) -> list[str]:
+    """Return what Hydra composes: a suite, its optimizations where it has any, and the chosen groups."""
+    every = [f"+suite/{name}@suite=every"] if optimizations(name) else []
+    return [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items()), *every]
+
+
 def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     """Return conf/ composed for one suite, with the fields of its workloads from their class.
 
@@ -332,11 +338,9 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     store.store(name="run_schema", node=RunSchema(executor=keys()))
     every = [f"{o}@optimizations.{o}" for o in optimizations(name)]
     store.store(group=f"suite/{name}", name="every", node={"defaults": every})
-    groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
-    groups += [f"+suite/{name}@suite=every"] if every else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose("config", groups)
+            config = compose("config", groups_of(name, chosen))
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         if not isinstance(error, yaml.YAMLError):
             _refuse_kinds(name)

@@ -92,12 +92,13 @@ TRAINS = ("train_iters", "train_samples", "global_batch_size", "lr")
 
 def _refuse_other(flat: Flat) -> None:
     """Raise ValueError, with what it is, for a file that trains no language model of attention and MLPs."""
-    kinds = yaml_tree("megatron")["kinds"]
+    table = yaml_tree("megatron")
+    kinds = dict(table["kinds"])
     given = {key: value for key, value in flat.items() if not is_off(value)}
     patterned = any(given.get(key) for key in ("hybrid_layer_pattern", "hybrid_override_pattern"))
+    if not patterned:
+        kinds["a hybrid of state-space layers, without hybrid_layer_pattern"] = table["hybrids"]
     for kind, patterns in kinds.items():
-        if patterned and "hybrid_layer_pattern" in kind:
-            continue
         for key, value in given.items():
             if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
                 raise ValueError(f"{key.replace('_', '-')} {str(value)[:40]}: it is {kind}")

@@ -17,7 +17,7 @@ from harness.config.run import names
         ("suite=me", ["suite=memory", "suite=memory_published"]),
         ("suite=congestion only=[baseline,dcqcn.s", ["only=[baseline,dcqcn.strict"]),
         ("suite=congestion workloads=[incast_16_s", ["workloads=[incast_16_small"]),
-        ("hardware=h2", ["hardware=h200"]),
+        ("hardware=h2", ["hardware=h20", "hardware=h200"]),
         ("executor=", ["executor=local", "executor=ray", "executor=slurm", "executor=torchrun"]),
         ("suite=memory executor=slurm executor.part", ["executor.partition="]),
         ("limits.t", ["limits.timeout_s="]),

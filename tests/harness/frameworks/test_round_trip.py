@@ -169,6 +169,7 @@ def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     assert set(EXPRESSED) == set(INEXPRESSIBLE) == set(frameworks())
     carried = set().union(*EXPRESSED.values()) | set(MEGATRON_ALONE)
     of_the_command = {"device", "memory_B", "gpus_per_node", "network_B_per_s", "network", "search"}
+    of_the_command |= {"model_code", "torch"}
     of_reading = {"format", "framework", "model_source", "origins", "keys", "techniques", "program"}
     tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every", "expandable_segments"}
     of_pages = {"replicated_experts", "loss_in_place"}  # of a published run, in no framework's file

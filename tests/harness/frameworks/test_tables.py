@@ -27,6 +27,8 @@ LEFT_OUT = {
 def value_for(name, key, row):
     """Return a value that a key can have, and other keys that it needs."""
     companions = COMPANIONS.get(f"{name} {key}", {})
+    if key.startswith("mamba_"):
+        companions = {"hybrid_layer_pattern": "M*"}
     if "offload" in key and "zero_optimization" in key:
         companions = {f"{key.partition('zero_optimization')[0]}zero_optimization.stage": 3}
     if (name, key) == ("nemo", "fsdp"):
