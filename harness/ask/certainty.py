@@ -45,6 +45,12 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
     return next(table[one] for one in names if one in table)
 
 
+def bytes_error(question: Question) -> Interval:
+    """Return published over predicted reserved bytes of questions of a kind, asked of the account."""
+    error = error_of("account", question, "reserved")
+    return Interval(error["low"], error.get("likely", 1.0), error["high"])
+
+
 def is_described(question: Question) -> bool:
     """Return whether a page describes what runs, which is neither listed nor stated by its own file."""
     of_page = question.framework and not question.format

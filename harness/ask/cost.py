@@ -123,8 +123,9 @@ def predicted_lines(
     assert best.step_s is not None
     yield f"{best.title}: {best.step_s.likely:.3g} s per step"
     yield from what_was_asked(answer, question)
-    if not best.fits:
-        yield "This layout does not fit its GPUs: python -m harness.advise has those that do."
+    if answer.verdict != "fits":
+        does = "may not fit" if answer.verdict == "depends" else "does not fit"
+        yield f"This layout {does} its GPUs: python -m harness.advise has those that do."
     yield ""
     hours = best.gpu_hours(tokens)
     days, least, most = (f"{each / (question.devices or 1) / 24:.3g}" for each in hours)
