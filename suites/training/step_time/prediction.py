@@ -188,18 +188,27 @@ ANOTHER_DEVICE = "another device"
 
 
 class AsRun(NamedTuple):
-    """How public runs of a kind, asked as a user asks, came out: published over predicted seconds."""
+    """How public runs of a kind, asked as a user asks, came out: published over predicted seconds.
+
+    Runs of other kinds count with a kind's own, see suites/published/ends.py.
+    """
 
     low: float  # 90 % are between the ends
     likely: float
     high: float
-    n: int  # runs
+    n: int  # runs of the kind itself
     sources: int
 
     @property
     def of(self) -> str:
         """Return what it rests on, in words."""
-        return f"{self.n} public runs of {self.sources} sources"
+        if self.n < FEWEST_RUNS or self.sources < FEWEST_SOURCES:
+            return f"public runs of other kinds, since only {self.n} of {self.sources} sources are of its own"
+        return f"{self.n} public runs of {self.sources} sources, and less by those of other kinds"
+
+
+FEWEST_RUNS, FEWEST_SOURCES = 10, 3
+"""Runs and sources below which a kind's own do not decide."""
 
 
 TUNED = "tuned submission"
