@@ -53,7 +53,7 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     assert came_out == layout["as_run_s"]
     assert disk["step_tuned_s"] == step_s < came_out[1]
     ends = f"{came_out[1]:.3g} s per step (90 %: {came_out[0]:.3g} … {came_out[2]:.3g})"
-    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(said[:4])
+    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(" ".join(said[:5]).split())
     assert (status, disk["verdict"], disk["engine"]) == (DONE, "fits", "step time")
     assert low_s < step_s < high_s
     assert said[0] == f"{layout['title']}: {step_s:.3g} s per step (90 %: {low_s:.3g} … {high_s:.3g})"
