@@ -123,12 +123,12 @@ def predicted_lines(
     assert best.step_s is not None
     takes, hours = gpu_hours(best, tokens), best.gpu_hours(tokens)[0]
     name, run = list(takes.items())[-1]
-    first, whose = rates[0]
+    first = rates[0][0]
     days, *ends = (f"{each / (question.devices or 1) / 24:.3g}" for each in run_ends(run))
-    yield f"{tokens:.3g} tokens take {days} days (90 %: {' … '.join(ends)}), {name.removeprefix('the run, ')}:"
+    how = name.removeprefix("the run, ")
+    yield f"{tokens:.3g} tokens take {days} days (90 %: {' … '.join(ends)}), {how}:"
     usd, *ends = (human(first * each, "USD") for each in run_ends(run))
-    yield f"{run.likely:,.0f} GPU-hours, {usd} (90 %: {' … '.join(ends)}) at ${first:.3g} per GPU-hour,"
-    yield f"{whose}."
+    yield f"{run.likely:,.0f} GPU-hours, {usd} (90 %: {' … '.join(ends)}) at ${first:.3g} per GPU-hour."
     if answer.verdict != "fits":
         does = "may not fit" if answer.verdict == "depends" else "does not fit"
         yield f"This layout {does} its GPUs: python -m harness.advise has those that do."

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from own_texts import TITAN
+from shown import again, blocks_of
 from synthetic import made
 
 from harness.answer import Interval
@@ -216,3 +217,14 @@ def test_a_run_takes_longer_than_its_steps(capsys, tmp_path):
         )
         steps = float(re.search(r"steps alone, as tuned +([\d,]+)", said)[1].replace(",", ""))
         assert spans[0][0] == pytest.approx(steps * factor.likely, rel=1e-5)
+
+
+def test_the_page_shows_what_is_printed():
+    """`python -m tests.support.shown docs/commands/cost.md` writes what has changed."""
+    text = (ROOT / "docs/commands/cost.md").read_text()
+    assert len([*blocks_of(text)]) == 1
+    assert again(text) == text
+    ((_, lines),) = blocks_of(text)
+    stale = text.replace(lines[-1], lines[-1].replace("1", "2"))
+    assert stale != text
+    assert again(stale) == text
