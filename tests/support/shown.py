@@ -33,6 +33,8 @@ def output_of(command: str) -> list[str]:
         words = shlex.split(command.replace("\\\n", " "), comments=True)
         ran = subprocess.run([sys.executable, "-m", *words], cwd=folder, env={"PYTHONPATH": str(ROOT)},
                              capture_output=True, text=True, check=False)  # fmt: skip
+    if not ran.stdout:
+        raise SystemExit(f"{command}: {ran.stderr}")
     return ran.stdout.splitlines()
 
 
@@ -49,7 +51,7 @@ def blocks_of(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def now_of(line: str, output: list[str]) -> str:
-    """Return the line of an output that has taken the place of a shown one: alike, and of the same first word."""
+    """Return the line of an output in the place of a shown one: alike, and of the same first word."""
     alike = [one for one in output if one.split()[:1] == line.split()[:1]]
     return line if line in output else get_close_matches(line, alike or output, n=1, cutoff=0.0)[0]
 
