@@ -28,7 +28,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.frameworks.read import read_own_text
 from harness.frameworks.table import framework_named
-from harness.question import Adapters, FieldOrigin, question_of
+from harness.question import Adapters, FieldOrigin, KeyRead, question_of
 
 MODEL = f"model={ROOT}/tests/data/configs/llama-3.1-8b.json gpus=16 seq_len=8192 global_batch_size=64"
 
@@ -126,6 +126,9 @@ def test_layouts_run_as_surely_as_bytes_of_their_kind_are_known():
         if free > 0 and one is not layouts[0]:
             assert one.chance_to_run == pytest.approx(norm.cdf(free / deviation), abs=1e-4)
     assert len({round(one.chance_to_run or 0, 2) for one in layouts}) > 3
+    key = KeyRead(key="draft", value="on", status="not modelled", means="a second model", memory="raises")
+    first = answer_of(msgspec.structs.replace(adapted, keys=(key,)), seconds=True).layouts[0]
+    assert first.chance_to_run < 0.95 < (layouts[0].chance_to_run or 0)
 
 
 def test_the_likeliest_cause_fits_and_is_common_before_one_looks():

@@ -1,8 +1,8 @@
 """Made-up slow steps whose cause is known: is it among the first two that `mine=` names?
 
 Seconds come from the model with one part changed, and from the suites' own measured steps with an injected
-loss; both in sizes between those that are tried, with noise. `pytest -s` prints the shares: of all steps, small
-losses inside the interval included, and of those that take a tenth longer at least.
+loss; both in sizes between those that are tried, with noise. `pytest -s` prints the shares: of all steps,
+small losses inside the interval included, and of those that take a tenth longer at least.
 """
 
 from __future__ import annotations
