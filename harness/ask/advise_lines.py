@@ -12,6 +12,9 @@ from harness.question import Question
 LISTED = 8
 """Layouts that are listed; the others are in answer.json."""
 
+MEMORY = {"does not fit": ", which does not fit", "depends": ", which may not fit"}
+"""What an own layout's memory is said to do, by verdict."""
+
 PARTS = {
     "matmul": "matmuls of layers",
     "attention": "attention",
@@ -39,7 +42,7 @@ def answer_lines(
         yield from what_was_asked(answer, question)
         return
     best, seconds = answer.layouts[0], answer.seconds or StepAnswer()
-    yield f"{'' if best.fits else 'does not fit: '}{step_words(best)}"
+    yield f"{'' if answer.verdict == 'fits' else f'{answer.verdict}: '}{step_words(best)}"
     yield from as_run(best)
     yield from () if question.search else turns(answer)
     yield from what_was_asked(answer, question)
@@ -65,7 +68,7 @@ def own_lines(name: str, answer: Answer, others: Answer, mine: own.OwnStep | Non
     yield (
         f"  {(one.model_FLOP_per_s or 0) / 1e12:.0f} TFLOP/s per GPU, {one.mfu or 0:.0%} MFU, "
         f"{tokens_per_s:,.0f} tokens/s per GPU; {GB(one.needed_B)} of {GB(one.room_B)} GB"
-        f"{'' if one.fits else ', which does not fit'}; it runs with a chance of {chance(one)}"
+        f"{MEMORY.get(answer.verdict, '')}; it runs with a chance of {chance(one)}"
     )
     yield from as_run(one)
     yield from turns(answer)

@@ -6,10 +6,8 @@ that is read and not modelled, in the direction that its framework's table names
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -43,6 +41,22 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
         names = (f"{kind}{of}", kind)
     table = recorded()[name]
     return next(table[one] for one in names if one in table)
+
+
+def bytes_error(question: Question) -> Interval:
+    """Return published over predicted reserved bytes of questions of its kind, asked of the account.
+
+    Ends are widened by keys that are not modelled.
+    """
+    error, (lowers, raises) = error_of("account", question, "reserved"), of_keys(unmodelled(question))
+    return Interval(error["low"] * lowers, error.get("likely", 1.0), error["high"] * raises)
+
+
+def of_keys(keys: Sequence[KeyRead]) -> tuple[float, float]:
+    """Return what keys that are not modelled may do to the ends of an interval of bytes."""
+    usual = recorded()["keys"]
+    lowers = min((key.least or usual["lowers"] for key in keys if key.memory != "raises"), default=1.0)
+    return lowers, max((usual["raises"] for key in keys if key.memory != "lowers"), default=1.0)
 
 
 def is_described(question: Question) -> bool:
@@ -101,21 +115,7 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
     if question.search:
         return answer.with_(memory=sized)
     verdict, turns = judged(answer, sized, by_error, question)
-    if answer.layouts and (likely := answer.layouts[0].chance_to_run) is not None:
-        first = msgspec.structs.replace(
-            answer.layouts[0], chance_to_run=min(likely, chance_that_it_fits(sized))
-        )
-        answer = answer.with_(layouts=(first, *answer.layouts[1:]))
     return answer.with_(memory=sized, verdict=verdict, turns=turns, asked_as=kind_of(question))
-
-
-def chance_that_it_fits(memory: Memory) -> float:
-    """Return the chance that what is reserved fits: a normal logarithm with sides of its interval."""
-    low, likely, high = memory.reserved_B
-    end = high if memory.room_B > likely else low
-    if end == likely:
-        return float(likely <= memory.room_B)
-    return NormalDist().cdf(NORMAL_90 * math.log(memory.room_B / likely) / abs(math.log(end / likely)))
 
 
 NORMAL_90 = 1.645
@@ -124,9 +124,7 @@ NORMAL_90 = 1.645
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
-    named, usual = unmodelled(question) if keys else [], recorded()["keys"]
-    lowers = min((key.least or usual["lowers"] for key in named if key.memory != "raises"), default=1.0)
-    raises = max((usual["raises"] for key in named if key.memory != "lowers"), default=1.0)
+    lowers, raises = of_keys(unmodelled(question) if keys else ())
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely

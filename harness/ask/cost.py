@@ -121,35 +121,43 @@ def predicted_lines(
 
     best = answer.layouts[0]
     assert best.step_s is not None
+    takes, hours = gpu_hours(best, tokens), best.gpu_hours(tokens)[0]
+    name, run = list(takes.items())[-1]
+    first = rates[0][0]
+    days, *ends = (f"{each / (question.devices or 1) / 24:.3g}" for each in run_ends(run))
+    how = name.removeprefix("the run, ")
+    yield f"{tokens:.3g} tokens take {days} days (90 %: {' … '.join(ends)}), {how}:"
+    usd, *ends = (human(first * each, "USD") for each in run_ends(run))
+    yield f"{run.likely:,.0f} GPU-hours, {usd} (90 %: {' … '.join(ends)}) at ${first:.3g} per GPU-hour."
+    if answer.verdict != "fits":
+        does = "may not fit" if answer.verdict == "depends" else "does not fit"
+        yield f"This layout {does} its GPUs: python -m harness.advise has those that do."
     yield f"{best.title}: {best.step_s.likely:.3g} s per step"
     yield from what_was_asked(answer, question)
-    if not best.fits:
-        yield "This layout does not fit its GPUs: python -m harness.advise has those that do."
     yield ""
-    hours = best.gpu_hours(tokens)
-    days, least, most = (f"{each / (question.devices or 1) / 24:.3g}" for each in hours)
-    yield f"{tokens:.3g} tokens take {days} days (90 %: {least} … {most}), {hours[0]:,.0f} GPU-hours."
-    rows, takes = [["GPU-hours", "likely", "90 %"]], gpu_hours(best, tokens)
-    for name, found in takes.items():
-        rows.append([name, f"{found.likely:,.0f}", f"{found.low:,.0f} … {found.high:,.0f}"])
+    rows = [["GPU-hours", "likely", "90 %"]]
+    for of, found in takes.items():
+        rows.append([of, f"{found.likely:,.0f}", f"{found.low:,.0f} … {found.high:,.0f}"])
     yield from table(rows)
     yield ""
-    name, run = list(takes.items())[-1]
     rows = [["$ per GPU-hour", "steps cost", "run costs", "90 %", "$ per 10^6 tokens", ""]]
     for rate, whose in rates:
-        steps, usd, low, high = (
-            human(rate * each, "USD") for each in (hours[0], run.likely, run.low, run.high)
-        )
+        steps, usd, low, high = (human(rate * each, "USD") for each in (hours, *run_ends(run)))
         per_token = f"{rate * run.likely / tokens * 1e6:.3g}"
         rows.append([f"{rate:.3g}", steps, usd, f"{low} … {high}", per_token, whose])
     yield from table(rows)
     factor, runs = goodput()
     yield from wrapped(
         f"Calculated. What the run costs is that of {name}. A run takes {factor.likely:.2f} times its steps "
-        f"({factor.low:.2f} … {factor.high:.2f}): restarts, failures, evaluation, checkpoints, the batch's "
-        f"warm-up of {', '.join(runs)}. Ends are those of the seconds per step and of that factor, as "
-        "independent. docs/commands/cost.md"
+        f"(least {factor.low:.2f}, most {factor.high:.2f} of {len(runs)}): restarts, failures, evaluation, "
+        f"checkpoints, the batch's warm-up of {', '.join(runs)}. Ends are those of the seconds per step and "
+        "of that factor, as independent. docs/commands/cost.md"
     )
+
+
+def run_ends(run: Interval) -> tuple[float, float, float]:
+    """Return the likely value before its ends, as sentences have them."""
+    return run.likely, run.low, run.high
 
 
 def goodput() -> tuple[Interval, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from typing import IO, Self
 import msgspec
 
 from harness.answer import Answer, EngineName, refused
-from harness.ask.certainty import error_of, with_certainty
+from harness.ask.certainty import bytes_error, error_of, with_certainty
 from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
@@ -125,7 +125,8 @@ def answers(
         found = child.answers(request) if child else from_child(request, question.model_name)
     else:
         try:
-            found = iter([import_module(ENGINES[engine]).answer(question)])
+            errors = (bytes_error(question),) if engine == "step time" else ()
+            found = iter([import_module(ENGINES[engine]).answer(question, *errors)])
         except Unavailable as error:
             found = iter([refused(str(error))])
     for answer in found:

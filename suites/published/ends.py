@@ -4,10 +4,11 @@
     python -m suites.published.ends bytes=ANSWERS      as_asked of conf/engine_errors.yaml
 
 ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quantiles are those of published
-over predicted values. `held`: the share of runs inside the interval that the other sources give, which is out
-of sample. Of seconds the runs of other kinds count with a kind's own, as much as six sources of one run, so
-that a kind of few sources has nearly what all have; `error`: median size of the error of `likely`, of a
-source that it was not fitted to.
+over predicted values. `held`: the share of runs inside the interval that the other sources give. Of seconds
+the runs of other kinds count with a kind's own, as much as six sources of one run, so that a kind of few
+sources has nearly what all have; `error`: median size of the error of `likely`, of a source that it was not
+fitted to. Neither is fully out of sample: `OTHERS` and `STEP_LOW`, `STEP_HIGH` were chosen by them, and
+constants of fine-tuning, generation and experts were fitted to whole steps of some of the same sources.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import yaml
 from numpy.typing import NDArray
 
 from suites.published.runs import AnswerLine, PublishedRun, published_runs
-from suites.training.step_time.prediction import TUNED
+from suites.training.step_time.prediction import FEWEST_RUNS, FEWEST_SOURCES, TUNED
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""
@@ -34,9 +35,6 @@ GENERATES = ("grpo", "ppo")
 """Methods whose published step has generation in it."""
 
 LOW, HIGH = 0.05, 0.95
-
-FEWEST_RUNS, FEWEST_SOURCES = 10, 3
-"""Of a kind, below which it has no ends of its own."""
 
 
 class RunRatio(NamedTuple):
@@ -85,7 +83,10 @@ def quantile(ratios: Sequence[RunRatio], share: float) -> float:
 
 
 def held(ratios: Sequence[RunRatio]) -> float:
-    """Return the share of ratios inside the interval that the other sources give, of several."""
+    """Return the share of ratios inside the interval that the other sources give, of several.
+
+    Its quantiles were not chosen by it, unlike those of seconds; constants may have been fitted to some runs.
+    """
     inside = []
     for one in ratios:
         others = [other for other in ratios if other.source != one.source]
@@ -108,7 +109,9 @@ class WeightedRatios(NamedTuple):
 
 
 STEP_LOW, STEP_HIGH = 0.06, 0.93
-"""Ends of seconds: the narrowest between which nine in ten runs of sources that were left out nearly are."""
+"""Ends of seconds: the narrowest between which nine in ten runs of sources that were left out nearly are.
+
+Chosen by `held` of the runs themselves, which therefore flatters the ends."""
 
 OTHERS = 6.0
 """What the runs of all other kinds count together, where a source of n runs of a kind counts √n, of 20 at

@@ -20,6 +20,7 @@ from harness.answer import Answer, Interval, RankedLayout, StepAnswer
 from harness.instruments.transformer import model_flop_per_token
 from harness.question import Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
+from suites.training.layouts.chance import REPLAYED, PeakError
 from suites.training.layouts.layout import RECOMPUTES, Layouts
 from suites.training.layouts.search import LayoutSubject, candidates, divides, fits, memory_kinds
 from suites.training.of_question import (
@@ -49,8 +50,10 @@ LISTED = 40
 """Layouts that are returned, the best first."""
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question, bytes_error: Interval | None = None) -> Answer:
     """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
+
+    `bytes_error`: reserved over predicted bytes of questions of its kind, for the chance that a layout runs.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
     layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
@@ -58,6 +61,7 @@ def answer(question: Question) -> Answer:
     """
     subject = seconds_subject_of(question)
     setting = setting_of(subject)
+    error = REPLAYED if bytes_error is None else PeakError.of(bytes_error)
     answered = Answer(
         verdict="does not fit",
         engine="step time",
@@ -66,10 +70,10 @@ def answer(question: Question) -> Answer:
         left_out=(*left_out(subject.question), *seconds_left_out(subject.question)),
     )
     if subject.question.search:
-        layouts, tried = ranked(subject, setting)
+        layouts, tried = ranked(subject, setting, error)
         answered = answered.with_(layouts_tried=tried, layouts_that_fit=len(layouts))
     else:
-        steps = planned(setting, subject.layout, subject.batch)
+        steps = planned(setting, subject.layout, subject.batch, error)
         layouts = [with_seconds(subject, steps, predicted(steps), 0)]
     if not layouts:
         return answered
@@ -82,7 +86,7 @@ def answer(question: Question) -> Answer:
     )
 
 
-def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLayout], int]:
+def ranked(subject: LayoutSubject, setting: StepSetting, error: PeakError) -> tuple[list[RankedLayout], int]:
     """Return the layouts that fit, those with the most expected tokens/s first, each once.
 
     And how many were tried. What is expected has the chance that a layout runs and that its allocator retries
@@ -96,7 +100,7 @@ def ranked(subject: LayoutSubject, setting: StepSetting) -> tuple[list[RankedLay
     good = every.only(of.fits)
     if not len(good.tp):
         return [], len(every.tp)
-    steps = planned(setting, good, subject.batch)
+    steps = planned(setting, good, subject.batch, error)
     found = predicted(steps)
     expected = found.rate * subject.tokens(good)
     chosen: dict[tuple[int, ...], RankedLayout] = {}

@@ -71,7 +71,7 @@ def test_what_commands_print_is_what_was_recorded():
         for block in re.findall(r"```\n(\$ .*?)```", README, re.S)
     ]
     lines = [line for line in printed[0] if not line.startswith("    ")]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert set(lines) <= set(own_file.splitlines())
     assert " ".join(printed[1]) in kernels
 
@@ -85,19 +85,16 @@ def of_runs(metric):
 
 
 def test_how_far_public_runs_are_off_is_that_of_the_records():
-    """README and the page of the suite say the same of all runs, as a user asks."""
+    """README says of all runs, as a user asks, what the records say; the page names the report."""
     readme = " ".join(README.partition("Can predictions be believed?")[2].partition("##")[0].split())
-    page = " ".join((ROOT / "docs/suites/published.md").read_text().split())
     said = []
     for asked in ("bytes", "seconds"):
         errors = np.abs(of_runs(f"{asked}/error"))
         half, nine = (100 * np.quantile(errors, share) for share in (0.5, 0.9))
         refused = 100 * np.mean(of_runs(f"{asked}/refused"))
         said.append(f"{refused:.0f} % refused, half within {half:.0f} %, nine in ten within {nine:.0f} %")
-        assert f"{len(errors)} " in page
     assert f"{len(of_runs('bytes/refused'))} [public runs](docs/suites/published.md)" in readme
     for one in said:
         assert one in readme
-        assert one in page
     wrong = of_runs("bytes/wrong")
-    assert f"{100 * np.mean(wrong):.1f} % of {len(wrong)} firm verdicts are wrong" in page
+    assert f"{100 * np.mean(wrong):.1f} % of {len(wrong)} firm verdicts are wrong" in readme

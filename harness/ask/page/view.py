@@ -71,7 +71,9 @@ def headline(answer: Answer, question: Question) -> list[Component]:
     memory = ("fits", f"{GB(left_B)} GB left: {room}", "yes")
     if not one.fits:
         memory = ("does not fit", f"{GB(-left_B)} GB too much: {room}", "no")
-    elif one.retries:
+    if answer.verdict == "depends":
+        memory = ("depends", f"{room}, within how far off the prediction may be", "tight")
+    elif one.fits and one.retries:
         memory = ("fits barely", f"{GB(left_B)} GB left: {room}; the allocator may retry", "tight")
     tiles = [tile("step", "Time per step, as tuned", *seconds_words(one.step_s))]
     if one.as_run_s is not None:

@@ -33,6 +33,7 @@ from suites.training.layouts.room import (
     outside_allocator_B,
     room_B,
 )
+from suites.training.layouts.states import FSDP
 from suites.training.workload import Architecture
 
 Bools = NDArray[np.bool_]
@@ -209,9 +210,10 @@ def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[Division
     most = {"nanotron": 1}.get(training.program, 3)  # 2 and 3 of Megatron-FSDP
     yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}")
     if training.offload != "none":
-        least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
-        able = training.program in ("deepspeed", "torchtitan")
-        what = f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3"
+        least = 3 if training.program in FSDP or training.offload == "parameters" else 1
+        able = training.program in ("deepspeed", *FSDP)
+        what = f"offload={training.offload} needs deepspeed with ZeRO-{least}, or FSDP (torchtitan, composer)"
+        what += f" with ZeRO-3, not {training.program}" if not able else " with ZeRO-3"
         yield DivisionRule((layouts.zero >= least) & able, "zero", what)
     ranks = layouts.dp * layouts.cp
     size = int(ranks.max())

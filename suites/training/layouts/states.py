@@ -191,7 +191,7 @@ def sizes_of(training: Training) -> StateSizes:
         sizes = sizes._replace(gradients=2)
     if training.program == "megatron" and training.master_remainders and training.precision == "bf16":
         sizes = sizes._replace(optimizer=sizes.optimizer - 2)
-    if training.offload != "none" and training.program == "torchtitan":
+    if training.offload != "none" and training.program in FSDP:
         return StateSizes(0, 0, 0)
     if training.offload != "none":
         return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
@@ -203,7 +203,7 @@ def half_states(training: Training) -> StateSizes:
 
     torch's optimizers make states of their parameters' type; 8-bit ones have their own.
     """
-    if training.offload != "none" and training.program == "torchtitan":
+    if training.offload != "none" and training.program in FSDP:
         return StateSizes(0, 0, 0)
     own_B = OPTIMIZER_B[training.optimizer]
     moments_B = own_B if training.optimizer == "adamw_8bit" else own_B / 2
@@ -440,9 +440,10 @@ def host_B(
 ) -> HostBytes:
     """Return what one rank has on its host.
 
-    FSDP2 has fp32 weights and gradients (4 and 4 per parameter of a rank's part), page-locked, each tensor a
+    FSDP has fp32 weights and gradients (4 and 4 per parameter of a rank's part), page-locked, each tensor a
     block, and the optimizer's states: torch/distributed/fsdp/_fully_shard/_fsdp_param.py and
-    _fsdp_collectives.py, foreach_reduce.
+    _fsdp_collectives.py, foreach_reduce; of FSDP1 torch/distributed/fsdp/_flat_param.py,
+    init_flat_param_attributes.
     """
     part = sharded(layouts, parameters_of(shape, layouts, layers, rank), 1)
     nothing = np.zeros_like(part)

@@ -11,10 +11,11 @@ from suites.training.layouts.account import worst_peak
 from suites.training.layouts.chance import (
     EIGHT_RANKS,
     QUANTILES,
+    REPLAYED,
+    PeakError,
     chance_to_run,
     chance_without_retries,
-    error_of,
-    means,
+    errors_of,
     spared,
 )
 from suites.training.layouts.layout import Floats, Layouts
@@ -38,6 +39,7 @@ class PlannedSteps(NamedTuple):
     layouts: Layouts
     batches: Floats  # steps of a layout that make the batch
     recompute_known: bool = True  # else nothing was published of it
+    error: PeakError = REPLAYED  # of their bytes
 
 
 class PredictedSteps(NamedTuple):
@@ -52,11 +54,13 @@ class PredictedSteps(NamedTuple):
     rate: Floats  # batches per second that are to be expected: none where it does not run
 
 
-def planned(setting: StepSetting, layouts: Layouts, batch: int | None) -> PlannedSteps:
+def planned(
+    setting: StepSetting, layouts: Layouts, batch: int | None, error: PeakError = REPLAYED
+) -> PlannedSteps:
     """Return layouts to predict; a batch of so many sequences may take several steps."""
     of_step = layouts.dp * layouts.micro_batch_size * layouts.micro_batches
     batches = np.ones(len(of_step)) if batch is None else batch / of_step
-    return PlannedSteps(setting, layouts, batches)
+    return PlannedSteps(setting, layouts, batches, error=error)
 
 
 def memory_B(setting: StepSetting, layouts: Layouts) -> Floats:
@@ -86,7 +90,7 @@ def predicted(steps: PlannedSteps) -> PredictedSteps:
     possible = accepted(setting, layouts)
     fits = (least_B / room < setting.constants["allocator.fits_below"]) & possible
     needed = needed_B(least_B, setting.training) / room
-    chance, rate = expected(setting, layouts, parts.total, needed)
+    chance, rate = expected(steps._replace(layouts=layouts), parts.total, needed)
     return PredictedSteps(
         seconds * steps.batches,
         parts,
@@ -102,21 +106,21 @@ RETRIES_COST = 1.05
 """How many times as long a step takes whose allocator retries, where nobody published it: chosen."""
 
 
-def expected(setting: StepSetting, layouts: Layouts, step_s: Floats, needed: Floats) -> tuple[Floats, Floats]:
+def expected(steps: PlannedSteps, step_s: Floats, needed: Floats) -> tuple[Floats, Floats]:
     """Return the chance that layouts run, and the steps per second to expect; none of one that does not.
 
     `needed`: likely bytes, with fragmentation, over the room. nanotron's rate is the mean over the error of
     its memory, since a full one makes steps many times as long.
     """
-    program = setting.training.program
-    chance = chance_to_run(program, layouts, needed)
+    setting, layouts, program = steps.setting, steps.layouts, steps.setting.training.program
+    chance = chance_to_run(program, layouts, needed, steps.error)
     if program != "nanotron":
-        smooth = chance_without_retries(program, layouts, needed)
+        smooth = chance_without_retries(program, layouts, needed, steps.error)
         return chance, (smooth + (chance - smooth) / RETRIES_COST) / step_s
-    means_, sd = means(program, layouts), error_of(program).sd
+    errors = errors_of(program, layouts)
     rate = np.zeros_like(step_s)
     for each in QUANTILES:
-        full = needed * np.exp(means_ + sd * each)
+        full = needed * np.exp(errors.at(each))
         rate += (full <= 1) / (step_s + retries_s(setting, layouts, full))
     return chance, spared(program, layouts) * rate / len(QUANTILES)
 
@@ -135,7 +139,7 @@ def allocator_retries_s(setting: StepSetting, layouts: Layouts, filled: Floats) 
     """
     if setting.training.program != "nanotron":
         return np.zeros_like(filled)
-    bias = np.where(layouts.tp >= 8, np.exp(EIGHT_RANKS), 1.0)
+    bias = np.where(layouts.tp >= 8, np.exp(EIGHT_RANKS.mean), 1.0)
     return retries_s(setting, layouts, filled * bias)
 
 
@@ -184,18 +188,27 @@ ANOTHER_DEVICE = "another device"
 
 
 class AsRun(NamedTuple):
-    """How public runs of a kind, asked as a user asks, came out: published over predicted seconds."""
+    """How public runs of a kind, asked as a user asks, came out: published over predicted seconds.
+
+    Runs of other kinds count with a kind's own, see suites/published/ends.py.
+    """
 
     low: float  # 90 % are between the ends
     likely: float
     high: float
-    n: int  # runs
+    n: int  # runs of the kind itself
     sources: int
 
     @property
     def of(self) -> str:
         """Return what it rests on, in words."""
-        return f"{self.n} public runs of {self.sources} sources"
+        if self.n < FEWEST_RUNS or self.sources < FEWEST_SOURCES:
+            return f"public runs of other kinds, since only {self.n} of {self.sources} sources are of its own"
+        return f"{self.n} public runs of {self.sources} sources, and less by those of other kinds"
+
+
+FEWEST_RUNS, FEWEST_SOURCES = 10, 3
+"""Runs and sources below which a kind's own do not decide."""
 
 
 TUNED = "tuned submission"

@@ -15,7 +15,10 @@ from scipy.stats import norm
 
 from harness.answer import Answer, Interval, NearestStep, RankedLayout, StepAnswer, StepCause
 from harness.ask import advise
-from harness.ask.advise_lines import of_nearest
+from harness.ask.advise_lines import answer_lines, of_nearest, own_lines
+from harness.ask.certainty import error_of
+from harness.ask.cost import predicted_lines
+from harness.ask.engines import answer_of
 from harness.ask.mine import FAMILIES, OwnStep, likely_causes, lines, own_step
 from harness.ask.words import ADVISE, step_question, words_of
 from harness.ask.written import written
@@ -25,7 +28,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
 from harness.frameworks.read import read_own_text
 from harness.frameworks.table import framework_named
-from harness.question import FieldOrigin
+from harness.question import Adapters, FieldOrigin, KeyRead, question_of
 
 MODEL = f"model={ROOT}/tests/data/configs/llama-3.1-8b.json gpus=16 seq_len=8192 global_batch_size=64"
 
@@ -50,7 +53,7 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     assert came_out == layout["as_run_s"]
     assert disk["step_tuned_s"] == step_s < came_out[1]
     ends = f"{came_out[1]:.3g} s per step (90 %: {came_out[0]:.3g} … {came_out[2]:.3g})"
-    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(said[:4])
+    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(" ".join(said[:5]).split())
     assert (status, disk["verdict"], disk["engine"]) == (DONE, "fits", "step time")
     assert low_s < step_s < high_s
     assert said[0] == f"{layout['title']}: {step_s:.3g} s per step (90 %: {low_s:.3g} … {high_s:.3g})"
@@ -92,6 +95,40 @@ def test_no_layout_that_fits_is_a_no(tmp_path, capsys):
         status, said, disk = advised(capsys, tmp_path, words)
         assert (status, disk["verdict"]) == (NO, "does not fit")
         assert said[0].startswith(says)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("verdict", ["fits", "depends", "does not fit"])
+def test_the_first_line_has_the_verdict_and_never_another(verdict, fits):
+    one = RankedLayout(title="dp 2", parts={}, needed_B=9.0, room_B=10.0, fits=fits,
+                       step_s=Interval(1.0, 2.0, 3.0), tokens_per_s_per_device=5.0)  # fmt: skip
+    found, question = Answer(verdict=verdict, layouts=(one,)), asked(f"{MODEL} layout=tp:2")[1]
+    first = next(answer_lines(found, question, None, None))
+    assert first == ("" if verdict == "fits" else f"{verdict}: ") + "dp 2: 2 s per step (90 %: 1 … 3)"
+    said = " ".join(own_lines("a.toml", found, found, None)) + " ".join(
+        predicted_lines(found, question, 1e9, [(2.0, "yours")])
+    )
+    for words, of in (("does not fit", "does not fit"), ("may not fit", "depends")):
+        assert (words in said) == (verdict == of)
+
+
+def test_layouts_run_as_surely_as_bytes_of_their_kind_are_known():
+    """Adapters' bytes are farther off than those of training whole: a fuller device runs less surely."""
+    question = question_of(config=json.loads((ROOT / "tests/data/configs/llama-3.1-8b.json").read_text()),
+                           device="a100_40gb", devices=8, program="torchtitan", sharing="fsdp2", search=True,
+                           global_batch_size=64, seq_len=4096, network_B_per_s=50e9)  # fmt: skip
+    adapted = msgspec.structs.replace(question, adapters=Adapters(rank=16))
+    error = error_of("account", adapted, "reserved")
+    deviation = math.log(error["high"] / error["likely"]) / 1.645
+    layouts = answer_of(adapted, seconds=True).layouts
+    for one in layouts:
+        free = math.log(one.room_B / one.needed_B / error["likely"])
+        if free > 0 and one is not layouts[0]:
+            assert one.chance_to_run == pytest.approx(norm.cdf(free / deviation), abs=1e-4)
+    assert len({round(one.chance_to_run or 0, 2) for one in layouts}) > 3
+    key = KeyRead(key="draft", value="on", status="not modelled", means="a second model", memory="raises")
+    first = answer_of(msgspec.structs.replace(adapted, keys=(key,)), seconds=True).layouts[0]
+    assert first.chance_to_run < 0.95 < (layouts[0].chance_to_run or 0)
 
 
 def test_the_likeliest_cause_fits_and_is_common_before_one_looks():

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from own_texts import TITAN
+from shown import again, blocks_of
 from synthetic import made
 
 from harness.answer import Interval
@@ -172,14 +173,17 @@ def test_a_run_is_priced_before_it_is_run(tmp_path, capsys):
         found = re.search(pattern.replace("N", r"([\d.,]*\d)").replace("(90", r"\(90"), text)
         return [float(one.replace(",", "")) for one in found.groups()]
 
-    (rate,), (hours,) = numbers("N tokens/s per GPU", own), numbers("N GPU-hours", said)
-    step_s, *ends = numbers(": N s per step (90 %: N … N", own)
-    days, *of_days = numbers("take N days (90 %: N … N", said)
-    (usd,) = numbers("N k[$]", said)
-    assert hours == pytest.approx(1e12 / rate / 3600, rel=1e-3)
+    (rate,) = numbers("N tokens/s per GPU", own)
+    (steps,) = numbers("steps alone, as tuned +N", said)
+    assert said.startswith("1e+12 tokens take ")  # the run comes before its steps
+    days, *of_days = numbers("tokens take N days (90 %: N … N", said)
+    hours, usd, *of_usd = numbers("N GPU-hours, N k[$] (90 %: N k[$] … N k[$]", said)
+    assert steps == pytest.approx(1e12 / rate / 3600, rel=1e-3)
     assert days == pytest.approx(hours / 16 / 24, rel=0.01)
-    assert [one / days for one in of_days] == pytest.approx([one / step_s for one in ends], rel=0.02)
     assert usd == pytest.approx(2.5 * hours / 1000, rel=0.01)
+    assert [one / usd for one in of_usd] == pytest.approx([one / days for one in of_days], rel=0.02)
+    (run,) = numbers("the run, as others run it +N", said)
+    assert hours == pytest.approx(run)
 
 
 def test_a_run_takes_longer_than_its_steps(capsys, tmp_path):
@@ -211,5 +215,16 @@ def test_a_run_takes_longer_than_its_steps(capsys, tmp_path):
         assert all(
             min(low for _, low, _ in spans) <= one <= max(high for _, _, high in spans) for one in hours
         )
-        steps = float(re.search(r"([\d,]+) GPU-hours", said)[1].replace(",", ""))
+        steps = float(re.search(r"steps alone, as tuned +([\d,]+)", said)[1].replace(",", ""))
         assert spans[0][0] == pytest.approx(steps * factor.likely, rel=1e-5)
+
+
+def test_the_page_shows_what_is_printed():
+    """`python -m tests.support.shown docs/commands/cost.md` writes what has changed."""
+    text = (ROOT / "docs/commands/cost.md").read_text()
+    assert len([*blocks_of(text)]) == 1
+    assert again(text) == text
+    ((_, lines),) = blocks_of(text)
+    stale = text.replace(lines[-1], lines[-1].replace("1", "2"))
+    assert stale != text
+    assert again(stale) == text

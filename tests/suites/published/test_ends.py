@@ -10,7 +10,7 @@ from harness.question import Adapters, FieldOrigin, question_of
 from suites.published import ends
 from suites.published.ends import RunRatio, held, main, quantile
 from suites.published.runs import published_runs
-from suites.training.step_time.prediction import as_run
+from suites.training.step_time.prediction import AsRun, as_run
 
 
 def test_a_source_counts_as_twenty_runs_at_most():
@@ -52,7 +52,15 @@ def test_the_tables_have_what_the_command_prints():
     assert as_run("no such kind") is None
     found = as_run("transformers with adapters")
     assert found is not None
-    assert found.of == f"{found.n} public runs of {found.sources} sources"
+    assert found.of.startswith(f"{found.n} public runs of {found.sources} sources, and less by")
+
+
+@pytest.mark.parametrize(("n", "sources"), [(3, 5), (9, 3), (40, 2)])
+def test_a_kind_of_few_runs_says_whose_runs_decide(n, sources):
+    found = AsRun(0.9, 1.1, 1.5, n, sources)
+    assert found.of == f"public runs of other kinds, since only {n} of {sources} sources are of its own"
+    enough = found._replace(n=ends.FEWEST_RUNS, sources=ends.FEWEST_SOURCES)
+    assert enough.of.endswith("and less by those of other kinds")
 
 
 OF_FOUR_BITS = Adapters(rank=8, base="nf4")

@@ -105,6 +105,18 @@ def test_seconds_of_a_search_begin_with_the_fastest_that_fits():
     assert seconds_engine.answer(alone).layouts[0].step_s == first.step_s
 
 
+def test_fsdp_of_either_generation_keeps_offloaded_states_on_the_host():
+    for engine in (account_engine, seconds_engine):
+        first, second = (
+            engine.answer(asked(program=program, zero=3, tp=1, pp=1, offload=("optimizer", "parameters")))
+            for program in ("composer", "torchtitan")
+        )
+        assert first.memory is not None
+        assert second.memory is not None
+        assert first.memory.host == second.memory.host
+        assert first.memory.parts_B["states"] == second.memory.parts_B["states"]
+
+
 def test_what_no_search_can_fit_is_said_so():
     answer = account_engine.answer(asked(search=True, memory_B=1e9))
     assert (answer.verdict, answer.layouts, answer.layouts_that_fit) == ("does not fit", (), 0)
@@ -120,7 +132,7 @@ def test_what_no_search_can_fit_is_said_so():
         (account_engine, {"tp": 3}, "does not divide the 16 GPUs"),
         (account_engine, {"dp": 2}, "devices=16 leaves 4"),
         (seconds_engine, {"device": "gpu_80gb"}, "device=gpu_80gb"),
-        (seconds_engine, {"offload": ("optimizer",)}, "offload=optimizer"),
+        (seconds_engine, {"offload": ("optimizer",)}, "offload=optimizer needs .*, not megatron"),
     ],
     ids=str,
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+from harness.answer import Interval
 from suites.training.layouts import chance
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import published_steps
@@ -36,8 +38,11 @@ def test_the_error_of_peaks_is_that_of_published_ones():
     of = chance.OF_PROGRAM["nanotron"]
     assert (len(ratios[False]), len(ratios[True])) == (77, 12)
     assert np.mean(ratios[False]) == pytest.approx(of.mean, abs=0.005)
-    assert np.std(ratios[False]) == pytest.approx(of.sd, abs=0.005)
-    assert np.mean(ratios[True]) == pytest.approx(chance.EIGHT_RANKS, abs=0.005)
+    assert np.std(ratios[False]) == pytest.approx(of.above, abs=0.005)
+    eight = chance.EIGHT_RANKS
+    assert np.mean(ratios[True]) == pytest.approx(eight.mean, abs=0.005)
+    assert np.std(ratios[True]) == pytest.approx(eight.above, abs=0.005)
+    assert (of.below, eight.below) == (of.above, eight.above)
 
 
 def test_what_fails_with_memory_to_spare_is_counted():
@@ -87,3 +92,17 @@ def test_the_layouts_that_are_chosen_run_and_are_near_the_best():
         if row["kind"] == "choose":
             rates = row["published"]["tokens_s"]
             assert rates[answer(row)["index"]] >= 0.95 * max(filter(None, rates))
+
+
+def test_a_kind_whose_bytes_are_far_off_runs_less_surely():
+    """By hand: at half of the room, 1.2 times as much likely and 2.4 times at most in 95 % of cases."""
+    error = chance.PeakError.of(Interval(0.9, 1.2, 2.4))
+    half = np.array([0.5])
+    deviations = chance.NORMAL_90 * np.log(2 / 1.2) / np.log(2)
+    found = float(chance.chance_to_run("torchtitan", layout(), half, error)[0])
+    assert found == pytest.approx(NormalDist().cdf(deviations))
+    assert found < float(chance.chance_to_run("torchtitan", layout(), half)[0])
+    full = float(chance.chance_to_run("torchtitan", layout(), np.array([1 / 1.2]), error)[0])
+    assert full == pytest.approx(0.5)
+    narrow = chance.PeakError.of(Interval(0.999, 1.0, 1.001))
+    assert narrow == chance.REPLAYED
