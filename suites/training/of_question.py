@@ -45,9 +45,6 @@ NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
 OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum", "muon")
 """Optimizers whose states the account has."""
 
-COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
-"""GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
-
 
 def subject_of(
     question: Question, architecture: Architecture | None = None, whole_batch: bool = False
@@ -433,7 +430,7 @@ def left_out(question: Question) -> tuple[str, ...]:
         f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
-        "what frozen weights save of activations and gathered copies": question.adapters is not None,
+        "what frozen weights save of activations": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
         "the optimizer in the backward pass": question.optimizer_in_backward,
     }

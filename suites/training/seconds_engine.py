@@ -53,8 +53,8 @@ def answer(question: Question) -> Answer:
     """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
-    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
-    a device on which nothing was compared, see `COMPARED`.
+    layout that was asked for what would make it slower or faster. On a chip without published steps
+    (`COMPARED_CHIPS`) the interval is wider. Raises `Unavailable` in one line.
     """
     subject = seconds_subject_of(question)
     setting = setting_of(subject)
