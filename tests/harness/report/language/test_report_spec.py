@@ -68,7 +68,9 @@ def test_a_mistake_beside_the_blocks_is_one_line(text: str, told: str, tmp_path:
 
 def test_a_title_of_a_pattern_is_that_of_all_names_that_fit() -> None:
     listed = {"ranks_9": "Nine", "ranks_*": "Ranks: {}", "ranks_*_*": "{} of {}", "ranks_b_*": "b: {}"}
-    found = titles_of("s.yaml.names.workload", listed, ["ranks_1024", "ranks_9", "ranks_b_c", "ranks_a_b", "other_1"])
+    found = titles_of(
+        "s.yaml.names.workload", listed, ["ranks_1024", "ranks_9", "ranks_b_c", "ranks_a_b", "other_1"]
+    )
     assert list(found) == ["ranks_9", "ranks_1024", "ranks_a_b", "ranks_b_c"]
     assert list(found.values()) == ["Nine", "Ranks: 1,024", "a of b", "b: c"]
 
