@@ -55,8 +55,10 @@ precision | MODEL techniques=[] precision=bf16
 model={"hidden_size":8}: num_hidden_layers is missing | model={"hidden_size":8}
 model: model_type | model={"model_type":"lama"}
 model={"hidden | model={"hidden_size":
-config=not JSON | config={"a":
-config=no configuration | config={"a":1}
+config: not JSON | config={"a":
+config: no configuration | config={"a":1}
+model: num_hidden_layers is -2; it must be a number of at least 1 | model={"num_hidden_layers":-2}
+model={"hidden_size":8,"hidden_size":8}: hidden_size is given twice | model={"hidden_size":8,"hidden_size":8}
 model_code=none:f: no module none | MODEL model_code=none:f
 model_code='none': expected package.module:function | MODEL model_code=none
 model_code: not used where tp | MODEL devices=2 TP model_code=suites.published.models:torchtune_llama
@@ -79,6 +81,8 @@ techniques: not used for | MODEL GPUS techniques=[]
 # advise
 model | gpus=2
 mine: needs the layout | MODEL GPUS mine=4.1s
+mine=0tflops: expected a rate above 0 | MODEL GPUS TP mine=0tflops
+mine=45s,data:2s,data:3s: data: given twice | MODEL GPUS TP mine=45s,data:2s,data:3s
 mine=fast | MODEL GPUS TP mine=fast
 mine=NOTHING | MODEL GPUS TP mine=NOTHING
 tokens: not used for seconds (harness.advise) | MODEL GPUS tokens=1e12
