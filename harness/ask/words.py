@@ -346,7 +346,10 @@ def with_recipe(question: Question, words: CommandWords) -> Question:
             field = "compile" if key == "compiled" else key
             fields[field] = values[words.one_of(key, values, "")]
     if "imbalance" in words:
-        fields["imbalance"] = words.number("imbalance", "tokens of the busiest experts over the mean, as 1.1")
+        says = "tokens of the busiest experts over the mean, as 1.1"
+        fields["imbalance"] = words.number("imbalance", says)
+        if fields["imbalance"] < 1:
+            raise ConfigError(f"{words.typed['imbalance']}: expected {says}; it is at least 1")
     if "recompute_modules" in words:
         fields["recompute_modules"] = tuple(map(str, list_of("recompute_modules", words)))
         fields.setdefault("recompute", "selective")

@@ -63,6 +63,7 @@ def subject_of(
         training = replace(training, frozen=frozen_base(shape, question.adapters))
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
+    refuse_imbalance(question, shape)
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)
@@ -112,6 +113,21 @@ def refuse_unknown(question: Question, architecture: str) -> None:
         raise Unavailable(
             f"optimizer {question.optimizer} is not in the account of layouts, which has "
             f"{', '.join(OPTIMIZERS)}; give optimizer="
+        )
+
+
+def refuse_imbalance(question: Question, shape: TransformerShape) -> None:
+    """Raise `Unavailable` for an imbalance of a command that no routing of the model's experts can have."""
+    given = question.imbalance
+    if given is None or question.origin("imbalance").kind != "command":
+        return
+    if not shape.num_experts:
+        raise Unavailable(f"imbalance={given:g}: the model has no experts")
+    most = shape.num_experts / shape.experts_per_token
+    if not 1 <= given <= most:
+        raise Unavailable(
+            f"imbalance={given:g}: expected 1 to {most:g}, where every token goes to the same "
+            f"{shape.experts_per_token} of {shape.num_experts} experts"
         )
 
 

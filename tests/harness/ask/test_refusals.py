@@ -64,6 +64,11 @@ model_code='none': expected package.module:function | MODEL model_code=none
 model_code: not used where tp | MODEL devices=2 TP model_code=suites.published.models:torchtune_llama
 torch=new: expected a version | MODEL torch=new
 imbalance=0 | MODEL devices=2 TP imbalance=0
+imbalance=0.05: expected | MODEL devices=2 TP imbalance=0.05
+imbalance=2: the model has no experts | MODEL devices=2 TP imbalance=2
+imbalance=5: expected 1 to 4, where every token | MIXTRAL devices=2 TP imbalance=5
+imbalance: not used by the dry run | MODEL imbalance=2
+torch: not used by the account, which answers since a layout is asked about | MODEL devices=2 TP torch=2.4
 oom=NOTHING | oom=NOTHING
 write: not used for an out-of-memory message | oom=NOTHING write=torchtitan
 seq_len: needs model= or config= | oom=NOTHING seq_len=4
@@ -124,11 +129,13 @@ def places(tmp_path_factory):
     (folder / "cut.jsonl").write_text('{"id": "a"}\n{"id":')
     (folder / "list.jsonl").write_text("\n[1, 2]\n")
     (folder / "mamba").mkdir()
+    (folder / "mixtral").mkdir()
     (folder / "empty").mkdir()
     results = Path(__file__).parents[3] / "results/reference/cost"
     return {
         "MODEL": f"model={config(folder)}",
         "MAMBA": f"model={config(folder / 'mamba', model_type='mamba')}",
+        "MIXTRAL": f"model={config(folder / 'mixtral', model_type='mixtral')}",
         "FILE": f"config={folder / 'titan.toml'}",
         "NOTHING": str(folder / "nothing.txt"),
         "CUT": str(folder / "cut.jsonl"),
