@@ -93,7 +93,7 @@ EXPLICIT = KeyRead(
 FROZEN = KeyRead(
     key="adapters",
     status="not modelled",
-    means="activations and gathered copies are those of a step that trains every weight",
+    means="activations are those of a step that trains every weight",
     memory="lowers",
     seconds="none",
 )

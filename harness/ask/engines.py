@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -105,6 +105,9 @@ def answers(
     """
     start = time.monotonic()
     engine, why = choose(question, seconds)
+    for name in NOT_USED[engine]:
+        if question.origin(name).kind == "command":
+            raise ConfigError(f"{name}: not used by the {engine}, which answers since {why}")
     left_out: tuple[str, ...] = ()
     times = 1  # a sequence is run as so many
     if engine == "dry run":
@@ -134,6 +137,13 @@ def answers(
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
         yield with_certainty(with_room(unfolded(timed, times)), question)
 
+
+NOT_USED: Mapping[EngineName, tuple[str, ...]] = {
+    "dry run": ("imbalance", "dispatcher"),
+    "account": ("torch",),
+    "step time": ("torch",),
+}
+"""Words of a command that an engine has no use for, where they are given."""
 
 COMPILE = KeyRead(
     key="compile",

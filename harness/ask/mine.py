@@ -86,6 +86,8 @@ def own_step(words: CommandWords, question: Question) -> OwnStep | None:
             seconds = parts.pop("")
             return OwnStep(seconds, tuple(other_counts(question, seconds)), parts)
         if match := RATE.fullmatch(text.strip()):
+            if not float(match[1]):
+                raise ValueError("expected a rate above 0")
             return of_rate(float(match[1]) * 1e12, question)
         path = Path(text)
         if not path.exists():
@@ -115,6 +117,8 @@ def seconds_of_text(text: str) -> dict[str, float] | None:
             return None
         if place and place not in PLACES:
             raise ValueError(f"{place}: where seconds go is one of {', '.join(PLACES)}")
+        if place in found:
+            raise ValueError(f"{place}: given twice")
         found[place] = float(match[1]) * SECONDS[match[2]]
     return found if "" in found and sum(found.values()) <= 2.02 * found[""] else None
 

@@ -177,8 +177,8 @@ def of_file(words: CommandWords) -> Question:
     from harness.frameworks.models import nearest_model
     from harness.frameworks.read import read_own_files, read_own_text
 
-    with mistake("config="):
-        text = words.values["config"]
+    text = words.values["config"]
+    with mistake("config: " if text.startswith("{") else "config="):
         if text.startswith("{"):  # a file's content, as JSON
             question = read_own_text(text)
         else:
@@ -252,10 +252,11 @@ def config_of_text(text: str) -> dict[str, Any]:
     """Return the content of a config.json, or sizes without an architecture; raises ConfigError."""
     try:
         config = parse_object(text)
-        refuse_kinds(Path("model="), config)
-        refuse_values(Path("model="), config)
     except ValueError as error:
         raise ConfigError(f"model={text[:60]}: {error}") from None
+    with mistake():
+        refuse_kinds(Path("model"), config)
+        refuse_values(Path("model"), config)
     if "model_type" in config:
         if reason := unknown_model_type(config["model_type"], "auto_map" in config):
             raise ConfigError(f"model: {reason}")
@@ -345,7 +346,10 @@ def with_recipe(question: Question, words: CommandWords) -> Question:
             field = "compile" if key == "compiled" else key
             fields[field] = values[words.one_of(key, values, "")]
     if "imbalance" in words:
-        fields["imbalance"] = words.number("imbalance", "tokens of the busiest experts over the mean, as 1.1")
+        says = "tokens of the busiest experts over the mean, as 1.1"
+        fields["imbalance"] = words.number("imbalance", says)
+        if fields["imbalance"] < 1:
+            raise ConfigError(f"{words.typed['imbalance']}: expected {says}; it is at least 1")
     if "recompute_modules" in words:
         fields["recompute_modules"] = tuple(map(str, list_of("recompute_modules", words)))
         fields.setdefault("recompute", "selective")

@@ -253,19 +253,27 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     report = conf / "report" / f"{suite}.yaml"
     listed = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
     declared = read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {})
-    return titles_of(listed, declared) or titles_of_rows(suite, conf)
+    return titles_of(f"{report.name}.names.workload", listed, declared) or titles_of_rows(suite, conf)
 
 
-def titles_of(listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def titles_of(where: str, listed: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     """Return titles by name; one for a pattern, as `plans_*`, has `{}` for each `*`, which is no `_`.
 
     Of several patterns the last counts, and a name that is listed before any. Numbers get commas.
+    `where`: the file and key of the titles; raises ConfigError with it for a title that does not suit its
+    pattern.
     """
     named: dict[str, str] = {}
     for pattern, title in listed.items():
         if "*" not in pattern:
             named[pattern] = title
             continue
+        try:
+            title.format(*["0"] * pattern.count("*"))
+        except (AttributeError, IndexError, KeyError, ValueError):
+            raise ConfigError(
+                f"{where}.{pattern}: {title!r}; expected a title with at most one {{}} for each *"
+            ) from None
         shape = re.compile(re.escape(pattern).replace(r"\*", "([^_]*)"))
         for name in names:
             if name not in listed and (match := shape.fullmatch(name)):

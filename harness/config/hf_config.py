@@ -144,6 +144,8 @@ def _expected_number(key: str, value: Any) -> str:
         return "a finite number"
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         return f"at most {LARGEST_NUMBER} in size"
+    if value < 0 and key in BUILT:
+        return "a number of at least 1"
     if value < 0 and NEVER_NEGATIVE.fullmatch(key) and not UNLIMITED.search(key):
         return "a number of at least 0"
     if SHARE.search(key) and not 0 <= value <= 1:
@@ -227,6 +229,9 @@ SIZES = {
     "vocab_size": VOCAB,
 }
 """Sizes of a model, by the names of a workload's fields."""
+
+BUILT = frozenset(name for names in SIZES.values() for name in names)
+"""Names of sizes without which there is nothing to build."""
 
 AFTER_PADDING = frozenset(
     ["camembert", "data2vec-text", "ibert", "longformer", "roberta", "roberta-prelayernorm", "xlm-roberta"]

@@ -424,7 +424,9 @@ def load_spec(
     if unknown := {*data.shown, data.top} - {*ids, ""}:
         raise ConfigError(f"{path.name}: no block has the id {min(unknown)!r}, which is to be shown")
     names = {**{str(key): one for key, one in data.names.items()}, **named}
-    names["workload"] = titles_of(names.get("workload", {}), workloads_of(suite))
+    names["workload"] = titles_of(
+        f"{path.name}.names.workload", names.get("workload", {}), workloads_of(suite)
+    )
     return Spec(
         suite,
         data.title,

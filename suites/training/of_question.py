@@ -45,9 +45,6 @@ NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
 OPTIMIZERS = ("adamw", "adamw_8bit", "sgd_momentum", "muon")
 """Optimizers whose states the account has."""
 
-COMPARED = ("a100_40gb", "a100_80gb", "h100_80gb", "b200", "gb200", "gb300")
-"""GPUs, by their names in conf/hardware, on which predicted steps were compared with published ones."""
-
 
 def subject_of(
     question: Question, architecture: Architecture | None = None, whole_batch: bool = False
@@ -66,6 +63,7 @@ def subject_of(
         training = replace(training, frozen=frozen_base(shape, question.adapters))
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
+    refuse_imbalance(question, shape)
     if reason := refusal_of_training(shape, training):
         raise Unavailable(reason)
     question, layout = with_layout(question, whole_batch)
@@ -115,6 +113,21 @@ def refuse_unknown(question: Question, architecture: str) -> None:
         raise Unavailable(
             f"optimizer {question.optimizer} is not in the account of layouts, which has "
             f"{', '.join(OPTIMIZERS)}; give optimizer="
+        )
+
+
+def refuse_imbalance(question: Question, shape: TransformerShape) -> None:
+    """Raise `Unavailable` for an imbalance of a command that no routing of the model's experts can have."""
+    given = question.imbalance
+    if given is None or question.origin("imbalance").kind != "command":
+        return
+    if not shape.num_experts:
+        raise Unavailable(f"imbalance={given:g}: the model has no experts")
+    most = shape.num_experts / shape.experts_per_token
+    if not 1 <= given <= most:
+        raise Unavailable(
+            f"imbalance={given:g}: expected 1 to {most:g}, where every token goes to the same "
+            f"{shape.experts_per_token} of {shape.num_experts} experts"
         )
 
 
@@ -433,7 +446,7 @@ def left_out(question: Question) -> tuple[str, ...]:
         f"every {question.recompute_every}nd or later layer alone is recomputed; all of them are taken": some,
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
-        "what frozen weights save of activations and gathered copies": question.adapters is not None,
+        "what frozen weights save of activations": question.adapters is not None,
         "what torch.compile saves of memory": question.compile,
         "the optimizer in the backward pass": question.optimizer_in_backward,
     }

@@ -56,8 +56,8 @@ def answer(question: Question, bytes_error: Interval | None = None) -> Answer:
     `bytes_error`: reserved over predicted bytes of questions of its kind, for the chance that a layout runs.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
-    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
-    a device on which nothing was compared, see `COMPARED`.
+    layout that was asked for what would make it slower or faster. On a chip without published steps
+    (`COMPARED_CHIPS`) the interval is wider. Raises `Unavailable` in one line.
     """
     subject = seconds_subject_of(question)
     setting = setting_of(subject)

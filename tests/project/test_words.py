@@ -70,6 +70,37 @@ def test_a_replaced_word_is_found_with_what_to_write_instead():
     assert not replaced("a parameter of the model, alarmed, besides; `arm` was a key")
 
 
+@pytest.mark.parametrize(
+    ("text", "rate", "per"),
+    [
+        ("4 bytes a parameter", "bytes a parameter", "parameter"),
+        ("40 B a parameter", "B a parameter", "parameter"),
+        ("or `budget_s` seconds a cell are spent", "seconds a cell", "cell"),
+        ("3,072 GPUs a zone; 16 down", "GPUs a zone", "zone"),
+        ("in rounds, each cell once a round", "once a round", "round"),
+        ("400 GB/s a\nnode", "GB/s a node", "node"),
+        ("three times each step.", "times each step", "step"),
+        ("a walk of 2 % a call", "% a call", "call"),
+    ],
+)
+def test_a_rate_without_per_is_found(text, rate, per):
+    assert replaced(text) == [f"line 1: '{rate}' -> per {per}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4 bytes per parameter",
+        "once a cell has damaged this process",
+        "as many bytes as a parameter has",
+        "updates a parameter; moves a rank's own; it was a step",
+        "the update of bytes each rank's neighbour sends",
+    ],
+)
+def test_what_is_no_rate_needs_no_per(text):
+    assert not replaced(text)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_uses_a_replaced_word(page):
     assert not replaced(page.read_text())

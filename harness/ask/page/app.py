@@ -154,7 +154,9 @@ def answered(page: AskedPage, values: Values, shown: str, trigger: str) -> dict[
 
 def controls(models: Sequence[str]) -> Mapping[str, Sequence[FormControl]]:
     """Return the controls by the heading that they are under."""
-    devices = import_module("suites.training.of_question").COMPARED
+    compared = import_module("suites.training.step_time.prediction").COMPARED_CHIPS
+    known = import_module("suites.training.step_time.gpu").device_names()
+    devices = [name for name in known if name.split("_")[0] in compared]
     precisions = ("bf16", "fp8", "mxfp8", "nvfp4")
     return {
         "Model": [FormControl("model", "Model", "", [(name, name) for name in models])],

@@ -77,7 +77,7 @@ def nemotron_blocks(values: Values, others: Values) -> None:
     pattern = others.pop("hybrid_override_pattern", None)
     if values["layers_block_type"] is None:
         usual = ["linear_attention", "moe", "full_attention", "mlp"]
-        blocks = usual if pattern is None else [NEMOTRON_BLOCKS[each] for each in pattern]
+        blocks = usual if pattern is None else blocks_of_pattern(pattern)
         values["layers_block_type"] = blocks
     others["num_hidden_layers"] = len(values["layers_block_type"])
 
@@ -102,6 +102,13 @@ def kimi_section(values: Values, others: Values) -> None:
     if values["mlp_layer_types"] is None and "first_k_dense_replace" in others:
         first, layers = others["first_k_dense_replace"], range(values["num_hidden_layers"])
         values["mlp_layer_types"] = ["dense" if layer < first else "sparse" for layer in layers]
+
+
+def blocks_of_pattern(pattern: object) -> list[str]:
+    """Return the kinds of a hybrid's layers by their letters; raises ValueError for what is no such text."""
+    if not isinstance(pattern, str) or not pattern or not set(pattern) <= NEMOTRON_BLOCKS.keys():
+        raise ValueError(f"expected text of {', '.join(NEMOTRON_BLOCKS)}, a letter per layer")
+    return [NEMOTRON_BLOCKS[each] for each in pattern]
 
 
 TAKEN = ("hybrid_override_pattern", "mtp_hybrid_override_pattern")
@@ -318,9 +325,45 @@ def attention_types_fault(values: Values) -> str:
     return f"attention_types lists {listed} layers; num_layers is {layers}" if listed != layers else ""
 
 
+def offsets_fault(values: Values) -> str:
+    """Return which of Jamba's offsets is not within its period."""
+    for kind in ("attn", "expert"):
+        period, offset = values[f"{kind}_layer_period"], values[f"{kind}_layer_offset"]
+        if offset >= period:
+            return f"{kind}_layer_offset is {offset}; it must be below {kind}_layer_period, {period}"
+    return ""
+
+
+def attention_list_fault(values: Values) -> str:
+    """Return where MiniMax's older list of attention is not that of `layer_types`, which its class takes."""
+    if (kinds := values.get("attn_type_list")) is None:
+        return ""
+    own = [int(kind == "full_attention") for kind in values["layer_types"]]
+    return "" if kinds == own else "attn_type_list is not as layer_types are; state the layers as layer_types"
+
+
+def groups_fault(values: Values) -> str:
+    """Return which heads of a mixer are no multiple of those, or of the groups, that they share."""
+    for heads, shared in SHARED:
+        count, each = values.get(heads), values.get(shared)
+        if count and each and count % each:
+            return f"{heads} is {count}; it must be a multiple of {shared}, {each}"
+    return ""
+
+
+SHARED = (
+    ("mamba_num_heads", "n_groups"),
+    ("mamba_num_heads", "mamba_n_groups"),
+    ("mamba_n_heads", "mamba_n_groups"),
+    ("linear_num_value_heads", "linear_num_key_heads"),
+)
+"""Heads, and what each so many of them share: arXiv 2405.21060, 2412.06464."""
+
 FAULTS: Mapping[str, Callable[[Values], str]] = {
     "cwm": lambda values: "" if values["sliding_window"] else "sliding_window must be a whole number above 0",
     "gpt_neo": attention_types_fault,
+    "jamba": offsets_fault,
+    "minimax": attention_list_fault,
     "internlm3": lambda values: (
         "attention_bias and mlp_bias differ; they must be the same"
         if values["attention_bias"] != values["mlp_bias"]
@@ -337,6 +380,37 @@ FAULTS: Mapping[str, Callable[[Values], str]] = {
 }
 """What a class refuses (`validate_architecture`), by model_type; "": nothing."""
 
+
+LEAST: Mapping[str, int] = {
+    **dict.fromkeys(
+        (
+            *("hidden_size", "num_attention_heads", "full_attention_interval"),
+            *("attn_layer_period", "expert_layer_period", "no_rope_layer_interval"),
+            *("interleave_moe_layer_step", "moe_layer_interval", "block_size", "conv_L_cache"),
+            *("mamba_num_heads", "mamba_n_heads", "mamba_head_dim", "n_groups", "mamba_n_groups"),
+            *("ssm_state_size", "mamba_d_state", "conv_kernel", "mamba_d_conv", "expand", "mamba_expand"),
+            *("chunk_size", "mamba_chunk_size", "linear_num_key_heads", "linear_num_value_heads"),
+            *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
+            *("linear_num_heads", "linear_head_dim", "num_heads", "head_dim", "short_conv_kernel_size"),
+        ),
+        1,
+    ),
+    **dict.fromkeys(("attn_layer_offset", "expert_layer_offset", "first_k_dense_replace"), 0),
+}
+"""The least of numbers by which shapes divide, or of which layers are made."""
+
+PATTERNS_OF_LAYERS = ("hybrid_override_pattern",)
+LISTS_OF_LAYERS = ("attn_layer_indices", "attn_type_list", "full_attn_idxs", "full_attn_layers", "kda_layers")
+NULL = (*LISTS_OF_LAYERS, "head_dim", "hybrid_override_pattern", "linear_attn_config")
+"""Keys that may be null, as if they were left out; so may those that a class computes (`FILLED`)."""
+
+TAKEN_BESIDES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), ("full_attention_interval",)),
+    "kimi_linear": ("first_k_dense_replace", "linear_attn_config"),
+    "minimax": ("attn_type_list",),
+    "nemotron_h": ("hybrid_override_pattern", *NEMOTRON_NAMES.values()),
+}
+"""Keys that are no fields of a class and that its layers follow from, by model_type."""
 
 LEGACY_KINDS = {"attention": "full_attention", "mamba": "linear_attention"}
 """Older names of kinds of layers: transformers/configuration_utils.py, _LEGACY_LAYER_TYPE_REMAP."""
@@ -377,8 +451,10 @@ def config_values(config: Mapping[str, Any]) -> ConfigValues | None:
         return config_values({**own_keys, "model_type": row["text"]})
     try:
         return _values_of(model_type, row, config)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise Unavailable(_where(model_type, str(error))) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise Unavailable(_where(model_type, "its values together give no layers")) from error
 
 
 def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any]) -> ConfigValues:
@@ -388,6 +464,8 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
     defaults = row["defaults"]
     for key, value in given.items():
         _refuse_key(model_type, row, key, value)
+        if key in defaults or key in TAKEN_BESIDES.get(model_type, ()):
+            _refuse_bounds(model_type, key, value)
     values: Values = {renames.get(name, name): given.get(name, default) for name, default in defaults.items()}
     others = {key: value for key, value in given.items() if key not in defaults}
     derive(model_type, values, others)
@@ -397,7 +475,7 @@ def _values_of(model_type: str, row: Mapping[str, Any], config: Mapping[str, Any
             values[name] = [LEGACY_KINDS.get(kind, kind) for kind in kinds]
     for name, compute in PROPERTIES.get(model_type, {}).items():
         values[name] = compute(values)
-    if model_type in FAULTS and (found := FAULTS[model_type](values)):
+    if found := FAULTS.get(model_type, groups_fault)(values):
         raise Unavailable(_where(model_type, found))
     parsed = ConfigValues(model_type, values, renames)
     _refuse_together(parsed, row)
@@ -417,6 +495,28 @@ def _refuse_key(model_type: str, row: Mapping[str, Any], key: str, value: Any) -
     kinds = of_fields.get(renames.get(key, key), "")
     if kinds and not any(_is_of(kind, value) for kind in kinds.split("|")):
         raise Unavailable(_where(model_type, fault(key, value, _expected(key, value, kinds))))
+
+
+def _refuse_bounds(model_type: str, key: str, value: Any) -> None:
+    """Raise `Unavailable` for a number of layers or of a mixer's parts that no model can have."""
+    if value is None and (key in NULL or key in FILLED.get(model_type, {})):
+        return
+    where = f"{key} is {shown(value)}"
+    if key in PATTERNS_OF_LAYERS:
+        try:
+            blocks_of_pattern(value)
+        except ValueError as error:
+            raise Unavailable(_where(model_type, f"{where}; {error}")) from None
+    elif key == "linear_attn_config":
+        if not isinstance(value, Mapping):
+            raise Unavailable(_where(model_type, f"{where}; it must be an object"))
+        for name, each in value.items():
+            _refuse_bounds(model_type, name, each)
+    elif key in LISTS_OF_LAYERS:
+        if not isinstance(value, list) or not all(_is_of("int", one) for one in value):
+            raise Unavailable(_where(model_type, f"{where}; it must be a list of whole numbers"))
+    elif key in LEAST and not (_is_of("int", value) and value >= LEAST[key]):
+        raise Unavailable(_where(model_type, f"{where}; it must be a whole number of at least {LEAST[key]}"))
 
 
 def _is_of(kind: str, value: Any) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from harness.config.hf_config import unknown_model_type
+from harness.config.hf_config import fault, shown, unknown_model_type
 from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
-from suites.training.layouts.config_classes import NEMOTRON_BLOCKS, config_values
+from suites.training.layouts.config_classes import blocks_of_pattern, config_values
 from suites.training.layouts.families import (
     ARCHITECTURES,
     LATENT,
@@ -53,8 +53,9 @@ def shape_of_config(config: Mapping[str, Any]) -> TransformerShape:
     try:
         return shape_of_parsed(values)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = f": {error}" if isinstance(error, AttributeError | ValueError) else ""
         raise Unavailable(
-            f"config.json of model_type {values.model_type!r}: its sizes give no model: {error}"
+            f"config.json of model_type {values.model_type!r}: its sizes give no model{why}"
         ) from error
 
 
@@ -92,9 +93,12 @@ def windows(parsed: Any) -> dict[str, Any]:
 def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
     """Return the shape of sizes whose architecture nobody states; raises KeyError without `SIZES_NEEDED`.
 
+    Raises `Unavailable` with one line that names a size which no model can have.
+
     What the sizes show is taken, and no biases or inner norms. `gated_mlp` is a key of its own: without a
     gate, norms have biases. Other fields of a shape are taken where the config has them (`STATED`).
     """
+    refuse_sizes(config)
     parsed = SimpleNamespace(
         **{
             "model_type": "",
@@ -114,15 +118,41 @@ def shape_without_type(config: Mapping[str, Any]) -> TransformerShape:
     if "moe_layers" in stated:
         stated["moe_layers"] = tuple(map(bool, stated["moe_layers"]))
     if pattern := config.get("hybrid_layer_pattern"):
-        stated |= hybrid_of(parsed, [NEMOTRON_BLOCKS[block] for block in pattern])
+        stated |= hybrid_of(parsed, blocks_of_pattern(pattern))
     if config.get("num_nextn_predict_layers"):
         stated["num_nextn_predict_layers"] = int(config["num_nextn_predict_layers"])
     return _shape(parsed, {"gated": gated, "layer_norm": not gated, **experts, **of_latent, **stated})
 
 
+def refuse_sizes(config: Mapping[str, Any]) -> None:
+    """Raise `Unavailable` for sizes without an architecture that are no whole numbers or too small."""
+    least = dict.fromkeys(EXPERT_SIZES, 0) | dict.fromkeys((*SIZES_NEEDED, *MAMBA_SIZES), 1)
+    for name, lowest in least.items():
+        value = config.get(name)
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+        if value is not None and not (whole and value >= lowest):
+            raise Unavailable(f"model: {fault(name, value, f'a whole number of at least {lowest}')}")
+    if (pattern := config.get("hybrid_layer_pattern")) is None:
+        return
+    try:
+        blocks = blocks_of_pattern(pattern)
+    except ValueError as error:
+        raise Unavailable(f"model: hybrid_layer_pattern is {shown(pattern)}; {error}") from None
+    if len(blocks) != config["num_hidden_layers"]:
+        layers = config["num_hidden_layers"]
+        raise Unavailable(
+            f"model: hybrid_layer_pattern has {len(blocks)} layers and num_hidden_layers is {layers}"
+        )
+    if missing := [name for name in MAMBA_SIZES if "M" in pattern and not config.get(name)]:
+        raise Unavailable(f"model: {missing[0]} is missing, which hybrid_layer_pattern needs")
+
+
+MAMBA_SIZES = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size")
+
+
 def hybrid_of(parsed: Any, blocks: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a hybrid whose layers have one part: Mamba-2, attention, an MLP or experts."""
-    sizes = parsed.mamba_num_heads, parsed.mamba_head_dim, parsed.n_groups, parsed.ssm_state_size
+    sizes = (getattr(parsed, name, 1) for name in MAMBA_SIZES)  # a pattern without Mamba-2 needs none
     usual = SimpleNamespace(conv_kernel=4, use_conv_bias=True, hidden_size=parsed.hidden_size)
     return {
         "norms_per_layer": 1,

@@ -331,6 +331,8 @@ def states_B(
     in_layers = parameters._replace(shared=parameters.shared - parameters.outside)
     narrow_B = narrow_weight_B(training, architecture) * sharded(layouts, in_layers, stage)
     saved_B = MUON_SAVES_B if training.optimizer == "muon" and sizes.optimizer else 0.0
+    if training.states == "bf16":
+        saved_B /= 2
     if training.frozen is not None:
         return frozen_B(layouts, training.frozen, sizes, in_layers, parameters, stage)
     return StateBytes(

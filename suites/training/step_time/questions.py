@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.config.hf_config import HEADS
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 from suites.training.layouts.shape_of_config import SIZES_NEEDED
 from suites.training.of_question import published_steps
@@ -79,9 +80,10 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     gpu = gpu_of(device["device"])
     assert gpu is not None
     common = common_fields(row, gpu, config_of_run(row, config_of))
-    row = {**row, **shared_sequences(row)}
+    shared = shared_sequences(row, common)
     checkpointing = row.get("recompute", row.get("checkpointing"))
-    layout = layout_fields({**row, "virtual_stages": row.get("vp"), "recompute": checkpointing}, row, common)
+    parts = {**row, **shared, "virtual_stages": row.get("vp"), "recompute": checkpointing}
+    layout = layout_fields(parts, row, common)
     if not row.get("vp") and (layout["gradient_accumulation_steps"] or 0) % layout["pp"]:
         layout["virtual_stages"] = 1  # interleaved ones would need a multiple
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
@@ -94,17 +96,32 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     if stages := uneven(common, layout):
         fields |= {"layers_of_stages": stages, "virtual_stages": 1}
     fields["origins"] = {name: FieldOrigin("key", key) for name, key in given.items()}
+    for name in ("tp", "cp"):
+        if layout[name] > int(row.get(name) or 1):
+            fields["origins"][name] = FieldOrigin("assumption", "the batch has fewer sequences than GPUs")
     if "memory_B" in device:
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
 
 
-def shared_sequences(row: Row) -> dict[str, Any]:
-    """Return tensor-parallel ranks for a batch with fewer sequences than GPUs, where no layout is stated."""
-    gpus, batch = int(row["gpus"]), int(row.get("global_batch_size") or 0)
-    stated = any(row.get(name) for name in ("dp", "tp", "pp", "cp"))
-    return {"tp": gpus // batch} if batch and batch < gpus and not stated and gpus % batch == 0 else {}
+def shared_sequences(row: Row, common: Row) -> dict[str, Any]:
+    """Return tensor-parallel ranks for a batch of fewer sequences than GPUs, where no layout is stated.
+
+    As many as share a sequence, within a node, and divide the heads; of more `layout_fields` makes
+    context-parallel ranks.
+    """
+    config, alone = common["config"], int(row["gpus"]) * int(row.get("micro_batch_size") or 1)
+    batch = int(row.get("global_batch_size") or 0)
+    if not 0 < batch < alone or alone % batch or any(row.get(name) for name in ("dp", "tp", "pp", "cp")):
+        return {}
+    heads = next((int(config[name]) for name in HEADS if config.get(name)), 1)
+    groups = int(config.get("num_key_value_heads") or heads)
+    most = min(alone // batch, int(row.get("gpus_per_node") or 8))
+    ranks = [
+        n for n in range(1, most + 1) if not (alone // batch % n or heads % n or (groups % n and n % groups))
+    ]
+    return {"tp": max(ranks)}
 
 
 def uneven(common: Row, layout: Row) -> tuple[int, ...]:

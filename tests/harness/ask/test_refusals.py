@@ -55,13 +55,20 @@ precision | MODEL techniques=[] precision=bf16
 model={"hidden_size":8}: num_hidden_layers is missing | model={"hidden_size":8}
 model: model_type | model={"model_type":"lama"}
 model={"hidden | model={"hidden_size":
-config=not JSON | config={"a":
-config=no configuration | config={"a":1}
+config: not JSON | config={"a":
+config: no configuration | config={"a":1}
+model: num_hidden_layers is -2; it must be a number of at least 1 | model={"num_hidden_layers":-2}
+model={"hidden_size":8,"hidden_size":8}: hidden_size is given twice | model={"hidden_size":8,"hidden_size":8}
 model_code=none:f: no module none | MODEL model_code=none:f
 model_code='none': expected package.module:function | MODEL model_code=none
 model_code: not used where tp | MODEL devices=2 TP model_code=suites.published.models:torchtune_llama
 torch=new: expected a version | MODEL torch=new
 imbalance=0 | MODEL devices=2 TP imbalance=0
+imbalance=0.05: expected | MODEL devices=2 TP imbalance=0.05
+imbalance=2: the model has no experts | MODEL devices=2 TP imbalance=2
+imbalance=5: expected 1 to 4, where every token | MIXTRAL devices=2 TP imbalance=5
+imbalance: not used by the dry run | MODEL imbalance=2
+torch: not used by the account, which answers since a layout is asked about | MODEL devices=2 TP torch=2.4
 oom=NOTHING | oom=NOTHING
 write: not used for an out-of-memory message | oom=NOTHING write=torchtitan
 seq_len: needs model= or config= | oom=NOTHING seq_len=4
@@ -79,6 +86,8 @@ techniques: not used for | MODEL GPUS techniques=[]
 # advise
 model | gpus=2
 mine: needs the layout | MODEL GPUS mine=4.1s
+mine=0tflops: expected a rate above 0 | MODEL GPUS TP mine=0tflops
+mine=45s,data:2s,data:3s: data: given twice | MODEL GPUS TP mine=45s,data:2s,data:3s
 mine=fast | MODEL GPUS TP mine=fast
 mine=NOTHING | MODEL GPUS TP mine=NOTHING
 tokens: not used for seconds (harness.advise) | MODEL GPUS tokens=1e12
@@ -120,11 +129,13 @@ def places(tmp_path_factory):
     (folder / "cut.jsonl").write_text('{"id": "a"}\n{"id":')
     (folder / "list.jsonl").write_text("\n[1, 2]\n")
     (folder / "mamba").mkdir()
+    (folder / "mixtral").mkdir()
     (folder / "empty").mkdir()
     results = Path(__file__).parents[3] / "results/reference/cost"
     return {
         "MODEL": f"model={config(folder)}",
         "MAMBA": f"model={config(folder / 'mamba', model_type='mamba')}",
+        "MIXTRAL": f"model={config(folder / 'mixtral', model_type='mixtral')}",
         "FILE": f"config={folder / 'titan.toml'}",
         "NOTHING": str(folder / "nothing.txt"),
         "CUT": str(folder / "cut.jsonl"),

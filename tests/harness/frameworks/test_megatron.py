@@ -230,6 +230,10 @@ def test_the_tower_a_frozen_model_and_generation_are_named_with_their_direction(
     for words, named in (
         ("--img-h 336", {"img_h": "raises"}),
         ("--img-h 336 --freeze-LM", {"img_h": "raises", "freeze_LM": "lowers"}),
+        ("--vision-model-type clip --freeze-ViT", {"vision_model_type": "raises", "freeze_ViT": "raises"}),
+        ("--language-model-type=mistral_7b", {"language_model_type": "raises"}),
+        ("--tokenizer-type MultimodalTokenizer", {"tokenizer_type": "raises"}),
+        ("--tokenizer-type GPT2BPETokenizer", {}),
         ("--grpo-group-size 4", {"grpo_group_size": "either"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 8", {}),
         (

@@ -68,9 +68,17 @@ def test_a_mistake_beside_the_blocks_is_one_line(text: str, told: str, tmp_path:
 
 def test_a_title_of_a_pattern_is_that_of_all_names_that_fit() -> None:
     listed = {"ranks_9": "Nine", "ranks_*": "Ranks: {}", "ranks_*_*": "{} of {}", "ranks_b_*": "b: {}"}
-    found = titles_of(listed, ["ranks_1024", "ranks_9", "ranks_b_c", "ranks_a_b", "other_1"])
+    found = titles_of(
+        "s.yaml.names.workload", listed, ["ranks_1024", "ranks_9", "ranks_b_c", "ranks_a_b", "other_1"]
+    )
     assert list(found) == ["ranks_9", "ranks_1024", "ranks_a_b", "ranks_b_c"]
     assert list(found.values()) == ["Nine", "Ranks: 1,024", "a of b", "b: c"]
+
+
+@pytest.mark.parametrize("title", ["{} of {}", "{1}", "{name}", "{", 5])
+def test_a_title_that_does_not_suit_its_pattern_is_refused_with_file_and_key(title: object) -> None:
+    listed = {"ranks_*": title}
+    mistaken(lambda: titles_of("s.yaml.names.workload", listed, []), "s.yaml.names.workload.ranks_*: ")
 
 
 def test_a_block_has_the_fields_of_its_kind_unless_it_gives_another(tmp_path: Path) -> None:

@@ -130,6 +130,15 @@ def test_muon_has_one_momentum_of_matrices_and_adam_two_of_the_rest():
     assert found.pageable[0] == pytest.approx(4 * matrices + 8 * 2 * 1024 * 96, rel=0.01)  # norms, padding
 
 
+@pytest.mark.parametrize(("narrow", "of_matrix", "of_rest"), [("fp32", 4, 8), ("bf16", 2, 4)])
+def test_muons_momentum_is_as_wide_as_the_parameters(narrow, of_matrix, of_rest):
+    training = Training(seq_len=128, program="torchtitan", optimizer="muon", states=narrow)
+    layout = Layouts.of([{"dp": 1, "zero": 3}])
+    every = parameters_of(SHAPE, layout, all_layers_of(SHAPE, layout, training, FIRST), FIRST)
+    inside, rest = float(every.all[0] - every.outside[0]), float(every.outside[0])
+    assert states(training, layout)[2] == of_matrix * inside + of_rest * rest
+
+
 def test_deepspeeds_bytes_per_parameter_and_its_page_locked_blocks_rounded_up_one_by_one():
     """10 B after deepspeed.initialize and 8 B more in the first update: deepspeedai/DeepSpeed, issue 7693."""
     part = np.array([1.5e9])

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from suites.training.layouts.families import ARCHITECTURES, HYBRIDS
 from suites.training.layouts.shape_of_config import shape_without_type
-from suites.training.of_question import published_steps
+from suites.training.of_question import published_steps, subject_of
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.typed import (
     config_of_sizes,
     is_compiled,
+    letters,
+    meaning,
     network_B_per_s,
     precision_of,
     recompute_of,
@@ -26,6 +29,14 @@ from suites.training.step_time.questions import answers, main, question_of_row
 LINES = Path(__file__).with_name("rows.jsonl").read_text().splitlines()
 ROWS = {one["name"]: one["row"] for one in map(json.loads, LINES)}
 LLAMA = ROWS["llama"]
+RUN = {
+    "model": "a model",
+    "device": "H100",
+    "gpus": 8,
+    "framework": "Megatron-LM",
+    "seq_len": 4096,
+    "shape": LLAMA,
+}
 
 
 def shape_of(model):
@@ -108,6 +119,35 @@ def test_a_run_is_a_question_whose_origins_say_what_was_stated():
     assert of.origin("recompute").kind == "key"
     assert of.origin("attention").kind == "assumption"
     assert of.gradients == "fp32"  # bf16 is that of NeMo's recipes alone
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "micro", "parts"),
+    [(512, 4, 1, (8, 16, 4)), (16, 8, 1, (2, 1, 8)), (8, 4, 2, (4, 1, 2)), (8, 8, 1, (1, 1, 8))],
+)
+def test_fewer_sequences_than_gpus_share_each_by_a_layout_that_divides(gpus, batch, micro, parts):
+    run = {**RUN, "gpus": gpus, "global_batch_size": batch, "micro_batch_size": micro}
+    question = question_of_row(run)
+    assert (question.tp, question.cp, question.dp) == parts
+    subject_of(question)
+    for name in ("tp", "cp"):
+        shared = getattr(question, name) > 1
+        assert question.origin(name).kind == "assumption"
+        assert ("fewer sequences" in question.origin(name).of) == shared
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_a_name_shows_whether_its_architecture_is_a_hybrid(architecture):
+    name = letters(architecture.removesuffix("_text"))
+    assert meaning("hybrids", name, False) == (architecture in HYBRIDS)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen3.5-custom", "granite-4.0-h-small", "LFM2-1.2B", "MiniMax-Text-01", "Kimi-Linear-48B-A3B"]
+)
+def test_a_hybrids_sizes_without_its_mixer_are_refused(name):
+    with pytest.raises(ValueError, match="layers other than attention and MLP"):
+        question_of_row({**RUN, "model": name})
 
 
 def test_a_run_with_adapters_has_their_layers():
