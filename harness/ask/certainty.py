@@ -129,8 +129,9 @@ def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> 
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
         low_B = likely * (error["low"] * lowers)
-        if keys and any(key.to_states for key in unmodelled(question)):
-            low_B = min(low_B, states_of(memory, question) * error["low"])
+        states_B = states_of(memory, question)
+        if states_B and keys and any(key.to_states for key in unmodelled(question)):
+            low_B = min(low_B, states_B * error["low"])
         sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises))
     return msgspec.structs.replace(memory, **sizes)
 
