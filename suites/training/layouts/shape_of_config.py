@@ -152,12 +152,12 @@ MAMBA_SIZES = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
 
 def hybrid_of(parsed: Any, blocks: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a hybrid whose layers have one part: Mamba-2, attention, an MLP or experts."""
-    # A pattern without Mamba-2 needs no sizes.
-    heads, head, groups, state = (int(getattr(parsed, name, 1)) for name in MAMBA_SIZES)
+    # a pattern without Mamba-2 needs none of its sizes
+    heads, head_dim, groups, state = (int(getattr(parsed, name, 1)) for name in MAMBA_SIZES)
     usual = SimpleNamespace(conv_kernel=4, use_conv_bias=True, hidden_size=parsed.hidden_size)
     return {
         "norms_per_layer": 1,
-        "mixer": mamba2(usual, heads, head, groups, state, chunk=MAMBA_CHUNK, bias=False),
+        "mixer": mamba2(usual, heads, head_dim, groups, state, chunk=MAMBA_CHUNK, bias=False),
         "linear_layers": tuple(block == "linear_attention" for block in blocks),
         "mlp_layers": tuple(block in ("mlp", "moe") for block in blocks),
         "moe_layers": tuple(block == "moe" for block in blocks),
