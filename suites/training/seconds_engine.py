@@ -53,8 +53,7 @@ def answer(question: Question) -> Answer:
     """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
-    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line, also for
-    a device on which nothing was compared, see `COMPARED`.
+    layout that was asked for what would make it slower or faster. Raises `Unavailable` in one line.
     """
     subject = seconds_subject_of(question)
     setting = setting_of(subject)
@@ -161,7 +160,8 @@ def fewest_s(setting: StepSetting, tokens: float) -> float:
 
 def bounded(least: float, seconds: float, ends: tuple[float, float, float]) -> Interval:
     """Return the interval of times as many seconds, none below the least."""
-    return Interval(*(max(least, seconds * end) for end in ends))
+    low, likely = (max(least, seconds * end) for end in ends[:2])
+    return Interval(low, likely, max(likely, seconds * ends[2]))
 
 
 def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> StepAnswer:

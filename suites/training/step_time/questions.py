@@ -43,6 +43,9 @@ from suites.training.step_time.published.typed import (
 MEGATRON_STAGES = 1
 """Highest ZeRO stage of Megatron-LM's distributed optimizer."""
 
+OF_PROMPTS = (("mini_batch", "train_batch_size", "train_batch"), ("rollout_n",))
+"""Of a run's `other`: prompts per update, and answers to each (verl)."""
+
 DISPATCHING = ("megatron", "torchtitan")
 """Programs that send tokens to experts by more than one dispatcher."""
 
@@ -116,6 +119,12 @@ def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
         "forward_passes": meaning("forward_passes", method, 0),
         "shorter": meaning("shorter", row.get("padded_or_packed"), False),
     }
+    other = row.get("other") or {}
+    prompts, answers = (next((other[key] for key in keys if other.get(key)), 0) for keys in OF_PROMPTS)
+    if prompts and answers and not fields.get("global_batch_size"):
+        micro, dp = fields["micro_batch_size"], fields["dp"]
+        own["global_batch_size"] = prompts * answers
+        own["gradient_accumulation_steps"] = max(1, round(prompts * answers / micro / dp))
     if objective in ("grpo", "ppo"):
         own["rollout"] = meaning("rollouts", words.replace("no vLLM", ""), "transformers")
         own["forward_passes"] += meaning("old_probabilities", row["framework"], 0)
