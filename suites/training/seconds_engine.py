@@ -131,7 +131,10 @@ def with_seconds(
     gpus, tokens = int(layout.gpus[0]), float(subject.tokens(layout)[0]) * own / asked
     flop = model_flop_per_token(subject.shape, own) * tokens
     least = fewest_s(steps.setting, tokens / gpus)
-    longest = asked / own  # where sequences are shorter than asked for, all may be as long
+    longest = 1.0
+    if own < asked:  # all sequences may be as long as asked for
+        training = replace(steps.setting.training, seq_len=asked)
+        longest = step_s(replace(steps.setting, training=training), layout, subject.batch) / seconds
     size, count = of.parts["micro_batch_size"], of.parts["micro_batches"]
     return msgspec.structs.replace(
         of,
