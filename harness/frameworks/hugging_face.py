@@ -134,7 +134,8 @@ def with_method(parts: Parts, fields: Fields, name: str, key: str, with_referenc
         directions.add("raises")
     if means:
         memory: Direction = directions.pop() if len(directions) == 1 else "either"
-        parts.leave_out(key, name, "; ".join(means), memory, "lowers" if memory == "lowers" else "raises")
+        seconds: Direction = "lowers" if memory == "lowers" else "raises" if "means" in method else "none"
+        parts.leave_out(key, name, "; ".join(means), memory, seconds)  # a reference's pass is in the seconds
 
 
 def trainer_fields(parts: Parts) -> Fields:
