@@ -24,6 +24,12 @@ PrecisionName = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw_8bit", "sgd_momentum", "adafactor", "muon"]
 Recompute = Literal["none", "selective", "full"]
 Dispatcher = Literal["alltoall", "allgather", "deepep"]
+Objective = Literal["sft", "dpo", "kto", "reward", "grpo", "ppo", "distillation"]
+"""What is trained for; dpo: any loss on pairs of answers, grpo: any on generated answers without a critic."""
+
+Rollout = Literal["none", "transformers", "vllm"]
+"""What generates the answers that are trained on; vllm: an engine that serves them, SGLang's too."""
+
 NetworkName = Literal["infiniband", "efa"]
 
 NamedTechnique = tuple[str, dict[str, Any]]
@@ -93,9 +99,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     network: NetworkName = "infiniband"
     # the batch
     seq_len: WholeNumber | None = None
+    shorter: bool = False  # seq_len is that of the longest sequence: neither packed nor padded to it
     micro_batch_size: WholeNumber = 1  # sequences of one forward pass on one device
     global_batch_size: WholeNumber | None = None  # sequences per step
     gradient_accumulation_steps: WholeNumber | None = None
+    # what is trained; micro-batches count each answer of a pair
+    objective: Objective = "sft"
+    forward_passes: Annotated[int, Meta(ge=0)] = 0  # without gradients, per sequence: a reference model's
+    rollout: Rollout = "none"  # within the step
     # the layout
     search: bool = False  # every layout, in place of the one below
     dp: WholeNumber | None = None  # None: the devices that tp, pp and cp leave
@@ -129,7 +140,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recompute: Recompute = "none"
     recompute_every: WholeNumber = 1  # of "full": every n-th layer alone
     recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
-    dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM
+    dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM and torchtitan
     grouped_experts: bool = True
     replicated_experts: bool = False  # ranks with the same experts each have all of them, whatever is sharded
     deferred_head_gradients: int | None = (

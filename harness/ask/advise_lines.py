@@ -28,6 +28,7 @@ PARTS = {
     "bubble": "pipeline bubble",
     "reduction": "reducing gradients",
     "update": "optimizer",
+    "generation": "generation of answers",
     "rest": "stragglers and others",
 }
 """Parts of a step, in which communication counts as far as nothing hides it."""

@@ -240,6 +240,13 @@ def lines(mine: OwnStep, answer: Answer) -> Iterator[str]:
         f"Yours: {own_s:.3g} s, {own_s / step_s:.2f} times the prediction, {where} the 90 % interval; "
         f"{rate:.0f} TFLOP/s per GPU as this answer counts."
     )
+    predicted_s = answer.seconds.places_s if answer.seconds else {}
+    places = [
+        f"{place} {own:.3g} s, predicted {predicted_s.get(place, 0.0):.3g} s"
+        for place, own in mine.places_s.items()
+    ]
+    if places:
+        yield from wrapped(f"Where yours go: {'; '.join(places)}.")
     yield from of_causes(mine, answer)
 
 
@@ -279,7 +286,8 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
 
     A family is as likely as its prior times the mean over its sizes of two normal densities: of the user's
     own seconds around what a size predicts, by the interval of the answer, and of each known place's share of
-    the step around the predicted one.
+    the step around the predicted one. Where no size reaches the interval, they are ranked
+    by the places of what is more than predicted.
     """
     interval = answer.layouts[0].step_s
     assert interval is not None
@@ -294,15 +302,23 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
     plain_s = answer.seconds.places_s if answer.seconds else {}
     alike = [one for one in (*causes, *counted) if (one.step_s > step_s) == longer]
 
+    reached = any(low <= mine.seconds * step_s / one.step_s <= high for one in alike)
+    by_places = bool(mine.places_s) and not reached
+
     def log_likelihood(cause: StepCause) -> float:
+        plain, own, its = plain_s, mine.seconds - step_s, cause.step_s - step_s
+        if not by_places:
+            plain, own, its = dict[str, float](), mine.seconds, mine.seconds
+
+        def deviation(place: str, own_s: float, its_s: float) -> float:
+            usual = plain.get(place, 0.0)
+            return ((own_s - usual) / own - (its_s - usual) / its) / PLACES[place]
+
         seen = max(
-            -sum(
-                ((own_s - places.get(place, 0.0)) / mine.seconds / PLACES[place]) ** 2 / 2
-                for place, own_s in known
-            )
+            -sum(deviation(place, own_s, places.get(place, 0.0)) ** 2 / 2 for place, own_s in known)
             for places in seen_on_ranks(cause, plain_s)
         )
-        return seen - (math.log(mine.seconds / cause.step_s) / sigma) ** 2 / 2
+        return seen if by_places else seen - (math.log(mine.seconds / cause.step_s) / sigma) ** 2 / 2
 
     def log_posterior(family: str) -> float:
         sizes = [log_likelihood(one) + math.log(one.weight) for one in alike if one.family == family]

@@ -86,6 +86,7 @@ def settle(parts: Parts) -> Fields:
         parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
     if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
         parts.left_out.append(PADDED)
+        fields["shorter"] = fields.get("rollout", "none") == "none"
     elif parts.get("_packing"):
         parts.leave_out("sample_packing", True, PACKED, "none", "lowers")
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
@@ -105,13 +106,19 @@ def _method(parts: Parts, adapters: bool) -> Fields:
         return {}
     if name not in METHODS:
         raise ValueError(f"rl is {name!r}; known: {', '.join(METHODS)}")
-    fields: Fields = {"micro_batch_size": parts["micro_batch_size"] * METHODS[name]}
     generates = name in ("grpo", "gdpo", "ebft")
+    with_reference = name not in WITHOUT_REFERENCE and not parts.get("_precomputed")
+    fields: Fields = {
+        "micro_batch_size": parts["micro_batch_size"] * METHODS[name],
+        "objective": "grpo" if generates else "kto" if name == "kto" else "dpo",
+        "forward_passes": (name == "kto") + with_reference,
+        "rollout": words.rollout_of(parts.flat.get("trl.use_vllm")) if generates else "none",
+    }
     if name in ("grpo", "gdpo") and parts.get("_completion"):
         fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
     means = ["generated answers, and weights for those who generate them"] if generates else []
     means += ["a second forward pass, whose logits are kept next to the first"] if name == "kto" else []
-    if name not in WITHOUT_REFERENCE and not adapters and not parts.get("_precomputed"):
+    if with_reference and not adapters:
         means.append("a frozen reference model and its forward pass")
     if means:
         parts.leave_out("rl", name, "; ".join(means), "either" if generates else "raises", "raises")

@@ -117,11 +117,15 @@ def with_prompt(parts: Parts, fields: Fields) -> None:
 
 
 def with_method(parts: Parts, fields: Fields, name: str, key: str, with_reference: bool) -> None:
-    """Set what a method of post-training takes: sequences per sample; leave out its other models, by `key`.
+    """Set what a method of post-training takes: sequences per sample, passes; leave out its other models.
 
-    `with_reference`: whether a reference model is used during training, where none but adapters are trained.
+    `key` names the method. `with_reference`: a reference model is used during training; of adapters it is the
+    model without them.
     """
     method = yaml_tree("trainer")["methods"][name]
+    fields["objective"] = method.get("objective", "sft")
+    fields["forward_passes"] = int(bool(method.get("reference") and with_reference)) + method.get("passes", 0)
+    fields["rollout"] = words.rollout_of(parts.flat.get("use_vllm")) if method.get("generates") else "none"
     fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
@@ -130,7 +134,8 @@ def with_method(parts: Parts, fields: Fields, name: str, key: str, with_referenc
         directions.add("raises")
     if means:
         memory: Direction = directions.pop() if len(directions) == 1 else "either"
-        parts.leave_out(key, name, "; ".join(means), memory, "lowers" if memory == "lowers" else "raises")
+        seconds: Direction = "lowers" if memory == "lowers" else "raises" if "means" in method else "none"
+        parts.leave_out(key, name, "; ".join(means), memory, seconds)  # a reference's pass is in the seconds
 
 
 def trainer_fields(parts: Parts) -> Fields:

@@ -7,7 +7,7 @@ defaults).
 
 from __future__ import annotations
 
-from harness.frameworks import hugging_face
+from harness.frameworks import hugging_face, words
 from harness.frameworks.table import Fields, Parts
 from harness.frameworks.words import adapter_parts, adapters_of
 from harness.question import Adapters, Question
@@ -48,6 +48,10 @@ def settle(parts: Parts) -> Fields:
     stage = parts["_stage"]
     with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
     hugging_face.with_method(parts, fields, stage, "stage", with_reference)
+    packed = words.is_on(parts.flat.get("packing", stage == "pt")) or words.is_on(
+        parts.flat.get("neat_packing")
+    )
+    fields["shorter"] = not packed and fields["rollout"] == "none"
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"

@@ -39,6 +39,8 @@ def settle(parts: Parts) -> Fields:
         parts.leave_out(
             "pref_loss", "sigmoid", "DPO by the file's name: a frozen copy of the model", "raises", "raises"
         )
+    if "pref_loss" in parts.flat or "dpo" in parts.name:
+        fields |= {"objective": "dpo", "forward_passes": 1}
     if "_method" in parts and not peft:
         raise ValueError("quant_config is given without peft_config: quantized weights cannot be trained")
     return fields

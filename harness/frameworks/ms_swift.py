@@ -75,7 +75,20 @@ def settle(parts: Parts) -> Fields:
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
     _other_models(parts, preferences)
-    return fields
+    return fields | _objective(parts, preferences, on_megatron)
+
+
+def _objective(parts: Parts, preferences: str, on_megatron: bool) -> Fields:
+    """Return what is trained, with whose passes, and whether sequences are shorter than max_length."""
+    if preferences in GENERATED:
+        of = {"gkd": "distillation"}.get(preferences, preferences)
+        rollout = words.rollout_of(parts.flat.get("use_vllm", on_megatron))
+        beta = str(parts.flat.get("beta"))
+        return {"objective": of, "forward_passes": int(beta not in ("0", "0.0")), "rollout": rollout}
+    objective = {"rm": "reward", "kto": "kto"}.get(preferences, "dpo" if preferences else "sft")
+    passes = {"dpo": 1, "kto": 2}.get(preferences, 0)
+    packed = words.is_on(parts.flat.get("packing"))
+    return {"objective": objective, "forward_passes": passes, "shorter": not packed}
 
 
 def _devices(parts: Parts) -> int | None:

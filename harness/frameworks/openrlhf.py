@@ -62,7 +62,27 @@ def settle(parts: Parts) -> Fields:
         at_once = fields["micro_batch_size"] * ranks
         fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
     _other_models(parts, trainer)
-    return fields
+    return fields | _objective(parts, trainer)
+
+
+def _objective(parts: Parts, trainer: str) -> Fields:
+    """Return what is trained; PPO's old log-probabilities are computed anew, and vLLM generates."""
+    if not trainer.startswith("ppo"):
+        named = {"dpo": ("dpo", 1), "kto": ("kto", 2), "rm": ("reward", 0), "prm": ("reward", 0)}
+        objective, passes = named.get(trainer, ("sft", 0))
+        return {"objective": objective, "forward_passes": passes, "shorter": trainer != "pretrain"}
+    with_critic = (_value(parts, "algo.advantage.estimator", "advantage_estimator") or "gae") == "gae"
+    coefficient = _value(parts, "algo.kl.init_coef", "init_kl_coef")
+    with_reference = coefficient is None or number_of("algo.kl.init_coef", coefficient, "number") > 0
+    return {
+        "objective": "ppo" if with_critic else "grpo",
+        "forward_passes": 1 + with_reference,
+        "rollout": "vllm",
+    }
+
+
+def _value(parts: Parts, *keys: str) -> Any:
+    return next((parts.flat[key] for key in keys if key in parts.flat), None)
 
 
 def _devices(parts: Parts, trainer: str) -> int | None:
@@ -96,7 +116,7 @@ def _other_models(parts: Parts, trainer: str) -> None:
     """Name what reinforcement learning or preferences add to supervised training of the same model."""
 
     def value(*keys: str) -> Any:
-        return next((parts.flat[key] for key in keys if key in parts.flat), None)
+        return _value(parts, *keys)
 
     colocated = value("train.colocate_all", "colocate_all_models")
     if trainer in ("dpo", "kto"):

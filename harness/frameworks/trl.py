@@ -11,7 +11,7 @@ import re
 
 from msgspec.structs import replace
 
-from harness.frameworks import hugging_face
+from harness.frameworks import hugging_face, words
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
 from harness.question import Question
 
@@ -51,8 +51,8 @@ def trainer_of(parts: Parts) -> str:
     """Return the trainer by the script's name, by the file's, or by its keys."""
     known = yaml_tree("trainer")["methods"]
     for name in (str(parts.get("_trainer") or ""), f"{parts.folder}/{parts.name}"):
-        words = re.split(r"[/._-]+", name.replace("online_dpo", "online").replace("nash_md", "nash"))
-        if found := [word for word in words if word in known]:
+        parts_of_name = re.split(r"[/._-]+", name.replace("online_dpo", "online").replace("nash_md", "nash"))
+        if found := [word for word in parts_of_name if word in known]:
             return found[-1]
     given = parts.flat.keys()
     return next((name for name, keys in KEYS_OF.items() if given & set(keys.split())), "sft")
@@ -82,6 +82,8 @@ def settle(parts: Parts) -> Fields:
         fields["offload"] = (*fields.get("offload", ()), "activations")
     elif parts["_activations"]:
         parts.leave_out("activation_offloading", True, "what is kept goes to the host", "lowers", "raises")
+    packed = trainer == "sft" and words.is_on(parts.flat.get("packing"))
+    fields["shorter"] = not packed and fields["rollout"] == "none"
     loss = str(parts.get("_loss") or ("nll" if parts.get("_older") else "chunked_nll"))
     fields["fused_loss"] = fields["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
     if online:

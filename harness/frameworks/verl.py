@@ -30,6 +30,9 @@ SECTIONS = {
 OF_CONFIG = re.compile(r"\$\{[^}]*[.:].*\}")
 """OmegaConf's reference to another key, which has a dot or a resolver; a shell's variable has none."""
 
+WITH_REFERENCE = (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward")
+"""Switches of a divergence, which needs a reference model's log-probabilities."""
+
 FUSED = "log-probabilities overwrite the logits, of which this answer keeps copies in fp32"
 
 
@@ -83,9 +86,17 @@ def settle(parts: Parts) -> Fields:
     if ranks and fields.get("cp", 1) < sizes["cp"] and strategy != "megatron":
         at_once = fields["micro_batch_size"] * ranks
         fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
-    if by_prompts:
-        _other_models(parts, strategy)
-    return fields
+    if not by_prompts:
+        return fields | {"shorter": True}
+    _other_models(parts, strategy)
+    estimator = parts.flat.get("algorithm.adv_estimator", "gae")
+    with_reference = any(words.is_on(parts.flat.get(key)) for key in WITH_REFERENCE)
+    engine = parts.flat.get("actor_rollout_ref.rollout.name", "vllm")
+    return fields | {
+        "objective": "ppo" if estimator == "gae" else "grpo",
+        "forward_passes": 1 + with_reference,  # old log-probabilities are computed anew
+        "rollout": words.rollout_of(engine != "hf"),
+    }
 
 
 def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
@@ -150,7 +161,7 @@ def _other_models(parts: Parts, strategy: str) -> None:
     """Name what an update of a policy adds to supervised training of it, which is what is predicted."""
 
     def on(key: str) -> bool:
-        return str(parts.flat.get(key)).lower() == "true"
+        return words.is_on(parts.flat.get(key))
 
     if not parts.get("fused_loss"):
         key = KeyRead(key=f"{ACTOR}loss", status="not modelled", means=FUSED, memory="lowers", to_states=True)
@@ -160,7 +171,7 @@ def _other_models(parts: Parts, strategy: str) -> None:
         key_, share = "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5
         why = "the rollout engine's share of the GPU in another phase, and what of it stays"
         parts.leave_out(key_, parts.flat.get(key_, share), why, "raises", "raises")
-    if (on(f"{ACTOR}use_kl_loss") or on("algorithm.use_kl_in_reward")) and not parts["_rank"]:
+    if any(on(key) for key in WITH_REFERENCE) and not parts["_rank"]:
         hosted = strategy != "megatron" or on("actor_rollout_ref.ref.megatron.param_offload")
         why = "a frozen reference model" + (", on the host but in its own phase" if hosted else "")
         parts.leave_out("actor_rollout_ref.ref", None, why, "none" if hosted else "raises", "raises")

@@ -36,6 +36,16 @@ def optimizer_of(key: str, name: str, parts: Parts) -> str:
     return "adamw"
 
 
+def is_on(value: object) -> bool:
+    """Return whether a switch is on, as a file or a command line writes it."""
+    return str(value).lower() == "true"
+
+
+def rollout_of(served: object) -> str:
+    """Return who generates answers, by a switch of vLLM."""
+    return "vllm" if is_on(served) else "transformers"
+
+
 def implementation_of(name: str) -> str:
     """Return torch's implementation by transformers' name of an optimizer (5.23.0, trainer_optimizer.py)."""
     return "foreach" if name == "adamw_torch" else "fused"

@@ -31,7 +31,14 @@ from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
 from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.published.typed import MLPERF, TypedStep, meaning
-from suites.training.step_time.setting import PLAIN, AdapterLoad, RunFacts, StepSetting
+from suites.training.step_time.setting import (
+    PLAIN,
+    AdapterLoad,
+    LayerAdapters,
+    RunFacts,
+    StepSetting,
+    sum_of,
+)
 from suites.training.workload import Architecture
 
 NARROW_PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -208,24 +215,36 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
     return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share, adapters.ends)
 
 
-def adapter_load(shape: TransformerShape, adapters: Adapters) -> AdapterLoad:
-    """Return a layer's adapters; of experts those that a token passes."""
+def adapter_load(shape: TransformerShape, adapters: Adapters) -> LayerAdapters:
+    """Return the adapters of a layer's parts; of experts those that a token passes.
+
+    Where no name of a layer is known, every linear layer of the layers has adapters.
+    """
     hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    width = shape.intermediate_size or shape.experts_per_token * shape.moe_intermediate_size
-    sizes = {
-        "q_proj": (hidden, shape.query_size),
-        "k_proj": (hidden, keys),
-        "v_proj": (hidden, keys),
-        "o_proj": (shape.attention_size, hidden),
-        "gate_proj": (hidden, width),
-        "up_proj": (hidden, width),
-        "down_proj": (width, hidden),
+    attention = {
+        "q_proj": AdapterLoad(1, hidden, shape.query_size),
+        "k_proj": AdapterLoad(1, hidden, keys),
+        "v_proj": AdapterLoad(1, hidden, keys),
+        "o_proj": AdapterLoad(1, shape.attention_size, hidden),
     }
+    mixer = shape.mixer
+    linear = {"in_proj": AdapterLoad(2, hidden + mixer.inner, mixer.projected + hidden)} if mixer else {}
+
+    def inner(width: int) -> dict[str, AdapterLoad]:
+        up = AdapterLoad(1, hidden, width)
+        return {"gate_proj": up, "up_proj": up, "down_proj": AdapterLoad(1, width, hidden)}
+
+    experts = shape.experts_per_token * shape.moe_intermediate_size + shape.shared_intermediate_size
+    parts = (attention, linear, inner(shape.intermediate_size), inner(experts))
+    known = {name for sizes in parts for name in sizes}
     joined = {other: key.split() for key, others in JOINED.items() for other in others}
-    named = [one for name in adapters.targets for one in joined.get(name, [name]) if one in sizes]
-    chosen = [sizes[name] for name in named or LINEAR]
-    count = len(adapters.targets) if named else len(LINEAR)
-    return AdapterLoad(count, sum(i for i, _ in chosen), sum(o for _, o in chosen))
+    named = [name for name in adapters.targets if known & set(joined.get(name, [name]))] or sorted(known)
+
+    def load(name: str, sizes: dict[str, AdapterLoad]) -> AdapterLoad:
+        own = sum_of(sizes[one] for one in joined.get(name, [name]) if one in sizes)
+        return own._replace(linears=min(own.linears, 1)) if name in joined else own
+
+    return LayerAdapters(*(sum_of(load(name, sizes) for name in named) for sizes in parts))
 
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -360,20 +379,9 @@ def setting_of(subject: LayoutSubject, run: RunFacts = PLAIN) -> StepSetting:
         )
     run, constants = facts_of(question, subject.shape, run), StepConstants.read()
     gpu, training = replace(gpu, usable_memory_B=subject.cluster.usable_B), subject.training
-    texts = (str(key.value).lower() for key in question.keys if key.key == "padded_or_packed")
-    if any(word in text for text in texts for word in SHORTER):
+    if question.shorter:
         training = replace(training, seq_len=max(1, round(training.seq_len * constants["shorter_share"])))
     return setting(question, subject.shape, training, gpu, run, constants)
-
-
-SHORTER = ("longest", "padding-free", "no packing")
-"""Words for batches in which no sequence is longer than its batch needs: seq_len is the longest of all."""
-
-GENERATED, PAIRED = ("grpo", "ppo", "rloo"), ("dpo", "ipo")
-"""Methods whose step generates answers, and those that compare two with a reference model."""
-
-PAIR_PASSES = 2 * (1 + 1 / 3)
-"""Sequences of a pair, and the reference model's forward passes, a third of a training pass each."""
 
 
 def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunFacts:
@@ -385,22 +393,19 @@ def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunF
     run = run._replace(
         synchronous_experts=question.program_of() == "megatron" or "megatron" in text.lower(),
         imbalance=question.imbalance,
-        dispatcher=question.dispatcher if question.program_of() == "megatron" else "deepep",
+        dispatcher=question.dispatcher,
+        rollout=question.rollout,
+        forward_passes=question.forward_passes,
     )
     if question.framework.startswith(MLPERF):
         run = run._replace(tuned=True)
     if run.eager:
         run = run._replace(fused=question.fused_loss, torch_attention=question.cp > 1)
-    methods = " ".join(str(key.value) for key in question.keys if key.key == "method")
-    if any(name in methods for name in GENERATED):
-        run = run._replace(generates=True)
-    if any(name in methods for name in PAIRED):
-        run = run._replace(passes=PAIR_PASSES)
     if (adapters := question.adapters) is None:
         return run
     gptq = adapters.base == "nf4" and question.precision == "fp16"  # whose kernels are of fp16 alone
     base = "gptq" if gptq else adapters.base if adapters.base != "bf16" else ""
-    load = adapter_load(shape, adapters) if run.eager else AdapterLoad()
+    load = adapter_load(shape, adapters) if run.eager else LayerAdapters()
     return run._replace(adapters_alone=True, base=base, adapters=load)
 
 
@@ -455,6 +460,13 @@ def left_out(question: Question) -> tuple[str, ...]:
 
 def seconds_left_out(question: Question) -> Iterator[str]:
     """Yield what only bytes are answered for, in words."""
+    if question.shorter:
+        share = StepConstants.read()["shorter_share"]
+        yield f"the data's lengths: a sequence is taken to have {share:.0%} of seq_len, as Alpaca's have"
+    if question.rollout == "vllm":
+        yield "what an engine takes to generate beyond reading weights and caches, or its FLOP"
+    if question.objective == "ppo":
+        yield "a critic's passes and a reward model's"
     if question.recompute_modules:
         modules = ",".join(question.recompute_modules)
         yield f"recompute_modules [{modules}], of which seconds are not modelled"

@@ -132,15 +132,21 @@ def with_seconds(
     interval = interval_of(steps, float(found.filled[index]), index)
     kind = run_kind(steps.setting)
     of, came_out = ranked_layout(subject, layout), as_run(kind)
-    gpus, tokens = int(layout.gpus[0]), float(subject.tokens(layout)[0])
-    flop = model_flop_per_token(subject.shape, subject.training.seq_len) * tokens
+    own, asked = steps.setting.training.seq_len, subject.training.seq_len
+    gpus, tokens = int(layout.gpus[0]), float(subject.tokens(layout)[0]) * own / asked
+    flop = model_flop_per_token(subject.shape, own) * tokens
+    least = fewest_s(steps.setting, tokens / gpus)
+    longest = 1.0
+    if own < asked:  # all sequences may be as long as asked for
+        training = replace(steps.setting.training, seq_len=asked)
+        longest = step_s(replace(steps.setting, training=training), layout, subject.batch) / seconds
     size, count = of.parts["micro_batch_size"], of.parts["micro_batches"]
     return msgspec.structs.replace(
         of,
         title=f"{of.title}, micro-batch {size} × {count}",
-        step_s=Interval(seconds * interval.low, seconds, seconds * interval.high),
+        step_s=bounded(least, seconds, (interval.low, 1.0, interval.high * longest)),
         basis=interval.words(),
-        as_run_s=came_out and Interval(*(seconds * one for one in came_out[:3])),
+        as_run_s=came_out and bounded(least, seconds, (*came_out[:2], came_out.high * longest)),
         chance_to_run=float(found.chance[index]),
         as_run_of="" if came_out is None else came_out.of,
         as_run_kind=kind,
@@ -150,6 +156,22 @@ def with_seconds(
     )
 
 
+def fewest_s(setting: StepSetting, tokens: float) -> float:
+    """Return the seconds of a device's tokens at the peak rate of its datasheet, which no step beats.
+
+    A causal mask saves half of attention's FLOP at most, frozen weights a third: the gradients of weights.
+    """
+    plain, full = (model_flop_per_token(setting.shape, each) for each in (1, setting.training.seq_len))
+    share = 2 / 3 if setting.run.adapters_alone else 1.0
+    return share * tokens * (plain + full) / 2 / setting.gpu.peak_FLOP_per_s(setting.precision)
+
+
+def bounded(least: float, seconds: float, ends: tuple[float, float, float]) -> Interval:
+    """Return the interval of times as many seconds, none below the least."""
+    low, likely = (max(least, seconds * end) for end in ends[:2])
+    return Interval(low, likely, max(likely, seconds * ends[2]))
+
+
 def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> StepAnswer:
     """Return where a layout's seconds go, what switches are worth, and what is like it."""
     steps = planned(setting, layout, subject.batch)
@@ -157,7 +179,7 @@ def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) ->
     worth, without = switches(subject, setting, layout)
     return StepAnswer(
         parts_s=found.parts.by_name(0),
-        places_s=places_of(found, float(steps.batches[0])),
+        places_s=places_of(found, float(steps.batches[0]), setting.run.rollout),
         switches=worth,
         switches_that_do_not_fit=without,
         causes=() if subject.question.search else tuple(causes(subject, setting, layout)),

@@ -96,8 +96,10 @@ def refusal_of_training(shape: TransformerShape, training: Training) -> str | No
         return "recompute_modules=moe_act: Megatron-LM has it with grouped_experts=true alone"
     if training.program != "megatron" and training.recompute_modules != DEFAULT_MODULES:
         return f"recompute_modules: {training.program} has no such modules; leave it out"
-    if training.dispatcher != "alltoall" and training.program != "megatron":
-        return f"dispatcher={training.dispatcher}: {training.program} has alltoall here"
+    able = {"megatron": ("alltoall", "allgather", "deepep"), "torchtitan": ("alltoall", "deepep")}
+    known = able.get(training.program, ("alltoall",))
+    if training.dispatcher not in known:
+        return f"dispatcher={training.dispatcher}: {training.program} has {' and '.join(known)} here"
     return None
 
 

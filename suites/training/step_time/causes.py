@@ -13,10 +13,12 @@ import msgspec
 import numpy as np
 
 from harness.answer import StepCause
+from harness.question import Rollout
 from suites.training.layouts.chance import chance_without_retries
 from suites.training.layouts.layout import RECOMPUTES, Layouts
 from suites.training.layouts.search import LayoutSubject, fits
 from suites.training.step_time.constants import StepConstants
+from suites.training.step_time.layer import imbalance_of
 from suites.training.step_time.prediction import PredictedSteps, planned, predicted
 from suites.training.step_time.setting import StepSetting
 
@@ -55,29 +57,37 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 """Where a profiler shows the parts of a step, as `harness.profile` names them. The rest is idle."""
 
 
-def places_of(steps: PredictedSteps, batches: float) -> dict[str, float]:
-    """Return the seconds of a step by place."""
+def places_of(steps: PredictedSteps, batches: float, rollout: Rollout = "none") -> dict[str, float]:
+    """Return the seconds of a step by place.
+
+    Generating with transformers waits for launches; an engine like vLLM keeps the GPU busy.
+    """
     parts = steps.parts.by_name(0)
     found = {place: batches * sum(parts[name] for name in names) for place, names in PLACES.items()}
+    found["gaps" if rollout == "transformers" else "computing"] += batches * parts.get("generation", 0.0)
     return {**found, "data": 0.0, "idle": max(float(steps.seconds[0]) - sum(found.values()), 0.0)}
 
 
 def causes(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
     """Yield the causes that change the step by `SEEN` at least, each with the weight of its size.
 
-    Of n sizes from little to much the i-th has a weight of 1/i, over the sum of these.
+    Of n such sizes from little to much the i-th has a weight of 1/i, over the sum of these; a family of
+    several series of sizes has as much in all as one of a single one.
     """
     plain = _cause("", "as predicted", subject, setting, layout)
-    every = (
-        *of_settings(subject, setting, layout),
-        *of_layout(subject, setting, layout),
-        *of_waiting(subject, setting, layout, plain),
-    )
-    for family in dict.fromkeys(one.family for one in every):
-        sizes = [one for one in every if one.family == family]
-        for one, weight in zip(sizes, weights(len(sizes)), strict=True):
-            if abs(one.step_s / plain.step_s - 1) >= SEEN:
-                yield msgspec.structs.replace(one, weight=weight)
+    every: dict[str, list[list[StepCause]]] = {}
+    for source in (
+        of_settings(subject, setting, layout),
+        of_layout(subject, setting, layout),
+        of_waiting(subject, setting, layout, plain),
+    ):
+        seen = [one for one in source if abs(one.step_s / plain.step_s - 1) >= SEEN]
+        for family in dict.fromkeys(one.family for one in seen):
+            every.setdefault(family, []).append([one for one in seen if one.family == family])
+    for series in every.values():
+        for sizes in series:
+            for one, weight in zip(sizes, weights(len(sizes)), strict=True):
+                yield msgspec.structs.replace(one, weight=weight / len(series))
 
 
 def weights(count: int) -> Sequence[float]:
@@ -96,7 +106,7 @@ def _cause(
 ) -> StepCause:
     steps = planned(setting, layout, batch or subject.batch)
     found = predicted(steps)
-    places = places_of(found, float(steps.batches[0]))
+    places = places_of(found, float(steps.batches[0]), setting.run.rollout)
     return StepCause(family=family, title=title, step_s=float(found.seconds[0]), places_s=places)
 
 
@@ -115,7 +125,8 @@ def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -
             network = cluster._replace(network_B_per_s=cluster.network_B_per_s / size)
             yield cause("network", f"a network {size:g} times slower than its name", cluster=network)
     alone = setting.run._replace(tensor_overlap=False)
-    shown = {"reduction_exposed", "expert_exposed", "send_exposed", f"{program}.shard_exposed"}
+    shown = {"reduction_exposed", "expert_exposed", "expert_exposed_node", "send_exposed"}
+    shown |= {f"{program}.shard_exposed"}
     exposed = StepConstants(constants | dict.fromkeys(shown, 1.0) | {f"{program}.tp_exposed": 1.0})
     if int(layout.tp[0]) > 1:
         title = "tensor-parallel communication that nothing overlaps"
@@ -130,10 +141,10 @@ def of_settings(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -
         gpu = replace(cluster.gpu, power_share=cluster.gpu.power_share * power)
         yield cause("clocks", f"GPUs at {share:.0%} of their usual clock", cluster=cluster._replace(gpu=gpu))
     if setting.shape.num_experts:
-        name = "expert_imbalance" + ("" if setting.run.routing_forced else "_trained")
+        usual = float(imbalance_of(setting, layout)[0])
         for size in SIZES[1:6]:
             title = f"an expert rank with {size:g} times as many tokens as here assumed"
-            yield cause("imbalance", title, constants=times(size, name))
+            yield cause("imbalance", title, run=setting.run._replace(imbalance=size * usual))
 
 
 def of_layout(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:

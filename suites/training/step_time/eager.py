@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import layer_parameters
-from suites.training.step_time.setting import StepSetting
+from suites.training.step_time.setting import LayerKind, StepSetting
 
 
 class PassBytes(NamedTuple):
@@ -51,27 +52,40 @@ ADAPTER_INPUT_B, ADAPTER_OUTPUT_B = PassBytes(8.0, 13.0), PassBytes(12.0, 8.0)
 and the first product read the input; the second product, its scaling and the sum pass over the output."""
 
 
-def eager_pointwise_B(setting: StepSetting) -> PassBytes:
-    """Return the bytes per token that a dense layer's operators between matmuls move."""
+def eager_pointwise_B(setting: StepSetting, kind: LayerKind) -> PassBytes:
+    """Return the bytes per token that the operators between matmuls of a layer of one kind move.
+
+    Each part of a layer, its attention or mixer and its MLP or experts, has a norm and an addition.
+    """
     shape, gated = setting.shape, setting.shape.matrices_of_mlp == 3
     norm, turn, act = RMS_NORM_B, ROTATION_B, GATED_B
     if setting.run.fused:
         norm, turn, act = LAYER_NORM_B, ACTIVATION_B, FUSED_GATED_B
     if not gated:
         norm, act = LAYER_NORM_B, ACTIVATION_B
-    rotated = (shape.query_size + shape.key_value_size / 2) * gated
-    width = shape.intermediate_size or shape.experts_per_token * shape.moe_intermediate_size
+    rotated = (shape.query_size + shape.key_value_size / 2) * gated * kind.attention
+    parts, width = (kind.attention or kind.linear) + kind.mlp, activated_width(shape, kind)
     return PassBytes(
         *(
-            2 * (n + r) * shape.hidden_size + t * rotated + a * width
+            parts * (n + r) * shape.hidden_size + t * rotated + a * width
             for n, r, t, a in zip(norm, RESIDUAL_B, turn, act, strict=True)
         )
     )
 
 
-def adapters_B(setting: StepSetting) -> PassBytes:
-    """Return the bytes per token that a layer's adapters move."""
-    load = setting.run.adapters
+def mlp_width(shape: TransformerShape, kind: LayerKind) -> int:
+    """Return the width of a layer's MLP that every token passes."""
+    return (shape.shared_intermediate_size if kind.moe else shape.intermediate_size) * kind.mlp
+
+
+def activated_width(shape: TransformerShape, kind: LayerKind) -> int:
+    """Return the width of a layer's MLP and of the experts that a token passes."""
+    return mlp_width(shape, kind) + shape.experts_per_token * shape.moe_intermediate_size * kind.moe
+
+
+def adapters_B(setting: StepSetting, kind: LayerKind) -> PassBytes:
+    """Return the bytes per token that the adapters of a layer of one kind move."""
+    load = setting.run.adapters.of(kind)
     return PassBytes(
         *(load.inputs * i + load.outputs * o for i, o in zip(ADAPTER_INPUT_B, ADAPTER_OUTPUT_B, strict=True))
     )
@@ -87,14 +101,14 @@ def dequantized_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
     return np.asarray(moved_B / setting.memory_B_per_s, dtype=float)
 
 
-def launched_s(setting: StepSetting, layouts: Layouts, moe: bool) -> Floats:
+def launched_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Floats:
     """Return the host's seconds to launch a layer forward and backward, with its adapters and hooks.
 
     Experts run one after another in a loop. DeepSpeed's ZeRO-3 gathers each module's weights from a hook.
     """
     cal, run = setting.constants, setting.run
-    seconds = cal["eager.layer_launch_s"] + run.adapters.linears * cal["eager.adapter_launch_s"]
-    if moe:
+    seconds = cal["eager.layer_launch_s"] + run.adapters.of(kind).linears * cal["eager.adapter_launch_s"]
+    if kind.moe:
         seconds += setting.shape.num_experts * cal["eager.expert_launch_s"]
     hooked = (layouts.zero == 3) & (setting.training.program == "deepspeed")
     return seconds + np.where(hooked, cal["eager.zero3_launch_s"], 0.0)
@@ -135,13 +149,40 @@ def rollout_s(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the seconds in which a step's answers are generated, token by token.
 
     All answers of a step at once. Each token takes a pass over the layers, which is bound by launches or by
-    reading all weights (and by turning them into 16 bits); prompts are few next to answers.
+    reading all weights (and by turning them into 16 bits); prompts are few next to answers. An engine that
+    serves launches nothing, see `served_s`.
     """
-    if not setting.run.generates:
+    if setting.run.rollout == "none":
         return np.zeros(len(layouts.tp))
+    if setting.run.rollout == "vllm":
+        return served_s(setting, layouts)
     shape, gpu = setting.shape, setting.gpu
     weights_B = 2.0 * shape.parameters / layouts.tp
     quantized_s = sum(dequantized_s(setting, layouts, moe) for moe in shape.layers_are_moe)  # of all layers
     read_s = weights_B / (gpu.memory_B_per_s * setting.constants["memory_share"]) + quantized_s
     launch_s = shape.num_hidden_layers * setting.constants["rollout.layer_launch_s"]
     return np.asarray(setting.training.seq_len * np.maximum(read_s, launch_s), dtype=float)
+
+
+SERVED_SHARE = 0.5
+"""Of a GPU's memory, what an engine next to the training has: verl's rollout.gpu_memory_utilization."""
+
+
+def served_s(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return the seconds in which an engine like vLLM generates a step's answers: a lower bound.
+
+    As many engines as GPUs have them at the fewest GPUs each that hold the weights in 16 bits. A token of all
+    answers takes as long as reading the weights once and the keys and values of half the sequence, or as its
+    FLOP. Answers whose keys and values do not fit wait for the others (PagedAttention, arXiv 2309.06180).
+    Scheduling, uneven lengths and loading of new weights are left out; no constant is fitted.
+    """
+    shape, gpu, seq_len = setting.shape, setting.gpu, setting.training.seq_len
+    weights_B, room_B = 2.0 * shape.parameters, SERVED_SHARE * gpu.usable_memory_B
+    gpus = np.maximum(layouts.tp, 2.0 ** np.ceil(np.log2(max(weights_B / room_B, 1.0))))
+    answers = layouts.dp * layouts.micro_batch_size * layouts.micro_batches * gpus / layouts.gpus
+    token_B = 2 * 2.0 * shape.num_key_value_heads * shape.head_dim * sum(shape.layers_have_attention)
+    cached_B = answers * token_B * seq_len / 2
+    rounds = np.maximum(np.ceil(cached_B / np.maximum(gpus * room_B - weights_B, room_B / 10)), 1.0)
+    read_s = (rounds * weights_B + cached_B) / gpus / setting.memory_B_per_s
+    flop_s = 2.0 * shape.active_parameters * answers / gpus / gpu.peak_FLOP_per_s("bf16")
+    return np.asarray(seq_len * np.maximum(read_s, flop_s), dtype=float)

@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import expert_copies, layer_parameters
 from suites.training.step_time.collectives import all_to_all_s, ring_gather_s
-from suites.training.step_time.eager import adapters_B, dequantized_s, eager_pointwise_B
+from suites.training.step_time.eager import (
+    activated_width,
+    adapters_B,
+    dequantized_s,
+    eager_pointwise_B,
+    mlp_width,
+)
 from suites.training.step_time.gpu import attention_flop, matmul_s
-from suites.training.step_time.setting import StepSetting, scores_s
+from suites.training.step_time.setting import LayerKind, StepSetting, scores_s
 
 BACKWARD_ATTENTION = 2.5
 """FLOP of attention's backward pass over those of its forward: arXiv 2307.08691, section 4."""
@@ -46,16 +52,6 @@ class KernelSeconds(NamedTuple):
     matmul: PassSeconds
     attention: PassSeconds
     pointwise: PassSeconds
-
-
-class LayerKind(NamedTuple):
-    """How layers of one model differ."""
-
-    moe: bool
-    windowed: bool
-    attention: bool = True
-    linear: bool = False  # a linear mixer in attention's place
-    mlp: bool = True  # an MLP or experts
 
 
 MatmulSizes = list[tuple[Floats, Floats]]
@@ -109,7 +105,7 @@ def sizes_of_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> M
     sizes = attention_sizes(setting, layouts) if kind.attention else []
     if kind.linear and shape.mixer:
         sizes += [(hidden, shape.mixer.projected / tp), (shape.mixer.inner / tp, hidden)]
-    width = mlp_width(setting, kind.moe) if kind.mlp else 0
+    width = mlp_width(shape, kind)
     if width:
         sizes += [(hidden, (shape.matrices_of_mlp - 1) * width / tp), (width / tp, hidden)]
     if kind.moe and shape.moe_latent_size:
@@ -135,11 +131,6 @@ def attention_sizes(setting: StepSetting, layouts: Layouts) -> MatmulSizes:
         gate = shape.attention_size if shape.attention_gate else 0
         sizes += [(hidden, (shape.query_size + shape.key_value_size + gate) / tp)]
     return [*sizes, (shape.attention_size / tp, hidden)]
-
-
-def mlp_width(setting: StepSetting, moe: bool) -> int:
-    """Return the width of the MLP that every token passes."""
-    return setting.shape.shared_intermediate_size if moe else setting.shape.intermediate_size
 
 
 def imbalance_of(setting: StepSetting, layouts: Layouts) -> Floats:
@@ -225,8 +216,7 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, sizes: 
     tokens, rate = setting.tokens(layouts), setting.memory_B_per_s
     spread = np.where(layouts.sequence_parallel > 0, tp, 1)
     moe = kind.moe
-    width = mlp_width(setting, moe) * kind.mlp + shape.experts_per_token * shape.moe_intermediate_size * moe
-    activated = shape.matrices_of_mlp * width / tp
+    activated = shape.matrices_of_mlp * activated_width(shape, kind) / tp
     rotated = 2 * (shape.query_size + shape.key_value_size / 2) / tp * kind.attention
     permuted = 4 * shape.experts_per_token * shape.expert_input_size / tp * moe
     norms = (5 if shape.mlp_layers else 10) * shape.hidden_size / spread
@@ -234,7 +224,7 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, sizes: 
     forward = moved_B * (norms + rotated + activated + permuted) / rate
     backward = moved_B * (norms + rotated + 1.7 * activated + permuted) / rate
     if setting.run.eager:
-        each_B, adapted_B = eager_pointwise_B(setting), adapters_B(setting)
+        each_B, adapted_B = eager_pointwise_B(setting, kind), adapters_B(setting, kind)
         more = ELEMENT_B * tokens * own.pointwise_factor * permuted
         forward = ((each_B.forward + adapted_B.forward) * tokens / tp + more) / rate
         backward = ((each_B.backward + adapted_B.backward) * tokens / tp + more) / rate

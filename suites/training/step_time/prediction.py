@@ -176,11 +176,14 @@ class StepInterval(NamedTuple):
     low: float
     high: float
     fitted: bool  # steps of the kind were fitted
+    constants: str = ""  # that steps of the kind were fitted to, where ends are set all the same
 
     def words(self) -> str:
         """Return what the interval rests on."""
         if self.fitted:
             return f"the residuals of published steps of the kind “{self.kind}”"
+        if self.constants:
+            return f"set by hand; published steps of the kind “{self.kind}” gave {self.constants}"
         return f"set by hand: no published step of the kind “{self.kind}” was fitted"
 
 
@@ -214,11 +217,18 @@ FEWEST_RUNS, FEWEST_SOURCES = 10, 3
 TUNED = "tuned submission"
 """Kind of runs that come out as tuned."""
 
+HYBRID, SERVED = "hybrid", "answers served by an engine"
+"""Kinds of runs, and of steps, that nothing was fitted to."""
+
 
 def run_kind(setting: StepSetting) -> str:
     """Return the kind of a run, by whose code trains what."""
     if setting.run.tuned:
         return TUNED
+    if setting.run.rollout == "vllm":
+        return SERVED
+    if setting.shape.mixer:
+        return HYBRID
     megatron, eager = setting.training.program == "megatron", setting.run.eager
     name = "Megatron" if megatron else "transformers" if eager else "sharded states"
     if setting.run.adapters_alone:
@@ -242,13 +252,17 @@ def interval_of(steps: PlannedSteps, filled: float, index: int = 0) -> StepInter
     entry, other = intervals()[kind], intervals()[ANOTHER_DEVICE]
     low, high, fitted = float(entry["low"]), float(entry["high"]), "in_sample" in entry
     if steps.setting.gpu.name.split("_")[0] in COMPARED_CHIPS:
-        return StepInterval(kind, low, high, fitted)
+        return StepInterval(kind, low, high, fitted, entry.get("fitted", ""))
     return StepInterval(ANOTHER_DEVICE, min(low, other["low"]), max(high, other["high"]), fitted=False)
 
 
 def kind_of(steps: PlannedSteps, filled: float, index: int = 0) -> str:
     """Return which kind of steps a layout is of."""
     setting, program = steps.setting, steps.setting.training.program
+    if setting.run.rollout == "vllm":
+        return SERVED
+    if setting.shape.mixer:
+        return HYBRID
     if setting.training.attention == "unfused":
         return "explicit attention"
     if setting.shape.num_experts:

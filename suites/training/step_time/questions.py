@@ -44,6 +44,12 @@ from suites.training.step_time.published.typed import (
 MEGATRON_STAGES = 1
 """Highest ZeRO stage of Megatron-LM's distributed optimizer."""
 
+OF_PROMPTS = (("mini_batch", "train_batch_size", "train_batch"), ("rollout_n",))
+"""Of a run's `other`: prompts per update, and answers to each (verl)."""
+
+DISPATCHING = ("megatron", "torchtitan")
+"""Programs that send tokens to experts by more than one dispatcher."""
+
 LOSS_CHUNKS = 8
 """Of a loss in chunks whose number is not stated: the default of torchtitan and torchtune."""
 
@@ -101,8 +107,36 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
             fields["origins"][name] = FieldOrigin("assumption", "the batch has fewer sequences than GPUs")
     if "memory_B" in device:
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
+    fields |= objective_fields(row, fields)
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
     return question_of(**fields)
+
+
+def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
+    """Return what a run's row says of its method: its passes, who generates answers, and shorter sequences.
+
+    A pair is two sequences, a batch's as well.
+    """
+    method, words = str(row.get("method") or ""), f"{row['framework']} {row.get('other') or ''}"
+    objective = meaning("objectives", method, "sft")
+    own: dict[str, Any] = {
+        "objective": objective,
+        "forward_passes": meaning("forward_passes", method, 0),
+        "shorter": meaning("shorter", row.get("padded_or_packed"), False),
+    }
+    other = row.get("other") or {}
+    prompts, answers = (next((other[key] for key in keys if other.get(key)), 0) for keys in OF_PROMPTS)
+    if prompts and answers and not fields.get("global_batch_size"):
+        micro, dp = fields["micro_batch_size"], fields["dp"]
+        own["global_batch_size"] = prompts * answers
+        own["gradient_accumulation_steps"] = max(1, round(prompts * answers / micro / dp))
+    if objective in ("grpo", "ppo"):
+        own["rollout"] = meaning("rollouts", words.replace("no vLLM", ""), "transformers")
+        own["forward_passes"] += meaning("old_probabilities", row["framework"], 0)
+    if objective == "dpo":
+        sizes = {name: fields.get(name) for name in ("micro_batch_size", "global_batch_size")}
+        own |= {name: 2 * size for name, size in sizes.items() if size}
+    return own
 
 
 def shared_sequences(row: Row, common: Row) -> dict[str, Any]:
@@ -257,7 +291,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
     dispatcher = meaning("dispatchers", row.get("dispatcher"), "alltoall")
     return {
         "recompute_modules": tuple(modules) if program == "megatron" else (),
-        "dispatcher": dispatcher if program == "megatron" else "alltoall",
+        "dispatcher": dispatcher if program in DISPATCHING else "alltoall",
         "optimizer": meaning("optimizers", row.get("optimizer"), "adamw"),
         "optimizer_impl": meaning("optimizer_impls", named, "fused"),
         "offload": on_host(row, checkpointing),
@@ -326,7 +360,7 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
         yield _unmodelled("optimizer", row["optimizer"], means, "lowers")
     if method == "spectrum":
         yield _unmodelled("method", method, "part of the model is trained", "lowers")
-    if row.get("dispatcher") and meaning("programs", row["framework"]) != "megatron":
+    if row.get("dispatcher") and meaning("programs", row["framework"]) not in DISPATCHING:
         means = "how tokens are sent to their experts"
         yield _unmodelled("dispatcher", row["dispatcher"], means, "either")
 

@@ -19,7 +19,6 @@ from suites.training.step_time.collectives import Amount
 from suites.training.step_time.eager import hooks_s, host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
-    LayerKind,
     context_exposed_s,
     expert_exposed_s,
     head_s,
@@ -34,7 +33,7 @@ from suites.training.step_time.layer import (
     tensor_network_s,
     update_s,
 )
-from suites.training.step_time.setting import StepSetting
+from suites.training.step_time.setting import LayerKind, StepSetting
 
 
 class RankBlocks(NamedTuple):
@@ -133,13 +132,16 @@ class StepSeconds(NamedTuple):
     bubble: Floats  # in which a rank waits for others of its pipeline
     reduction: Floats  # of gradients and updated parameters, exposed
     update: Floats  # on the GPU, or on the host and on the way there
-    rest: Floats  # stragglers, loading, clipping; generation of answers, a pair's second sequence
+    generation: Floats  # of the answers that are trained on
+    rest: Floats  # stragglers, loading, clipping
     total: Floats
 
     def by_name(self, index: int) -> dict[str, float]:
-        """Return the seconds of one layout's parts, those of layers first."""
+        """Return the seconds of one layout's parts, those of layers first; generation where there is any."""
         of_layers, others = self.layers._asdict(), self._asdict()
-        others = {name: others[name] for name in ("head", "bubble", "reduction", "update", "rest")}
+        generation = ("generation",) if self.generation[index] else ()
+        names = ("head", "bubble", "reduction", "update", *generation, "rest")
+        others = {name: others[name] for name in names}
         return {name: float(seconds[index]) for name, seconds in (of_layers | others).items()}
 
 
@@ -149,26 +151,39 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     head = head_s(setting, layouts)
     more = setting.shape.num_nextn_predict_layers  # each with an output layer of its own
     count = (setting.shape.num_hidden_layers + more) / layouts.pp
-    pipelined = pipelined_s(setting, layouts, layers.total, head)
+    passes = passes_of(setting, layouts)
+    pipelined = pipelined_s(setting, layouts, layers.total, head) * passes
     heads = head.total * (1 + more) / layouts.pp
-    steady = layouts.micro_batches * (layers.total * count + heads)
+    steady = layouts.micro_batches * (layers.total * count + heads) * passes
     reduction = reduction_exposed_s(setting, layouts, layers.total * count)
     update = update_s(setting, layouts) + host_s(setting, layouts)
     slow = straggling(setting, layouts)
     tuned = cal["mlperf_factor"] if setting.run.tuned else 1.0
-    known = pipelined + reduction + update
+    generation = rollout_s(setting, layouts)
+    known = pipelined + reduction + update + generation
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
-    total = total * setting.run.passes + ddp_in_pipeline_s(setting, layouts)
-    total = total + rollout_s(setting, layouts)
+    total = total + ddp_in_pipeline_s(setting, layouts) + generation
     return StepSeconds(
-        layers.times(layouts.micro_batches * count),
-        layouts.micro_batches * heads,
+        layers.times(layouts.micro_batches * count * passes),
+        layouts.micro_batches * heads * passes,
         pipelined - steady,
         reduction,
         update,
+        generation,
         total - known,
         total,
     )
+
+
+def passes_of(setting: StepSetting, layouts: Layouts) -> Floats:
+    """Return how many training passes a micro-batch takes: one, and forward passes of other models.
+
+    Without gradients a pass is as long as one forward pass, of the two more that gradients of inputs and of
+    weights take, and the one that recomputes; frozen weights have no gradients.
+    """
+    each = 3 - setting.run.adapters_alone + (layouts.recompute == 2)
+    passes: Floats = 1 + setting.run.forward_passes / each
+    return passes
 
 
 def straggling(setting: StepSetting, layouts: Layouts) -> Floats:
@@ -233,7 +248,7 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     """Return the host's seconds to launch a layer's kernels, forward and backward."""
     own = setting.own
     if setting.run.eager:
-        return launched_s(setting, layouts, kind.moe)
+        return launched_s(setting, layouts, kind)
     dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
     if kind.moe and setting.run.synchronous_experts:
         dense = setting.constants["expert_layer_launch_s"]

@@ -5,6 +5,7 @@ Seconds of attention from a score matrix in memory, without FlashAttention.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
+from harness.question import Rollout
 from suites.training.layouts.layout import Floats, Layouts, Training
 from suites.training.step_time.collectives import NodeLinks
 from suites.training.step_time.constants import (
@@ -24,12 +26,49 @@ from suites.training.step_time.constants import (
 from suites.training.step_time.gpu import MatmulRates, RatedGpu
 
 
-class AdapterLoad(NamedTuple):
-    """The adapters of one layer in the mean over layers: adapted linear layers, and their sizes in sum."""
+class LayerKind(NamedTuple):
+    """How layers of one model differ."""
 
-    linears: float = 0.0
-    inputs: float = 0.0
-    outputs: float = 0.0
+    moe: bool
+    windowed: bool
+    attention: bool = True
+    linear: bool = False  # a linear mixer in attention's place
+    mlp: bool = True  # an MLP or experts
+
+
+class AdapterLoad(NamedTuple):
+    """Adapted linear layers, and their sizes in sum."""
+
+    linears: int = 0
+    inputs: int = 0
+    outputs: int = 0
+
+    def plus(self, other: AdapterLoad) -> AdapterLoad:
+        """Return both."""
+        return AdapterLoad(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+class LayerAdapters(NamedTuple):
+    """The adapters of the parts that a layer can have; of experts those that a token passes."""
+
+    attention: AdapterLoad = AdapterLoad()
+    linear: AdapterLoad = AdapterLoad()
+    mlp: AdapterLoad = AdapterLoad()
+    experts: AdapterLoad = AdapterLoad()
+
+    def of(self, kind: LayerKind) -> AdapterLoad:
+        """Return those of a layer of one kind."""
+        has = kind.attention, kind.linear, kind.mlp and not kind.moe, kind.mlp and kind.moe
+        loads = (load for load, true in zip(self, has, strict=True) if true)
+        return sum_of(loads)
+
+
+def sum_of(loads: Iterable[AdapterLoad]) -> AdapterLoad:
+    """Return all adapted linear layers."""
+    total = AdapterLoad()
+    for load in loads:
+        total = total.plus(load)
+    return total
 
 
 class RunFacts(NamedTuple):
@@ -46,10 +85,10 @@ class RunFacts(NamedTuple):
     eager: bool = False  # transformers' layers, kernel by kernel
     fused: bool = False  # but for norms, rotations and activations: Liger's kernels, Unsloth's
     torch_attention: bool = False  # torch's own choice of a kernel: cuDNN's on Hopper and later
-    adapters: AdapterLoad = AdapterLoad()
+    adapters: LayerAdapters = LayerAdapters()
     base: str = ""  # how frozen weights are quantized: nf4, int8, gptq
-    generates: bool = False  # answers are generated within the step: GRPO
-    passes: float = 1.0  # sequences per sequence of the batch, a reference model's passes counted: DPO
+    rollout: Rollout = "none"  # answers are generated within the step: GRPO
+    forward_passes: int = 0  # without gradients, per sequence: a reference model's
 
 
 PLAIN = RunFacts()

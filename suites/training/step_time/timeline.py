@@ -21,7 +21,6 @@ from suites.training.step_time.layer import (
     BACKWARD_COLLECTIVES,
     FORWARD_COLLECTIVES,
     HeadSeconds,
-    LayerKind,
     head_s,
     kinds_of_layers,
     layer_s,
@@ -31,7 +30,7 @@ from suites.training.step_time.layer import (
     tensor_network_s,
 )
 from suites.training.step_time.seconds import FORWARD_SHARE, StepSeconds, blocks_of_ranks, one_layer
-from suites.training.step_time.setting import StepSetting
+from suites.training.step_time.setting import LayerKind, StepSetting
 
 
 class PassParts(NamedTuple):
@@ -311,11 +310,11 @@ def _at_once(passes: int, ranks: int, virtual_stages: int) -> int:
 
 
 def _after(step: StepSeconds, total_s: float) -> list[tuple[SpanKind, float]]:
-    """Return what follows once the pipeline has drained: reduction, update, stragglers and what is left.
+    """Return what follows once the pipeline has drained: reduction, update, generation, stragglers.
 
     `total_s` also has the allocator's retries, which `step` has not.
     """
-    rest = float(step.rest[0]) + total_s - float(step.total[0])
+    rest = float(step.generation[0] + step.rest[0]) + total_s - float(step.total[0])
     return [
         ("exposed_communication", float(step.reduction[0])),
         ("optimizer", float(step.update[0])),

@@ -91,8 +91,9 @@ def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:
 
 
 def kind_of(setting: StepSetting) -> tuple[object, ...]:
-    """Return what a published step must share: experts or none, adapters or all, the GPU's age."""
-    return setting.shape.num_experts > 0, setting.run.adapters_alone, setting.gpu.architecture
+    """Return what a published step must share: mixers, experts, adapters, or none of each, the GPU's age."""
+    shape, run = setting.shape, setting.run
+    return shape.mixer is not None, shape.num_experts > 0, run.adapters_alone, setting.gpu.architecture
 
 
 def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:

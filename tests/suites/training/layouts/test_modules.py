@@ -168,7 +168,7 @@ LACKING = [
     ({"shared_intermediate_size": 0}, {"recompute_modules": ("shared_experts",)}, "no shared experts"),
     ({}, {"recompute_modules": ("moe_act",), "grouped_experts": False}, "grouped_experts=true alone"),
     ({}, {"recompute_modules": ("mlp",), "program": "torchtitan"}, "torchtitan has no such modules"),
-    ({}, {"dispatcher": "deepep", "program": "torchtitan"}, "dispatcher=deepep: torchtitan"),
+    ({}, {"dispatcher": "allgather", "program": "torchtitan"}, "dispatcher=allgather: torchtitan"),
 ]
 
 

@@ -14,7 +14,14 @@ from suites.training.step_time.layer import expert_exposed_s, imbalance_of, poin
 from suites.training.step_time.prediction import TUNED, as_run, run_kind
 from suites.training.step_time.questions import device_fields, question_of_row
 from suites.training.step_time.seconds import step_s
-from suites.training.step_time.setting import PLAIN, AdapterLoad, RunFacts, StepSetting
+from suites.training.step_time.setting import (
+    PLAIN,
+    AdapterLoad,
+    LayerAdapters,
+    LayerKind,
+    RunFacts,
+    StepSetting,
+)
 
 LAYERS, HIDDEN, WIDTH = 24, 2048, 5504
 SHAPE = TransformerShape(
@@ -42,7 +49,7 @@ def seconds(of, **row):
 
 def test_short_sequences_take_as_long_as_their_launches():
     """A layer's own and seven adapters', the forward pass twice with recompute."""
-    adapted = EAGER._replace(adapters=AdapterLoad(7, 7 * HIDDEN, 7 * HIDDEN))
+    adapted = EAGER._replace(adapters=LayerAdapters(AdapterLoad(7, 7 * HIDDEN, 7 * HIDDEN)))
     one, other = (
         seconds(setting(seq_len=length, run=adapted), recompute=2, micro_batches=8) for length in (32, 64)
     )
@@ -59,12 +66,14 @@ def test_kernels_of_their_own_move_what_their_operators_read_and_write():
     of, layouts = setting(seq_len=4096), Layouts.of([{}])
     rotated = SHAPE.query_size + SHAPE.key_value_size / 2
     moved_B = 4096 * (2 * (36 + 6) * HIDDEN + 20 * rotated + 10 * WIDTH)
-    forward = pointwise_s(of, layouts, False, []).forward[0]
+    forward = pointwise_s(of, layouts, LayerKind(False, False), []).forward[0]
     assert forward == pytest.approx(moved_B / of.memory_B_per_s)
-    fused = pointwise_s(replace(of, run=EAGER._replace(fused=True)), layouts, False, []).forward[0]
+    fused = pointwise_s(
+        replace(of, run=EAGER._replace(fused=True)), layouts, LayerKind(False, False), []
+    ).forward[0]
     assert fused < forward / 3
-    adapted = replace(of, run=EAGER._replace(adapters=AdapterLoad(1, HIDDEN, WIDTH)))
-    more = pointwise_s(adapted, layouts, False, []).forward[0] - forward
+    adapted = replace(of, run=EAGER._replace(adapters=LayerAdapters(AdapterLoad(1, HIDDEN, WIDTH))))
+    more = pointwise_s(adapted, layouts, LayerKind(False, False), []).forward[0] - forward
     assert more == pytest.approx(4096 * (8 * HIDDEN + 12 * WIDTH) / of.memory_B_per_s)
 
 
@@ -98,7 +107,7 @@ def test_states_on_the_host_are_sent_and_updated_there():
 
 
 def test_answers_are_generated_token_by_token():
-    generated = seconds(setting(run=EAGER._replace(generates=True))) - seconds(setting())
+    generated = seconds(setting(run=EAGER._replace(rollout="transformers"))) - seconds(setting())
     assert generated == pytest.approx(1024 * LAYERS * CONSTANTS["rollout.layer_launch_s"], rel=0.01)
 
 
@@ -141,13 +150,15 @@ def asked(**changed):
 def test_a_row_says_whose_kernels_run_and_what_else_a_step_does():
     _, of = asked()
     assert of.run.eager
-    assert of.run.adapters == AdapterLoad(2, 2 * 1024, 2048 + 1024)
+    assert of.run.adapters == LayerAdapters(AdapterLoad(2, 2 * 1024, 2048 + 1024))
     assert run_kind(of) == "transformers with adapters"
     assert not asked(framework="Megatron-LM", sharding="zero1")[1].run.eager
     assert asked(method="qlora")[1].run.base == "nf4"
     assert asked(method="qlora", precision="fp16")[1].run.base == "gptq"
-    assert asked(method="grpo")[1].run.generates
-    assert asked(method="dpo")[1].run.passes == pytest.approx(8 / 3)
+    assert asked(method="grpo")[1].run.rollout == "transformers"
+    assert asked(method="grpo", framework="verl")[1].run.rollout == "vllm"
+    subject, of = asked(method="dpo")
+    assert (of.run.forward_passes, subject.question.micro_batch_size) == (1, 2)
     assert asked(padded_or_packed="padded to longest of batch")[1].training.seq_len == round(
         1024 * CONSTANTS["shorter_share"]
     )
@@ -167,7 +178,9 @@ def test_ranks_without_a_sequence_of_their_own_share_one():
 def test_every_linear_layer_has_adapters_where_none_is_named():
     question = question_of_row({**ROW, "lora": {"rank": 8, "targets": "all"}})
     load = adapter_load(shape_of(question.config), question.adapters)
-    assert load == AdapterLoad(7, 5 * 1024 + 2048 + 3072, 2048 + 2 * 1024 + 2 * 3072 + 2 * 1024)
+    assert load.of(LayerKind(False, False)) == AdapterLoad(
+        7, 5 * 1024 + 2048 + 3072, 2048 + 2 * 1024 + 2 * 3072 + 2 * 1024
+    )
     assert facts_of(question, shape_of(question.config), PLAIN).adapters == load
 
 
