@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ import yaml
 from numpy.typing import NDArray
 
 from suites.published.runs import AnswerLine, PublishedRun, published_runs
-from suites.training.step_time.prediction import FEWEST_RUNS, FEWEST_SOURCES, TUNED
+from suites.training.step_time.prediction import TUNED
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""
@@ -70,30 +70,6 @@ def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRa
         yield f"{answer['engine']}/{which}/{answer['asked_as']}", RunRatio(run.source, published / predicted)
 
 
-def quantile(ratios: Sequence[RunRatio], share: float) -> float:
-    """Return a quantile of some ratios, of which a source counts as `MOST` at most."""
-    sizes = Counter(one.source for one in ratios)
-    weights = {source: min(1.0, MOST / size) for source, size in sizes.items()}
-    whole, seen = sum(weights[one.source] for one in ratios), 0.0
-    for one in sorted(ratios, key=lambda ratio: ratio.value):
-        seen += weights[one.source] / whole
-        if seen >= share:
-            break
-    return one.value
-
-
-def held(ratios: Sequence[RunRatio]) -> float:
-    """Return the share of ratios inside the interval that the other sources give, of several.
-
-    Its quantiles were not chosen by it, unlike those of seconds; constants may have been fitted to some runs.
-    """
-    inside = []
-    for one in ratios:
-        others = [other for other in ratios if other.source != one.source]
-        inside.append(quantile(others, LOW) <= one.value <= quantile(others, HIGH))
-    return sum(inside) / len(inside)
-
-
 class WeightedRatios(NamedTuple):
     """Logarithms of ratios and how much each counts."""
 
@@ -135,12 +111,11 @@ def blended(kinds: Mapping[str, Sequence[RunRatio]], kind: str, without: str = "
     return WeightedRatios(np.array(values), np.concatenate(weights))
 
 
-def as_run_ends(kinds: Mapping[str, Sequence[RunRatio]]) -> dict[str, Any]:
-    """Return the ends of seconds by kind, each with how it does on sources that it was not fitted to."""
+def ends_of(kinds: Mapping[str, Sequence[RunRatio]], shares: Sequence[float]) -> dict[str, Any]:
+    """Return the ends by kind, each with how it does on sources that it was not fitted to."""
     found: dict[str, Any] = {}
     for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
         sources = {one.source for one in ratios}
-        shares = (STEP_LOW, 0.5, STEP_HIGH)
         without = {source: blended(kinds, kind, source).quantiles(shares) for source in sources}
         inside = [without[one.source][0] <= one.value <= without[one.source][2] for one in ratios]
         errors = [abs(without[one.source][1] / one.value - 1) for one in ratios]
@@ -154,26 +129,19 @@ def as_run_ends(kinds: Mapping[str, Sequence[RunRatio]]) -> dict[str, Any]:
 
 
 def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
-    """Return the ends by kind, as the YAML has them; of bytes where there are enough runs and sources."""
+    """Return the ends by kind, as the YAML has them; of bytes for each engine apart."""
     kinds: defaultdict[str, list[RunRatio]] = defaultdict(list)
     for run in published_runs():
         for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers.get(run.id, {})):
             kinds[kind].append(ratio)
     if asked == "seconds":
-        return as_run_ends(kinds)
+        return ends_of(kinds, (STEP_LOW, 0.5, STEP_HIGH))
     found: dict[str, Any] = {}
-    for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        sources = {one.source for one in ratios}
-        if len(ratios) < FEWEST_RUNS or len(sources) < FEWEST_SOURCES:
-            continue
-        *folders, name = kind.split("/")
-        place = found
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        shares = {"low": LOW, "likely": 0.5, "high": HIGH}
-        place[name] = {key: round(quantile(ratios, share), 2) for key, share in shares.items()} | {
-            "n": len(ratios), "sources": len(sources), "held": round(held(ratios), 2)
-        }  # fmt: skip
+    for engine in sorted({kind.partition("/")[0] for kind in kinds}):
+        own = {kind: ratios for kind, ratios in kinds.items() if kind.startswith(f"{engine}/")}
+        for kind, one in ends_of(own, (LOW, 0.5, HIGH)).items():
+            _, which, name = kind.split("/")
+            found.setdefault(engine, {}).setdefault(which, {})[name] = one
     return found
 
 
