@@ -169,7 +169,7 @@ def test_a_row_says_whose_kernels_run_and_what_else_a_step_does():
 
 def test_ranks_without_a_sequence_of_their_own_share_one():
     subject, _ = asked(gpus=16, global_batch_size=8)
-    assert subject.layout.row()["cp"] == 2
+    assert subject.layout.row()["tp"] == 2
     assert subject.layout.row()["dp"] == 8
     subject, _ = asked(gpus=8, global_batch_size=8, gradient_accumulation_steps=2)
     assert subject.layout.row()["micro_batches"] == 1
