@@ -4,11 +4,12 @@
     python -m suites.published.ends bytes=ANSWERS      as_asked of conf/engine_errors.yaml
 
 ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quantiles are those of published
-over predicted values. `held`: the share of runs inside the interval that the other sources give. Of seconds
-the runs of other kinds count with a kind's own, as much as six sources of one run, so that a kind of few
-sources has nearly what all have; `error`: median size of the error of `likely`, of a source that it was not
-fitted to. Neither is fully out of sample: `OTHERS` and `STEP_LOW`, `STEP_HIGH` were chosen by them, and
-constants of fine-tuning, generation and experts were fitted to whole steps of some of the same sources.
+over predicted values. `held`: the share of runs inside the interval that the other sources give. The runs
+of other kinds (of bytes, of the same engine) count with a kind's own, as much as six sources of one run, so
+that a kind of few sources has nearly what all have; `error`: median size of the error of `likely`, of a
+source that it was not fitted to. Neither is fully out of sample: `OTHERS` and `STEP_LOW`, `STEP_HIGH` were
+chosen by those of seconds, and constants of fine-tuning, generation and experts were fitted to whole steps
+of some of the same sources.
 """
 
 from __future__ import annotations

@@ -263,8 +263,12 @@ def keep_until_the_next(inputs: list[Tensor], before: list[Tensor], *_: Any) -> 
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the model's linear layers by name."""
-    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    """Return the model's linear layers by name, without routers, which are more than their product."""
+    return {
+        name: one
+        for name, one in model.named_modules()
+        if isinstance(one, nn.Linear) and type(one).forward is nn.Linear.forward
+    }
 
 
 def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:

