@@ -7,23 +7,30 @@ import yaml
 
 from harness.ask import certainty
 from harness.question import Adapters, FieldOrigin, question_of
-from suites.published import ends
-from suites.published.ends import RunRatio, held, main, quantile
+from suites.published.ends import RunRatio, blended, ends_of, main
 from suites.published.runs import published_runs
-from suites.training.step_time.prediction import AsRun, as_run
+from suites.training.step_time.prediction import FEWEST_RUNS, FEWEST_SOURCES, AsRun, as_run
 
 
-def test_a_source_counts_as_twenty_runs_at_most():
-    """Of one long table and ten others, the table weighs 20 of 30."""
-    ratios = [RunRatio("long", 1.0)] * 200 + [RunRatio(str(one), 2.0) for one in range(10)]
-    assert quantile(ratios, 0.66) == 1.0
-    assert quantile(ratios, 0.67) == 2.0
+def test_a_source_of_many_runs_counts_as_the_root_of_twenty():
+    """One long table weighs √20 = 4.47, nine others 1 each: 0.33 of all."""
+    ratios = [RunRatio("long", 1.0)] * 200 + [RunRatio(str(one), 2.0) for one in range(9)]
+    assert blended({"a": ratios}, "a").quantiles((0.33, 0.34)) == pytest.approx([1.0, 2.0])
+
+
+def test_other_kinds_count_as_six_sources():
+    """Four sources of the kind and six of another: 0.4 of all is the kind's."""
+    own = [RunRatio(f"a {one}", 1.0) for one in range(4)]
+    other = [RunRatio(f"b {one}", 2.0) for one in range(4)]
+    both = blended({"a": own, "b": other}, "a")
+    assert both.quantiles((0.39, 0.41)) == pytest.approx([1.0, 2.0])
+    assert blended({"a": own, "b": other}, "a", "a 0").quantiles((0.32, 0.34)) == pytest.approx([1.0, 2.0])
 
 
 def test_what_is_held_is_of_the_other_sources():
     near = [RunRatio(source, value) for source in "abc" for value in (0.9, 1.0, 1.1)]
-    assert held(near) == 1.0
-    assert held([*near, RunRatio("d", 5.0)]) == pytest.approx(9 / 10)
+    assert ends_of({"a": near}, (0.0, 0.5, 1.0))["a"]["held"] == 1.0
+    assert ends_of({"a": [*near, RunRatio("d", 5.0)]}, (0.0, 0.5, 1.0))["a"]["held"] == 0.9
 
 
 def test_the_command_prints_the_table_that_is_loaded(tmp_path, capsys):
@@ -39,7 +46,7 @@ def test_the_command_prints_the_table_that_is_loaded(tmp_path, capsys):
     assert found.keys() == {"account"}
     for of in found["account"].values():
         assert (of["experts"]["low"], of["experts"]["high"], of["experts"]["held"]) == (2.0, 2.0, 1.0)
-        assert of["experts"]["n"] >= ends.FEWEST_RUNS
+        assert of["experts"]["n"] >= FEWEST_RUNS
 
 
 def test_the_tables_have_what_the_command_prints():
@@ -47,7 +54,6 @@ def test_the_tables_have_what_the_command_prints():
         for kind in ("allocated", "reserved"):
             for row in table[kind].values():
                 assert row["low"] < row["likely"] < row["high"]
-                assert row["n"] >= ends.FEWEST_RUNS
                 assert 0 <= row["held"] <= 1
     assert as_run("no such kind") is None
     found = as_run("transformers with adapters")
@@ -59,7 +65,7 @@ def test_the_tables_have_what_the_command_prints():
 def test_a_kind_of_few_runs_says_whose_runs_decide(n, sources):
     found = AsRun(0.9, 1.1, 1.5, n, sources)
     assert found.of == f"public runs of other kinds, since only {n} of {sources} sources are of its own"
-    enough = found._replace(n=ends.FEWEST_RUNS, sources=ends.FEWEST_SOURCES)
+    enough = found._replace(n=FEWEST_RUNS, sources=FEWEST_SOURCES)
     assert enough.of.endswith("and less by those of other kinds")
 
 
