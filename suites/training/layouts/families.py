@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.instruments.linear_mixers import LinearMixer
+from harness.instruments.transformer import LinearMixer
 from harness.records import Unavailable
 
 Own = Mapping[str, Any]
