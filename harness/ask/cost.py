@@ -121,37 +121,40 @@ def predicted_lines(
 
     best = answer.layouts[0]
     assert best.step_s is not None
-    takes, hours = gpu_hours(best, tokens), best.gpu_hours(tokens)[0]
-    name, run = list(takes.items())[-1]
+    steps, runs = gpu_hours(best, tokens)
+    how, run = list(runs.items())[-1]
     first = rates[0][0]
     days, *ends = (f"{each / (question.devices or 1) / 24:.3g}" for each in run_ends(run))
-    how = name.removeprefix("the run, ")
-    yield f"{tokens:.3g} tokens take {days} days (90 %: {' … '.join(ends)}), {how}:"
+    yield f"{tokens:.3g} tokens take {days} days ({' … '.join(ends)}), {how}:"
     usd, *ends = (human(first * each, "USD") for each in run_ends(run))
-    yield f"{run.likely:,.0f} GPU-hours, {usd} (90 %: {' … '.join(ends)}) at ${first:.3g} per GPU-hour."
+    yield f"{run.likely:,.0f} GPU-hours, {usd} ({' … '.join(ends)}) at ${first:.3g} per GPU-hour."
     if answer.verdict != "fits":
         does = "may not fit" if answer.verdict == "depends" else "does not fit"
         yield f"This layout {does} its GPUs: python -m harness.advise has those that do."
     yield f"{best.title}: {best.step_s.likely:.3g} s per step"
     yield from what_was_asked(answer, question)
     yield ""
-    rows = [["GPU-hours", "likely", "90 %"]]
-    for of, found in takes.items():
-        rows.append([of, f"{found.likely:,.0f}", f"{found.low:,.0f} … {found.high:,.0f}"])
+    rows = [["GPU-hours", "likely", "range"]]
+    for of, each in (
+        ("steps alone, as tuned", steps),
+        *((f"the run, {name}", of) for name, of in runs.items()),
+    ):
+        rows.append([of, f"{each.likely:,.0f}", f"{each.low:,.0f} … {each.high:,.0f}"])
     yield from table(rows)
     yield ""
-    rows = [["$ per GPU-hour", "steps cost", "run costs", "90 %", "$ per 10^6 tokens", ""]]
+    rows = [["$ per GPU-hour", "steps cost", "run costs", "range", "$ per 10^6 tokens", ""]]
     for rate, whose in rates:
-        steps, usd, low, high = (human(rate * each, "USD") for each in (hours, *run_ends(run)))
+        alone, usd, low, high = (human(rate * each, "USD") for each in (steps.likely, *run_ends(run)))
         per_token = f"{rate * run.likely / tokens * 1e6:.3g}"
-        rows.append([f"{rate:.3g}", steps, usd, f"{low} … {high}", per_token, whose])
+        rows.append([f"{rate:.3g}", alone, usd, f"{low} … {high}", per_token, whose])
     yield from table(rows)
-    factor, runs = goodput()
+    factor, of_whom = goodput()
     yield from wrapped(
-        f"Calculated. What the run costs is that of {name}. A run takes {factor.likely:.2f} times its steps "
-        f"(least {factor.low:.2f}, most {factor.high:.2f} of {len(runs)}): restarts, failures, evaluation, "
-        f"checkpoints, the batch's warm-up of {', '.join(runs)}. Ends are those of the seconds per step and "
-        "of that factor, as independent. docs/commands/cost.md"
+        f"Calculated. What the run costs is that of the run {how}. A run takes {factor.likely:.2f} times its "
+        f"steps (least {factor.low:.2f}, most {factor.high:.2f} of {len(of_whom)}): restarts, failures, "
+        f"evaluation, checkpoints, the batch's warm-up of {', '.join(of_whom)}. Ranges are 90 % of the "
+        "seconds per step and, of a run, the factor's least and most besides, as independent. "
+        "docs/commands/cost.md"
     )
 
 
@@ -170,16 +173,16 @@ def goodput() -> tuple[Interval, tuple[str, ...]]:
     return Interval(min(runs.values()), likely, max(runs.values())), tuple(runs)
 
 
-def gpu_hours(layout: RankedLayout, tokens: float) -> dict[str, Interval]:
-    """Return the GPU-hours of so many tokens: steps alone, and runs as tuned and as others run them."""
+def gpu_hours(layout: RankedLayout, tokens: float) -> tuple[Interval, dict[str, Interval]]:
+    """Return the GPU-hours of so many tokens: of steps alone as tuned, and of runs by how they run."""
     assert layout.step_s is not None
     hours, low, high = layout.gpu_hours(tokens)
     steps, factor = Interval(low, hours, high), goodput()[0]
-    found = {"steps alone, as tuned": steps, "the run, as tuned": times(steps, factor)}
+    runs = {"as tuned": times(steps, factor)}
     if layout.as_run_s is not None:
         others = Interval(*(hours * each / layout.step_s.likely for each in layout.as_run_s))
-        found["the run, as others run it"] = times(others, factor)
-    return found
+        runs["as others run it"] = times(others, factor)
+    return steps, runs
 
 
 def times(one: Interval, other: Interval) -> Interval:
