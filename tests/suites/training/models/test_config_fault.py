@@ -71,7 +71,7 @@ WRONG = [
     (LLAMA, {"rms_norm_eps": math.nan}, "rms_norm_eps is NaN; it must be a finite number"),
     (LLAMA, {"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000; it must be at most"),
     (LLAMA, {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000; it must be at most 1,024"),
-    (LLAMA, {"intermediate_size": -5}, "intermediate_size is -5; it must be a number of at least 0"),
+    (LLAMA, {"intermediate_size": -5}, "intermediate_size is -5; it must be a number of at least 1"),
     (LLAMA, {"num_attention_heads": 5, "num_key_value_heads": 5}, "is not a multiple of the number"),
     (LLAMA, {"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"; it must be true or false'),
     (LLAMA, {"model_type": 7}, "model_type is 7; it must be text"),
