@@ -40,6 +40,7 @@ from harness.config.validation import (
     shown,
     unknown,
 )
+from harness.units import counted
 
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
@@ -61,15 +62,13 @@ class NumberRange:
 
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
     """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
-    alternatives = []
     for index, one in enumerate(given):
-        place = f"{where}[{index}]"
         if not isinstance(one, Mapping) or not one:
-            raise ConfigError(f"{place}={one!r}: expected fields of a workload with their values")
-        alternatives.append(
-            {name: _values(f"{place}.{name}", name, value, fields) for name, value in one.items()}
-        )
-    return tuple(alternatives)
+            raise ConfigError(f"{where}[{index}]={one!r}: expected fields of a workload with their values")
+    return tuple(
+        {name: _values(f"{where}[{index}].{name}", name, value, fields) for name, value in one.items()}
+        for index, one in enumerate(given)
+    )
 
 
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
@@ -109,18 +108,11 @@ def left_out(cells: Sequence[tuple[bool, bool]]) -> list[str]:
 
     `cells`: of each, whether its variant applies to its workload here, and whether it would with a GPU.
     """
-    need_gpu = sum(with_gpu and not here for here, with_gpu in cells)
-    never = sum(not with_gpu for _, with_gpu in cells)
-    lines = []
-    if need_gpu:
-        lines.append(f"not planned: {_cells(need_gpu)} that need a GPU")
-    if never:
-        lines.append(f"not planned: {_cells(never)} to which the variant does not apply")
-    return lines
-
-
-def _cells(count: int) -> str:
-    return f"{count} cell" + ("" if count == 1 else "s")
+    counts = {
+        "that need a GPU": sum(with_gpu and not here for here, with_gpu in cells),
+        "to which the variant does not apply": sum(not with_gpu for _, with_gpu in cells),
+    }
+    return [f"not planned: {counted(count, 'cell')} {which}" for which, count in counts.items() if count]
 
 
 SUITES = ROOT / "suites"
@@ -236,24 +228,20 @@ def variants(
             )
         every += variants_here
     if techniques:
-        every.append(variant_of_list(techniques, config))
+        listed = combination(list(techniques))
+        applies_to = checked_alternatives(
+            "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
+        )
+        every.append(Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to))
         only = (*only, every[-1].name)
+    known = {name for one in every for name in (one.name, one.module)}
     for name in only:
-        if not any(name in (variant.name, variant.module) for variant in every):
+        if name not in known:
             raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
     if not only:
         return tuple(every)
     requested = {*only, BASELINE} | ({AGAIN} if config["interleave"] else set())
     return tuple(one for one in every if one.name in requested or one.module in requested)
-
-
-def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
-    """Return the variant of a command's `techniques=[...]`; raises ConfigError."""
-    listed = combination(list(techniques))
-    applies_to = checked_alternatives(
-        "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
-    )
-    return Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to)
 
 
 def variants_of(
@@ -277,8 +265,13 @@ def variants_of(
         place = f"{where}.variants.{label}" if label else f"{where}.settings"
         if not isinstance(changed, Mapping):
             raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
-        own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
-        settings = _checked_settings(place, {**entry["settings"], **own}, setting_fields)
+        settings = {**entry["settings"], **{k: v for k, v in changed.items() if k not in OWN_KEYS}}
+        if settings:
+            fields, first = setting_fields(), next(iter(settings))
+            if not fields:
+                raise unknown(f"{place}.{first}", first, OWN_KEYS)
+            settings = check_fields(place, settings, fields)
+            check_relations(place, settings, fields)
         listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
@@ -297,20 +290,6 @@ def settings_of(code: SuiteCode, name: str) -> Fields:
     if file is None:
         return {}
     return declared_in(f"{code.package}.{module_of(file, code.folder)}", "Settings")
-
-
-def _checked_settings(
-    where: str, settings: Mapping[str, Any], setting_fields: Callable[[], Fields]
-) -> Mapping[str, Any]:
-    """Return settings as an optimization takes them; raises ConfigError."""
-    if not settings:
-        return {}
-    fields = setting_fields()
-    if not fields:
-        raise unknown(f"{where}.{next(iter(settings))}", next(iter(settings)), OWN_KEYS)
-    checked = check_fields(where, settings, fields)
-    check_relations(where, checked, fields)
-    return checked
 
 
 def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
@@ -339,10 +318,9 @@ def question_of(suite: str, conf: Path = CONF) -> str:
     return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
 
 
-def suites_with_techniques(conf: Path = CONF) -> list[str]:
-    """Return the suites that train, and so take techniques."""
-    files = sorted((conf / "suite").glob("*.yaml"))
-    return [file.stem for file in files if read_yaml(file).get("takes_techniques")]
+def suites_with(key: str) -> list[str]:
+    """Return the suites whose YAML has a key, as `takes_techniques`, `hf_defaults` or `trace_defaults`."""
+    return [file.stem for file in sorted((CONF / "suite").glob("*.yaml")) if read_yaml(file).get(key)]
 
 
 def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.commands.entry import DONE, INTERRUPTED, MISTAKE, ended_by_ctrl_c, guarded, shortened
+from harness.commands.entry import DONE, INTERRUPTED, MISTAKE, shortened
 from harness.commands.main import COMMANDS, main
 from harness.config.code_fingerprint import ROOT
 
@@ -54,16 +54,6 @@ def test_a_terminal_of_ascii_alone():
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (DONE, b"")
     assert done.stdout.decode("ascii").count("?") < 25  # questions end so
-
-
-def interrupted() -> int:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("run", [guarded, ended_by_ctrl_c])
-def test_ctrl_c_is_one_line(run, capsys):
-    assert run("harness", interrupted) == INTERRUPTED == 130
-    assert capsys.readouterr().err == "harness: interrupted\n"
 
 
 @pytest.mark.parametrize("when", ["while it is imported", "while it runs"])
