@@ -81,18 +81,17 @@ def answer(question: Question, words: CommandWords) -> int:
     from harness.ask.prices import rates_asked
 
     rate = rates_asked(words)[0] if "rate" in words else None
-    last = answer_to(question)
-    others = last if question.search else None
+    last = best = answer_to(question)
     if "config" in words and not question.search:
-        others = answer_to(searching(question))
+        best = answer_to(searching(question))
     mine = own_step(words, question)
     keep(last, question, folder_of(question, words.text("out", "results/advise")))
-    if "config" in words and others is not None:
-        said = [*own_lines(Path(words.values["config"]).name, last, others, mine)]
-        said += answer_lines(others, searching(question), rate, None)
+    if "config" in words:
+        said = [*own_lines(Path(words.values["config"]).name, last, best, mine)]
+        said += answer_lines(best, searching(question), rate, None)
     else:
         said = [*answer_lines(last, question, rate, mine)]
-    rest = list(rest_lines(others or last, question, words))
+    rest = list(rest_lines(best, question, words))
     print_all([*said, "", *rest] if question.format else [*said, *rest])
     if last.verdict == "depends" and not question.search:
         return DEPENDS
