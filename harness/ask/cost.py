@@ -124,9 +124,10 @@ def predicted_lines(
     steps, runs = gpu_hours(best, tokens)
     how, run = list(runs.items())[-1]
     first = rates[0][0]
-    days, *ends = (f"{each / (question.devices or 1) / 24:.3g}" for each in run_ends(run))
+    ends_of_run = run.likely, run.low, run.high
+    days, *ends = (f"{each / (question.devices or 1) / 24:.3g}" for each in ends_of_run)
     yield f"{tokens:.3g} tokens take {days} days ({' … '.join(ends)}), {how}:"
-    usd, *ends = (human(first * each, "USD") for each in run_ends(run))
+    usd, *ends = (human(first * each, "USD") for each in ends_of_run)
     yield f"{run.likely:,.0f} GPU-hours, {usd} ({' … '.join(ends)}) at ${first:.3g} per GPU-hour."
     if answer.verdict != "fits":
         does = "may not fit" if answer.verdict == "depends" else "does not fit"
@@ -134,17 +135,15 @@ def predicted_lines(
     yield f"{best.title}: {best.step_s.likely:.3g} s per step"
     yield from what_was_asked(answer, question)
     yield ""
-    rows = [["GPU-hours", "likely", "range"]]
-    for of, each in (
-        ("steps alone, as tuned", steps),
-        *((f"the run, {name}", of) for name, of in runs.items()),
-    ):
-        rows.append([of, f"{each.likely:,.0f}", f"{each.low:,.0f} … {each.high:,.0f}"])
-    yield from table(rows)
+    listed = {"steps alone, as tuned": steps, **{f"the run, {name}": of for name, of in runs.items()}}
+    yield from table([
+        ["GPU-hours", "likely", "range"],
+        *([of, f"{each.likely:,.0f}", f"{each.low:,.0f} … {each.high:,.0f}"] for of, each in listed.items()),
+    ])  # fmt: skip
     yield ""
     rows = [["$ per GPU-hour", "steps cost", "run costs", "range", "$ per 10^6 tokens", ""]]
     for rate, whose in rates:
-        alone, usd, low, high = (human(rate * each, "USD") for each in (steps.likely, *run_ends(run)))
+        alone, usd, low, high = (human(rate * each, "USD") for each in (steps.likely, *ends_of_run))
         per_token = f"{rate * run.likely / tokens * 1e6:.3g}"
         rows.append([f"{rate:.3g}", alone, usd, f"{low} … {high}", per_token, whose])
     yield from table(rows)
@@ -156,11 +155,6 @@ def predicted_lines(
         "seconds per step and, of a run, the factor's least and most besides, as independent. "
         "docs/commands/cost.md"
     )
-
-
-def run_ends(run: Interval) -> tuple[float, float, float]:
-    """Return the likely value before its ends, as sentences have them."""
-    return run.likely, run.low, run.high
 
 
 def goodput() -> tuple[Interval, tuple[str, ...]]:

@@ -29,9 +29,7 @@ def prices_of(words: CommandWords) -> tuple[float | None, Sequence[PriceList]]:
         raise ConfigError("rate and prices: give one of the two")
     if "gpus_per_node" in words and "/node" not in words.text("rate", ""):
         raise ConfigError(f"{words.typed['gpus_per_node']}: read only with a rate per node, as rate=20/node")
-    if "rate" in words:
-        return rate_of(words), ()
-    return None, lists_of(words.text("prices", ""))
+    return (rate_of(words), ()) if "rate" in words else (None, lists_of(words.text("prices", "")))
 
 
 def rates_asked(words: CommandWords) -> tuple[float | None, Sequence[PriceList]]:
