@@ -99,6 +99,15 @@ def trainer(question: Question) -> str:
     return f"as {PROGRAMS[question.program_of()]} trains"
 
 
+def what_was_asked(answer: Answer, question: Question) -> list[str]:
+    """Return the model, the cluster and the batch of a question about seconds."""
+    batch = question.global_batch_size
+    if batch is None and not question.search and question.gradient_accumulation_steps:
+        batch = question.sequences_per_step()
+    tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
+    return asked(answer, question, tokens, question.precision, trainer(question), link=True)
+
+
 def devices_of(question: Question) -> str:
     """Return the devices in words."""
     name = question.device

@@ -11,7 +11,7 @@ from typing import Any
 from dash import html
 
 from harness.answer import Answer, Interval, StepAnswer
-from harness.ask.advise_lines import chance, shares, worth_of
+from harness.ask.advise import chance, shares, worth_of
 from harness.ask.engines import ENGINES, answer_to
 from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
 from harness.ask.mine import FAMILIES, LISTED, OwnStep, likely_causes

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from harness.answer import Answer, Interval, NearestStep, RankedLayout, StepAnswer, StepCause
 from harness.ask import advise
-from harness.ask.advise_lines import answer_lines, of_nearest, own_lines
+from harness.ask.advise import answer_lines, of_nearest, own_lines
 from harness.ask.certainty import error_of
 from harness.ask.cost import predicted_lines
 from harness.ask.engines import answer_of

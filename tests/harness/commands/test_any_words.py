@@ -220,9 +220,3 @@ def test_any_words_end_with_an_answer_or_one_line(command, data):
         assert name == (f"harness.{command}" if command else "harness")
         assert len(message) <= 300, message
         assert len(said) == 1, said
-
-
-def test_what_is_tried_is_what_the_usage_names():
-    assert {"suite", "techniques", "out", "from_results", "preset"} <= set(keys_of(""))
-    assert {"model", "devices", "seq_len", "layout", "oom", "config"} <= set(keys_of("fit"))
-    assert {"gpus", "mine", "link", "write"} <= set(keys_of("advise"))

@@ -282,34 +282,6 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
         assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "expected two results folders"),
-        (["A"], "expected two results folders, A and B; got A"),
-        (["A", "B", "C"], "expected two results folders, A and B; got A B C"),
-        (["A", "B", "--fail-above"], "--fail-above: expected a share such as 0.05"),
-        (["A", "B", "--fail-above", "5%"], "--fail-above 5%: expected a share of at least 0"),
-        (["A", "B", "--fail-above=-1"], "--fail-above -1: expected a share of at least 0"),
-        (["A", "B", "--fail-above", "5"], "--fail-above 5: expected a share of at least 0 and below 1"),
-        (["A", "B", "--fail-above", "nan"], "expected a share of at least 0"),
-        (
-            ["A", "B", "--fail", "1"],
-            "--fail: no such option; allowed: --fail-above, --json, --markdown, --help",
-        ),
-        (["A", "B", "--json", "x", "--json", "y"], "--json: given twice"),
-        (["A", "B", "--json"], "--json: expected a path"),
-        (["A", "B", "fail_above=5"], "fail_above=5: expected a share of at least 0 and below 1"),
-        (["A", "B", "fail=1"], "did you mean fail_above?"),
-    ],
-)
-def test_a_mistake_in_the_command_is_refused_in_one_line(capsys, words, message):
-    status, out, error = run(capsys, *(words or ["--json", "x"]))
-    assert (status, out) == (2, "")
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_refused(capsys, tmp_path):
     a = write(tmp_path / "a", times(1, {"baseline": 1.0}))
     b = write(tmp_path / "b", times(1, {"other": 1.0}))
