@@ -162,7 +162,9 @@ def unknown_model_type(model_type: str, own_code: bool) -> str:
     near = nearest(model_type, known)
     hint = f"; did you mean {near}?" if near else ""
     own = "; its own code (auto_map) is not run, suite.model takes code" if own_code else ""
-    return f"model_type {model_type!r} is unknown to transformers {_version()}{hint}{own}"
+    from importlib.metadata import version  # 30 ms, for an error's text alone
+
+    return f"model_type {model_type!r} is unknown to transformers {version('transformers')}{hint}{own}"
 
 
 def has_size(model_type: str, name: str) -> bool:
@@ -172,15 +174,6 @@ def has_size(model_type: str, name: str) -> bool:
     files = [folder / one / f"configuration_{one}.py" for one in names] if folder else []
     source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), name)
     return name in source
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # 30 ms, for an error's text alone
-
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return ""
 
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
