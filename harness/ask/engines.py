@@ -219,12 +219,10 @@ class DryRunChild:
         self._progress.cancel()
         if self._process is not None:
             self._process.kill()
-            self._ended()
+            self._ended(self._process)
 
-    def _ended(self) -> int:
-        assert self._process
-        process, self._process = self._process, None
-        status = process.wait()
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        self._process, status = None, process.wait()
         os.close(self._lifeline)
         self._reader.join(1.0)  # a grandchild may hold the other end
         for pipe in (process.stdin, process.stdout):
@@ -266,8 +264,7 @@ class DryRunChild:
     def answers(self, request: DryRunRequest) -> Iterator[Answer]:
         """Yield the answers to a request; raises ConfigError where the process ends before them."""
         process = self.start()
-        assert process.stdin
-        assert process.stdout
+        assert process.stdin and process.stdout  # noqa: PT018
         with suppress(BrokenPipeError):  # of a process that has ended: it has no line, either
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
@@ -277,12 +274,8 @@ class DryRunChild:
             yield msgspec.json.decode(line, type=Answer)
             line = process.stdout.readline()
         if not line:
-            raise ConfigError(failure(self._ended(), self._said))
-
-
-def failure(status: int, said: Sequence[bytes]) -> str:
-    """Return in one line how a child failed."""
-    lines = [line.decode(errors="replace").strip() for line in said]
-    last = next((line for line in reversed(lines) if line), "")
-    how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
-    return shortened(f"the dry run failed ({how}){f': {last}' if last else ''}")
+            status = self._ended(process)
+            lines = [one.decode(errors="replace").strip() for one in self._said]
+            last = next((f": {one}" for one in reversed(lines) if one), "")
+            how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+            raise ConfigError(shortened(f"the dry run failed ({how}){last}"))

@@ -1,7 +1,7 @@
 """`python -m harness.fit`: does a training step of the user's model fit a device, and what would help?
 
-The way to its first line: `entry.run_module`, `main`, `run`; `words.question_from` makes one `Question` of the
-words and of a framework's file; `engines.answers` yields its `Answer`; `memory_lines` has the lines.
+The way to its first line: `entry.run_module`, `main`, `run`; `words.question_from` makes one `Question` of
+the words and of a framework's file; `engines.answers` yields its `Answer`; `memory_lines` has the lines.
 """
 
 from __future__ import annotations

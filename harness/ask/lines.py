@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
-from harness.answer import Answer, Interval, Turn
+from harness.answer import Answer, Turn
 from harness.commands.grammar import datasheet, device_file
 from harness.question import Question
 from harness.units import number
@@ -18,11 +18,8 @@ MOST_KEYS = 8
 """Keys that are not modelled and are listed by name; the rest are counted, and listed by show=all."""
 
 PROGRAMS = {
-    "megatron": "Megatron-LM",
-    "torchtitan": "torchtitan",
-    "deepspeed": "DeepSpeed",
-    "nanotron": "nanotron",
-    "composer": "Composer",
+    **{"megatron": "Megatron-LM", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed"},
+    **{"nanotron": "nanotron", "composer": "Composer"},
 }
 """Whose code trains."""
 
@@ -45,11 +42,6 @@ DIRECTIONS = {
 def GB(size_B: float) -> str:
     """Return bytes in GB without the unit."""
     return f"{size_B / 1e9:.1f}"
-
-
-def GB_interval(size_B: Interval) -> str:
-    """Return the ends of an interval of bytes in GB."""
-    return f"90 %: {GB(size_B.low)} … {GB(size_B.high)}"
 
 
 def parameters(count: float) -> str:

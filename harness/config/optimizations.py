@@ -84,14 +84,12 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
     if name not in fields:
         raise unknown(where, name, [*fields, GPU])
     if isinstance(value, Mapping):
-        ends = {"at_least", "at_most"}
-        if not value or not ends.issuperset(value) or fields[name].get("type") not in NUMBERS:
+        if not value or value.keys() - {"at_least", "at_most"} or fields[name].get("type") not in NUMBERS:
             raise ConfigError(
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )
-        return NumberRange(
-            **{end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
-        )
+        ends = {end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
+        return NumberRange(**ends)
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 
@@ -172,8 +170,7 @@ def rows_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
 
     Raises ConfigError with the number of a line that is no row.
     """
-    file = conf / f"suite/{suite}.yaml"
-    name = str(read_yaml(file).get("rows") or "") if file.is_file() else ""
+    name = str(read_yaml(conf / f"suite/{suite}.yaml").get("rows") or "")
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines() if name else []
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
@@ -305,11 +302,10 @@ def titles(suite: str, conf: Path = CONF) -> dict[str, str]:
     """Return the title of each variant as the YAMLs have it, without composing a config."""
     own = read_yaml(conf / "suite" / f"{suite}.yaml")
     titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
-    for name in optimizations(suite, conf):
-        entry = entry_of(suite, name, conf)
+    for name, entry in ((one, entry_of(suite, one, conf)) for one in optimizations(suite, conf)):
         for label, changed in (entry.get("variants") or {"": {}}).items():
-            variant = f"{name}.{label}" if label else name
-            titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+            title = title_of(name, str(label), entry.get("title", ""), changed)
+            titles[f"{name}.{label}" if label else name] = str(title)
     return titles
 
 

@@ -44,13 +44,19 @@ from harness.config.overrides import (
     unknown_key,
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
-from harness.config.validation import ConfigError, as_mapping, check_value, nearest, shown, unknown
+from harness.config.validation import (
+    ConfigError,
+    as_mapping,
+    check_value,
+    nearest,
+    refuse_unknown,
+    shown,
+    unknown,
+)
 from harness.config.workloads import check_names, file_messages, workloads
 from harness.instruments.distributed.remote_ranks import LaunchError, launch
 from harness.instruments.process import memory_bytes
 from harness.records import Limits, Sampling, Status
-
-FULL, QUICK = "full", "quick"
 
 KEYS = ("first", "workloads", "only")
 """Keys of a suite's `quick`: workloads that are reported before the others run, these others, variants."""
@@ -68,12 +74,12 @@ class Selection(NamedTuple):
 def select(name: str, config: Mapping[str, Any]) -> Selection:
     """Return what a composed config chooses of suite `name`; raises ConfigError."""
     selection, quick = config["selection"], config["suite"]["quick"]
-    if selection not in (FULL, QUICK):
-        raise unknown(f"selection={selection}", str(selection), [FULL, QUICK])
+    if selection not in ("full", "quick"):
+        raise unknown(f"selection={selection}", str(selection), ["full", "quick"])
     file = next((key for key in ("workload_from", "trace") if config["suite"][key] is not None), "")
     if config["workloads"] and file:
         raise ConfigError(f"workloads: suite.{file} names the only workload; leave out one of the two")
-    if selection == FULL:
+    if selection == "full":
         return Selection(tuple(config["workloads"]), tuple(config["only"]))
     if not quick:
         raise ConfigError(f"selection=quick: suite {name} has no quick selection; allowed: full")
@@ -83,18 +89,15 @@ def select(name: str, config: Mapping[str, Any]) -> Selection:
         if config[key]:
             raise ConfigError(f"{key}: selection=quick chooses; leave out one of the two")
     check_quick(name, config["suite"])
-    workloads = dict.fromkeys([*quick.get("first", []), *quick.get("workloads", [])])
-    return Selection(
-        tuple(workloads), tuple(quick.get("only", [])), tuple(quick.get("first", [])), quick=True
-    )
+    first, others, only = (tuple(quick.get(key, ())) for key in KEYS)
+    return Selection(tuple(dict.fromkeys([*first, *others])), only, first, quick=True)
 
 
 def check_quick(name: str, suite: Mapping[str, Any]) -> None:
     """Refuse names that a suite's quick selection has and the suite has not; raises ConfigError."""
+    refuse_unknown("suite.quick", suite["quick"], KEYS)
     for key, chosen in suite["quick"].items():
         where = f"suite.quick.{key}"
-        if key not in KEYS:
-            raise unknown(where, key, KEYS)
         if not isinstance(chosen, list) or not chosen:
             raise ConfigError(f"{where}: expected a list of names, such as [a,b]")
         for one in chosen if key != "only" else ():  # those of variants are looked up with the others
@@ -120,11 +123,9 @@ def left_out(
         return ()
     lines = []
     for noun, every in (("workloads", workloads), ("variants", variants)):
-        missing = [one for one in every if one not in taken]
-        if missing:
-            lines.append(
-                f"selection=quick leaves out {len(missing)} of {len(every)} {noun}: {', '.join(missing)}"
-            )
+        if missing := [one for one in every if one not in taken]:
+            count = f"{len(missing)} of {len(every)} {noun}"
+            lines.append(f"selection=quick leaves out {count}: {', '.join(missing)}")
     where = f" out={out}" if out else ""
     return (*lines, f"the rest: python -m harness suite={name}{where}") if lines else ()
 
