@@ -18,7 +18,6 @@ from harness.ask.advise import chance
 from harness.ask.engines import answer_of
 from harness.ask.page import server
 from harness.ask.page.asked import AskedPage, first_question, layout_values
-from harness.ask.page.figures import BYTES, memory_figure, timeline_figure
 from harness.config.code_fingerprint import ROOT
 from harness.units import human
 
@@ -150,20 +149,6 @@ def test_a_page_that_cannot_be_served_is_one_line(monkeypatch, capfd):
     of_port, of_extra = capfd.readouterr().err.splitlines()
     assert f"port {port} of 127.0.0.1" in of_port
     assert "throughput-harness[serve]" in of_extra
-
-
-def test_a_figure_has_a_row_per_rank_and_a_line_at_what_is_usable():
-    spans = [[("idle", 0.0, 1.0), ("forward", 1.0, 3.0)], [("forward", 0.0, 2.0), ("idle", 2.0, 3.0)]]
-    drawn = timeline_figure(spans)
-    forward, idle = drawn["data"]
-    assert [forward[name] for name in ("name", "y", "base", "x")] == ["Forward", [0, 1], [1, 0], [2, 2]]
-    assert idle["name"].startswith("Idle")
-    assert drawn["layout"]["xaxis"]["range"] == [0, 3]
-    kinds = {name: [0.0, 0.0] for name in BYTES} | {name: [1e9, 2e9] for name in ("parameters", "outside")}
-    memory = memory_figure(kinds, 3e9)
-    assert [bar["name"] for bar in memory["data"]] == ["Parameters", "CUDA context, NCCL"]
-    assert memory["layout"]["shapes"][0]["x0"] == 3
-    assert memory["layout"]["xaxis"]["range"][1] > 4
 
 
 VISITOR = (ROOT / "tests/support/records/page_visitor.html").read_bytes()

@@ -197,10 +197,10 @@ def test_sizes_without_an_architecture_are_those_of_a_layout_or_of_the_users_own
 
 def test_techniques_are_read_as_json_and_as_hydra_writes_them(folder):
     as_json, as_hydra = (
-        question_from(words_of([f"model={folder / 'small.json'}", "gpus=2", f"techniques={text}"], FIT))
+        asked(folder, f"MODEL gpus=2 techniques={text}").techniques
         for text in (
-            '[{"fsdp2": {"head": "apart"}}, "mixed_precision"]',
-            "[{fsdp2: {head: apart}},mixed_precision]",
+            '[{"fsdp2":{"head":"apart"}},"mixed_precision"]',
+            "[{fsdp2:{head:apart}},mixed_precision]",
         )
     )
-    assert as_json.techniques == as_hydra.techniques
+    assert as_json == as_hydra

@@ -88,9 +88,22 @@ def folder(tmp_path_factory):
 FILES = ("config.json", "half.json", "list.json", "empty.json", "binary.json", "trace.json", "other.json")
 FOLDERS = ("results", "bad_results", ".", "nowhere", "results/plan.json")
 SIMPLE = (
-    "1", "0", "-1", "2.5", "nan", "inf", "1e400", "1e9999999", "true", "null",
-    "''", "[]", "{}", "[", "{a", "a: b",
-)  # fmt: skip
+    "1",
+    "0",
+    "-1",
+    "2.5",
+    "nan",
+    "1e400",
+    "1e9999999",
+    "true",
+    "null",
+    "''",
+    "[]",
+    "{}",
+    "[",
+    "{a",
+    "a: b",
+)
 ODD = (
     "${suite}", "${oc.env:HOME}", "???", "'", '"', "\\", "=", "%s", "{0}",
     "\u00fc", "\u6f22", "\U0001f600", "\x07", "a\nb",
