@@ -62,6 +62,11 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""  # of these directions
 
 
+def lowering(key: str, means: str, value: Any = None, seconds: Direction = "lowers") -> KeyRead:
+    """Return a key that is not modelled and lowers the peak; `means`: what it changes."""
+    return KeyRead(key=key, value=value, status="not modelled", means=means, memory="lowers", seconds=seconds)
+
+
 class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     """Low-rank adapters on a frozen model, or with `prompts` those of LLaMA-Adapter, of this version."""
 

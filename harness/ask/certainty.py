@@ -14,7 +14,7 @@ import msgspec
 
 from harness.answer import Answer, EngineName, FitVerdict, Interval, Memory, Turn
 from harness.config.optimizations import CONF, read_yaml
-from harness.question import KeyRead, Question
+from harness.question import KeyRead, Question, lowering
 
 
 @cache
@@ -80,24 +80,10 @@ def unmodelled(question: Question) -> list[KeyRead]:
     return [key for key in question.keys if key.status == "not modelled" and key.memory != "none"]
 
 
-EXPLICIT = KeyRead(
-    key="attention",
-    value="flash",
-    status="not modelled",
-    means="explicit attention is taken, which keeps every score",
-    memory="lowers",
-    seconds="lowers",
-)
+EXPLICIT = lowering("attention", "explicit attention is taken, which keeps every score", value="flash")
 """A kernel that a file asks for and its model's code in transformers does not have."""
 
-
-FROZEN = KeyRead(
-    key="adapters",
-    status="not modelled",
-    means="activations are those of a step that trains every weight",
-    memory="lowers",
-    seconds="none",
-)
+FROZEN = lowering("adapters", "activations are those of a step that trains every weight", seconds="none")
 """What the account takes of a step with adapters alone."""
 
 

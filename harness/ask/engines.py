@@ -26,7 +26,7 @@ from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.question import AskedChange, DryRunRequest, Extent, KeyRead, Question
+from harness.question import AskedChange, DryRunRequest, Extent, Question, lowering
 from harness.records import Unavailable
 
 ENGINES: dict[EngineName, str] = {
@@ -140,13 +140,8 @@ NOT_USED: Mapping[EngineName, tuple[str, ...]] = {
 }
 """Words of a command that an engine has no use for, where they are given."""
 
-COMPILE = KeyRead(
-    key="compile",
-    value=True,
-    status="not modelled",
-    means="torch.compile fuses operations; with compiled=true it is dry-run, in minutes",
-    memory="lowers",
-    seconds="lowers",
+COMPILE = lowering(
+    "compile", "torch.compile fuses operations; with compiled=true it is dry-run, in minutes", value=True
 )
 """What compiling does to the step that is not compiled; tracing a compiled one takes minutes."""
 
@@ -170,10 +165,7 @@ def with_room(answer: Answer, times: int) -> Answer:
 
 
 def answer_of(
-    question: Question,
-    seconds: bool = False,
-    child: DryRunChild | None = None,
-    extent: Extent = "largest",
+    question: Question, seconds: bool = False, child: DryRunChild | None = None, extent: Extent = "largest"
 ) -> Answer:
     """Return the last answer to a question, a refused one where the engine refuses it."""
     try:

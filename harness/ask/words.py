@@ -98,15 +98,9 @@ NOT_OF_SECONDS = ("techniques", "recompute_modules", "model_code", "torch")
 
 FIT = Mode("bytes (harness.fit)", ("what_ifs", "write", "show", "out"), ("link",))
 OOM = Mode("an out-of-memory message (oom=)", ("oom",), ("link", "layout", "techniques", "program"))
-ADVISE = Mode(
-    "seconds (harness.advise)",
-    ("mine", "rate", "price", "write", "show", "out"),
-    NOT_OF_SECONDS,
-)
+ADVISE = Mode("seconds (harness.advise)", ("mine", "rate", "price", "write", "show", "out"), NOT_OF_SECONDS)
 COST = Mode(
-    "the price of a run (harness.cost)",
-    ("tokens", "rate", "price", "prices", "show", "out"),
-    NOT_OF_SECONDS,
+    "the price of a run (harness.cost)", ("tokens", "rate", "price", "prices", "show", "out"), NOT_OF_SECONDS
 )
 MODES = (FIT, OOM, ADVISE, COST)
 ALL = tuple(dict.fromkeys([*QUESTION, *(key for mode in MODES for key in mode.own), "questions", "serve"]))

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 from harness.commands.entry import BROKEN_CELL, DONE, print_all
 from harness.commands.grammar import planned, results_folders
+from harness.config.run import check_show, load, names
 from harness.config.validation import ConfigError, by_key
+from harness.records import Record, Status
+from harness.sweep.plan import Plan, read_plan
+from harness.sweep.progress import announce
+from harness.sweep.store import copy_run, read_records, turn
+from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
 
 if TYPE_CHECKING:
-    from harness.records import Record
     from harness.report.report_data import ReportData
-    from harness.sweep.plan import Plan
 
 
 def from_results(given: Mapping[str, str]) -> None:
@@ -57,7 +61,6 @@ def report(source: Path, out: Path, suite_name: str = "", everything: bool = Fal
     """
     from harness.report import write_report
     from harness.report.terminal import show
-    from harness.sweep.store import copy_run
 
     report_data = judged(source)
     if suite_name not in ("", report_data.suite):
@@ -101,10 +104,6 @@ def index(folders: Sequence[Path], out: Path, without_answers: bool = False) -> 
 
 def load_run(folder: Path) -> tuple[Plan, list[Record]]:
     """Return the last plan of a results folder, and its records in that order."""
-    from harness.config.run import names
-    from harness.sweep.plan import read_plan
-    from harness.sweep.store import read_records
-
     plan = read_plan(folder)
     if plan.suite not in names("suite"):
         allowed = ", ".join(names("suite"))
@@ -117,8 +116,6 @@ def run_command(words: Sequence[str]) -> int:
 
     Raises ConfigError, ExecutorError, StoreError.
     """
-    from harness.config.run import check_show, load
-
     given = by_key(words)
     if "preset" in given:
         return run_preset(words)
@@ -134,10 +131,6 @@ def run_command(words: Sequence[str]) -> int:
         return DONE
     if "budget_min" in given:
         raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu")
-    from harness.sweep.progress import announce
-    from harness.sweep.store import turn
-    from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
-
     runs = load(words)
     if runs[0].plan_only or len(runs) > 1:
         plans = [planned_sweep(run) for run in runs]
@@ -165,8 +158,6 @@ def run_preset(words: Sequence[str]) -> int:
     """
     from harness.preset.programme import planned_programme, requested
     from harness.preset.run import programme_lines, run_programme
-    from harness.sweep.progress import announce
-    from harness.sweep.store import turn
 
     request = requested(words)
     programme = planned_programme(request)
@@ -193,8 +184,6 @@ def print_index(folders: Sequence[Path], out: Path) -> None:
 
 def ended(folders: Sequence[Path]) -> int:
     """Return the exit status of sweeps: what ran out of memory, out of time or is unavailable is a result."""
-    from harness.records import Status
-
     broken = {Status.CRASHED, Status.WRONG_RESULT}
     statuses = {record.status for folder in folders for record in load_run(folder)[1]}
     return BROKEN_CELL if broken & statuses else DONE
@@ -202,8 +191,6 @@ def ended(folders: Sequence[Path]) -> int:
 
 def refuse_nothing_ran(folder: Path) -> None:
     """Raise ConfigError where every cell of a run is unavailable for one and the same reason."""
-    from harness.records import Status
-
     _, records = load_run(folder)
     reasons = {record.reason if record.status == Status.UNAVAILABLE else "" for record in records}
     if len(reasons) == 1 and (reason := reasons.pop()):

@@ -170,10 +170,7 @@ def tables(step: StepAnswer, seconds: RanksByKind, sizes_B: RanksByKind) -> list
         html.Section([table(["Where the seconds go", "per step", "share"], parts)]),
     ]
     numbers = [by_rank("Seconds", TIMES, seconds, 1.0), by_rank("GB", BYTES, sizes_B, 1e9)]
-    return [
-        html.Div(pair, className="pair"),
-        html.Details([html.Summary("The figures as tables"), *numbers]),
-    ]
+    return [html.Div(pair, className="pair"), html.Details([html.Summary("The figures as tables"), *numbers])]
 
 
 def by_rank(unit: str, kinds: Mapping[str, ShownKind], ranks: RanksByKind, scale: float) -> Component:

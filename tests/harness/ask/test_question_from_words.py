@@ -124,8 +124,7 @@ def test_seconds_are_those_of_every_layout_where_none_is_given_on_a_files_device
 
 
 @pytest.mark.parametrize(
-    ("file", "batch"),
-    [("titan.toml", 2 * 8), ("accumulating.toml", 64), ("megatron.sh", 256)],
+    ("file", "batch"), [("titan.toml", 2 * 8), ("accumulating.toml", 64), ("megatron.sh", 256)]
 )
 def test_the_other_layouts_of_a_file_have_its_recipe_batch_and_devices(folder, file, batch):
     """Without accumulation a batch is micro-batch 2 on the 16 / tp 2 ranks."""

@@ -201,7 +201,7 @@ def nothing_is_run(folder):
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("sweep", "planned_sweep"):
-            patch.setattr(f"harness.sweep.sweep.{name}", stopped)
+            patch.setattr(f"harness.commands.suites.{name}", stopped)
         patch.setattr("harness.preset.programme.planned_programme", stopped)
         patch.setattr("harness.ask.engines.DryRunChild.answers", stopped)
         patch.setattr("harness.ask.page.server.listener", stopped)
