@@ -208,16 +208,12 @@ def _samples(repeats: Repeats, key: tuple[str, str]) -> dict[int, tuple[float, .
     return {repeat: one.samples for repeat, one in found.items() if one is not None and one.samples}
 
 
-Environments = Mapping[str, Mapping[str, Any]]
-"""Digest to what environment-<digest>.json describes."""
-
-
 class ResultsFolder(NamedTuple):
     """The records of the last plan of one folder, and the environments that they name."""
 
     path: Path
     records: tuple[Record, ...]
-    environments: Environments
+    environments: Mapping[str, Mapping[str, Any]]  # digest to what environment-<digest>.json describes
 
     def machine(self, record: Record) -> str:
         """Return the processor, cores, memory and GPUs of a record's host in words."""

@@ -7,7 +7,7 @@ conditions and statuses. In the table failures come first, then what changed mos
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -65,59 +65,56 @@ def _used(folder: ResultsFolder) -> list[Mapping[str, Any]]:
 def _of_environments(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[ConditionChange]:
-    described = [[dict(_described(one)) for one in side] for side in (a, b)]
-    names = dict.fromkeys(name for side in described for one in side for name in one)
-    for name in names:
-        first, second = (
-            ", ".join(dict.fromkeys(one.get(name) or "none" for one in side)) for side in described
-        )
-        if first != second:
-            yield ConditionChange(name, first, second)
+    described = [[_described(one) for one in side] for side in (a, b)]
+    for name in dict.fromkeys(name for side in described for one in side for name in one):
+        texts = [", ".join(dict.fromkeys(one.get(name) or "none" for one in side)) for side in described]
+        if texts[0] != texts[1]:
+            yield ConditionChange(name, *texts)
 
 
-def _described(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what numbers depend on, as (name, text)."""
+def _described(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what numbers depend on, by name."""
     if "unknown" in environment:
-        yield HOST, f"unknown host {environment['unknown']}".strip()
-        return
-    yield HOST, machine(environment)
-    yield "GPU driver", str(environment.get("driver", ""))
-    for library, version in environment.get("versions", {}).items():
-        yield library, str(version)
-    yield "Python", str(environment.get("python", ""))
-    yield "system", str(environment.get("system", ""))
+        return {HOST: f"unknown host {environment['unknown']}".strip()}
     commit = str(environment.get("commit", ""))[:7]
-    yield "commit", f"{commit} with changes" if environment.get("dirty") and commit else commit
+    return {
+        HOST: machine(environment),
+        "GPU driver": str(environment.get("driver", "")),
+        **{library: str(version) for library, version in environment.get("versions", {}).items()},
+        "Python": str(environment.get("python", "")),
+        "system": str(environment.get("system", "")),
+        "commit": f"{commit} with changes" if environment.get("dirty") and commit else commit,
+    }
 
 
 def _of_cells(matched: Sequence[tuple[Repeats, Repeats]]) -> Iterator[ConditionChange]:
     """Yield what differs in the cells' configuration and conditions; cells that differ alike in one."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
+    found: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for a, b in matched:
-        first, second = (dict(_of_record(next(iter(side.values())))) for side in (a, b))
+        first, second = (_of_record(next(iter(side.values()))) for side in (a, b))
         if len(a) != len(b):
             first["repeats"], second["repeats"] = str(len(a)), str(len(b))
         for name in dict.fromkeys([*first, *second]):
             pair = first.get(name, "none"), second.get(name, "none")
             if pair[0] != pair[1]:
-                pairs = found.setdefault(name, {})
-                pairs[pair] = pairs.get(pair, 0) + 1
+                found[name][pair] += 1
     for name, pairs in found.items():
         if len(pairs) > FEW_VALUES:
             yield ConditionChange(name, "several values", "others", sum(pairs.values()))
         else:
-            for (one, other), count in pairs.items():
-                yield ConditionChange(name, _cut(one), _cut(other), count)
+            for both, count in pairs.items():
+                cut = (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in both)
+                yield ConditionChange(name, *cut, cells=count)
 
 
-def _of_record(record: Record) -> Iterator[tuple[str, str]]:
-    for name, value in _flat(record.cell.config):
-        yield name, value
-    for name, value in record.conditions.items():
-        yield f"condition {name}", str(value)
-    yield "seed", str(record.cell.seed - record.cell.repeat)
-    yield "limits.timeout_s", f"{record.limits.timeout_s:g}"
-    yield "limits.memory_B", str(record.limits.memory_B)
+def _of_record(record: Record) -> dict[str, str]:
+    return {
+        **dict(_flat(record.cell.config)),
+        **{f"condition {name}": str(value) for name, value in record.conditions.items()},
+        "seed": str(record.cell.seed - record.cell.repeat),
+        "limits.timeout_s": f"{record.limits.timeout_s:g}",
+        "limits.memory_B": str(record.limits.memory_B),
+    }
 
 
 def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
@@ -127,10 +124,6 @@ def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(value, where)
         else:
             yield where, str(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 FORMAT = 1
@@ -371,10 +364,8 @@ def _statuses(found: FolderComparison) -> Iterator[str]:
         ]
         lines += [f"- and {len(ended) - LISTED} more"] if len(ended) > LISTED else []
         yield "**Cells that ended differently**\n\n" + "\n".join(lines)
-    for folder, cells, metrics in (
-        ("A", found.only_a, found.metrics_only_a),
-        ("B", found.only_b, found.metrics_only_b),
-    ):
+    only = (("A", found.only_a, found.metrics_only_a), ("B", found.only_b, found.metrics_only_b))
+    for folder, cells, metrics in only:
         if cells:
             names = "; ".join(_cell(one) for one in cells[:LISTED])
             more = f"; and {len(cells) - LISTED} more" if len(cells) > LISTED else ""
