@@ -67,9 +67,11 @@ def _of_environments(
 ) -> Iterator[ConditionChange]:
     described = [[_described(one) for one in side] for side in (a, b)]
     for name in dict.fromkeys(name for side in described for one in side for name in one):
-        texts = [", ".join(dict.fromkeys(one.get(name) or "none" for one in side)) for side in described]
-        if texts[0] != texts[1]:
-            yield ConditionChange(name, *texts)
+        first, second = (
+            ", ".join(dict.fromkeys(one.get(name) or "none" for one in side)) for side in described
+        )
+        if first != second:
+            yield ConditionChange(name, first, second)
 
 
 def _described(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -103,8 +105,8 @@ def _of_cells(matched: Sequence[tuple[Repeats, Repeats]]) -> Iterator[ConditionC
             yield ConditionChange(name, "several values", "others", sum(pairs.values()))
         else:
             for both, count in pairs.items():
-                cut = (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in both)
-                yield ConditionChange(name, *cut, cells=count)
+                one, other = (t if len(t) <= LONGEST else f"{t[: LONGEST - 1]}…" for t in both)
+                yield ConditionChange(name, one, other, count)
 
 
 def _of_record(record: Record) -> dict[str, str]:

@@ -46,12 +46,12 @@ def test_a_workload_can_be_added_and_left_out_also_of_what_others_need():
 
 
 def test_under_a_launcher_of_ranks_its_executor_is_chosen_and_no_other(monkeypatch):
-    assert load(["suite=memory"])[0].executor == "local"
+    assert load(["suite=congestion"])[0].executor == "local"
     for name, value in SRUN.items():
         monkeypatch.setenv(name, value)
-    assert load(["suite=memory"])[0].executor == "torchrun"
+    assert load(["suite=congestion"])[0].executor == "torchrun"
     with pytest.raises(ConfigError, match="executor=local: torchrun or srun started this process"):
-        load(["suite=memory", "executor=local"])
+        load(["suite=congestion", "executor=local"])
 
 
 def test_only_the_bounds_that_a_chosen_workload_needs_are_chosen_with_it_and_run_after_it():

@@ -128,7 +128,6 @@ def test_an_architecture_that_transformers_has_not_is_refused_with_the_nearest(t
 
     assert set(CONFIG_MAPPING_NAMES) <= model_types()
     file = write(tmp_path, LLAMA | {"model_type": "llamma"})
-    for suite in ("memory", "interconnect"):
-        with pytest.raises(ConfigError, match=r"model_type 'llamma' is unknown .*; did you mean llama\?$"):
-            load([f"suite={suite}", f"suite.workload_from={file}"])
+    with pytest.raises(ConfigError, match=r"model_type 'llamma' is unknown .*; did you mean llama\?$"):
+        load(["suite=interconnect_formula", f"suite.workload_from={file}"])
     assert unknown_model_type("zzzz", own_code=True).endswith("(auto_map) is not run, suite.model takes code")
