@@ -66,18 +66,14 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
     match kind:
         case "hardware":
             yield from ((name, _device(CONF / f"hardware/{name}.yaml")) for name in names("hardware"))
-            return
         case "executors":  # a file's first comment says what it is
             texts = {name: (CONF / f"executor/{name}.yaml").read_text() for name in names("executor")}
             yield from ((name, text.removeprefix("# ").partition("\n")[0]) for name, text in texts.items())
-            return
         case "techniques":
             yield from (line for name in techniques.names() for line in technique_lines(name))
-            return
         case "suites":
             yield from ((suite, question_of(suite)) for suite in suites)
-            return
-    for suite in suites:
+    for suite in suites if kind in ("workloads", "variants") else ():
         run, code = load_suite(suite, {}, ()), code_of(suite)
         if kind == "workloads":
             rows = [(name, str(one.get("source", ""))) for name, one in run.workloads.items()]
@@ -88,10 +84,9 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _about(code: SuiteCode, name: str) -> str:
     """Return the first line of an optimization's docstring."""
-    if (function := function_of(code, name)) is not None:
-        return function.about
-    file = optimization_file(code, name)
-    return ((file and ast.get_docstring(parsed(file))) or "").partition("\n")[0]
+    one, file = function_of(code, name), optimization_file(code, name)
+    text = one.function.__doc__ if one else file and ast.get_docstring(parsed(file))
+    return (text or "").partition("\n")[0]
 
 
 def technique_lines(name: str) -> Iterator[tuple[str, str]]:

@@ -98,11 +98,6 @@ class FunctionOptimization:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    @property
-    def about(self) -> str:
-        """Return what it does, in a line."""
-        return (self.function.__doc__ or "").partition("\n")[0]
-
 
 class Restricted(Protocol):
     """An optimization that cannot run everywhere."""
@@ -148,11 +143,6 @@ class SuiteCode(NamedTuple):
     suite: str
 
     @property
-    def is_namesake(self) -> bool:
-        """Return whether suite and package have the same name."""
-        return self.folder.name == self.suite
-
-    @property
     def package(self) -> str:
         """Return the dotted name of the package."""
         return f"{self.folder.parent.name}.{self.folder.name}"
@@ -160,12 +150,12 @@ class SuiteCode(NamedTuple):
     @property
     def module(self) -> str:
         """Return the dotted name of the suite's module."""
-        return f"{self.package}.{'suite' if self.is_namesake else self.suite}"
+        return f"{self.package}.{'suite' if self.folder.name == self.suite else self.suite}"
 
     @property
     def workload(self) -> str:
         """Return the name of the class in workload.py that declares its workloads."""
-        own = "" if self.is_namesake else "".join(part.title() for part in self.suite.split("_"))
+        own = "" if self.folder.name == self.suite else self.suite.title().replace("_", "")
         return f"{own}Workload"
 
     @property
