@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.answer import Answer, RankedLayout, StepAnswer
 from harness.ask import mine as own
-from harness.ask.lines import GB, apart, table, turns, what_was_asked, wrapped
+from harness.ask.lines import GB, apart, chance, shares, table, turns, what_was_asked, worth_of, wrapped
 from harness.ask.words import ADVISE, searching, step_question, words_of
 from harness.commands.entry import DEPENDS, DONE, NO, print_all, start
 from harness.commands.grammar import CommandWords
@@ -105,24 +105,6 @@ LISTED = 8
 MEMORY = {"does not fit": ", which does not fit", "depends": ", which may not fit"}
 """What an own layout's memory is said to do, by verdict."""
 
-PARTS = {
-    "matmul": "matmuls of layers",
-    "attention": "attention",
-    "pointwise": "norms, activations, residuals",
-    "launch": "waiting for the host",
-    "tensor": "tensor parallelism",
-    "context": "context parallelism",
-    "expert": "experts' all-to-all",
-    "shard": "gathering sharded parameters",
-    "head": "output layer and loss",
-    "bubble": "pipeline bubble",
-    "reduction": "reducing gradients",
-    "update": "optimizer",
-    "generation": "generation of answers",
-    "rest": "stragglers and others",
-}
-"""Parts of a step, in which communication counts as far as nothing hides it."""
-
 
 def answer_lines(
     answer: Answer, question: Question, rate: float | None, mine: own.OwnStep | None
@@ -206,12 +188,6 @@ def of_layouts(answer: Answer) -> Iterator[str]:
     yield from table(rows)
 
 
-def chance(one: RankedLayout) -> str:
-    """Return how likely a layout runs."""
-    likely = one.chance_to_run
-    return "" if likely is None else ">99%" if likely > 0.995 else f"{likely:.0%}"
-
-
 def switches(seconds: StepAnswer) -> Iterator[str]:
     """Yield what each single switch of the first layout is worth, the best first."""
     if not seconds.switches:
@@ -222,25 +198,11 @@ def switches(seconds: StepAnswer) -> Iterator[str]:
         yield from wrapped(f"  do not fit: {', '.join(seconds.switches_that_do_not_fit)}", "    ")
 
 
-def worth_of(seconds: StepAnswer) -> Iterator[tuple[str, str]]:
-    """Yield each switch and what it is worth in words, the best first."""
-    for name, ratio in sorted(seconds.switches.items(), key=lambda one: one[1]):
-        yield name, f"{'costs' if ratio > 1 else 'saves'} {abs(ratio - 1):.1%}"
-
-
 def parts(parts_s: Mapping[str, float]) -> Iterator[str]:
     """Yield where the seconds of the first layout go."""
     if any(parts_s.values()):
         yield "Where its seconds go; communication as far as nothing hides it"
     yield from (f"  {share:>4.0%}  {words}" for words, _, share in shares(parts_s))
-
-
-def shares(parts_s: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Yield the parts of a step that are seen, each in words, in seconds and as a share of the step."""
-    total = sum(parts_s.values())
-    for name, words in PARTS.items():
-        if parts_s.get(name, 0.0) > 0.001 * total:
-            yield words, parts_s[name], parts_s[name] / total
 
 
 def of_nearest(seconds: StepAnswer) -> Iterator[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from harness.answer import Answer, Turn
+from harness.answer import Answer, RankedLayout, StepAnswer, Turn
 from harness.commands.grammar import datasheet, device_file
 from harness.question import Question
 from harness.units import number
@@ -37,6 +37,25 @@ DIRECTIONS = {
     "either": ": may lower or raise the peak",
 }
 """Behind what a key that is not modelled changes."""
+
+
+PARTS = {
+    "matmul": "matmuls of layers",
+    "attention": "attention",
+    "pointwise": "norms, activations, residuals",
+    "launch": "waiting for the host",
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "expert": "experts' all-to-all",
+    "shard": "gathering sharded parameters",
+    "head": "output layer and loss",
+    "bubble": "pipeline bubble",
+    "reduction": "reducing gradients",
+    "update": "optimizer",
+    "generation": "generation of answers",
+    "rest": "stragglers and others",
+}
+"""Parts of a step, in which communication counts as far as nothing hides it."""
 
 
 def GB(size_B: float) -> str:
@@ -98,6 +117,26 @@ def what_was_asked(answer: Answer, question: Question) -> list[str]:
         batch = question.sequences_per_step()
     tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
     return asked(answer, question, tokens, question.precision, trainer(question), link=True)
+
+
+def chance(one: RankedLayout) -> str:
+    """Return how likely a layout runs."""
+    likely = one.chance_to_run
+    return "" if likely is None else ">99%" if likely > 0.995 else f"{likely:.0%}"
+
+
+def worth_of(seconds: StepAnswer) -> Iterator[tuple[str, str]]:
+    """Yield each switch and what it is worth in words, the best first."""
+    for name, ratio in sorted(seconds.switches.items(), key=lambda one: one[1]):
+        yield name, f"{'costs' if ratio > 1 else 'saves'} {abs(ratio - 1):.1%}"
+
+
+def shares(parts_s: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+    """Yield the parts of a step that are seen, each in words, in seconds and as a share of the step."""
+    total = sum(parts_s.values())
+    for name, words in PARTS.items():
+        if parts_s.get(name, 0.0) > 0.001 * total:
+            yield words, parts_s[name], parts_s[name] / total
 
 
 def devices_of(question: Question) -> str:

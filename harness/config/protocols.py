@@ -20,16 +20,16 @@ from harness.config.validation import SEE, ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
 Subject = TypeVar("Subject")
-Session = TypeVar("Session")
+Started = TypeVar("Started")
 Built = TypeVar("Built", covariant=True)
-Measured = TypeVar("Measured", contravariant=True)
+Session = TypeVar("Session", contravariant=True)
 Configured = TypeVar("Configured")
 
 Techniques = Sequence[tuple[str, Json]]
 """Techniques of a training step, by name, each with its settings."""
 
 
-class Suite(Protocol[Built, Measured]):
+class Suite(Protocol[Built, Session]):
     """Builds the baseline, and measures a subject whatever was done to it.
 
     A subject is a plain description. A session is what `prepare` makes of it: processes, networks, tensors.
@@ -39,35 +39,35 @@ class Suite(Protocol[Built, Measured]):
     def build(self, workload: Json, seed: int) -> Built:
         """Return the baseline for `workload`; nothing is started."""
 
-    def check(self, session: Measured) -> None:
+    def check(self, session: Session) -> None:
         """Compare the result with the baseline's or a reference's; raises `WrongResult`."""
 
-    def conditions(self, session: Measured) -> Mapping[str, str]:
+    def conditions(self, session: Session) -> Mapping[str, str]:
         """Return under which conditions its readings were taken, for the judge to compare with a claim's."""
 
-    def sample(self, session: Measured) -> Iterable[Reading | Note]:
+    def sample(self, session: Session) -> Iterable[Reading | Note]:
         """Do the work once; yield one reading of each metric as soon as it is taken.
 
         In a suite with `interleave: true` it is called once per round.
         """
 
 
-class OptionalSuite(Protocol[Subject, Session]):
+class OptionalSuite(Protocol[Subject, Started]):
     """What a suite may have, too: each function where it is needed."""
 
     def preload(self) -> None:
         """Import what is slow to import, and compute nothing: the executor forks children after this."""
 
-    def prepare(self, subject: Subject) -> Session:
+    def prepare(self, subject: Subject) -> Started:
         """Start what the subject needs; release it again on an exception."""
 
-    def close(self, session: Session) -> None:
+    def close(self, session: Started) -> None:
         """Release what `prepare` acquired, also after a failure."""
 
-    def read_once(self, session: Session) -> Iterable[Reading | Note]:
+    def read_once(self, session: Started) -> Iterable[Reading | Note]:
         """Yield what needs no rounds, before the first: bytes, peak memory, time to compile."""
 
-    def timed(self, session: Session) -> bool:
+    def timed(self, session: Started) -> bool:
         """Return whether `sample` is to be called, where some variants are checked and not timed."""
 
     def apply_techniques(self, subject: Subject, techniques: Techniques) -> Subject:

@@ -11,9 +11,8 @@ from typing import Any
 from dash import html
 
 from harness.answer import Answer, Interval, StepAnswer
-from harness.ask.advise import chance, shares, worth_of
 from harness.ask.engines import ENGINES, answer_to
-from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
+from harness.ask.lines import GB, chance, devices_of, link_title, parameters, shares, trainer, worth_of
 from harness.ask.mine import FAMILIES, LISTED, OwnStep, likely_causes
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question

@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 from own_texts import MEGATRON
 
 from harness.ask import advise
-from harness.ask.advise import chance
 from harness.ask.engines import answer_of
+from harness.ask.lines import chance
 from harness.ask.page import server
 from harness.ask.page.asked import AskedPage, first_question, layout_values
 from harness.config.code_fingerprint import ROOT
