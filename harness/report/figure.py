@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.report.axes import (
+    DASHES,
     FONT,
     LETTER,
     LIGHT,
@@ -125,6 +126,22 @@ class Drawing:
             clip_on=False,
             zorder=4,
         )
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], series: int, width: float = 1.8) -> None:
+        """Draw a line in the colour and the dashes of a series."""
+        dashes = DASHES[series % len(DASHES)] or (None, None)
+        self.axes.plot(xs, ys, color=SERIES[series % len(SERIES)], linewidth=width, dashes=dashes)
+
+    def legend(self, place: str, columns: int) -> None:
+        """Write the legend in so many columns."""
+        style = {"frameon": False, "fontsize": SMALL, "columnspacing": 1.4, "handlelength": 1.1}
+        self.canvas.legend(loc=place, ncols=columns, **style)  # type: ignore[arg-type]
+
+    def rows(self, names: Sequence[str]) -> None:
+        """Make the y axis that of rows with these names, the first at the top."""
+        self.axes.set_ylim(len(names) - 0.4, -0.6)
+        self.axes.set_yticks(range(len(names)), names, color=LIGHT["ink"])
+        self.axes.tick_params(length=0)
 
     def name(
         self, text: str, place: tuple[float, float], dx: float, dy: float = 0, size: float = SMALL

@@ -235,7 +235,7 @@ def _trust(data: ReportData) -> SummaryCard | None:
         *([("worst single sample", percent(row.worst_sample, True))] if row.several else []),
     )
     name = data.spec.name("method", row.method)
-    remark = f"{name}, compared with real runs in {counted(row.cells, 'cell')}. {block.headline_note}"
+    remark = f"{name}, compared with real runs in {counted(len(row.each), 'cell')}. {block.headline_note}"
     return SummaryCard(TRUST, lines, remark.strip())
 
 
