@@ -12,7 +12,6 @@ from harness.report.axes import (
     LIGHT,
     MOST_LINES,
     SERIES,
-    SMALL,
     WIDTH,
     Tip,
     fitted,
