@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from harness.units import LARGE, best_unit, in_unit, number, power_of_ten
@@ -183,7 +183,7 @@ LEAST = 3
 NARROW = 3.0
 """An axis whose ends differ by less than this factor is linear."""
 
-_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 """Multiples of each power of ten, ever closer together."""
 
@@ -202,21 +202,18 @@ def tick_text(value: float, unit: str) -> str:
         return f"{value:.3g}×"
     if unit == "%":
         return f"{100 * value:+.3g} %".replace("-", "−")
-    if unit == "1" and abs(value) >= LARGE:
+    if unit != "1":
+        shown = "s" if unit == "s" and abs(value) >= 1 else best_unit(value, unit)
+        return f"{_plain(in_unit(value, unit, shown))} {shown}"
+    if abs(value) >= LARGE:
         exponent = math.floor(math.log10(abs(value)) + 1e-9)
-        mantissa = value / 10.0**exponent
-        return (
-            f"{mantissa:.3g}×{power_of_ten(exponent)}" if f"{mantissa:.3g}" != "1" else power_of_ten(exponent)
-        )
-    if unit == "1":
-        name = max(
-            (n for n, size in _COUNTS.items() if abs(value) >= size), key=_COUNTS.__getitem__, default=""
-        )
-        if abs(value) < 1e4 or (float(value).is_integer() and abs(value) < 1e6 and value % 1000):
-            return f"{value:,.0f}" if float(value).is_integer() else _plain(value)
-        return _plain(value / _COUNTS[name]) + name
-    shown = "s" if unit == "s" and abs(value) >= 1 else best_unit(value, unit)
-    return f"{_plain(in_unit(value, unit, shown))} {shown}"
+        mantissa = f"{value / 10.0**exponent:.3g}"
+        return power_of_ten(exponent) if mantissa == "1" else f"{mantissa}×{power_of_ten(exponent)}"
+    whole = float(value).is_integer()
+    if abs(value) < 1e4 or (whole and abs(value) < 1e6 and value % 1000):
+        return f"{value:,.0f}" if whole else _plain(value)
+    name, size = next((name, size) for name, size in _COUNTS if abs(value) >= size)
+    return _plain(value / size) + name
 
 
 def _plain(value: float) -> str:
@@ -258,20 +255,23 @@ def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
     axis.set_tick_params(length=0, pad=6)
 
 
-def logarithmic(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis logarithmic from `low` to `high`, with round ticks and a faint grid."""
-    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axis, log_ticks(low, high), unit)
-    axes.grid(axis="x" if which == "x" else "y")
+    _scaled(axes, which, low, high, log_ticks(low, high), unit)
 
 
-def linear(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def linear(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis linear from `low` to `high`, with round ticks and a faint grid."""
+    _scaled(axes, which, low, high, linear_ticks(low, high), unit)
+
+
+def _scaled(
+    axes: Axes, which: Literal["x", "y"], low: float, high: float, ticks: Sequence[float], unit: str
+) -> None:
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axes.xaxis if which == "x" else axes.yaxis, linear_ticks(low, high), unit)
-    axes.grid(axis="x" if which == "x" else "y")
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, unit)
+    axes.grid(axis=which)
 
 
 def thin_x_ticks(axes: Axes) -> None:
@@ -293,7 +293,7 @@ def thin_x_ticks(axes: Axes) -> None:
             return
 
 
-def fitted(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def fitted(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis logarithmic, or linear where its ends are close together."""
     (linear if high < NARROW * low else logarithmic)(axes, which, low, high, unit)
 

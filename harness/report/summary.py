@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -37,32 +38,29 @@ def machines(environment: Mapping[str, Any]) -> str:
 
 def machine(environment: Mapping[str, Any]) -> str:
     """Return a machine in words, with torch's version; what the environment does not state is left out."""
-    cpu = " ".join(
-        str(part)
-        for part in (
-            counted(environment["cores"], "core") if environment.get("cores") else "",
-            environment.get("cpu", ""),
-        )
-        if part
-    )
-    parts = [cpu, f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else ""]
-    if "gpus" in environment:
-        names = [str(gpu["name"]) for gpu in environment["gpus"]]
-        several = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-        parts.append(", ".join(several) or "no GPU")
+    cores = counted(environment["cores"], "core") if environment.get("cores") else ""
     torch = environment.get("versions", {}).get("torch")
-    parts.append(f"torch {torch}" if torch else "")
-    return " · ".join(part for part in parts if part)
+    parts = [
+        " ".join(filter(None, [cores, str(environment.get("cpu", ""))])),
+        f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else "",
+        ", ".join(f"{count} × {name}" for name, count in _gpus(environment).items()) or "no GPU",
+        f"torch {torch}" if torch else "",
+    ]
+    if "gpus" not in environment:
+        del parts[2]
+    return " · ".join(filter(None, parts))
+
+
+def _gpus(environment: Mapping[str, Any]) -> Counter[str]:
+    return Counter(str(gpu["name"]) for gpu in environment.get("gpus", ()))
 
 
 def device(environment: Any) -> str:
     """Return the GPUs of a machine, or its processor where it has none; "" where it was not kept."""
     if not isinstance(environment, Mapping):
         return ""
-    names = [str(gpu["name"]) for gpu in environment.get("gpus", ())]
-    several = [f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in names]
-    processor = " ".join(str(environment.get("cpu", "")).split())
-    return ", ".join(dict.fromkeys(several)) or processor
+    gpus = (f"{count} × {name}" if count > 1 else name for name, count in _gpus(environment).items())
+    return ", ".join(gpus) or " ".join(str(environment.get("cpu", "")).split())
 
 
 def days(records: Iterable[Record]) -> str:
@@ -119,13 +117,12 @@ def wrong_results(records: Iterable[Record], name: Any) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for (workload, variant), processes in of_pair.items():
         reasons = [failure_reason(one) for one in processes if one.status == Status.WRONG_RESULT]
-        if not reasons:
-            continue
-        others = len(set(reasons)) - 1
-        more = f" (and {counted(others, 'other reason')})" if others else ""
-        share = "" if len(reasons) == len(processes) else f" ({len(reasons)} of {len(processes)} processes)"
-        key = name("optimization", variant), reasons[0] + more
-        alike.setdefault(key, []).append(name("workload", workload) + share)
+        if reasons:
+            others = len(set(reasons)) - 1
+            reason = reasons[0] + (f" (and {counted(others, 'other reason')})" if others else "")
+            part = f" ({len(reasons)} of {len(processes)} processes)" if len(reasons) < len(processes) else ""
+            key = name("optimization", variant), reason
+            alike.setdefault(key, []).append(name("workload", workload) + part)
     return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in alike.items()]
 
 
@@ -200,15 +197,14 @@ def _needs_gpu(verdict: Verdict, reasons: Mapping[str, str]) -> bool:
 
 def cells_line(records: Sequence[Record]) -> str:
     """Return how many cells have a result, how many failed, and how many need what this machine lacks."""
-    ended = [record.status for record in records]
-    well = ended.count(Status.OK)
-    text = f"{counted(well, 'cell has', 'cells have')} a result."
+    ended = Counter(record.status for record in records)
+    text = f"{counted(ended[Status.OK], 'cell has', 'cells have')} a result."
+    failed = [s for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended]
+    if failed:
+        named = ", ".join(f"{ended[status]} {status.replace('_', ' ')}" for status in failed)
+        text += f" Failed: {named}."
     lacking = [record for record in records if record.status == Status.UNAVAILABLE]
     gpu = sum(bool(NEEDS_GPU.search(record.reason)) for record in lacking)
-    failed = {s: ended.count(s) for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended}
-    if failed:
-        named = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
-        text += f" Failed: {named}."
     if gpu:
         text += f" {counted(gpu, 'needs', 'need')} a GPU."
     if len(lacking) > gpu:
@@ -243,11 +239,8 @@ def _noise(index: ResultIndex, block: EffectsBlock) -> SummaryCard:
     """Return by how much the baseline differs from itself, over all workloads with both."""
     noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.pairing))]
     if not noises:
-        remark = (
-            "The baseline was not timed against itself in this run, so differences cannot be separated from "
-            "noise."
-        )
-        return SummaryCard(TRUST, (), remark)
+        lacking = "not timed against itself in this run, so differences cannot be separated from noise"
+        return SummaryCard(TRUST, (), f"The baseline was {lacking}.")
     off = [max(one.value, 1 / one.value) - 1 for one in noises]
     apart = sum(not one.low <= 1 <= one.high for one in noises)
     lines = (
@@ -255,9 +248,8 @@ def _noise(index: ResultIndex, block: EffectsBlock) -> SummaryCard:
         ("worst", percent(max(off))),
         ("judged different", f"{apart} of {len(noises)}"),
     )
-    processes = sorted({one.processes for one in noises})
-    fewest = f"{processes[0]} to " if len(processes) > 1 else ""
-    count = fewest + counted(processes[-1], "process", "processes")
+    fewest, most = (end(one.processes for one in noises) for end in (min, max))
+    count = (f"{fewest} to " if fewest < most else "") + counted(most, "process", "processes")
     remark = (
         f"The same code as two variants on {counted(len(noises), 'workload')}, in {count} each; at 95 % one "
         "in twenty is expected to be judged different by chance."

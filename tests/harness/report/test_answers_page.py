@@ -10,12 +10,10 @@ import yaml
 from answered import answered, paper_claim, public
 from refusals import mistaken
 from reporting import texts, tips
-from synthetic import claim as judged_claim
 from synthetic import made
 
 from harness.claims.answers import answer_claims
 from harness.claims.evidence import Findings
-from harness.claims.judge import judge
 from harness.claims.paper import load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.report.index.answers_page import (
@@ -27,7 +25,7 @@ from harness.report.index.answers_page import (
     tables_markdown,
     tables_page,
 )
-from harness.report.index.answers_text import accepted_text, found, in_words
+from harness.report.index.answers_text import in_words
 from harness.report.index.forest import NARROW, WIDE, forest
 from harness.report.index.suite_index import IndexRow, report_links
 from harness.report.results import write_measurements
@@ -58,22 +56,6 @@ def test_every_range_is_drawn_and_what_lies_far_outside_has_its_value_and_no_lab
     assert forest([], size) is None
 
 
-def test_bytes_per_parameter_have_their_unit_once():
-    held = replace(judged_claim(40.0, tolerance=0.1, unit="B", divide_by="parameters"), per="parameter")
-    first = held.interpretations[0]
-    held = replace(held, interpretations=tuple(first._replace(name=w, workload=w) for w in ("v", "w")))
-    count = ("1", "measured", (1e9,))
-    records = [
-        made(w, figures={("bytes", "way"): ("B", "measured", (value,)), ("parameters", ""): count})
-        for w, value in (("v", 23.4e9), ("w", 52.98e9))
-    ]
-    claim = paper_claim(band=(36.0, 44.0), unit="B", per="parameter")
-    (answer,) = answer_claims([claim], Findings({"invented/claim": (held, judge([held], records))}, {}))
-    (best,) = found(answer)
-    assert best.range == "23.4 … 53.0 bytes per parameter ᵐ"
-    assert best.accepted == accepted_text(answer) == "36 … 44 bytes per parameter"
-
-
 def test_reasons_have_titles_in_place_of_ids():
     claim = paper_claim(judged=("offload/anything",))
     text = in_words("no record of zero3_offload_params on gpu_32gb, and 2 more reasons", claim)
@@ -82,8 +64,6 @@ def test_reasons_have_titles_in_place_of_ids():
     )
     said = in_words("the cell has no peak_memory by fake_step", claim)
     assert said == "the run recorded no “Device peak per rank” by “Dry run”"
-    for kept in ("python -m harness suite=offload", "ask harness.fit", "no results of suite invented"):
-        assert in_words(kept, claim) == kept.replace("suite invented", "invented")
 
 
 def test_links_have_the_titles_of_reports_and_the_machine_where_two_are_alike():

@@ -66,7 +66,7 @@ def test_errors_against_pandas():
     findings = found(records)
     for row in error_rows(block(findings, "accuracy"), findings.index):
         errors = frame[frame.method == row.method].error
-        assert row.cells == len(errors)
+        assert len(row.each) == len(errors)
         assert row.median == pytest.approx(errors.abs().median())
         assert row.worst == errors[errors.abs().idxmax()]
         assert row.under == pytest.approx((errors < 0).mean())
