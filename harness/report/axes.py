@@ -135,11 +135,9 @@ def _unstyled(element: ElementTree.Element) -> None:
     """Turn fill, stroke and font of a style into attributes, which a style sheet may override."""
     if _LINK in element.attrib:
         element.set("href", element.attrib.pop(_LINK))
-    style = element.attrib.pop("style", "")
     kept = []
-    for part in filter(None, (one.strip() for one in style.split(";"))):
-        name, _, value = part.partition(":")
-        value = value.strip()
+    for part in element.attrib.pop("style", "").split(";"):
+        name, _, value = (text.strip() for text in part.partition(":"))
         if name == "font":
             size = re.search(r"([\d.]+)px", value)
             element.set("font-size", size[1] if size else str(FONT))
@@ -147,7 +145,7 @@ def _unstyled(element: ElementTree.Element) -> None:
                 element.set("font-weight", "600")
         elif name in ("fill", "stroke", "text-anchor", "opacity", "stroke-width", "stroke-dasharray"):
             element.set(name, value)
-        elif name not in ("stroke-linejoin", "stroke-linecap", "stroke-miterlimit"):
+        elif name not in ("", "stroke-linejoin", "stroke-linecap", "stroke-miterlimit"):
             kept.append(f"{name}:{value}")
     if kept:
         element.set("style", ";".join(kept))
@@ -282,14 +280,13 @@ def thin_x_ticks(axes: Axes) -> None:
     labels = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
     named = [(float(place), label.get_text()) for place, label in labels if label.get_text()]
     bottom = axes.get_ylim()[0]
-    at = [float(axes.transData.transform((place, bottom))[0]) for place, _ in named]
-    wide = [LETTER * SMALL * len(text) for _, text in named]
+    ends = [(float(axes.transData.transform((place, bottom))[0]), len(text)) for place, text in named]
     for every in range(1, len(named)):
-        kept = range(0, len(named), every)
-        pairs = pairwise(kept)
-        if all(abs(at[b] - at[a]) >= (wide[a] + wide[b]) / 2 + 4 for a, b in pairs):
+        pairs = pairwise(ends[::every])
+        if all(abs(b - a) >= LETTER * SMALL * (m + n) / 2 + 4 for (a, m), (b, n) in pairs):
             if every > 1:
-                axes.xaxis.set_ticks([named[i][0] for i in kept], labels=[named[i][1] for i in kept])
+                places, texts = zip(*named[::every], strict=True)
+                axes.xaxis.set_ticks(places, labels=texts)
             return
 
 

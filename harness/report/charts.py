@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from harness.claims.model import Claim
@@ -267,9 +266,6 @@ def lines(block: LinesBlock, spec: Spec, index: ResultIndex) -> Figure | None:
         axes.axhline(height, color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
     for i, (name, line) in enumerate(series.items()):
         _draw_line(drawing, i, name, line, unit, dodge ** (i - (len(series) - 1) / 2))
-        if mark := _mark(block, index, line):
-            tip = Tip(f"{name}: {mark.name}", mark.value.cell)
-            drawing.points([(mark.x, mark.y)], [tip], i, hollow=True, size=11)
     x_title(axes, block.x.title)
     y_title(drawing, f"{block.y.title} ({origins(p.value.origin for p in points)})")
     labels = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
@@ -361,21 +357,6 @@ def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value
     return value if value and value.median > 0 else None
 
 
-def _mark(block: LinesBlock, index: ResultIndex, line: Sequence[LinePoint]) -> LinePoint | None:
-    """Return where a line's ring is: at the mark of its first cell that has one; None beyond its ends."""
-    if not block.mark:
-        return None
-    metric, method, title = block.mark.metric, block.mark.method, block.mark.title
-    values = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
-    mark = next((value for value in values if value), None)
-    for left, right in pairwise(line):
-        if mark and left.x <= mark.median <= right.x and left.x < right.x:
-            share = math.log(mark.median / left.x) / math.log(right.x / left.x)
-            y = left.y * (right.y / left.y) ** share
-            return LinePoint(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
-    return None
-
-
 STRIP_ROW = 36
 NEAR = 0.001
 """Relative errors are drawn to a linear scale within this, logarithmic beyond."""
@@ -401,16 +382,19 @@ def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figur
     axes.axvline(0, color=LIGHT["ink"], linewidth=1.2)
     for row, method in enumerate(methods):
         places = [(one.median, row + (i * 7 % 11 - 5) * 0.05) for i, one in enumerate(groups[method])]
-        drawing.points(places, [_error_tip(spec, one) for one in groups[method]], faded=True, size=7)
+        tips = [
+            Tip(
+                f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}: "
+                f"{percent(one.median, True)}",
+                one.cell,
+            )
+            for one in groups[method]
+        ]
+        drawing.points(places, tips, faded=True, size=7)
     names = [f"{spec.name('method', one)} ({origins(v.origin for v in groups[one])})" for one in methods]
     drawing.rows(names)
     x_title(axes, block.x_title or spec.name("metric", block.metric))
     return drawing.finish(block.title, block.text, alt_text(block.title, names))
-
-
-def _error_tip(spec: Spec, one: Value) -> Tip:
-    place = f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}"
-    return Tip(f"{place}: {percent(one.median, True)}", one.cell)
 
 
 FIGURES: Mapping[type[Block], Callable[..., Figure | None]] = {

@@ -20,7 +20,6 @@ from harness.report.comparison import BUSY, OTHERS, Comparison, compared, compil
 from harness.report.report_data import ReportData
 from harness.report.results import Value
 from harness.report.spec import (
-    DEFAULT_BLOCKS,
     Clause,
     EffectsBlock,
     ErrorsBlock,
@@ -207,11 +206,16 @@ class WorkloadAnswer:
             said += f" is {size} as fast as {base}"
         return ", ".join(filter(None, [said, self.set_up(best.name)]))
 
-    def sentences(self) -> Iterator[str]:
-        """Yield what pays, what is undecided, and what was not compared."""
+    def sentences(self) -> list[str]:
+        """Return what pays, what is undecided, and what was not compared."""
         paying, undecided = self.best_first("pays"), self.best_first("undecided")
         lacking = [one for one in self.variants if one.comparison is None]
-        told = [*self._paying(paying)] if paying else self.none_pays()
+        told = [] if paying else self.none_pays()
+        if paying:
+            first, *rest = paying
+            told.append(f"On {self.on}, {first.title} pays most: {self.gain(first)}.")
+            over = f", over {self.title()}" if self.over_fairer(first.name) else ""
+            told += [f"Also{over}: {_listed(rest)}."] if rest else []
         if undecided:
             begin = "Undecided" if told else f"On {self.on}, undecided over {self.baseline_with_set_up}"
             told.append(f"{begin}: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
@@ -225,14 +229,7 @@ class WorkloadAnswer:
             told.append(f"Not compared: {lacking[0].title}: {reason}{others}.")
         if not told and not self._has_others():
             told.append(f"On {self.on}, only the baseline was run.")
-        yield from told
-
-    def _paying(self, paying: Sequence[VariantEffect]) -> Iterator[str]:
-        first, *rest = paying
-        yield f"On {self.on}, {first.title} pays most: {self.gain(first)}."
-        if rest:
-            over = f", over {self.title()}" if self.over_fairer(first.name) else ""
-            yield f"Also{over}: {_listed(rest)}."
+        return told
 
     def none_pays(self) -> list[str]:
         """Return that no variant pays, where all were decided, and which one improves other metrics.
@@ -404,7 +401,7 @@ def _about(data: ReportData) -> WorkloadAnswer | None:
 
 def what_pays(data: ReportData) -> list[str]:
     """Return the answer without what is wrong."""
-    if data.spec.blocks == DEFAULT_BLOCKS:
+    if not data.spec.blocks:
         return by_metric(data)
     about = _about(data)
     states = _with_set_up(data, about, data.spec.answer.states)
@@ -418,7 +415,7 @@ def finding(data: ReportData) -> str:
     about, sentences = _about(data), what_pays(data)
     if found := _with_set_up(data, about, data.spec.answer.finding):
         return found[0].removesuffix(".")
-    if about is None or data.spec.blocks == DEFAULT_BLOCKS:
+    if about is None or not data.spec.blocks:
         return sentences[0].removesuffix(".") if sentences else "no value"
     if best := about.best():
         return best

@@ -12,8 +12,8 @@ from harness.config.optimizations import BASELINE
 from harness.report.figure import Figure
 from harness.report.findings import what_pays
 from harness.report.report_data import ReportData
-from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, Spec, TableBlock, plot_of
-from harness.report.summary import PAYS, cells_line, claims_line, run_line, summary, wrong_results
+from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, PairedBlock, Spec, TableBlock, plot_of
+from harness.report.summary import cells_line, claims_line, run_line, summary, wrong_results
 from harness.report.tables import Table, TableCell, TidyTable, failure_table, tidy
 from harness.report.verdicts import (
     MARKS,
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
 def arrange(data: ReportData) -> Layout:
     """Return the parts of a report; draws its figures."""
     parts = [_part(data, block) for block in data.blocks]
-    filled = [part for part in parts if part.figure or (_rows(part) and not _baseline_alone(data, part))]
+    filled = [part for part in parts if _is_filled(data, part)]
     top = _top(data, filled)
     rest = [part for part in filled if top is None or part.block.id != top.block.id]
     marked = [part for part in rest if part.block.shown] or rest[:SHOWN]
@@ -83,27 +83,24 @@ def _part(data: ReportData, block: Block) -> Part:
     return Part(block, figure=data.figure(block)) if table is None else Part(block, tidy(table))
 
 
-def _rows(part: Part) -> bool:
-    return part.table is not None and bool(part.table.table.rows)
-
-
-def _baseline_alone(data: ReportData, part: Part) -> bool:
-    """Return whether a table of variants has only the baseline, with nothing to compare it with."""
-    if not isinstance(part.block, TableBlock) or part.block.key != "optimization" or part.table is None:
-        return False
-    names = [row[0].text for row in part.table.table.rows]
-    return names == [data.spec.name("optimization", BASELINE)]
+def _is_filled(data: ReportData, part: Part) -> bool:
+    """Return whether a part has a value; a table of variants more than the baseline alone."""
+    rows = part.table.table.rows if part.table else ()
+    of_variants = isinstance(part.block, TableBlock) and part.block.key == "optimization"
+    alone = of_variants and [row[0].text for row in rows] == [data.spec.name("optimization", BASELINE)]
+    return part.figure is not None or (bool(rows) and not alone)
 
 
 def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:
     """Return the figure marked `top`, the first plot of effects, one of the first such table, or any."""
     listed = list(parts)
     drawn = [part for part in listed if part.figure]
-    if chosen := [part for part in drawn if part.block.top]:
-        return chosen[0]
     plots = [part for part in drawn if isinstance(part.block, EffectPlotBlock)]
-    if plots:
-        return next((p for p in plots if getattr(p.block, "better", "") != "neither"), plots[0])
+    judged = [
+        part for part in plots if isinstance(part.block, PairedBlock) and part.block.better != "neither"
+    ]
+    if best := [*(part for part in drawn if part.block.top), *judged, *plots]:
+        return best[0]
     for part in listed:
         if isinstance(part.block, EffectsBlock):
             block = plot_of(part.block, f"{part.block.id}_drawn", part.block.title)
@@ -175,7 +172,7 @@ def part_text(part: Part, level: int) -> str:
 
 def answers(data: ReportData) -> list[str]:
     """Return the answer to the suite's question, then whether claims hold and how far to trust it."""
-    return [*what_pays(data), *(card.answer for card in summary(data) if card.question != PAYS)]
+    return [*what_pays(data), *summary(data)]
 
 
 def counted(data: ReportData) -> str:

@@ -197,7 +197,6 @@ class LinesBlock(Block, frozen=True, kw_only=True):
     line: Literal["optimization", "workload"] = "optimization"
     series: list[ChosenLine] = []
     references: dict[str, float] = {}  # label to the value of a horizontal line
-    mark: Shown | None = None  # a ring on each line: at this metric along x, of its first cell with it
 
     def __post_init__(self) -> None:
         if self.line == "workload" and self.x.field:
@@ -236,10 +235,6 @@ class OwnFigureBlock(OwnBlock, frozen=True, kw_only=True):
     over_time: list[str] = []  # metrics whose samples are a course over time
 
 
-class EveryMetricBlock(Block, frozen=True, kw_only=True):
-    """Every metric by workload and variant, with a figure each: the default report."""
-
-
 KINDS: Mapping[str, type[Block]] = {
     "table": TableBlock,
     "effects": EffectsBlock,
@@ -252,7 +247,6 @@ KINDS: Mapping[str, type[Block]] = {
     "what_if": WhatIfBlock,
     "own_table": OwnTableBlock,
     "own_figure": OwnFigureBlock,
-    "every_metric": EveryMetricBlock,
 }
 
 
@@ -263,31 +257,22 @@ class Picked(Shown, frozen=True, kw_only=True):
 
 
 class Clause(_Declared, frozen=True, kw_only=True):
-    """A clause with `{}` for each value, about the workloads that meet a pattern."""
+    """A sentence or clause with `{}` for each value, left out where one is missing."""
 
     text: str
     values: list[Picked]
-    workload: str = "*"
+    workload: str = "*"  # of a clause on the set-up: the workloads that it is about
 
     def __post_init__(self) -> None:
         if self.text.count("{}") != len(self.values):
             raise ValueError(f"text: expected as many {{}} as values ({len(self.values)})")
 
 
-class Stated(Clause, frozen=True, kw_only=True):
-    """A sentence with `{}` for each value; left out where one is missing."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(one.workload and one.optimization for one in self.values):
-            raise ValueError("values: expected workload and optimization")
-
-
 class AnswerWords(_Declared, frozen=True, kw_only=True):
     """What the sentences at the top name."""
 
-    finding: list[Stated] = []  # the answer in a few words, for lists of reports: the first with all values
-    states: list[Stated] = []  # sentences after what pays or how accurate it is
+    finding: list[Clause] = []  # the answer in a few words, for lists of reports: the first with all values
+    states: list[Clause] = []  # sentences after what pays or how accurate it is
     leave_out: list[str] = []  # patterns of variants that are nothing to turn on, such as other links
     over: dict[str, list[str]] = {}  # a pattern of workloads to fairer baselines: the first with a value
     set_up: list[Clause] = []  # what of the set-up decides the size of the effect: the first with all values
@@ -319,7 +304,6 @@ class _File(_Declared, frozen=True, kw_only=True):
     top: str = ""  # the id of the block next to the answer
 
 
-DEFAULT_BLOCKS: tuple[Block, ...] = (EveryMetricBlock(id="metrics", title="Every metric"),)
 CLAIMS = "The claims"
 FAILURES = Heading(
     title="Cells without a result",
@@ -334,7 +318,7 @@ class Spec(NamedTuple):
     title: str
     question: str
     names: Mapping[str, Mapping[str, str]]
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # none: every metric, see `harness.report.report_data`
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
     answer: AnswerWords = AnswerWords()
@@ -365,7 +349,7 @@ def load_spec(
     if rows := titles_of_rows(suite):
         named["workload"] = rows
     if not path.exists():
-        return Spec(suite, question or suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
+        return Spec(suite, question or suite, "", named, (), {"optimization": ("baseline",)})
     data = _converted(path.name, dict(read_yaml(path)), _File)
     blocks = [
         block for i, one in enumerate(data.blocks) for block in _blocks(f"{path.name}.blocks[{i}]", one, data)

@@ -6,13 +6,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.claims.model import Verdict
 from harness.records import Record, Status
 from harness.report.block_tables import error_rows
 from harness.report.comparison import noise_of
-from harness.report.findings import answer, answer_block
 from harness.report.report_data import ReportData
 from harness.report.results import ResultIndex
 from harness.report.spec import EffectsBlock, ErrorsBlock
@@ -130,41 +129,12 @@ def _distinct(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
 
 
-PAYS = "What pays, and by how much?"
-CLAIMS = "Do the claims hold?"
-TRUST = "Can the numbers be trusted?"
-
-
-class SummaryCard(NamedTuple):
-    """A question, and its answer in lines of (left, right)."""
-
-    question: str
-    lines: tuple[tuple[str, str], ...]
-    remark: str
-
-    @property
-    def answer(self) -> str:
-        """Return the answer in one line, after its question where it is no sentence."""
-        given = ", ".join(f"{left} {right}" for left, right in self.lines)
-        return f"{self.question} {given.capitalize()}. {self.remark}".strip() if given else self.remark
-
-
-def summary(data: ReportData) -> list[SummaryCard]:
-    """Return the cards for which the report has a block."""
-    cards = [_pays(data), _claims(data), _trust(data)]
-    return [card for card in cards if card is not None]
-
-
-def _pays(data: ReportData) -> SummaryCard | None:
-    block = answer_block(data) or next((one for one in data.blocks if isinstance(one, EffectsBlock)), None)
-    sentences = answer(data)
-    return SummaryCard(PAYS, (), " ".join(sentences)) if block is not None and sentences else None
-
-
-def _claims(data: ReportData) -> SummaryCard | None:
-    if all(verdict.outcome == "unavailable" for verdict in data.verdicts):
-        return None
-    return SummaryCard(CLAIMS, (), f"{CLAIMS} {claims_line(data.verdicts, data.records)}")
+def summary(data: ReportData) -> list[str]:
+    """Return whether the claims hold, and whether the numbers can be trusted, where the report has either."""
+    held = []
+    if any(verdict.outcome != "unavailable" for verdict in data.verdicts):
+        held = [f"Do the claims hold? {claims_line(data.verdicts, data.records)}"]
+    return [*held, *_trust(data)]
 
 
 def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
@@ -214,44 +184,47 @@ def cells_line(records: Sequence[Record]) -> str:
     return text
 
 
-def _trust(data: ReportData) -> SummaryCard | None:
+def _trust(data: ReportData) -> list[str]:
     block = next((b for b in data.blocks if isinstance(b, ErrorsBlock) and b.headline), None)
     if block is None:
         timed = next((b for b in data.blocks if isinstance(b, EffectsBlock) and b.noise), None)
-        return None if timed is None else _noise(data.index, timed)
+        return [_noise(data.index, timed)] if timed else []
     row = next((r for r in error_rows(block, data.index) if r.method == block.headline), None)
     if row is None:
-        remark = "No cell of this run has a measured value yet with which an estimate can be compared."
-        return SummaryCard(TRUST, (), remark)
-    lines = (
-        ("median |error|", percent(row.median)),
-        ("worst error", percent(row.worst, True)),
-        ("underestimates in", percent(row.under)),
-        ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
-        *([("worst single sample", percent(row.worst_sample, True))] if row.several else []),
-    )
-    name = data.spec.name("method", row.method)
-    remark = f"{name}, compared with real runs in {counted(len(row.each), 'cell')}. {block.headline_note}"
-    return SummaryCard(TRUST, lines, remark.strip())
+        return ["No cell of this run has a measured value yet with which an estimate can be compared."]
+    name, cells = data.spec.name("method", row.method), counted(len(row.each), "cell")
+    figures = {
+        "median |error|": percent(row.median),
+        "worst error": percent(row.worst, True),
+        "underestimates in": percent(row.under),
+        "worst underestimate": percent(row.lowest, True) if row.under else "–",
+        **({"worst single sample": percent(row.worst_sample, True)} if row.several else {}),
+    }
+    return [_trusted(figures, f"{name}, compared with real runs in {cells}. {block.headline_note}")]
 
 
-def _noise(index: ResultIndex, block: EffectsBlock) -> SummaryCard:
+def _trusted(figures: Mapping[str, str], remark: str) -> str:
+    given = ", ".join(f"{name} {figure}" for name, figure in figures.items())
+    return f"Can the numbers be trusted? {given.capitalize()}. {remark}".strip()
+
+
+def _noise(index: ResultIndex, block: EffectsBlock) -> str:
     """Return by how much the baseline differs from itself, over all workloads with both."""
     noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.pairing))]
     if not noises:
         lacking = "not timed against itself in this run, so differences cannot be separated from noise"
-        return SummaryCard(TRUST, (), f"The baseline was {lacking}.")
+        return f"The baseline was {lacking}."
     off = [max(one.value, 1 / one.value) - 1 for one in noises]
     apart = sum(not one.low <= 1 <= one.high for one in noises)
-    lines = (
-        ("baseline against itself, median", percent(statistics.median(off))),
-        ("worst", percent(max(off))),
-        ("judged different", f"{apart} of {len(noises)}"),
-    )
+    figures = {
+        "baseline against itself, median": percent(statistics.median(off)),
+        "worst": percent(max(off)),
+        "judged different": f"{apart} of {len(noises)}",
+    }
     fewest, most = (end(one.processes for one in noises) for end in (min, max))
     count = (f"{fewest} to " if fewest < most else "") + counted(most, "process", "processes")
     remark = (
         f"The same code as two variants on {counted(len(noises), 'workload')}, in {count} each; at 95 % one "
         "in twenty is expected to be judged different by chance."
     )
-    return SummaryCard(TRUST, lines, remark)
+    return _trusted(figures, remark)

@@ -102,8 +102,8 @@ def _show_all(console: Console, data: ReportData) -> None:
             made = trimmed(made)[0]
             lines = _lines(made, console.width, 10_000, console.is_terminal, notes=len(made.notes))
             console.print("\n".join(lines), markup=False, soft_wrap=True)
-    for card in summary(data)[1:]:
-        console.print(f"{card.question} {card.answer}", markup=False)
+    for text in summary(data):
+        console.print(text, markup=False)
 
 
 def fitting(made: Table, width: int) -> Table:

@@ -252,12 +252,13 @@ def outcomes_line(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
 def verdict_table(heading: Heading, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
     """Return one row per interpretation."""
     rows = []
-    for claim, claim_verdicts in judged(claims, verdicts):
-        for i, verdict in enumerate(claim_verdicts):
+    for claim, own in judged(claims, verdicts):
+        for i, verdict in enumerate(own):
+            first = (claim.quoted_by, quoted(claim)) if i == 0 else ("", "")
             rows.append(
                 (
-                    word(claim.quoted_by if i == 0 else ""),
-                    TableCell(quoted(claim) if i == 0 else ""),
+                    word(first[0]),
+                    TableCell(first[1]),
                     word(verdict.interpretation),
                     TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),

@@ -31,7 +31,7 @@ from harness.report.index.suite_index import HEADER as RUNS_HEADER
 from harness.report.index.suite_index import IndexRow, report_links, runs_table
 from harness.report.markdown import details, escape, grid
 from harness.report.page import render
-from harness.report.tables import Table, TableCell
+from harness.report.tables import Table, TableCell, word
 from harness.units import LEGEND, PUBLISHED, counted
 
 TITLE = "Do the paper's claims hold?"
@@ -89,7 +89,7 @@ def index_markdown(answers: Answers) -> str:
     if answers.figure:
         parts.append(f"![{answers.figure.alt}](figures/answers.svg)")
     for title, rows in by_part(answers):
-        cells = tuple(tuple(TableCell(text, look="word") for text in _cells(row)) for row in rows)
+        cells = tuple(tuple(map(word, _cells(row))) for row in rows)
         parts += [f"## {title}", grid(Table("answers", title, "", HEADER, cells))]
     parts += [
         "## Each claim with its source and all evidence",
@@ -203,11 +203,8 @@ def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
 
 
 def _statements(asked: PaperClaims) -> Table:
-    rows = tuple(
-        tuple(TableCell(text, look="word") for text in (f"{one.by}, {one.section}", one.quoted, one.why))
-        for one in asked.statements
-    )
-    return Table("statements", "", "", STATEMENTS_HEADER, rows)
+    texts = [(f"{one.by}, {one.section}", one.quoted, one.why) for one in asked.statements]
+    return Table("statements", "", "", STATEMENTS_HEADER, tuple(tuple(map(word, row)) for row in texts))
 
 
 def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
@@ -250,22 +247,17 @@ HOW_TO_READ_TABLES = (
 MOST_FOUND = 2
 """Pieces of our evidence that a row shows."""
 
-NONE = TableCell("–", look="word")
+NONE = word("–")
 
 
 def paper_tables(asked: PaperClaims, rows: Sequence[AnsweredClaim]) -> list[Table]:
     """Return each table, with a line for every claim of a row."""
     answered = {row.claim.id: row for row in rows}
-    return [
-        Table(
-            f"table_{number}",
-            table.title,
-            "",
-            TABLES_HEADER,
-            tuple(line for row in table.rows for line in _lines(row, answered)),
-        )
-        for number, table in enumerate(asked.tables, 1)
-    ]
+    tables = []
+    for number, table in enumerate(asked.tables, 1):
+        lines = tuple(line for row in table.rows for line in _lines(row, answered))
+        tables.append(Table(f"table_{number}", table.title, "", TABLES_HEADER, lines))
+    return tables
 
 
 def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[TableCell, ...]]:
@@ -275,17 +267,16 @@ def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[
         published = [shares_text(record, one.claim) for record in one.claim.public]
         here = [evidence.detail for evidence in found(one) if not evidence.source][:MOST_FOUND]
         without = one.claim.not_built or one.claim.untestable or one.lacking
+        why = "" if one.claim.misquoted else in_words(one.why, one.claim)
         texts = (
             *head,
             f"{one.claim.source_says} {one.claim.misquoted}".strip(),
             "; ".join(published),
             "; ".join(here) or in_words(without, one.claim),
-            one.answer
-            if one.claim.misquoted or not one.why
-            else f"{one.answer}: {in_words(one.why, one.claim)}",
+            f"{one.answer}: {why}" if why else one.answer,
             one.strength,
         )
-        yield tuple(TableCell(text, look="word") if text else NONE for text in texts)
+        yield tuple(word(text) if text else NONE for text in texts)
 
 
 def tables_markdown(tables: Sequence[Table]) -> str:

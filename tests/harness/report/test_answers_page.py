@@ -22,8 +22,6 @@ from harness.report.index.answers_page import (
     index_markdown,
     index_page,
     paper_tables,
-    tables_markdown,
-    tables_page,
 )
 from harness.report.index.answers_text import in_words
 from harness.report.index.forest import NARROW, WIDE, forest
@@ -58,18 +56,21 @@ def test_every_range_is_drawn_and_what_lies_far_outside_has_its_value_and_no_lab
 
 def test_reasons_have_titles_in_place_of_ids():
     claim = paper_claim(judged=("offload/anything",))
-    text = in_words("no record of zero3_offload_params on gpu_32gb, and 2 more reasons", claim)
-    assert text == (
-        "“ZeRO-3, optimizer and parameters on host” was not run on “32 GB, one GPU”, and 2 more reasons"
-    )
-    said = in_words("the cell has no peak_memory by fake_step", claim)
-    assert said == "the run recorded no “Device peak per rank” by “Dry run”"
+    reasons = {
+        "no record of zero3_offload_params on gpu_32gb, and 2 more reasons": (
+            "“ZeRO-3, optimizer and parameters on host” was not run on “32 GB, one GPU”, and 2 more reasons"
+        ),
+        "the cell has no peak_memory by fake_step": (
+            "the run recorded no “Device peak per rank” by “Dry run”"
+        ),
+        "python -m harness suite=offload": "python -m harness suite=offload",
+    }
+    assert [in_words(reason, claim) for reason in reasons] == list(reasons.values())
 
 
 def test_links_have_the_titles_of_reports_and_the_machine_where_two_are_alike():
     cpu = IndexRow("a", "How fast?", "", "1 Nov 2026", "2 cores X · 25 GB · no GPU", 0)
     gpu = IndexRow("b", "How fast?", "", "2 Nov 2026", "16 cores Y · 135 GB · 1 × Z", 0)
-    assert report_links(["a"], [cpu, gpu]) == [("a", "How fast?")]
     both = [("a", "How fast? (2 cores X, 1 Nov 2026)"), ("b", "How fast? (1 × Z, 2 Nov 2026)")]
     assert report_links(["a", "b", "c"], [cpu, gpu]) == [*both, ("c", "report")]
 
@@ -87,20 +88,14 @@ def test_both_pages_have_the_answer_first_and_how_to_read_it_after_the_tables():
 
 def test_each_row_of_the_papers_tables_has_what_the_answer_of_its_claim_has():
     rows = answer_claims(ASKED.claims, Findings({}, {}))
-    tables = paper_tables(ASKED, rows)
-    lines = {row[1].text: row for table in tables for row in table.rows}
-    shown = dict(zip(TABLES_HEADER, (cell.text for cell in lines["280GB; 4"]), strict=True))
+    lines = [row for table in paper_tables(ASKED, rows) for row in table.rows]
+    shown = {row[1].text: dict(zip(TABLES_HEADER, (cell.text for cell in row), strict=True)) for row in lines}
     (answer,) = [one for one in rows if one.claim.id == "table_1_7b"]
-    assert shown["Row"] == "7B"
-    assert shown["What its source supports"] == answer.claim.source_says
-    assert (shown["Answer"], shown["Strength"]) == (f"{answer.answer}: {answer.why}", answer.strength)
-    infiniband = next(one for one in tables if one.title.startswith("Table III"))
-    claimed = [row[1].text for row in infiniband.rows]
-    assert "~400GB/s; 4.4s; 9x" in claimed, "a row with two claims has two lines"
-    assert claimed[-1] == next(one.claim for one in ASKED.claims if one.id == "infiniband_rate")
-    assert [one.title for one in tables] == [one.title for one in ASKED.tables]
-    for page in (tables_markdown(tables), tables_page(tables)):
-        assert all(one.title.replace("'", "&#39;") in page or one.title in page for one in tables)
+    row = shown["280GB; 4"]
+    assert (row["Row"], row["What its source supports"]) == ("7B", answer.claim.source_says)
+    assert (row["Answer"], row["Strength"]) == (f"{answer.answer}: {answer.why}", answer.strength)
+    second = next(one.claim for one in ASKED.claims if one.id == "infiniband_rate")
+    assert {"~400GB/s; 4.4s; 9x", second} <= set(shown), "a row with two claims has two lines"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from synthetic import made
 from timed import timed_records
 
 from harness.report import gather, write_report
-from harness.report.summary import summary
+from harness.report.findings import what_pays
 from harness.report.terminal import show
 
 
@@ -46,9 +46,11 @@ def test_the_first_answer_of_such_a_report_names_each_metric_that_it_judges(tmp_
         )
         for variant, (rate, pad) in values.items()
     ]
-    told = [summary(gather("unheard_of", some, [], tmp_path))[0].answer for some in (records, records[:1])]
+    told = [what_pays(gather("unheard_of", some, [], tmp_path)) for some in (records, records[:1])]
     assert told == [
-        "Rate: faster +50 %, and 1 more pays. "
-        "Pad: up to −80 % (fast), not judged, since its unit does not say whether less is better.",
-        "Rate: No variant could be compared with the baseline.",
+        [
+            "Rate: faster +50 %, and 1 more pays.",
+            "Pad: up to −80 % (fast), not judged, since its unit does not say whether less is better.",
+        ],
+        ["Rate: No variant could be compared with the baseline."],
     ]

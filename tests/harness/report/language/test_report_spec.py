@@ -32,7 +32,6 @@ STATED = "blocks: [], answer: {states: [{text: 'a {}', values: [%s]}]}"
         (LINES % "x: {metric: m, field: f}", "one of metric, condition, field and claim - at `$.x`"),
         (LINES % "x: {field: f}, line: workload", "(a): x: a workload's field"),
         (STATED % "{metric: t, condition: c}", "expected one of metric, condition"),
-        (STATED % "{metric: t, optimization: a}", "expected workload and optimization"),
         (STATED % "", "as many {} as values"),
     ],
 )
