@@ -78,14 +78,14 @@ def dark_rules() -> str:
 
 
 def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
-    """Return matplotlib's SVG with tips and links, and with colours as attributes."""
+    """Return matplotlib's SVG with tips and links, with colours as attributes and without needless ids."""
     import matplotlib
 
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(svg.encode())
-    for unwanted in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
-        for parent in list(root.iter()):
-            for child in parent.findall(unwanted):
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
                 parent.remove(child)
     width, height = root.attrib["viewBox"].split()[2:]
     root.attrib = {
@@ -101,11 +101,15 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
     for element in root.iter():
         _unstyled(element)
         _round(element)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.get("id") in tips:
-                _tipped(child, tips[str(child.get("id"))])
-    _drop_ids(root)
+    for element in list(root.iter()):
+        if element.get("id") in tips:
+            _tipped(element, tips[str(element.get("id"))])
+    # ids that nothing refers to go: several figures stand on one page
+    used = re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', ElementTree.tostring(root, encoding="unicode"))
+    names = {name for pair in used for name in pair}
+    for element in root.iter():
+        if element.get("id") not in names:
+            element.attrib.pop("id", None)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -151,16 +155,6 @@ def _unstyled(element: ElementTree.Element) -> None:
         element.set("style", ";".join(kept))
     if element.tag == f"{{{SVG}}}text" and "fill" not in element.attrib:
         element.set("fill", LIGHT["ink"])
-
-
-def _drop_ids(root: ElementTree.Element) -> None:
-    """Remove ids that nothing refers to: several figures stand on one page."""
-    text = ElementTree.tostring(root, encoding="unicode")
-    used = set(re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', text))
-    names = {name for pair in used for name in pair if name}
-    for element in root.iter():
-        if element.get("id") not in names:
-            element.attrib.pop("id", None)
 
 
 def _round(element: ElementTree.Element) -> None:

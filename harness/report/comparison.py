@@ -80,9 +80,8 @@ class Comparison(NamedTuple):
     @property
     def footnote(self) -> str:
         """What a reader must know of the samples that the ratio rests on; "" for nothing."""
-        if self.origin == Origin.CALCULATED and not self.left_out:
-            return ""
-        return NO_INTERVAL.get(self.ratio.basis, self.left_out)
+        exact = self.origin == Origin.CALCULATED and not self.left_out
+        return "" if exact else NO_INTERVAL.get(self.ratio.basis, self.left_out)
 
     @property
     def more_repeats(self) -> int | None:
@@ -210,9 +209,8 @@ def _effect(ratio: Ratio, noise: Ratio | None, pairing: Pairing) -> str:
 
 def was_throttled(index: ResultIndex, workload: str, variant: str) -> bool:
     """Return whether the clock was lowered, for heat or power, in any window of the variant."""
-    records = index.cells.get((workload, variant), [])
-    samples = [one.samples for record in records for one in record.measurements if one.metric == THROTTLED]
-    return any(value > 0 for some in samples for value in some)
+    measurements = (one for record in index.cells.get((workload, variant), []) for one in record.measurements)
+    return any(max(one.samples, default=0.0) > 0 for one in measurements if one.metric == THROTTLED)
 
 
 def noise_of(index: ResultIndex, workload: str, pairing: Pairing) -> Ratio | None:

@@ -177,12 +177,8 @@ def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> PeakRates:
         if data.get("device"):
             rates = {name: float(rate) for name, rate in data["matmul_FLOP_per_s"].items()}
             sheets.append(Datasheet(str(data["device"]), str(data["name"]), rates))
-    return PeakRates(tuple(sheets), _measured(environments))
-
-
-def _measured(environments: Iterable[Any]) -> Mapping[str, float]:
-    """Return the rates of one thread times the cores, of the first environment that has any; else {}."""
+    measured: dict[str, float] = {}  # of the first environment that has any: one thread's times the cores
     for one in environments:
-        if isinstance(one, Mapping) and (rates := one.get("matmul_FLOP_per_s")):
-            return {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
-    return {}
+        rates = one.get("matmul_FLOP_per_s", {}) if isinstance(one, Mapping) else {}
+        measured = measured or {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
+    return PeakRates(tuple(sheets), measured)

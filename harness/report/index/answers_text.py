@@ -247,6 +247,7 @@ def unbroken(text: str) -> str:
 _SUITE = re.compile(r"(?<!harness )\bsuite[= ](\w+)")
 """A suite in a sentence; one in a command that a reader is to type stays as it is."""
 
+_TO_RUN = re.compile(r"\bsuite=(\w+)(?= on )")
 _ID = re.compile(r"\b[a-z0-9]+(?:[_.][a-z0-9]+)+\b")
 
 
@@ -259,27 +260,13 @@ def suite_title(suite: str) -> str:
 def in_words(text: str, claim: PaperClaim) -> str:
     """Return `text` with the titles of suites, variants, workloads and metrics in place of their ids."""
     suites = dict.fromkeys(one.partition("/")[0] for one in (*claim.judged, *claim.related))
-    specs = [spec for suite in suites if (spec := _spec(suite))]
-
-    def named(identifier: str) -> str:
-        title = _title(identifier, specs)
-        return f"“{title}”" if title else identifier
-
-    text = _ID.sub(lambda match: named(match[0]), text)
+    titles: dict[str, str] = {}
+    for spec in filter(None, map(_spec, suites)):
+        for key in ("optimization", "workload", "metric", "method"):
+            titles = {**spec.names.get(key, {}), **titles}
+    text = _ID.sub(lambda one: f"“{titles[one[0]]}”" if one[0] in titles else one[0], text)
+    text = _TO_RUN.sub(lambda match: f"a run of {suite_title(match[1])}", text)
     return _SUITE.sub(lambda match: suite_title(match[1]), text)
-
-
-def _title(identifier: str, specs: list[Spec]) -> str:
-    """Return what people call a variant, a workload, a metric or a method; "" where no report names it."""
-    return next(
-        (
-            spec.names[key][identifier]
-            for spec in specs
-            for key in ("optimization", "workload", "metric", "method")
-            if identifier in spec.names.get(key, {})
-        ),
-        "",
-    )
 
 
 @cache
