@@ -29,6 +29,7 @@ from harness.report.spec import (
     SpeedupsBlock,
     TableBlock,
     WhatIfBlock,
+    Where,
 )
 from harness.report.tables import (
     DASH,
@@ -291,7 +292,7 @@ class Errors(NamedTuple):
         return self.worst_at.median
 
 
-def errors_by_method(index: ResultIndex, metric: str, where: Mapping[str, Any]) -> dict[str, list[Value]]:
+def errors_by_method(index: ResultIndex, metric: str, where: Where) -> dict[str, list[Value]]:
     """Return the errors of each method, of each cell the median."""
     groups: dict[str, list[Value]] = {}
     for value in index.select(metric, where):
@@ -341,8 +342,8 @@ def errors(block: ErrorsBlock, spec: Spec, index: ResultIndex) -> Table:
             TableCell(marked(percent(row.worst_sample, True), origin)),
         )
         rows.append(cells if several else cells[:-1])
-    header = ("Method", "Cells", "Median |error|", "Worst error", "Worst at", "Underestimates in")
-    header += ("Worst underestimate", *(["Worst single sample"] if several else []))
+    header = ("Method", "Cells", "Median |error|", "Worst error", "Worst at", "Underestimates in",
+              "Worst underestimate", *(["Worst single sample"] if several else []))  # fmt: skip
     return Table(block.id, block.title, block.text, header, tuple(rows))
 
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from harness.report.axes import (
     DASHES,
@@ -129,10 +129,10 @@ class Drawing:
         dashes = DASHES[series % len(DASHES)] or (None, None)
         self.axes.plot(xs, ys, color=SERIES[series % len(SERIES)], linewidth=width, dashes=dashes)
 
-    def legend(self, place: str, columns: int) -> None:
+    def legend(self, place: Literal["outside upper left", "outside lower left"], columns: int) -> None:
         """Write the legend in so many columns."""
-        style = {"frameon": False, "fontsize": SMALL, "columnspacing": 1.4, "handlelength": 1.1}
-        self.canvas.legend(loc=place, ncols=columns, **style)  # type: ignore[arg-type]
+        self.canvas.legend(loc=place, ncols=columns, frameon=False, fontsize=SMALL, columnspacing=1.4,
+                           handlelength=1.1)  # fmt: skip
 
     def rows(self, names: Sequence[str]) -> None:
         """Make the y axis that of rows with these names, the first at the top."""

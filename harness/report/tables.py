@@ -255,7 +255,8 @@ def missing(index: ResultIndex, place: Sequence[str], heading: str) -> TableCell
 
     `place`: workload, optimization, metric and method.
     """
-    return reasoned(index.reason(*place, heading=heading))
+    workload, optimization, metric, method = place
+    return reasoned(index.reason(workload, optimization, metric, method, heading))
 
 
 def reasoned(reason: tuple[str, str]) -> TableCell:

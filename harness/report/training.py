@@ -117,8 +117,14 @@ def _over(time: Value, metric: str, unit: str, work: float) -> Value:
     """Return work over the time of a step, as a value of the same cell."""
     if time.min <= 0:
         raise ValueError(f"{time.workload}, {time.optimization}: a step took {time.min} s")
-    ends = {"min": work / time.max, "max": work / time.min}
-    return time._replace(metric=metric, unit=unit, median=work / time.median, mean=work / time.mean, **ends)
+    return time._replace(
+        metric=metric,
+        unit=unit,
+        median=work / time.median,
+        mean=work / time.mean,
+        min=work / time.max,
+        max=work / time.min,
+    )
 
 
 def devices(conditions: Mapping[str, str]) -> int:

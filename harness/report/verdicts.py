@@ -106,7 +106,9 @@ def _noise(verdict: Verdict) -> str:
 
 def _order_sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> str:
     """Return every step in order, their origin, and which of them decides."""
-    verb, rests_on, steps = "increases" if verdict.outcome == "holds" else "goes", {}, []
+    verb = "increases" if verdict.outcome == "holds" else "goes"
+    steps: list[str] = []
+    rests_on: dict[str, None] = {}
     for step in verdict.steps:
         low, high = _times(step.low), _times(step.high)
         between = f" ({low} to {high})" if low != high else ""

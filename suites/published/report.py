@@ -279,7 +279,7 @@ def calibration(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure
     ends = []
     for i, (name, (found, cell)) in enumerate(list(lines.items())[:MOST_LINES]):
         shares = [float((found <= level).mean()) for level in levels]
-        drawing.line(levels, shares, i, 1.9)
+        drawing.line(list(levels), shares, i, 1.9)
         at_90 = float((found <= 0.9).mean())
         drawing.points([(0.9, at_90)], [Tip(f"{name}: {percent(at_90)} inside the 90 % interval", cell)], i)
         ends.append((shares[-2], name, SERIES[i]))

@@ -184,7 +184,7 @@ def _found(row: AnsweredClaim) -> Iterator[FoundRange]:
     for record in claim.public:
         if record.values:
             low, high = min(record.values.values()), max(record.values.values())
-            texts = [value_text(end, claim.unit, claim.per) for end in (low, high)]
+            texts = value_text(low, claim.unit, claim.per), value_text(high, claim.unit, claim.per)
             kind = "A" if record.decides else "C"
             yield FoundRange(kind, low, high, *texts, public_text(record, claim))
 
@@ -239,11 +239,11 @@ def _draw_band(
     drawing: Drawing, ends: tuple[float, float], start: float, height: float, undecided: bool
 ) -> None:
     """Draw what a claim accepts; of an undecided one the outline alone, dashed."""
-    look = {"facecolor": LIGHT["faint"], "edgecolor": "none", "linewidth": 0}
-    if undecided:
-        look = {"facecolor": "none", "edgecolor": LIGHT["soft"], "linewidth": 1.2}
-    drawing.axes.barh(start + height / 2, ends[1] - ends[0], left=ends[0], height=height + 2,
-                      linestyle=(0, (3, 2)), clip_on=False, zorder=1, **look)  # fmt: skip
+    drawing.axes.barh(
+        start + height / 2, ends[1] - ends[0], left=ends[0], height=height + 2, clip_on=False, zorder=1,
+        facecolor="none" if undecided else LIGHT["faint"], linestyle=(0, (3, 2)),
+        edgecolor=LIGHT["soft"] if undecided else "none", linewidth=1.2 if undecided else 0,
+    )  # fmt: skip
 
 
 def _draw_line(drawing: Drawing, kind: str, ends: Sequence[float], y: float) -> None:
