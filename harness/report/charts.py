@@ -166,9 +166,9 @@ def _draw_effect(drawing: Drawing, y: int, row: EffectRow) -> None:
 def _effect_title(block: EffectPlotBlock, spec: Spec, rows: Sequence[EffectRow], noise: bool) -> str:
     """Return the title of the x axis, with the origins of what is drawn and what the marks mean."""
     base = spec.name("optimization", block.baseline)
-    name = spec.name("metric", block.metric)
-    faster = rows[0].comparison.unit == "s"
-    what = f"Speed-up over {base}" if faster else f"{name}, relative to {base}"
+    what = f"Speed-up over {base}"
+    if rows[0].comparison.unit != "s":
+        what = f"{spec.name('metric', block.metric)}, relative to {base}"
     marks = [origins(row.comparison.origin for row in rows)]
     marks += ["grey band: noise of the baseline"] if noise else []
     marks += ["bracket: claimed"] if any(row.claim for row in rows) else []
@@ -299,10 +299,10 @@ def _series(
     """Return for each line its points from left to right, and the names of those at the x of another."""
     series, covered = {}, dict[str, None]()
     for title, along, places in _lines_of(block, spec, index):
-        named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
-        candidates = [point(block, index, name, **place) for name, place in named]
         points: dict[float, LinePoint] = {}
-        for p in candidates:
+        for place in places:
+            name = spec.name(along, place[along]).partition(" (")[0]
+            p = point(block, index, name, **place)
             if p is not None and points.setdefault(p.x, p) is not p:
                 covered[p.name] = None
         if points:

@@ -131,7 +131,10 @@ def report(data: ReportData, layout: Layout) -> str:
     parts += [f"Origins: {data.legend}."]
     parts += [part_text(part, 2) for part in layout.shown]
     if layout.more:
-        parts += ["## More tables and figures", *(folded(part) for part in layout.more)]
+        parts += [
+            "## More tables and figures",
+            *(details(part.block.title, part_text(part, 0)) for part in layout.more),
+        ]
     if layout.empty:
         parts.append(f"Without a value in this run: {'; '.join(layout.empty)}.")
     if layout.claims:
@@ -145,7 +148,8 @@ def report(data: ReportData, layout: Layout) -> str:
     caveats = "\n".join(f"- {escape(one)}" for one in data.spec.caveats)
     conditions = f"{data.spec.question}\n\n{caveats}".strip()
     parts += [details(CAVEATS, conditions)] if conditions else []
-    parts.append(details("The machine, its libraries and the commit", environment_lines(data)))
+    lines = "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))
+    parts.append(details("The machine, its libraries and the commit", lines))
     parts.append("Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json).")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -153,11 +157,6 @@ def report(data: ReportData, layout: Layout) -> str:
 def details(summary: str, text: str) -> str:
     """Return a text that GitHub folds below its summary."""
     return f"<details>\n<summary>{escape(summary)}</summary>\n\n{text.strip()}\n\n</details>"
-
-
-def folded(part: Part) -> str:
-    """Return a part folded below its title."""
-    return details(part.block.title, part_text(part, 0))
 
 
 def part_text(part: Part, level: int) -> str:
@@ -232,11 +231,6 @@ def claim_text(one: ClaimWithVerdicts, spec: Spec) -> str:
     lines.append("\n".join(verdicts))
     lines.append("\n".join(f"- Caveat: {caveat}" for caveat in claim.caveats))
     return "\n\n".join(line for line in lines if line)
-
-
-def environment_lines(data: ReportData) -> str:
-    """Return the environment, line by line."""
-    return "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))
 
 
 def hosts(environment: Mapping[str, object]) -> list[tuple[str, str]]:

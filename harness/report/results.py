@@ -236,15 +236,13 @@ class ResultIndex:
     def _cell_fits(self, record: Record, where: Where) -> bool:
         cell, fields = record.cell, record.cell.config.get("workload", {})
         for key, wanted in where.items():
-            of_any = key == "workload" and cell.workload in self.own and not self._is_own(wanted)
+            # a block that is repeated for each of the user's workloads wants one of them
+            one_of_own = isinstance(wanted, str) and wanted in self.own
+            of_any = key == "workload" and cell.workload in self.own and not one_of_own
             value = getattr(cell, key) if key in ("workload", "optimization") else fields.get(key)
             if key != "method" and not of_any and not _fits(value, wanted):
                 return False
         return True
-
-    def _is_own(self, wanted: Any) -> bool:
-        """Return whether one workload of the user's is wanted: a block that is repeated for each."""
-        return isinstance(wanted, str) and wanted in self.own
 
     def _rank(self, key: str, name: str) -> tuple[int, list[tuple[int, int, str]]]:
         """Order the user's workloads first, then as the report lists, then by the sizes in the names."""

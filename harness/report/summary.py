@@ -155,14 +155,11 @@ def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
         text += f" {counted(context, 'has', 'have')} values under other conditions, as context."
     if without:
         reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
-        gpu = sum(any(_needs_gpu(one, reasons) for one in some) for some in without)
+        told = ([f"{reasons.get(one.cell, '')} {one.reason}" for one in some] for some in without)
+        gpu = sum(any(map(NEEDS_GPU.search, some)) for some in told)
         text += f" {counted(len(without), 'has', 'have')} no value here"
         text += f", {gpu} of them for lack of a GPU." if gpu else "."
     return text
-
-
-def _needs_gpu(verdict: Verdict, reasons: Mapping[str, str]) -> bool:
-    return bool(NEEDS_GPU.search(reasons.get(verdict.cell, "")) or NEEDS_GPU.search(verdict.reason))
 
 
 def cells_line(records: Sequence[Record]) -> str:

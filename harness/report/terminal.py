@@ -68,14 +68,10 @@ def _tail(data: ReportData, page: Path, width: int, everything: bool) -> list[st
     if everything:
         return [cells_line(data.records), *left_out, data.legend, f"Report: {page}"]
     left_out = [_cut(sentence, width) for sentence in left_out]
-    last = f"Report: {page}; show=all prints every table here"
-    return [cells_line(data.records), *left_out, short_legend(data), last]
-
-
-def short_legend(data: ReportData) -> str:
-    """Return what the marks of origins mean, in a word each."""
     origins = {one.origin for record in data.records for one in record.measurements}
-    return " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
+    legend = " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
+    last = f"Report: {page}; show=all prints every table here"
+    return [cells_line(data.records), *left_out, legend, last]
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:

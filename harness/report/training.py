@@ -138,13 +138,12 @@ def devices(conditions: Mapping[str, str]) -> int:
 
 def flops_per_step(index: ResultIndex, workload: str, variant: str) -> tuple[float, str]:
     """Return the FLOPs of a step over all devices and how they were counted; 0 where they are unknown."""
-    recorded = index.first(workload, variant, "flops")
+    recorded, tokens, parameters = (
+        index.first(workload, variant, name) for name in ("flops", "tokens_per_step", "parameters")
+    )
     if recorded is not None:
         return recorded.median, "as the suite counts them from the shapes"
-    tokens = index.first(workload, variant, "tokens_per_step")
-    parameters = index.first(workload, variant, "parameters")
-    stated = index.condition(workload, variant, "parameters")
-    count = parameters.median if parameters else float(stated) if stated else 0.0
+    count = parameters.median if parameters else float(index.condition(workload, variant, "parameters") or 0)
     if tokens is None or not count:
         return 0.0, ""
     return 6 * count * tokens.median, "6 × parameters × tokens per step"

@@ -96,7 +96,9 @@ def index_markdown(answers: Answers) -> str:
     ]
     how = "\n".join(f"- {escape(text)}" for text in _how_to_read(answers.figure))
     parts += ["## How to read this page", details("Words and strengths", how)]
-    parts += [f"## {STATEMENTS}", grid(_statements(answers.asked))]
+    told = [(f"{one.by}, {one.section}", one.quoted, one.why) for one in answers.asked.statements]
+    statements = tuple(tuple(map(word, row)) for row in told)
+    parts += [f"## {STATEMENTS}", grid(Table("statements", "", "", STATEMENTS_HEADER, statements))]
     parts += [f"## {RUNS}", grid(runs_table(answers.runs))] if answers.runs else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -198,11 +200,6 @@ def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
         "would_decide": in_words(row.would_decide, row.claim),
         "do": in_words(row.claim.do, row.claim),
     }
-
-
-def _statements(asked: PaperClaims) -> Table:
-    texts = [(f"{one.by}, {one.section}", one.quoted, one.why) for one in asked.statements]
-    return Table("statements", "", "", STATEMENTS_HEADER, tuple(tuple(map(word, row)) for row in texts))
 
 
 def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
