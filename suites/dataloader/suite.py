@@ -16,8 +16,8 @@ from typing import Any
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Subject
-from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
-from suites.dataloader.disaggregation.plan import ActorSettings
+from suites.dataloader.corpus import Corpus, Documents, sources_of_text, write
+from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
 from suites.dataloader.workload import Workload
@@ -75,7 +75,7 @@ def prepare(subject: Subject) -> Session:
         documents: Documents = sources_of_text(workload.sources)
     else:
         documents = generated(workload.sources, workload.sources * GENERATED_DOCUMENTS, subject.seed)
-    corpus = write(None, file_format(subject), documents, corpus_settings(subject))
+    corpus = write(None, file_format(subject), documents, row_group_rows(subject))
     spec = specification(subject, corpus)
     module = loader_module(subject.loader)
     if hasattr(module, "refuse_unfit"):
@@ -89,10 +89,9 @@ def file_format(subject: Subject) -> str:
     return subject.workload.format if subject.workload.format in formats else formats[0]
 
 
-def corpus_settings(subject: Subject) -> CorpusSettings:
-    """Return how the corpus is written: row groups count for Parquet alone."""
-    rows = subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
-    return CorpusSettings(row_group_rows=rows)
+def row_group_rows(subject: Subject) -> int:
+    """Return the rows of a row group, which Parquet alone has; 0: one row group per file."""
+    return subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
 
 
 def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
@@ -190,9 +189,7 @@ def of_actors(session: Session) -> Iterator[Reading]:
         if workload.kind == "control_plane":
             yield from control_plane.run(workload.clients, workload.documents_per_step)
         else:
-            pace = failures.FailurePace(workload.seconds, workload.kill_interval_s, workload.step_s)
-            settings = ActorSettings("failures", loaders=2, most_loaders=2, shadows=1)
-            yield from failures.run(session.spec, settings, ray.address, pace)
+            yield from failures.run(session.spec, ray.address, workload)
 
 
 def loaded(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:

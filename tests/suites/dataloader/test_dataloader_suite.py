@@ -13,10 +13,11 @@ import threading
 import types
 from collections import Counter
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import fed_on_rank
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -41,7 +42,7 @@ from suites.dataloader.batch import (
 from suites.dataloader.fed_step import DocumentModel, joined
 from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
-from suites.dataloader.loader_ranks import MemorySampler, plain, specified
+from suites.dataloader.loader_ranks import MemorySampler
 from suites.training.balance import cost
 
 MIB = 1 << 20
@@ -231,12 +232,14 @@ def test_slices_of_a_row_are_put_together(cp_size):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     documents = generated(2, 60, seed=1, median_B=20)
-    return documents, piece_index(documents, CONTEXT, tmp_path_factory.mktemp("index"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("index")))
+        return documents, piece_index(documents, CONTEXT)
 
 
 def specified_for(documents, cp_size=1):
     sources = tuple(
-        Source(name, (), "jsonl", len(documents.sizes_B(one)), 1) for one, name in enumerate(documents.names)
+        Source(name, "", "jsonl", len(documents.sizes_B(one)), 1) for one, name in enumerate(documents.names)
     )
     even = (MixturePhase(0, (0.5, 0.5)),)
     return replace(
@@ -309,9 +312,10 @@ def test_the_index_has_each_piece_of_each_document_and_is_kept(corpus, tmp_path,
     assert len(index.hashes) == len(pieces)
     assert int(index.equal.sum()) == pieces.total()
     assert all(index.find(np.array(piece, np.uint16)) is not None for piece in pieces)
-    first = piece_index(documents, CONTEXT, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = piece_index(documents, CONTEXT)
     monkeypatch.setattr("suites.dataloader.loaded_text._indexed", None)
-    kept = piece_index(documents, CONTEXT, tmp_path)
+    kept = piece_index(documents, CONTEXT)
     assert all((one == other).all() for one, other in zip(first, kept, strict=True))
 
 
@@ -344,7 +348,7 @@ def test_weights_sum_to_one_in_every_phase_and_row_groups_are_as_the_workload_sa
         assert phases[0].weights == pytest.approx([0.2] * 5 if mixture == "changing" else last)
         assert phases[-1].weights == pytest.approx(last)
     in_parquet = replace(built, workload=replace(built.workload, format="parquet"))
-    assert [suite.corpus_settings(one).row_group_rows for one in (built, in_parquet)] == [0, 8]
+    assert [suite.row_group_rows(one) for one in (built, in_parquet)] == [0, 8]
 
 
 def test_what_cannot_run_is_unavailable(tmp_path, monkeypatch):
@@ -357,7 +361,7 @@ def test_what_cannot_run_is_unavailable(tmp_path, monkeypatch):
 
 def test_step_readings_are_those_of_the_slowest_rank():
     spec = specified_for(generated(2, 4), cp_size=2)
-    assert specified(json.loads(json.dumps(plain(spec)))) == spec
+    assert msgspec.convert(json.loads(json.dumps(asdict(spec))), LoaderSpec) == spec
     every = {"places": 10, "tokens": 8, "documents": 2, "flop": 6.0}
     ranks = [
         [{"step_s": 2.0, "wait_s": 0.5, "cpu_s": 1.0, **every}] * 2,
