@@ -21,6 +21,7 @@ from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
 from suites.dataloader.workload import Workload
+from suites.training.workload import refuse_odd_heads
 
 GENERATED_DOCUMENTS = 40
 """Mean documents of a source of synthetic text."""
@@ -44,10 +45,8 @@ WARM_UP_STEPS = 2
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline: torch's DataLoader in each rank."""
     given = Workload(**workload)
-    if given.trains and given.hidden_size // given.num_attention_heads % 2:
-        raise Unavailable(
-            f"rotary positions need an even head size, not {given.hidden_size // given.num_attention_heads}"
-        )
+    if given.trains:
+        refuse_odd_heads(given)
     return Subject(given, seed)
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import combinations
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from harness.instruments.control_group import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
@@ -34,19 +34,8 @@ Toggle = Callable[[bool], None]
 """Turns an injected loss on or off."""
 
 
-class InjectedRanks(Protocol):
-    """What an injector has to know of the ranks."""
-
-    cores: list[int]
-    network: Network | None
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the process of each rank."""
-
-
 @contextmanager
-def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
+def injector(ranks: RecordedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
     """Give the switch of a loss injected from outside, and the id of a competing process, else 0.
 
     It is off at first and at the end. A rank's own sleeps are switched on the rank.
@@ -55,7 +44,7 @@ def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tupl
         yield lambda on: None, 0
     elif injection.kind == "competing_load":
         with competing(ranks.cores[injection.rank], injection.share) as process:
-            yield stopped_or_not(process), process.pid
+            yield lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP), process.pid
     elif injection.kind == "cpu_quota":
         with CpuQuota() as quota:
             quota.enter(ranks.pids[injection.rank])
@@ -79,11 +68,6 @@ def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def stopped_or_not(process: subprocess.Popen[str]) -> Toggle:
-    """Return what continues and stops a process."""
-    return lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
 
 @contextmanager
@@ -133,26 +117,20 @@ class RecordedRanks:
         self.cores = cores[:count] if len(cores) >= count and self.backend == "gloo" else []
         with ExitStack() as stack:
             self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="traces"))
-            places, address = (
-                [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)],
-                "127.0.0.1",
-            )
+            address = "127.0.0.1"
+            places = [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)]
             if workload.linked:
                 self.network = stack.enter_context(Network(linked(count)))
                 places, address = located(self.network)
             self.pool = stack.enter_context(RankPool(places, address, self.backend))
             self.call("begin", cores=self.cores)
-            self.FLOP_per_s = self._matmul_rate()
+            rates = self.call("matmul_rate")
+            self.FLOP_per_s = None if None in rates else fmean(rates)  # of a core; None on GPUs
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         """End the ranks and remove what was made for them."""
         self._stack.close()
-
-    def _matmul_rate(self) -> float | None:
-        """Return the mean rate of the ranks' cores; None on GPUs."""
-        rates = self.call("matmul_rate")
-        return None if None in rates else fmean(rates)
 
     def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's step on the ranks, if none has made the same."""

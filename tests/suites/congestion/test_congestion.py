@@ -13,7 +13,7 @@ from harness.config.validation import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
 from suites.fabric import congestion
 from suites.fabric.congestion import Delay, LineRate, Subject, simulate
-from suites.fabric.dcqcn import MARKINGS, Dcqcn, Marking, Settings, apply
+from suites.fabric.dcqcn import MARKINGS, Dcqcn, Marking
 from suites.fabric.receiver_admission import Settings as Admitted
 from suites.fabric.receiver_admission import apply as admit
 from suites.fabric.workload import CongestionWorkload
@@ -113,8 +113,6 @@ def test_a_delay_hands_on_what_was_given_so_many_steps_ago():
     got = [delay(one).copy() for one in given]
     assert np.array_equal(got, [np.zeros(2)] * 3 + given[:5])
     assert np.array_equal(Delay(0, 2)(given[4]), given[4])
-    with pytest.raises(ValueError, match="at least 0"):
-        Delay(-1, 2)
 
 
 def admitted(slots, slot_B, workload, channels=1):
@@ -188,12 +186,9 @@ def test_a_simulation_that_never_ends_is_ended():
         simulate(incast(senders=2, message_B=1e3), Silent(incast(senders=2), 1), 1)
 
 
-def test_a_buffer_that_cannot_be_lossless_and_no_slots_are_refused():
+def test_a_buffer_that_cannot_be_lossless_is_refused():
     with pytest.raises(Unavailable, match=r"16 ports .* need 7,360,000 B of a buffer"):
         congestion.build({**RUN.workloads["incast_16"], "buffer_B": 7e6}, 1)
-    for settings in (Admitted(0, 1, 1.0), Admitted(1, 0, 1.0), Admitted(1, 1, 0.0)):
-        with pytest.raises(ValueError, match="at least one channel, one slot"):
-            admit(Subject(incast(), 1), settings)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +253,9 @@ def cut_twice():
     return flows, 0.75 * C
 
 
-def test_marking_is_a_ramp_and_then_certain_and_another_is_refused():
+def test_marking_is_a_ramp_and_then_certain():
     for queue_s, due in ((0, 0), (1e-6, 0), (20.5e-6, 0.005), (40e-6, 0.01), (40.1e-6, 1)):
         assert MARKINGS["strict"].probability(queue_s) == pytest.approx(due)
-    with pytest.raises(ValueError, match="marking='lenient'; allowed: strict, relaxed"):
-        apply(Subject(incast(), 1), Settings("lenient"))
 
 
 def test_a_notification_halves_the_rate_one_way_to_the_receiver_and_back_later():
