@@ -9,7 +9,6 @@ import pytest
 from variants import applied
 
 from harness.config.run import load
-from harness.config.validation import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
 from suites.fabric import congestion
 from suites.fabric.congestion import Delay, LineRate, Subject, simulate
@@ -189,29 +188,6 @@ def test_a_simulation_that_never_ends_is_ended():
 def test_a_buffer_that_cannot_be_lossless_is_refused():
     with pytest.raises(Unavailable, match=r"16 ports .* need 7,360,000 B of a buffer"):
         congestion.build({**RUN.workloads["incast_16"], "buffer_B": 7e6}, 1)
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("suite.workloads.incast_16.senders=0", "senders"),
-        ("suite.workloads.incast_16.rate_B_per_s=0", "rate_B_per_s"),
-        ("suite.workloads.incast_16.message_B=nan", "message_B=nan: expected a number of at least 1"),
-        ("suite.workloads.incast_16.messages=0", "messages=0: expected a whole number of at least 1"),
-        ("suite.workloads.incast_16.headroom_B=-1", "headroom_B=-1: expected a number of at least 0"),
-        ("suite.workloads.incast_16.xon_B=3e5", "at most xoff_B"),
-        ("suite.workloads.incast_16.headroom_B=3.1e7", "at most buffer_B"),
-        ("suite.workloads.incast_16.dt_s=3e-7", "dt_s=3e-07: expected at most hop_s * 0.25 (2.5e-07)"),
-        ("suite.workloads.incast_16.hop_s=12e-6", "hop_s=1.2e-05: expected at most rtt_s * 0.5 (1.1e-05)"),
-        ("suite.optimizations.dcqcn.variants.strict.marking=lenient", "strict, relaxed"),
-        ("suite.optimizations.receiver_admission.variants.one_32k.slots=0", "at least 1"),
-    ],
-)
-def test_the_command_line_is_checked_before_anything_runs(word, told):
-    with pytest.raises(ConfigError) as error:
-        load(["suite=congestion", word])
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 # DCQCN's senders, against the equations of Zhu et al., by hand and by chance.

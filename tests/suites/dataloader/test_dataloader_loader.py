@@ -315,15 +315,9 @@ def test_recovery_is_the_time_until_throughput_is_never_low_again() -> None:
     (hidden_s,) = recoveries_s(paused_s, [8.0], 20.0, 10.0)  # batches that were ready lasted for two seconds
     assert hidden_s == pytest.approx(13 - 8.0, abs=0.25)
     assert recoveries_s(steady_s, [10.05], 20.0, 10.0) == [0.0]
-    (never_s,) = recoveries_s(steady_s[steady_s < 15], [14.0], 20.0, 10.0)
-    assert never_s == pytest.approx(20.0 - 14.0, abs=1.2)
     slow_s = np.arange(0, 20, 1.0)  # never back at what it was before
-    assert recoveries_s(slow_s, [5.0, 12.0], 20.0, 10.0) == [
-        pytest.approx(6.0, abs=0.2),
-        pytest.approx(7.0, abs=0.2),
-    ]
-    first_s, second_s = recoveries_s(paused_s, [9.0, 11.0], 20.0, 10.0)
-    assert (first_s, second_s) == (pytest.approx(1.0, abs=0.25), pytest.approx(2.0, abs=0.25))
+    assert recoveries_s(slow_s, [5.0, 12.0], 20.0, 10.0) == pytest.approx([6.0, 7.0], abs=0.2)
+    assert recoveries_s(paused_s, [9.0, 11.0], 20.0, 10.0) == pytest.approx([1.0, 2.0], abs=0.25)
 
 
 @pytest.fixture(scope="module")

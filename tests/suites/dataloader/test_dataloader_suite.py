@@ -34,12 +34,11 @@ from suites.dataloader.batch import (
     MixturePhase,
     RankPlace,
     Source,
-    context_slice,
     flop_of_model,
     packed,
     tokenize,
 )
-from suites.dataloader.fed_step import DocumentModel, joined
+from suites.dataloader.fed_step import DocumentModel
 from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_ranks import MemorySampler
@@ -169,22 +168,16 @@ def explicit(model, tokens):
 
 @pytest.fixture(scope="module")
 def four():
-    with RankPool(
-        [RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})] * 4, "127.0.0.1"
-    ) as pool:
+    alone = RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})
+    with RankPool([alone] * 4, "127.0.0.1") as pool:
         yield pool
 
 
-def on_ranks(pool, function, cp_size, groups, **more):
+def on_ranks(pool, function, cp_size, groups):
     """Return what four ranks returned; `groups` has the documents of each data-parallel group."""
     batches = [batch_of(groups[rank // cp_size], cp_size, rank % cp_size) for rank in range(len(pool))]
-    return pool.call(
-        f"{fed_on_rank.__name__}:{function}",
-        model=MODEL,
-        cp_size=cp_size,
-        batches=[[one.tokens.tolist(), one.segments.tolist(), 1, 1] for one in batches],
-        **more,
-    )
+    given = [[one.tokens.tolist(), one.segments.tolist(), 1, 1] for one in batches]
+    return pool.call(f"{fed_on_rank.__name__}:{function}", model=MODEL, cp_size=cp_size, batches=given)
 
 
 @pytest.mark.parametrize(
@@ -208,25 +201,6 @@ def test_a_step_has_the_loss_the_gradients_and_the_flop_of_each_document_alone(f
     flop = flop_of_model(MODEL["hidden_size"], MODEL["layers"], MODEL["heads"])
     counted = sum(on_ranks(four, "flop", cp_size, groups))
     assert counted == pytest.approx(cost(pieces, *flop).sum(), rel=1e-12)
-
-
-def test_padding_contributes_nothing(four):
-    rows = batch_of(texts(LENGTHS))
-    assert (rows.segments == 0).any()
-    changed = rows._replace(tokens=np.where(rows.segments > 0, rows.tokens, 7).astype(np.uint16))
-    given = [[[one.tokens.tolist(), one.segments.tolist(), 1, 1]] * 4 for one in (rows, changed)]
-    plain_rows, other = (
-        four.call(f"{fed_on_rank.__name__}:gradients", model=MODEL, cp_size=1, batches=one)[0]
-        for one in given
-    )
-    assert plain_rows == other
-
-
-@pytest.mark.parametrize("cp_size", [2, 4])
-def test_slices_of_a_row_are_put_together(cp_size):
-    rows = np.arange(3 * 32, dtype=np.uint16).reshape(3, 32)
-    slices = [context_slice(rows, cp_size, rank).astype(np.int64) for rank in range(cp_size)]
-    assert (joined(torch.from_numpy(np.stack(slices))).numpy() == rows).all()
 
 
 @pytest.fixture(scope="module")
@@ -277,12 +251,7 @@ RIGHT = [[0, 1], [2, 3]]
     [
         (1, RIGHT, None, ""),
         (2, RIGHT, None, ""),
-        (
-            1,
-            RIGHT,
-            lambda ranks: first_set(ranks[1], "tokens", 255),
-            "group 1, batch 0: .* are in no document",
-        ),
+        (1, RIGHT, lambda ranks: first_set(ranks[1], "tokens", 255), "group 1, batch 0: .* in no document"),
         (1, RIGHT, lambda ranks: ranks[0][0].update(documents=3), "reports 5 documents"),
         (1, RIGHT, lambda ranks: ranks[0][0].update(real_tokens=1), "reported are 1"),
         (1, RIGHT, lambda ranks: first_set(ranks[0], "segments", 9), "segments of a row are not 1 to 9"),

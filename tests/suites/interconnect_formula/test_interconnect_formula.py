@@ -81,7 +81,6 @@ def test_shards_that_devices_cannot_hold_are_refused():
     dense = RUN.workloads["dense_70b"]
     for fields, name, reason in (
         (dense, "hybrid_shard", "140 GB of states for each of a node's 8 devices, which have 85 GB"),
-        (dense, "hybrid_shard_accumulated.4", "140 GB of states for each of a node's 8 devices"),
         ({**dense, "parameters": 200e9}, "baseline", "200 GB of states for each of all 16 devices"),
     ):
         with pytest.raises(Unavailable, match=reason):
@@ -114,15 +113,6 @@ def test_a_workload_of_ones_own_computes_at_the_assumed_share_of_the_gpus_peak()
     assert found["computation", "at best"] == pytest.approx(COMPUTE_S)
     assert found["time", "at worst"] == pytest.approx(COMPUTE_S + 2 * 7e9 / 16 / 3.125e9)
     assert found["time", "at worst, MFU 20%"] == pytest.approx(2 * COMPUTE_S + 2 * 7e9 / 16 / 3.125e9)
-
-
-def test_every_field_of_the_computation_is_read():
-    own = {**run_of("+suite.workloads.mine={parameters: 7e9, mfu: 0.2}").workloads["mine"]}
-    before = values_of(own, "baseline")["computation", "at best"]
-    for field, factor in (("micro_batch_size", 2), ("seq_len", 2), ("mfu", 0.5), ("peak_FLOP_per_s", 0.5)):
-        moved = {**own, field: 2 * own[field]}
-        after = values_of(moved, "baseline")["computation", "at best"]
-        assert after == pytest.approx(factor * before), field
 
 
 def test_another_device_has_its_own_peak_and_memory():
@@ -214,9 +204,7 @@ TWO_NODES = Cluster(2, 8)
 GEMMA_12B = Exchange(12.2e9)
 ETHERNET_B_PER_S, INFINIBAND_B_PER_S = 10e9 / 8, 8 * 400e9 / 8
 STEP_S, SLOW_STEP_S, RATIO = 4.4, 39.8, 9.05
-TOKENS_PER_GPU = (
-    4 * 1024
-)  # the published script's batch and max_length; those of the quoted run are not stated
+TOKENS_PER_GPU = 4 * 1024  # the published script's; those of the quoted run are not stated
 
 clusters = st.builds(Cluster, st.integers(2, 64), st.integers(1, 16), st.just(0.0) | st.floats(0, 1e-3))
 exchanges = st.builds(
