@@ -296,7 +296,8 @@ class Throttle:
 class SlowFile(io.FileIO):
     """A file, open for reading, whose reads take the time of the emulated storage."""
 
-    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # by way of `readinto`
+    read = io.RawIOBase.read  # type: ignore[assignment] # by way of `readinto`
+    readall = io.RawIOBase.readall
 
     def __init__(self, path: str, throttle: Throttle) -> None:
         super().__init__(path)

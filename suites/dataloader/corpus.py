@@ -91,7 +91,8 @@ def sources_of_text(count: int = TEXT_SOURCES) -> FileDocuments:
     kept = cache_folder() / f"text-{_fingerprint(groups, count)}.json"
     if kept.is_file():
         return msgspec.json.decode(kept.read_bytes(), type=FileDocuments)
-    names, described = [], []
+    names: list[str] = []
+    described = []
     total = hashlib.sha256()
     for name in sorted(groups, key=lambda name: (-sum(one.size_B for one in groups[name]), name)):
         if len(names) < count and len(groups[name]) >= FEWEST_DOCUMENTS:

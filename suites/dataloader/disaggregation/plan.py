@@ -171,7 +171,7 @@ def plan_steps(
     for step, counts in enumerate(counts_TS, first):
         sources, within = of_step(counts)
         size = np.concatenate(
-            [lengths[one][used[one] : used[one] + counts[one]] for one in np.flatnonzero(counts)]
+            [lengths[one][used[one] : used[one] + counts[one]] for one in np.flatnonzero(counts).tolist()]
         )
         whole = Pieces(sources, begins[sources] + used[sources] + within, np.zeros_like(sources), size)
         used += counts
