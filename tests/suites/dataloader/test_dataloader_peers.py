@@ -212,7 +212,10 @@ def leaves_nothing(name: str, options: dict[str, object]) -> Iterator[None]:
 @cases([*EVERY_LOADER, ("ray_data", "jsonl")])
 def test_an_epoch_has_each_document_once(name, format, options, tmp_path):
     texts = texts_of([64])
-    spec = spec_of(tmp_path, format, texts, (1.0,), dp_size=2, options=options)
+    groups = (
+        1 if name == "grain_map_mix" else 2
+    )  # Grain's processes take seconds to start, and it divides all
+    spec = spec_of(tmp_path, format, texts, (1.0,), dp_size=groups, options=options)
     ranks = taken(name, spec, 64 // spec.documents_per_step)
     assert all(batch.documents == spec.documents_per_group for batches in ranks for batch in batches)
     parts = parts_of(texts)
