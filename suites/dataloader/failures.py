@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
 from suites.dataloader.disaggregation.calls import found
-from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces
+from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces, wanted
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.loaders.disaggregated import DisaggregatedLoader
 from suites.dataloader.workload import Workload
@@ -150,13 +150,8 @@ def refuse_changed(spec: LoaderSpec, steps: list[list[TakenBatch]]) -> int:
     Return the documents compared; raises `WrongResult`.
     """
     reader, mixture, compared = SourceReader(spec), Mixture(spec), 0
-    begins = mixture.taken(0)
     for step, batches in enumerate(steps):
-        ends = begins + mixture.counts(step, 1)[0]
-        documents = {
-            source: (int(begins[source]), int(ends[source] - begins[source]))
-            for source in np.flatnonzero(ends > begins).tolist()
-        }
+        documents = wanted(mixture, step, 1)
         lengths = reader.lengths(documents, {source: first for source, (first, _) in documents.items()})
         expected = sorted(
             (source, documents[source][0] + number, first, min(int(length) - first, spec.context_length))
@@ -172,6 +167,5 @@ def refuse_changed(spec: LoaderSpec, steps: list[list[TakenBatch]]) -> int:
             rows = pack([reader.tokens(one) for one in ones], spec.context_length)
             if checksum(*rows) != batch.checksum:
                 raise WrongResult(f"step {step}: the rows of group {group} differ from its documents")
-        begins = ends
         compared += sum(count for _, count in documents.values())
     return compared

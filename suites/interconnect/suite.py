@@ -22,7 +22,6 @@ from suites.interconnect.workload import Workload
 from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning
 from suites.training.shared_trainers import shared
 from suites.training.techniques import Techniques
-from suites.training.techniques import apply_techniques as with_techniques
 from suites.training.workload import refuse_odd_heads
 
 KEYS = itertools.count()
@@ -38,7 +37,7 @@ def build(workload: Json, seed: int) -> Subject:
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     """Return the subject with the techniques of an optimization's list; raises `Unavailable`."""
-    return subject.with_step(with_techniques(subject.step, techniques))
+    return subject.with_techniques(techniques)
 
 
 def bf16_FLOP(subject: Subject) -> float:

@@ -75,6 +75,9 @@ SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
 """Techniques that plain PyTorch has too where a variant is compared with it."""
 
 
+Pattern = Literal["full", "one_slow", "steady", "alternating"]
+
+
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """How fast ranks compute: all at full speed, one slow, all at the mean, or each in turn slow and full.
@@ -83,7 +86,7 @@ class Speeds:
     by itself.
     """
 
-    pattern: Literal["full", "one_slow", "steady", "alternating"] = "full"
+    pattern: Pattern = "full"
     dwell_s: float = 0.0
     together: bool = False
 
@@ -97,9 +100,9 @@ class Subject:
     step: TrainingStep
     speeds: Speeds = Speeds()
 
-    def at(self, speeds: Speeds) -> Subject:
+    def at(self, pattern: Pattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
         """Return the subject at other speeds."""
-        return replace(self, speeds=speeds)
+        return replace(self, speeds=Speeds(pattern, dwell_s, together))
 
 
 class Dwell(NamedTuple):

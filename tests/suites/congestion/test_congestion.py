@@ -11,7 +11,7 @@ from variants import applied
 from harness.config.run import load
 from harness.records import UNITS, Origin, Unavailable, WrongResult
 from suites.fabric import congestion
-from suites.fabric.congestion import Delay, LineRate, Subject, simulate
+from suites.fabric.congestion import LineRate, Subject, simulate
 from suites.fabric.dcqcn import MARKINGS, Dcqcn, Marking
 from suites.fabric.receiver_admission import Settings as Admitted
 from suites.fabric.receiver_admission import apply as admit
@@ -105,13 +105,6 @@ def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_reported():
     with pytest.raises(WrongResult, match="not lossless: a port reached") as told:
         traced(incast(headroom_B=0.9 * need_B))
     assert "\n" not in str(told.value)
-
-
-def test_a_delay_hands_on_what_was_given_so_many_steps_ago():
-    delay, given = Delay(3, 2), [np.array([k, -k], dtype=float) for k in range(1, 9)]
-    got = [delay(one).copy() for one in given]
-    assert np.array_equal(got, [np.zeros(2)] * 3 + given[:5])
-    assert np.array_equal(Delay(0, 2)(given[4]), given[4])
 
 
 def admitted(slots, slot_B, workload, channels=1):
