@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import combinations
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.instruments.control_group import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
@@ -23,8 +23,7 @@ from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from suites.profiling import competing_process, recorder
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
-from suites.training import on_rank as training_on_rank
-from suites.training.shared_trainers import backend_of
+from suites.training.shared_trainers import SharedTrainers, backend_of
 from suites.training.step import TrainingStep
 
 PERIOD_S = 0.01
@@ -101,14 +100,15 @@ class RankRecord(NamedTuple):
         return [*self.without, *self.injected]
 
 
-class RecordedRanks:
-    """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough."""
+class RecordedRanks(SharedTrainers):
+    """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough.
+
+    Variants that inject into the same step share its trainers; `running` counts them.
+    """
 
     def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.variants = 0
+        self.running = 0
         self.checked: set[str] = set()
-        self._made: set[str] = set()
         self.backend = "gloo" if workload.linked else backend_of(workload.dp_size)
         self.network: Network | None = None
         self.fastest_chain_s = math.inf
@@ -122,7 +122,7 @@ class RecordedRanks:
             if workload.linked:
                 self.network = stack.enter_context(Network(linked(count)))
                 places, address = located(self.network)
-            self.pool = stack.enter_context(RankPool(places, address, self.backend))
+            super().__init__(stack.enter_context(RankPool(places, address, self.backend)), recorder)
             self.call("begin", cores=self.cores)
             rates = self.call("matmul_rate")
             self.FLOP_per_s = None if None in rates else fmean(rates)  # of a core; None on GPUs
@@ -130,31 +130,26 @@ class RecordedRanks:
 
     def close(self) -> None:
         """End the ranks and remove what was made for them."""
+        super().close()
         self._stack.close()
 
     def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's step on the ranks, if none has made the same."""
-        self.variants += 1
-        if key not in self._made:
-            self.train("make", key=key, step=step.described)
-            self._made.add(key)
+        self.running += 1
+        if key not in self.variants:
+            self.call("make", key=key, step=step.described)
+            self.variants.add(key)
 
-    def leave(self) -> None:
-        """Count one variant less."""
-        self.variants -= 1
+    def leave(self, key: str) -> None:
+        """Count one variant less; with the last of them the ranks end."""
+        self.running -= 1
+        if not self.running:
+            self.close()
 
     @property
     def pids(self) -> list[int]:
         """Return the process of each rank."""
         return self.pool.pids
-
-    def call(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `on_rank` returned on each rank."""
-        return self.pool.call(f"{recorder.__name__}:{function}", **arguments)
-
-    def train(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.on_rank` returned on each rank."""
-        return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
     def record(
         self, key: str, pairs: int, injection: Injection | None, order: Random, folder: str = ""
