@@ -125,7 +125,7 @@ def cuda_events(trace: Sequence[Mapping[str, Any]], begins: Sequence[int]) -> li
     events, requested_us = [], {}
     for index, entry in enumerate(trace):
         step = sum(begin <= index for begin in begins) - 1
-        address, size_B, stream = entry.get("addr"), entry["size"], entry.get("stream", 0)
+        address, size_B, stream = entry.get("addr", 0), entry["size"], entry.get("stream", 0)
         if entry["action"] == "free_requested":
             requested_us[address] = entry["time_us"]
         if step < 0:
