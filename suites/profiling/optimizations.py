@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from suites.profiling.speed_model import Subject as PacedStep
 
 
-Rank = Annotated[int, Bounds(at_least=0, at_most=7)] | None
-Share = Annotated[float, Bounds(above=0, below=1)]
-Seconds = Annotated[float, Bounds(above=0, at_most=1)]
+ChosenRank = Annotated[int, Bounds(at_least=0, at_most=7)] | None
+CoreShare = Annotated[float, Bounds(above=0, below=1)]
+SleepSeconds = Annotated[float, Bounds(above=0, at_most=1)]
 
 
 def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1e5)] = 300e6) -> Subject:
@@ -24,7 +24,7 @@ def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1
     return subject.with_injection(kind="slow_link", rank=-1, rate_B_per_s=rate_B_per_s)
 
 
-def competing_load(subject: Subject, rank: Rank = None, share: Share = 0.25) -> Subject:
+def competing_load(subject: Subject, rank: ChosenRank = None, share: CoreShare = 0.25) -> Subject:
     """Another process on the core of one rank, which takes a known share of its time.
 
     `rank`: None: the last. `share`: of the core, for the other process.
@@ -32,7 +32,7 @@ def competing_load(subject: Subject, rank: Rank = None, share: Share = 0.25) -> 
     return subject.with_injection(kind="competing_load", rank=rank, share=share)
 
 
-def cpu_quota(subject: Subject, rank: Rank = None, share: Share = 0.75) -> Subject:
+def cpu_quota(subject: Subject, rank: ChosenRank = None, share: CoreShare = 0.75) -> Subject:
     """A quota on the processor time of one rank, by the kernel's bandwidth control.
 
     `rank`: None: the last. `share`: of a core, for the rank.
@@ -40,7 +40,7 @@ def cpu_quota(subject: Subject, rank: Rank = None, share: Share = 0.75) -> Subje
     return subject.with_injection(kind="cpu_quota", rank=rank, share=share)
 
 
-def data_wait(subject: Subject, rank: Rank = None, seconds: Seconds = 0.02) -> Subject:
+def data_wait(subject: Subject, rank: ChosenRank = None, seconds: SleepSeconds = 0.02) -> Subject:
     """A wait in the loader before each batch of one rank, as by a slow source of data.
 
     `rank`: None: the last. `seconds`: before each batch.
@@ -49,7 +49,7 @@ def data_wait(subject: Subject, rank: Rank = None, seconds: Seconds = 0.02) -> S
 
 
 def launch_sleep(
-    subject: Subject, rank: Rank = None, seconds: Seconds = 0.002, every: PositiveInt = 2
+    subject: Subject, rank: ChosenRank = None, seconds: SleepSeconds = 0.002, every: PositiveInt = 2
 ) -> Subject:
     """A sleep before every n-th launch of a linear layer on one rank, as by a busy thread of Python.
 

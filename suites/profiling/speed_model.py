@@ -75,7 +75,7 @@ SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
 """Techniques that plain PyTorch has too where a variant is compared with it."""
 
 
-Pattern = Literal["full", "one_slow", "steady", "alternating"]
+SpeedPattern = Literal["full", "one_slow", "steady", "alternating"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Speeds:
     by itself.
     """
 
-    pattern: Pattern = "full"
+    pattern: SpeedPattern = "full"
     dwell_s: float = 0.0
     together: bool = False
 
@@ -100,7 +100,7 @@ class Subject:
     step: TrainingStep
     speeds: Speeds = Speeds()
 
-    def at(self, pattern: Pattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
+    def at(self, pattern: SpeedPattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
         """Return the subject at other speeds."""
         return replace(self, speeds=Speeds(pattern, dwell_s, together))
 

@@ -15,7 +15,7 @@ ENDED_WITHIN_S = 5.0
 
 
 def needs(*libraries: str) -> Callable[[HostInfo], str | None]:
-    """Return what tells whether a loader is unavailable: which of its libraries is not installed."""
+    """Return what reports whether a loader is unavailable: which of its libraries is not installed."""
 
     def unavailable(host: HostInfo) -> str | None:
         lacking = (one for one in libraries if find_spec(one) is None)
