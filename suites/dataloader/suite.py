@@ -68,7 +68,7 @@ def prepare(subject: Subject) -> Session:
     Raises `Unavailable` where the loader cannot do this, or by its own estimate does not fit this host.
     """
     workload = subject.workload
-    if workload.kind in OF_ACTORS and not getattr(loader_module(subject.loader), "HAS_ACTORS", False):
+    if workload.kind in OF_ACTORS and subject.loader != "disaggregated":
         raise Unavailable(f"{subject.loader} has no actors and no planner")
     if workload.text == "installed":
         documents: Documents = sources_of_text(workload.sources)

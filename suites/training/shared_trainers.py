@@ -30,10 +30,14 @@ class SharedTrainers:
         """Create a variant's trainers, which last until it leaves; it has left where that fails."""
         self.variants.add(key)
         try:
+            self.ready()
             self.call("make", key=key, step=step.described)
         except BaseException:
             self.leave(key)
             raise
+
+    def ready(self) -> None:
+        """Prepare for a variant's trainers, where a suite has more than the ranks."""
 
     def leave(self, key: str) -> None:
         """Release a variant's trainers; with the last of them the ranks end."""

@@ -132,9 +132,6 @@ FORMATS = ("parquet", "jsonl", "array_record")
 
 NEEDS_RAY = True
 
-HAS_ACTORS = True
-"""That may be killed, and a planner that may be asked by many."""
-
 apply = loads_with("disaggregated")
 
 
