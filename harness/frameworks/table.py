@@ -160,7 +160,7 @@ def table_of(name: str) -> Framework:
     tree = yaml_tree(name)
     keys = {key: _row(row) for key, row in tree.get("keys", {}).items()}
     matters = {
-        pattern: KeyRead(key=pattern, status=LEFT, **row)
+        pattern: KeyRead(key=pattern, status=LEFT, **{"memory": "either", "seconds": "either", **row})
         for patterns, row in tree.get("matters", {}).items()
         for pattern in patterns.split()
     }
