@@ -48,8 +48,7 @@ def shapes() -> Mapping[str, Mapping[str, Any]]:
         for name, row in family["rows"].items():
             sizes = dict(zip(names, row["sizes"], strict=True))
             config = {"model_type": model_type, **sizes, **family.get("same", {}), **row.get("more", {})}
-            source = row.get("source", family.get("source"))
-            rows[name] = {**row, "source": source, "config": config, "also": row.get("also", "").split()}
+            rows[name] = {**row, "config": config, "also": row.get("also", "").split()}
     return rows
 
 
