@@ -28,14 +28,6 @@ KNOWN_BY = {"deepspeed"} | {
 QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
 
-DEFAULT_TARGETS = {
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
-    **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("query_key_value",)),
-    "mpt": ("Wqkv",),
-    "phi3": ("qkv_proj",),
-}
-"""Layers that PEFT gives adapters where none are named, by model_type (peft 00073fe, utils/constants.py)."""
-
 
 def recognised(flat: Flat) -> int:
     """Return how many keys are TrainingArguments'; a script with an option lr has its own."""
@@ -93,8 +85,8 @@ def _targets(parts: Parts) -> tuple[str, ...]:
     if parts.get("_modules"):
         return words.targets_of(parts["_modules"])
     shape = published_model(parts.get("model_name", ""))
-    kind = shape.config.get("model_type", "") if shape else ""
-    return DEFAULT_TARGETS.get(str(kind), ("q_proj", "v_proj"))
+    kind = shape.config.get("model_type") if shape else None
+    return tuple(yaml_tree("words")["default_targets"].get(kind, "q_proj v_proj").split())
 
 
 def base_of(parts: Parts) -> Fields:

@@ -18,7 +18,7 @@ import yaml
 from harness.frameworks.models import published_model
 from harness.frameworks.python_text import CONDITIONS
 from harness.frameworks.table import Flat, Parts, matches, yaml_tree
-from harness.frameworks.words import targets_of
+from harness.frameworks.words import layers_named, targets_of
 from harness.question import Adapters
 
 NUMBERED = re.compile(r"([a-z]+)(\d+)")
@@ -30,28 +30,6 @@ GPUS = re.compile(r"_(\d+)gpu(?=_|\Z)")
 CALLED = re.compile(r"(?:\w+\.)*(\w+\.(?:pretrain|finetune)_recipe|\w+_config)\Z")
 """A recipe's function: llm.llama3_8b.pretrain_recipe, or llama3_8b_pretrain_config."""
 
-
-MODULES = {
-    "linear_qkv": "q_proj k_proj v_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_proj up_proj",
-    "linear_fc2": "down_proj",
-    "attention_qkv": "q_proj k_proj v_proj",
-    "attention_dense": "o_proj",
-    "attention": "q_proj k_proj v_proj o_proj",
-    "mlp_fc1": "gate_proj up_proj",
-    "mlp_fc2": "down_proj",
-    "mlp": "gate_proj up_proj down_proj",
-    "linear_q_proj": "q_proj",
-    "linear_q_down_proj": "q_a_proj",
-    "linear_q_up_proj": "q_b_proj",
-    "linear_kv_down_proj": "kv_a_proj_with_mqa",
-    "linear_kv_up_proj": "kv_b_proj",
-}
-"""Names of layers with adapters, of Megatron-Core and of NeMo 1, and transformers'."""
-
-EVERY = set(f"{MODULES['attention']} {MODULES['mlp']}".split())
-"""The linear layers of a usual decoder."""
 
 
 def values_of(words: str) -> dict[str, Any]:
@@ -278,10 +256,10 @@ def adapters(parts: Parts) -> Adapters | None:
         modules = ["attention_qkv"]  # NeMo 1's own default
     modules = modules or parts.get("_modules_of_adapters") or ()
     listed = modules.split(",") if isinstance(modules, str) else modules
-    names = " ".join(MODULES.get(str(one).strip(), str(one)) for one in listed).split()
+    names = layers_named(str(one).strip() for one in listed)
     return Adapters(
         rank=int(rank or 32),
-        targets=() if set(names) >= EVERY else targets_of(names),
+        targets=() if names >= layers_named(("attention", "mlp")) else targets_of(sorted(names)),
         base="nf4" if scheme == "qlora" else "bf16",
         dora=scheme == "dora" or bool(parts.get("_dora")),
     )

@@ -12,6 +12,7 @@ from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import (
     adapters_of,
     filled,
+    layers_named,
     mesh,
     offload_of,
     offload_parts,
@@ -105,10 +106,10 @@ def _is_called(recipe: str, parts: Parts) -> bool:
 def _adapters(parts: Parts, quantized: bool) -> Adapters:
     if "_rank" not in parts:
         raise ValueError("model.lora_rank is missing next to a builder with adapters")
-    names = [{"output_proj": "o_proj"}.get(one, one) for one in parts.get("_attention") or ATTENTION_MODULES]
+    names = [*(parts.get("_attention") or ATTENTION_MODULES), *(["mlp"] if parts.get("_mlp") else [])]
     return adapters_of(
         parts,
-        targets=tuple(sorted({*names, *(MLP_MODULES if parts.get("_mlp") else ())})),
+        targets=tuple(sorted(layers_named(names))),
         base="nf4" if quantized or parts.get("_4bit") else "bf16",
         dtype="bf16" if parts["_dtype"] == "bf16" else "fp32",
     )

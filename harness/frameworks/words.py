@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -97,6 +97,12 @@ def targets_of(modules: object) -> tuple[str, ...]:
         last = ALTERNATIVES.search(text)
         names += [f"{name}{last[2]}" for name in last[1].split("|")] if last else [text.split(".")[-1]]
     return () if EVERY_LAYER & set(names) else tuple(sorted(set(filter(None, names))))
+
+
+def layers_named(names: Iterable[str]) -> set[str]:
+    """Return transformers' names of linear layers that frameworks name; others stay as they are."""
+    known = yaml_tree("words")["targets"]
+    return {one for name in names for one in known.get(name, name).split()}
 
 
 def steps_of(question: Question) -> int:
