@@ -62,8 +62,8 @@ def settle(parts: Parts) -> Fields:
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
         fields["tp"] = max(parts["tp"], fields["tp"])
     fields |= _mesh(parts, fields)
-    fields["optimizer"] = words.optimizer_of("optimizer", parts["_optimizer"], parts)
-    fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
+    fields["optimizer"] = parts["optimizer"]
+    fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optimizer"))
     if parts["_recompute"]:
         fields["recompute"] = "full"
     if parts["_selective"] and fields["recompute"] == "full":
@@ -163,7 +163,7 @@ def parts_of(question: Question) -> Fields:
         raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
     parts: Fields = {
         "gradient_accumulation_steps": words.steps_of(question),
-        "_optimizer": words.optimizer_word(question),
+        "optimizer": words.optimizer_word(question),
         "_attention": words.attention_word(question),
         "_recompute": question.recompute != "none",
         "_selective": question.recompute == "selective" or None,

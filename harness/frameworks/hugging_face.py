@@ -148,9 +148,9 @@ def trainer_fields(parts: Parts) -> Fields:
         fields |= _same_batch(parts)
         if parts.get("_ds_bf16") or parts.get("_ds_fp16"):
             fields["precision"] = words.precision_of(parts, "_ds_")
-    if "optimizer" not in fields or "optim" in parts.flat:
-        fields["optimizer"] = words.optimizer_of("optim", parts["_optimizer"], parts)
-    fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
+    if "optim" in parts.flat:
+        fields["optimizer"] = parts["optimizer"]
+    fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optim"))
     if parts["_recompute"] or parts.get("_recompute_"):
         fields["recompute"] = "full"
     words.note_compile("torch_compile", parts["compile"], fields, parts)
@@ -179,7 +179,6 @@ def parts_of(question: Question) -> Fields:
     parts = trainer_parts(question) | {
         "_attention": words.attention_word(question),
         "_dtype": "bfloat16" if question.states == "bf16" else None,
-        **words.adapter_parts(question.adapters),
     }
     if question.adapters is not None and not question.adapters.targets:
         parts["_modules"] = ["all-linear"]
@@ -190,7 +189,7 @@ def trainer_parts(question: Question) -> Fields:
     """Return the parts of TrainingArguments themselves."""
     parts: Fields = {
         "gradient_accumulation_steps": words.steps_of(question),
-        "_optimizer": words.optimizer_word(question),
+        "optimizer": words.optimizer_word(question),
         "_bf16": question.precision == "bf16",
         "_fp16": question.precision == "fp16",
         "_recompute": question.recompute == "full",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.frameworks import hugging_face, words
 from harness.frameworks.table import Fields, Parts
-from harness.frameworks.words import adapter_parts, adapters_of
+from harness.frameworks.words import adapters_of
 from harness.question import Adapters, Question
 
 prepared = hugging_face.prepared
@@ -83,5 +83,5 @@ def parts_of(question: Question) -> Fields:
     }
     if adapters is not None:
         modules = ",".join(adapters.targets) or "all"
-        parts |= adapter_parts(adapters) | {"_modules": modules, "_bits": BASES.get(adapters.base)}
+        parts |= {"_modules": modules, "_bits": BASES.get(adapters.base)}
     return parts

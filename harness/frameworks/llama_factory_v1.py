@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.frameworks import deepspeed
 from harness.frameworks.table import Fields, Parts, is_off
-from harness.frameworks.words import adapter_parts, adapters_of
+from harness.frameworks.words import adapters_of, offload_of
 from harness.question import Question
 
 
@@ -25,7 +25,7 @@ def settle(parts: Parts) -> Fields:
         narrow = not is_off(parts.flat.get("deepspeed.bf16.enabled", "auto"))
     elif how:
         fields |= {"sharing": "fsdp2", "zero": 3 if parts["_reshard"] else 2}
-        fields["offload"] = ("optimizer", "parameters") if parts["_offload"] else ()
+        fields["offload"] = offload_of(parts)
     fields["precision"] = "bf16" if narrow else "fp32"
     if peft == "freeze":
         parts.leave_out(
@@ -58,9 +58,9 @@ def parts_of(question: Question) -> Fields:
     return {
         "_dist": "fsdp2" if shards else None,
         "_reshard": question.zero == 3 or not shards,
-        "_offload": "parameters" in question.offload,
         "_bf16": question.precision == "bf16",
         "_recompute": question.recompute == "full",
-        **(adapter_parts(adapters) | {"_type": "lora", "_method": bits and "bnb"} if adapters else {}),
+        "_type": "lora" if adapters else None,
+        "_method": bits and "bnb",
         "_bits": bits,
     }

@@ -73,7 +73,6 @@ def fields_of(parts: Parts) -> Fields:
         "layers_of_stages": layers,
         "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
         "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
-        "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
         **_recompute(parts, stages),
         **_experts(parts),
         "attention": _attention(parts),
@@ -82,7 +81,16 @@ def fields_of(parts: Parts) -> Fields:
         "offload": tuple(name for name, on in on_host.items() if on),
         **_states(parts, precision),
     }
+    if "_optimizer" in parts:
+        fields["optimizer"] = optimizer_of("optimizer", parts["_optimizer"], parts)
     return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
+
+
+def core_fields(parts: Parts) -> Fields:
+    """Return what Megatron-Core's parts say where another framework's keys give the model and the devices."""
+    parts["_impl"] = "transformer_engine"
+    others = ("config", "devices", "model_source")
+    return {name: one for name, one in fields_of(parts).items() if name not in others}
 
 
 GENERATES = ("num_tokens_to_generate", "prompts", "prompt_file", "max_tokens_to_oom")

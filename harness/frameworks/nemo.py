@@ -190,9 +190,7 @@ def _model(parts: Parts) -> None:
 
 def spelled(flat: Flat) -> Flat:
     """Return the values in their sections, by NeMo 1's names."""
-    tree = yaml_tree("nemo")
-    sections = {key: section for section, keys in tree["sections"].items() for key in keys.split()}
-    return {f"{sections.get(key, 'model')}.{tree['names'].get(key, key)}": one for key, one in flat.items()}
+    return megatron_bridge.in_sections(flat, yaml_tree("nemo"))
 
 
 def parts_of(question: Question) -> Fields:

@@ -31,7 +31,7 @@ from harness.frameworks.table import (
     theirs,
     yaml_tree,
 )
-from harness.frameworks.words import hub_name
+from harness.frameworks.words import hub_name, optimizer_of, usual_parts
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = {
@@ -289,7 +289,7 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if decided:
             given.append((key, row))
         if our is not None and (decided or row.field not in parts):
-            parts[row.field] = our
+            parts[row.field] = optimizer_of(key, our, parts) if row.kind == "optimizer" else our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
     keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
     left_out = {one.key for one in parts.left_out}
@@ -389,7 +389,7 @@ def written_values(question: Question, framework: Framework) -> Flat:
         if any(one not in allowed for one in (value if isinstance(value, tuple) else [value])):
             words = ", ".join(map(str, allowed))
             raise ValueError(f"{framework.title} has no key for {field} {value}; it has {words}"[:300])
-    parts = {field: getattr(question, field) for field in DEFAULTS}
+    parts = {field: getattr(question, field) for field in DEFAULTS} | usual_parts(question)
     if framework.hub_names:
         parts["model_name"] = hub_name(question)
     parts |= framework.module.parts_of(question)

@@ -31,7 +31,6 @@ CALLED = re.compile(r"(?:\w+\.)*(\w+\.(?:pretrain|finetune)_recipe|\w+_config)\Z
 """A recipe's function: llm.llama3_8b.pretrain_recipe, or llama3_8b_pretrain_config."""
 
 
-
 def values_of(words: str) -> dict[str, Any]:
     """Return the keys of a recipe's words: `tp8`, `full`, `mtp_num_layers=1`; `no_full` takes some back."""
     tree = yaml_tree("recipes")

@@ -62,8 +62,6 @@ REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 UNSET = re.compile(r"\$\{?\w+\}?\Z")
 """A variable that the script does not set, as a word of its own."""
 
-QUOTES = "\"'"
-
 SUM = re.compile(r"[\d\s+*/%()-]+")
 """What of them is calculated here."""
 

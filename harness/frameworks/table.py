@@ -48,9 +48,9 @@ class KeyRow(NamedTuple):
     means: str
     of: str  # the fields of Question that it decides
     default: Any = None  # the framework's own, as its file has it
-    kind: str = "text"  # count, int, number, flag, text or any
+    kind: str = "text"  # count, int, number, flag, text, any or optimizer
     values: Mapping[Any, Any] | None = None  # theirs, in lower case, to ours; any other value is refused
-    words: Mapping[Any, Any] | None = None  # ours to theirs
+    words: Mapping[Any, Any] | None = None  # ours to theirs; an optimizer without one is named as ours
     written: bool = True
 
 
@@ -193,7 +193,8 @@ def _row(row: Mapping[str, Any]) -> KeyRow:
         ours: next(theirs for theirs, other in values.items() if other == ours) for ours in values.values()
     }
     lower = {_lower(theirs): ours for theirs, ours in values.items()}
-    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None, "words": words or None}
+    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None}
+    given["words"] = row.get("words", words) or None
     return KeyRow(**given)
 
 
@@ -282,6 +283,8 @@ def ours(key: str, row: KeyRow, value: Any) -> Any:
 
 def theirs(key: str, row: KeyRow, value: Any) -> Any:
     """Return our value as a framework's; raises ValueError with one line."""
+    if row.kind == "optimizer":
+        return (row.words or {}).get(value, value)
     if row.words is None:
         return list(value) if isinstance(value, tuple) else value
     if value not in row.words:

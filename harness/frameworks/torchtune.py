@@ -15,8 +15,6 @@ from harness.frameworks.words import (
     layers_named,
     mesh,
     offload_of,
-    offload_parts,
-    optimizer_of,
     steps_of,
 )
 from harness.question import Adapters, Question
@@ -24,8 +22,6 @@ from harness.question import Adapters, Question
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
-
-OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
 
 OF_SEVERAL = (
     *("run_val_every_n_steps", "batch_size_val", "dataset_val", "custom_sharded_layers", "fsdp"),
@@ -72,7 +68,6 @@ def settle(parts: Parts) -> Fields:
         "dp": None if shard == -1 else shard * replicas,
         "precision": "fp8" if parts["_fp8"] else parts["_dtype"],
         "states": "bf16" if parts["_dtype"] == "bf16" else "fp32",
-        "optimizer": optimizer_of("optimizer._component_", parts["_optimizer"], parts),
         "recompute": "full" if parts["_recompute"] else "none",
         "offload": offload_of(parts),
     }
@@ -124,11 +119,9 @@ def parts_of(question: Question) -> Fields:
     parts: Fields = {
         "_component": f"torchtune.models.{family}.{prefix}{builder}",
         "gradient_accumulation_steps": steps_of(question),
-        "_optimizer": OPTIMIZERS.get(question.optimizer, question.optimizer),
         "_loss": loss,
         "_chunks": chunks if chunks > 1 else None,
         "_recompute": question.recompute != "none",
-        **offload_parts(question),
         "_dtype": "fp32" if question.states == "fp32" else "bf16",
         "_fp8": question.precision == "fp8",
         **mesh(question),
