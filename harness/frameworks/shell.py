@@ -161,6 +161,10 @@ def command_line(text: str) -> dict[str, Any]:
             flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(filled)}
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
+        if words[0] == "tune" and "--config" in words:  # torchtune's, before which its recipe stands
+            script = words.index("--config")
+            flat |= {f"launcher.{name}": value for name, value in _options(words[: script - 1])}
+            flat["launcher.recipe"] = words[script - 1]
         if words[0] == "nemo":
             flat |= {"launcher.nemo": words[2]}  # pretrain or finetune
         given = words[script + 1 :] if script >= 0 else words

@@ -1,8 +1,8 @@
 """torchtune's YAML.
 
 Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py,
-full_finetune_single_device.py, lora_finetune_distributed.py, recipes/configs,
-torchtune/modules/loss/cross_entropy_loss.py).
+full_finetune_single_device.py, lora_finetune_distributed.py, lora_dpo_*.py, full_dpo_distributed.py,
+dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from harness.frameworks.models import name_in
 from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import (
     adapters_of,
+    devices_of,
     filled,
     layers_named,
     mesh,
@@ -24,14 +25,15 @@ MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
 
 OF_SEVERAL = (
-    *("run_val_every_n_steps", "batch_size_val", "dataset_val", "custom_sharded_layers", "fsdp"),
     *(
+        "run_val_every_n_steps",
+        "batch_size_val",
+        "dataset_val",
+        "custom_sharded_layers",
+        "fsdp",
         "tensor_parallel",
-        "data_parallel",
-        "context_parallel",
-        "memory_efficient_fsdp_wrap",
-        "ref_checkpointer",
     ),
+    *("data_parallel", "context_parallel", "memory_efficient_fsdp_wrap", "ref_checkpointer"),
 )
 """How keys begin that recipes of several devices alone have."""
 
@@ -81,21 +83,38 @@ def settle(parts: Parts) -> Fields:
     fields["model_name"] = builder.removeprefix(prefix).replace("code_llama2", "codellama")
     if prefix:
         fields["adapters"] = _adapters(parts, prefix == "qlora_")
-    if _is_of_one_device(parts):
+    fields |= _method(parts)
+    if _is_called("single_device", parts) or "low_cpu_ram" in parts.flat:
         return fields | ONE_DEVICE
-    if not any(key.startswith(OF_SEVERAL) for key in parts.flat) and not _is_called("distributed", parts):
+    fields["devices"] = devices_of(parts)
+    several = fields["devices"] or _is_called("distributed", parts)
+    if not several and not any(key.startswith(OF_SEVERAL) for key in parts.flat):
         parts.assume("devices", "neither a key nor the file's name says how many GPUs; 1 is taken")
         fields["devices"] = 1
     return fields
 
 
-def _is_of_one_device(parts: Parts) -> bool:
-    """Return whether a single-device recipe is meant: no key says so, but the file's name or its folder."""
-    return _is_called("single_device", parts) or "low_cpu_ram" in parts.flat
-
-
 def _is_called(recipe: str, parts: Parts) -> bool:
-    return any(recipe in str(text) for text in (parts.name, parts.flat.get("output_dir")))
+    """Return whether a recipe is meant, by the command that starts it, the file's name or its folder."""
+    texts = (parts.name, parts.flat.get("output_dir"), parts.flat.get("launcher.recipe"))
+    return any(recipe in str(text) for text in texts)
+
+
+def _method(parts: Parts) -> Fields:
+    """Return what the recipes of DPO and GRPO train on: pairs of answers, or some generated ones per prompt.
+
+    GRPO's update takes all answers to a batch's prompts at once, after passes of the old policy's and of the
+    reference model's log-probabilities.
+    """
+    micro = parts["micro_batch_size"]
+    if "rlhf.loss" in str(parts.get("_loss")) or _is_called("_dpo", parts):
+        return {"objective": "dpo", "forward_passes": 1, "micro_batch_size": 2 * micro}
+    if "_samples" not in parts:
+        return {}
+    fields: Fields = {"objective": "grpo", "forward_passes": 2, "rollout": "transformers"}
+    if "seq_len" in parts and "_generated" in parts:
+        fields["seq_len"] = parts["seq_len"] + parts["_generated"]
+    return fields | {"micro_batch_size": micro * parts["_samples"]}
 
 
 def _adapters(parts: Parts, quantized: bool) -> Adapters:

@@ -119,8 +119,20 @@ KINDS = [
     (
         LORA + "loss._component_: torchtune.rlhf.loss.DPOLoss\n",
         ".yaml",
-        {"loss_chunks": 1},
-        [("loss._component_", "raises")],
+        {"loss_chunks": 1, "objective": "dpo", "forward_passes": 1, "micro_batch_size": 4},
+        [],
+    ),
+    (
+        TORCHTUNE.format("") + "grpo_samples: 16\nmax_generated_tokens: 512\ntokenizer.max_seq_len: 256\n",
+        ".yaml",
+        {
+            "objective": "grpo",
+            "forward_passes": 2,
+            "rollout": "transformers",
+            "micro_batch_size": 32,
+            "seq_len": 768,
+        },
+        [],
     ),
     (
         TITAN + "[compile]\nenable = true\n[quantize.linear.float8]\nrecipe_name = 'rowwise'\n",
