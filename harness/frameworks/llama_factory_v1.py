@@ -16,7 +16,7 @@ from harness.question import Question
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     how, peft = parts.get("_dist"), parts.get("_type")
-    fields: Fields = {"sharing": "ddp", "recompute": "full" if parts["_recompute"] else "none"}
+    fields: Fields = {"sharing": "ddp"}
     narrow = parts["_bf16"] if how else peft is not None
     if how == "zero":
         if not deepspeed.is_contained(parts):
@@ -59,7 +59,6 @@ def parts_of(question: Question) -> Fields:
         "_dist": "fsdp2" if shards else None,
         "_reshard": question.zero == 3 or not shards,
         "_bf16": question.precision == "bf16",
-        "_recompute": question.recompute == "full",
         "_type": "lora" if adapters else None,
         "_method": bits and "bnb",
         "_bits": bits,

@@ -11,7 +11,7 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, matches, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, kind_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
@@ -106,10 +106,8 @@ def _refuse_other(flat: Flat) -> None:
     patterned = any(given.get(key) for key in ("hybrid_layer_pattern", "hybrid_override_pattern"))
     if not patterned:
         kinds["a hybrid of state-space layers, without hybrid_layer_pattern"] = table["hybrids"]
-    for kind, patterns in kinds.items():
-        for key, value in given.items():
-            if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
-                raise ValueError(f"{key.replace('_', '-')} {str(value)[:40]}: it is {kind}")
+    if found := kind_of(given, kinds):
+        raise ValueError(f"{found[1].replace('_', '-')} {str(found[2])[:40]}: it is {found[0]}")
     generates = next((key for key in GENERATES if flat.get(key)), None)
     if generates and not any(flat.get(key) for key in TRAINS):
         raise ValueError(f"{generates.replace('_', '-')}: it generates text and trains nothing")

@@ -132,7 +132,7 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
         if "launcher.config_file" not in parts.flat:
             parts.assumed.pop("sharing", None)  # --deepspeed and --fsdp are options of the command itself
         fields["states"] = "bf16" if dtype == "bf16" else "fp32"
-    return fields | {"recompute_modules": (), "etp": None, "fused_loss": parts["_liger"]}
+    return fields | {"recompute_modules": (), "etp": None}
 
 
 def _megatron(parts: Parts, each: int) -> Fields:
@@ -200,7 +200,11 @@ def parts_of(question: Question) -> Fields:
     """Return ms-swift's parts of a question; raises ValueError where it cannot express it."""
     adapters = question.adapters
     if question.sharing == "megatron":
-        parts = megatron.parts_of(question) | {"_fusion": question.fused_loss, "_micro": None}
+        parts = megatron.parts_of(question) | {
+            "_fusion": question.fused_loss,
+            "fused_loss": None,
+            "_micro": None,
+        }
         parts |= {"_mcore_micro": question.micro_batch_size, "_global": parts.pop("global_batch_size")}
         parts |= {"_mcore_optimizer": parts["_optimizer"], "optimizer": None}
     elif question.tp * question.pp * question.ep > 1:

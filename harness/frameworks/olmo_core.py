@@ -76,7 +76,6 @@ def settle(parts: Parts) -> Fields:
     fields: Fields = {
         **model,
         "precision": "fp8" if float8 else parts.get("_autocast") or parts["_dtype"],
-        "optimizer_impl": "fused" if parts.get("_fused") else "foreach",
         "sharing": "fsdp2" if sharded else "ddp",
         "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
         "sequence_parallel": parts["tp"] > 1,
@@ -147,7 +146,6 @@ def parts_of(question: Question) -> Fields:
         "_n_kv_heads": config.get("num_key_value_heads"),
         "_hidden_size": config.get("intermediate_size"),
         "_vocab_size": config.get("vocab_size"),
-        "_fused": question.optimizer_impl == "fused",
         "_dp": "fsdp" if question.zero else "ddp",
         "_dtype": "bf16" if question.precision == "fp8" else question.precision,
         "_float8": question.precision == "fp8",

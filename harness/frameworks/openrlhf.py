@@ -36,7 +36,6 @@ def settle(parts: Parts) -> Fields:
         "sharing": "zero" if zero else "ddp",
         "states": "fp32",
         "devices": _devices(parts, trainer),
-        "recompute": "full" if parts["_recompute"] else "none",
         "offload": ("optimizer",) if parts["_offload"] and zero else (),
         "adapters": words.adapters_of(parts) if adapters else None,
         "attention": _attention(parts),
@@ -140,7 +139,6 @@ def parts_of(question: Question) -> Fields:
     adapters = question.adapters
     return {
         "_batch": question.global_batch_size or question.sequences_per_step(),
-        "_recompute": question.recompute == "full",
         "_offload": "optimizer" in question.offload,
         "_attention": words.attention_word(question),
         "_rank": adapters.rank if adapters else 0,

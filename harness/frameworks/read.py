@@ -25,6 +25,7 @@ from harness.frameworks.table import (
     framework_named,
     frameworks,
     is_off,
+    kind_of,
     matches,
     nested,
     ours,
@@ -88,11 +89,8 @@ def other_file(flat: Flat) -> str:
     """Return in a few words which other file has such keys; "" where none is known."""
     if "architectures" in flat and "model_type" in flat:
         return "it is a model's config.json; give it as model="
-    for tool, patterns in yaml_tree("other_tools")["tools"].items():
-        key = next((key for key in flat if matches(key, patterns.split())), None)
-        if key is not None:
-            return f"it is a file of {tool} ({key[:60]}), which is not read"
-    return ""
+    found = kind_of(flat, yaml_tree("other_tools")["tools"])
+    return f"it is a file of {found[0]} ({found[1][:60]}), which is not read" if found else ""
 
 
 def read_own_file(path: str | Path, format_: str | None = None) -> Question:
@@ -243,7 +241,8 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
     values: dict[str, Any] = {}
     renamed = []
     for key, value in flat.items():
-        new = renamed_keys.get(key)
+        section, _, name = key.partition(".")
+        new = renamed_keys.get(key, renamed_keys.get(f"{section}.*", "").replace("*", name)) or None
         if new is None:
             values[key] = value
         elif value is not None:

@@ -230,6 +230,15 @@ def matches(key: str, patterns: Iterable[str]) -> str | None:
     return max((one for one in patterns if fnmatchcase(key, one)), key=len, default=None)
 
 
+def kind_of(flat: Flat, kinds: Mapping[str, str]) -> tuple[str, str, Any] | None:
+    """Return the first kind with a pattern that a key, or key=value, matches; with the key and the value."""
+    for kind, patterns in kinds.items():
+        for key, value in flat.items():
+            if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
+                return kind, key, value
+    return None
+
+
 def is_off(value: Any) -> bool:
     """Return whether a value switches its key off."""
     return not value or (isinstance(value, str) and value in OFF)
