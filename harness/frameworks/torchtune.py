@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from harness.frameworks.models import name_in
 from harness.frameworks.table import Fields, Flat, Parts
-from harness.frameworks.words import (
-    adapters_of,
-    devices_of,
-    filled,
-    layers_named,
-    mesh,
-    offload_of,
-    steps_of,
-)
+from harness.frameworks.words import adapters_of, devices_of, filled, layers_named, mesh, offload_of, steps_of
 from harness.question import Adapters, Question
 
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
