@@ -31,8 +31,6 @@ PROMPT = 512
 """Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
 
 
-PACKED = "sequences are packed, so that each is full: attention is within documents"
-
 PADDED = KeyRead(
     key="sample_packing",
     value=False,
@@ -87,8 +85,6 @@ def settle(parts: Parts) -> Fields:
     if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
-    elif parts.get("_packing"):
-        parts.leave_out("sample_packing", True, PACKED, "none", "lowers")
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
     return fields
 

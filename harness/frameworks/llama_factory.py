@@ -14,12 +14,6 @@ from harness.question import Adapters, Question
 
 prepared = hugging_face.prepared
 
-TAKEN_AS = {
-    "oft": "rotations of 32 × 32 for every linear layer; LoRA of rank 8, with about their bytes, is taken",
-    "freeze": "some layers alone are trained; LoRA of rank 32 for each, about their size, is taken",
-}
-"""Kinds of fine-tuning on a frozen model, and what they are taken as."""
-
 BASES = {"nf4": 4, "int8": 8}
 """The bits of bitsandbytes' quantized weights."""
 
@@ -35,8 +29,7 @@ def settle(parts: Parts) -> Fields:
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
         fields["precision"] = "fp8"
-    if parts["_type"] in TAKEN_AS:
-        parts.leave_out("finetuning_type", parts["_type"], TAKEN_AS[parts["_type"]])
+    if parts["_type"] in ("oft", "freeze"):
         parts["_rank"] = 32 * abs(parts["_layers"]) or 8 if parts["_type"] == "freeze" else 8
         parts["_modules"] = None
     if parts["_type"] != "full":

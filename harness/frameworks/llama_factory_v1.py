@@ -28,9 +28,6 @@ def settle(parts: Parts) -> Fields:
         fields["offload"] = offload_of(parts)
     fields["precision"] = "bf16" if narrow else "fp32"
     if peft == "freeze":
-        parts.leave_out(
-            "peft_config.name", peft, "some layers are trained; LoRA of rank 32 for each is taken"
-        )
         fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8)
     elif peft:
         base = "bf16" if "_method" not in parts else "int8" if parts.get("_bits") == 8 else "nf4"

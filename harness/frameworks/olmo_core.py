@@ -82,9 +82,6 @@ def settle(parts: Parts) -> Fields:
         "recompute": parts.get("_recompute", "none"),
         "ep": max(1, parts["_experts"]),
     }
-    if parts["_experts"] == -1:
-        why = "experts are spread over all ranks, which devices decide; 1 is taken"
-        parts.leave_out("train_module.ep_config.degree", -1, why)
     for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
         if part in parts and length:
             fields[field] = max(1, parts[part] // length)

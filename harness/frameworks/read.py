@@ -216,8 +216,8 @@ def _referenced(name: str, folder: Path | None, section: str) -> Flat | None:
         if name.endswith((".json", ".yaml", ".yml")) and place.is_file():
             return parsed_file(place)
     last = Path(name).name + (".yaml" if section == "accelerate" and "." not in name else "")
-    shipped = yaml_tree("deepspeed_files")["files"].get(last)
-    return dict(shipped["keys"]) if shipped else None
+    shipped = yaml_tree("deepspeed_files")["files"].values()
+    return next((dict(files[last]) for files in shipped if last in files), None)
 
 
 def _with_model(question: Question, folder: Path | None) -> Question:
