@@ -108,16 +108,19 @@ def with_prompt(parts: Parts, fields: Fields) -> None:
         parts.leave_out("max_prompt_length", None, why, "raises", "raises")
 
 
-def with_method(parts: Parts, fields: Fields, name: str, key: str, with_reference: bool) -> None:
+def with_method(
+    parts: Parts, fields: Fields, name: str, key: str, with_reference: bool, table: str = "trainer"
+) -> None:
     """Set what a method of post-training takes: sequences per sample, passes; leave out its other models.
 
     `key` names the method. `with_reference`: a reference model is used during training; of adapters it is the
-    model without them.
+    model without them. `table`: which has the methods.
     """
-    method = yaml_tree("trainer")["methods"][name]
+    method = yaml_tree(table)["methods"][name]
     fields["objective"] = method.get("objective", "sft")
     fields["forward_passes"] = int(bool(method.get("reference") and with_reference)) + method.get("passes", 0)
-    fields["rollout"] = words.rollout_of(parts.flat.get("use_vllm")) if method.get("generates") else "none"
+    served = parts.flat.get("use_vllm", parts.flat.get("trl.use_vllm"))
+    fields["rollout"] = words.rollout_of(served) if method.get("generates") else "none"
     fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
