@@ -36,6 +36,7 @@ def value_for(name, key, row):
     if row.words is not None:
         return next(theirs for ours, theirs in row.words.items() if ours is not None), companions
     kinds = {"count": 2, "int": 2, "number": 2.0, "flag": True, "any": "x", "text": str(row.default or "x")}
+    kinds["optimizer"] = row.default or "x"
     return VALUES.get(f"{name} {key}", VALUES.get(key, kinds[row.kind])), companions
 
 
