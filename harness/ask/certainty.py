@@ -217,7 +217,7 @@ def states_of(memory: Memory, question: Question) -> float:
     peak = memory.peak_at(question.micro_batch_size)
     if peak is None:
         return memory.parts_B.get("states", 0.0)
-    kinds = ("parameters", "gradients", "communication", "optimizer_states")
+    kinds = ("parameters", "gradients", "communication", "optimizer_states", "reference")
     return sum(peak.by_kind_B.get(kind, 0.0) for kind in kinds)
 
 

@@ -15,6 +15,7 @@ KINDS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer_states": "optimizer state",
+    "reference": "reference model",
     "activations": "activations",
     "temporaries": "temporaries",
     "communication": "collectives' buffers",

@@ -41,6 +41,8 @@ def settle(parts: Parts) -> Fields:
     stage = parts["_stage"]
     with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
     hugging_face.with_method(parts, fields, stage, "stage", with_reference)
+    if "reference_weight_B" in fields:
+        fields["reference_weight_B"] = 2  # loader.py, load_model: in the step's type
     packed = words.is_on(parts.flat.get("packing", stage == "pt")) or words.is_on(
         parts.flat.get("neat_packing")
     )

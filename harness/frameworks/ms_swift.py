@@ -59,6 +59,9 @@ def settle(parts: Parts) -> Fields:
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
     _other_models(parts, preferences)
+    alone = parts["_type"] != "full" or str(parts.flat.get("beta")).lower() in ("false", "0", "0.0")
+    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
+        fields["reference_weight_B"] = 2
     return fields | _objective(parts, preferences, on_megatron)
 
 
@@ -170,12 +173,6 @@ def _adapters(parts: Parts) -> Adapters:
 def _other_models(parts: Parts, preferences: str) -> None:
     """Name what preferences or generation add to supervised training of the same model."""
 
-    def off(key: str) -> bool:
-        return str(parts.flat.get(key)).lower() in ("false", "0", "0.0")
-
-    alone = parts["_type"] != "full" or off("beta")
-    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
-        parts.leave_out("ref_model", None, "a frozen reference model", "raises", "raises")
     if preferences in ("rm", "ppo"):
         means = {"rm": "values in place of logits", "ppo": "a critic and a reward model"}[preferences]
         parts.leave_out(

@@ -59,6 +59,8 @@ def _objective(parts: Parts, trainer: str, usual: Fields) -> Fields:
     """Return what is trained; PPO's old log-probabilities are computed anew, and vLLM generates."""
     if not trainer.startswith("ppo"):
         passes = {"objective": usual.get("objective", "sft"), "forward_passes": usual.get("passes", 0)}
+        if trainer in ("dpo", "kto") and not _value(parts, "ref.offload", "ref_offload"):
+            passes["reference_weight_B"] = 2
         return {"shorter": trainer != "pretrain", **passes}
     with_critic = (_value(parts, "algo.advantage.estimator", "advantage_estimator") or "gae") == "gae"
     coefficient = _value(parts, "algo.kl.init_coef", "init_kl_coef")
@@ -108,10 +110,9 @@ def _other_models(parts: Parts, trainer: str) -> None:
         return _value(parts, *keys)
 
     colocated = value("train.colocate_all", "colocate_all_models")
-    if trainer in ("dpo", "kto"):
-        on_host = value("ref.offload", "ref_offload")
-        why = "a frozen reference model" + (", on the host between its passes" if on_host else "")
-        parts.leave_out("ref.model_name_or_path", None, why, "none" if on_host else "raises", "raises")
+    if trainer in ("dpo", "kto") and value("ref.offload", "ref_offload"):
+        why = "a frozen reference model, on the host between its passes"
+        parts.leave_out("ref.model_name_or_path", None, why, "none", "raises")
     if trainer in ("rm", "prm"):
         parts.leave_out("launcher.program", trainer, "values in place of logits", "lowers", "lowers")
     if not trainer.startswith("ppo"):

@@ -175,6 +175,7 @@ def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     of_methods = {
         "objective",
         "forward_passes",
+        "reference_weight_B",
         "rollout",
         "shorter",
     }  # read alone: other trainers, other data
