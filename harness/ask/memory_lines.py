@@ -15,6 +15,7 @@ KINDS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer_states": "optimizer state",
+    "reference": "reference model",
     "activations": "activations",
     "temporaries": "temporaries",
     "communication": "collectives' buffers",
@@ -58,8 +59,13 @@ def first_lines(answer: Answer, question: Question, techniques: str) -> Iterator
 
 
 def verdict_line(verdict: str, memory: Memory, size_B: float, ends: Interval, at: str = "") -> str:
-    """Return a verdict with the bytes that it rests on; `ends`: their interval."""
-    interval = f"90 %: {GB(ends.low)} … {GB(ends.high)}"
+    """Return a verdict with the bytes that it rests on; `ends`: their interval.
+
+    One that the interval of reserved bytes leaves open comes with its chance.
+    """
+    chance, interval = memory.chance_to_fit, f"90 %: {GB(ends.low)} … {GB(ends.high)}"
+    if chance is not None and verdict.startswith("fits") and memory.reserved_B.high > memory.room_B:
+        verdict += f" ({chance:.0%} likely)"
     return f"{verdict}: {GB(size_B)} of {GB(memory.room_B)} GB per GPU{at} ({interval})"
 
 
