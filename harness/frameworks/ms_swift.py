@@ -176,11 +176,6 @@ def _other_models(parts: Parts, preferences: str) -> None:
     alone = parts["_type"] != "full" or off("beta")
     if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
         parts.leave_out("ref_model", None, "a frozen reference model", "raises", "raises")
-    if preferences in ("rm", "ppo"):
-        means = {"rm": "values in place of logits", "ppo": "a critic and a reward model"}[preferences]
-        parts.leave_out(
-            "rlhf_type", preferences, means, "lowers" if preferences == "rm" else "raises", "either"
-        )
     on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return
