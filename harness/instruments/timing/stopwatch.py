@@ -9,15 +9,14 @@ overwritten before each call (`cold`); clocks and throttling are read while the 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 
+from harness.instruments.process import no_collection
 from harness.instruments.timing.core_account import core_clock
 from harness.instruments.timing.device_telemetry import Telemetry, telemetry_of
 from harness.records import Origin, Reading
@@ -155,15 +154,3 @@ def stopwatch(work: Work, device: torch.device) -> Stopwatch:
     return Stopwatch(
         work, ClockTimer(core_clock() if one_thread else time.perf_counter), telemetry_of(device)
     )
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of a window."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -193,10 +193,7 @@ def communication_table(of: Breakdown) -> TraceTable:
     """
     rank = of.ranks[0]
     trace, how = rank.activity.trace, rank.activity.on_device.recognized_by
-    edges = np.array([rank.activity.steps[i][1:3] for i in rank.chosen], np.int64)
-    events = np.flatnonzero(how > 0)
-    step = np.searchsorted(edges[:, 0], trace.start_ns[events], side="right") - 1
-    events = events[(step >= 0) & (trace.start_ns[events] < edges[np.maximum(step, 0), 1])]
+    events = np.flatnonzero((how > 0) & np.isin(rank.activity.step_at(trace.start_ns), rank.chosen))
     times: dict[tuple[str, str], list[int]] = {}
     for event in events.tolist():
         key = trace.name(event), _known_by(rank.activity, event)
@@ -319,15 +316,15 @@ def _events(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]:
         yield from _names(pid, f"rank {rank.rank}: {track.process}", i, track.name or track.thread)
     columns = (trace.start_ns, trace.end_ns, trace.name_of, trace.track_of, trace.kind)
     for start_ns, end_ns, name, track_of, kind in zip(*(c.tolist() for c in columns), strict=True):
-        yield {
-            "ph": "X",
-            "name": trace.names[name],
-            "cat": EventKind(kind).name.lower(),
-            "pid": rank.rank * PER_RANK + processes[trace.tracks[track_of].process],
-            "tid": track_of,
-            "ts": (start_ns - offset_ns) / 1000,
-            "dur": (end_ns - start_ns) / 1000,
-        }
+        pid = rank.rank * PER_RANK + processes[trace.tracks[track_of].process]
+        category = EventKind(kind).name.lower()
+        yield _shown(trace.names[name], category, pid, track_of, start_ns - offset_ns, end_ns - start_ns)
+
+
+def _shown(name: str, category: str, pid: int, tid: int, start_ns: int, duration_ns: int) -> dict[str, Any]:
+    """Return a complete event; times in microseconds."""
+    times = {"ts": start_ns / 1000, "dur": duration_ns / 1000}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times}
 
 
 def _own_tracks(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]:
@@ -340,15 +337,9 @@ def _own_tracks(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]
     for start_ns, end_ns, number, event, slower in zip(*(c.tolist() for c in columns), strict=True):
         state = State(number)
         of = f"rank {slower}" if state == State.WAITING_FOR_RANK else activity.operation_names(event)
-        yield {
-            "ph": "X",
-            "name": f"{STATE_NAMES[state]}: {of}" if of else STATE_NAMES[state],
-            "cat": "breakdown",
-            "pid": rank.rank * PER_RANK,
-            "tid": tracks[OWN_TRACKS[state]],
-            "ts": (start_ns - offset_ns) / 1000,
-            "dur": (end_ns - start_ns) / 1000,
-        }
+        name = f"{STATE_NAMES[state]}: {of}" if of else STATE_NAMES[state]
+        pid, tid = rank.rank * PER_RANK, tracks[OWN_TRACKS[state]]
+        yield _shown(name, "breakdown", pid, tid, start_ns - offset_ns, end_ns - start_ns)
 
 
 def _path_track(of: Breakdown, origin_ns: int) -> Iterator[dict[str, Any]]:
@@ -356,16 +347,9 @@ def _path_track(of: Breakdown, origin_ns: int) -> Iterator[dict[str, Any]]:
     pid = (1 + max(one.rank for one in of.ranks)) * PER_RANK
     yield from _names(pid, "critical path", 0, "critical path")
     for step in range(len(of.step_numbers)):
-        for part in critical_path(of, step):
-            yield {
-                "ph": "X",
-                "name": f"rank {of.ranks[part.rank].rank}",
-                "cat": "critical path",
-                "pid": pid,
-                "tid": 0,
-                "ts": (part.start_ns - origin_ns) / 1000,
-                "dur": (part.end_ns - part.start_ns) / 1000,
-            }
+        for rank, start_ns, end_ns in critical_path(of, step):
+            name = f"rank {of.ranks[rank].rank}"
+            yield _shown(name, "critical path", pid, 0, start_ns - origin_ns, end_ns - start_ns)
 
 
 def _names(pid: int, title: str, thread: int, name: str) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ import pytest
 from kineto_traces import EPOCH_NS, Writer
 
 from harness.instruments.traces import TraceError
-from harness.instruments.traces.activity import Activity, find_steps, steps
+from harness.instruments.traces.activity import Activity, find_steps
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.trace import EventKind
@@ -48,7 +48,7 @@ def test_work_launched_in_the_last_step_belongs_to_it(tmp_path):
     one.step(2, 100, 200)
     one.kernel("late", 150, 230, called=120)
     one.kernel("of another time", 300, 400, called=210)
-    found = steps(read_trace(one.write(tmp_path)))
+    found, _ = find_steps(read_trace(one.write(tmp_path)))
     assert [(s.start_ns - EPOCH_NS, s.end_ns - EPOCH_NS) for s in found] == [(0, 100), (100, 230)]
 
 
