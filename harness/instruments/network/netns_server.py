@@ -305,7 +305,7 @@ def main() -> None:
                     server, answer = build(prefix, stack, **request), os.getpid()
                 else:
                     answer = getattr(server, do)(**request)
-                reply = {"answer": answer}
+                reply: dict[str, Any] = {"answer": answer}
             except Exception as error:
                 reply = {"error": error_text(error, do)}
             sys.stdout.write(json.dumps(reply) + "\n")
