@@ -59,7 +59,6 @@ class _Args(msgspec.Struct, gc=False):
     ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     seq: Any = msgspec.field(default=None, name="Seq")
     elements: Any = msgspec.field(default=None, name="In msg nelems")
-    dtype: Any = None
     dims: msgspec.Raw = msgspec.field(default=_NO_RAW, name="Input Dims")
     grid: msgspec.Raw = _NO_RAW
     device: _Plain = None
@@ -85,7 +84,6 @@ class _Document(msgspec.Struct):
 
     traceEvents: list[_Event] | None = None
     distributedInfo: Any = None
-    deviceProperties: Any = None
     baseTimeNanoseconds: Any = None
     host_name: Any = None
 
@@ -176,7 +174,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         table.add(event)
     if not table.rows:
         raise TraceError(f"{path}: has no operators and no kernels; {HOW_TO_RECORD}")
-    rank, world_size, backend, groups = _distributed(path, document.distributedInfo)
+    rank, world_size, groups = _distributed(path, document.distributedInfo)
     base_ns = _integer(document.baseTimeNanoseconds, 0)
     if abs(base_ns) > MOST_us * 1000:
         raise TraceError(f"{path}: baseTimeNanoseconds is out of range; record the trace again")
@@ -190,9 +188,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         path=path,
         rank=rank,
         world_size=world_size,
-        backend=backend,
         host=_text(document.host_name),
-        devices=_devices(document.deviceProperties),
         names=tuple(map(_text, table.names)),
         tracks=tuple(table.named_tracks()),
         **columns,
@@ -315,30 +311,22 @@ def _collective(args: _Args) -> CollectiveCall:
         group=described if described not in ("", "undefined") else _text(args.group),
         ranks=_text(args.ranks),
         sequence=_integer(args.seq, -1),
-        elements=_integer(args.elements, -1),
-        dtype=_text(args.dtype),
     )
 
 
-def _distributed(path: Path, info: Any) -> tuple[int, int, str, dict[str, tuple[int, ...]]]:
-    """Return rank, world size, backend and process groups; of a trace without them, from the file's name."""
+def _distributed(path: Path, info: Any) -> tuple[int, int, dict[str, tuple[int, ...]]]:
+    """Return rank, world size and process groups; of a trace without them, from the file's name."""
     if isinstance(info, dict) and "rank" in info:
         groups = info.get("pg_config") or []
         listed = [one for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
         names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in listed}
-        rank = _integer(info["rank"], 0)
-        return rank, max(_integer(info.get("world_size"), 1), 1), _text(info.get("backend")), names
+        return _integer(info["rank"], 0), max(_integer(info.get("world_size"), 1), 1), names
     found = re.search(r"rank[-_]?(\d+)", path.name)
-    return (int(found[1]) if found else 0), 1, "", {}
+    return (int(found[1]) if found else 0), 1, {}
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
-
-
-def _devices(properties: Any) -> tuple[str, ...]:
-    listed = properties if isinstance(properties, list) else []
-    return tuple(_text(one.get("name")) for one in listed if isinstance(one, dict))
 
 
 def _integer(value: Any, otherwise: int) -> int:

@@ -57,8 +57,6 @@ class CollectiveCall(NamedTuple):
     group: str = ""
     ranks: str = ""
     sequence: int = -1
-    elements: int = -1
-    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,7 @@ class RankTrace:
     path: Path
     rank: int
     world_size: int
-    backend: str
     host: str
-    devices: tuple[str, ...]
     names: tuple[str, ...]
     tracks: tuple[Track, ...]
     start_ns: Ints
