@@ -149,37 +149,18 @@ def _read(profile: Any) -> list[int]:
     return peaks
 
 
-POINTWISE = frozenset(
-    {
-        "aten::add",
-        "aten::add_",
-        "aten::sub",
-        "aten::sub_",
-        "aten::mul",
-        "aten::mul_",
-        "aten::div",
-        "aten::div_",
-    }
-)
+POINTWISE = frozenset(f"aten::{name}{end}" for name in ("add", "sub", "mul", "div") for end in ("", "_"))
 FOREACH = frozenset({"aten::_foreach_add_", "aten::_foreach_mul_", "aten::_foreach_div_"})  # loops on the CPU
 
 
 def host_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return the bytes of a CPU operation beyond its results, where a rule gives them."""
-    return copy_temporary_bytes(operation, arguments, result) or cast_temporary_bytes(
-        operation, arguments, result
-    )
-
-
-def copy_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return the most bytes of `operation` beyond its results; `arguments` with keywords last.
+    """Return the bytes of a CPU operation beyond its results, where a rule gives them; keywords are last.
 
     `fsdp::all_gather_copy_in` and `fsdp::split_with_sizes_copy` need nothing, whatever the types.
     """
-    if operation.namespace == "fsdp" and operation._opname == "chunk_cat":
-        tensors, dim, chunks, out = arguments
-        return chunk_cat_bytes(tensors, dim, chunks, out)
-    return 0
+    if operation.namespace == "fsdp":
+        return chunk_cat_bytes(*arguments) if operation._opname == "chunk_cat" else 0
+    return cast_temporary_bytes(operation, arguments, result)
 
 
 def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tensor) -> int:
