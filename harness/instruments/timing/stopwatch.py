@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -34,24 +34,17 @@ def nothing() -> None:
     """Do nothing during a window: no telemetry."""
 
 
-class Timer(Protocol):
-    """Measures the seconds of a number of calls, with the device idle before and after."""
-
-    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
-
-    def seconds_cold(self, work: Work, calls: int) -> float | None:
-        """Return the same with the cache overwritten before each call; None where that is not done."""
-
-
 class ClockTimer:
-    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds."""
+    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds.
+
+    A timer measures a number of calls, with the device idle before and after.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
 
     def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Return seconds by the clock."""
+        """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
         begin_s = self._clock()
         for _ in range(calls):
             work()
@@ -110,7 +103,11 @@ class Stopwatch:
     """Times one piece of work, window by window; `calibrate` sets the `calls` per window."""
 
     def __init__(
-        self, work: Work, timer: Timer, telemetry: Telemetry | None = None, window_s: float = WINDOW_S
+        self,
+        work: Work,
+        timer: ClockTimer | CudaTimer,
+        telemetry: Telemetry | None = None,
+        window_s: float = WINDOW_S,
     ) -> None:
         self._work = work
         self._timer = timer
