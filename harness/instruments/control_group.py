@@ -243,7 +243,8 @@ class CpuQuota(ControlGroup):
         if self._version == 2:
             (self.path / "cpu.max").write_text(f"{'max' if share is None else quota_us} {period_us}")
             return
-        if share is None or self._period_us() != period_us:  # no period is refused for the old quota
+        old_us = int((self.path / "cpu.cfs_period_us").read_text())
+        if share is None or old_us != period_us:  # no period is refused for the old quota
             (self.path / "cpu.cfs_quota_us").write_text("-1")
             (self.path / "cpu.cfs_period_us").write_text(str(period_us))
         (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
@@ -254,6 +255,3 @@ class CpuQuota(ControlGroup):
         stat = {name: int(count) for name, count in (line.split() for line in lines)}
         throttled_s = stat["throttled_time"] / 1e9 if self._version == 1 else stat["throttled_usec"] / 1e6
         return QuotaAccount(stat["nr_periods"], stat["nr_throttled"], throttled_s)
-
-    def _period_us(self) -> int:
-        return int((self.path / "cpu.cfs_period_us").read_text())

@@ -268,7 +268,7 @@ def results_of_fake_works() -> AbstractContextManager[Any]:
 
 
 class DoneWork:
-    """A collective that is done, with its result."""
+    """A collective that is done, with its result; or a send that is over, with what was sent."""
 
     def __init__(self, tensor: torch.Tensor):
         self._tensor = tensor
@@ -319,20 +319,10 @@ def sends_kept() -> AbstractContextManager[Any]:
     original = schedules._batch_p2p
 
     def kept(operations: Any, desc: str | None = None) -> Any:
-        sent = [SentTensor(one.tensor) for one in operations if one.op is torch.distributed.isend]
+        sent = [DoneWork(one.tensor) for one in operations if one.op is torch.distributed.isend]
         return [*original(operations, desc), *sent]
 
     return patch.object(schedules, "_batch_p2p", kept)
-
-
-class SentTensor:
-    """The handle of a send that is over."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def wait(self) -> None:
-        """Do nothing."""
 
 
 def over_storage(

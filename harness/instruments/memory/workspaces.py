@@ -199,15 +199,12 @@ def cast_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
             _number_bytes(result) if len(tensors) == 1 else sum(_cast_bytes(one, result) for one in tensors)
         )
     if name in FOREACH and isinstance(arguments[1], int | float | list):
-        return _number_bytes(arguments[0][0]) if _of_numbers(arguments[1]) else 0
+        listed = arguments[1] if isinstance(arguments[1], list) else []
+        return 0 if any(isinstance(one, Tensor) for one in listed) else _number_bytes(arguments[0][0])
     if name == "aten::_safe_softmax":
         rows = result.numel() // max(result.shape[-1], 1)
         return int(result.numel() + rows)  # masks of -inf scores and of rows that are all -inf: one byte each
     return 0
-
-
-def _of_numbers(value: Any) -> bool:
-    return not isinstance(value, list) or not any(isinstance(one, Tensor) for one in value)
 
 
 def _number_bytes(tensor: Tensor) -> int:

@@ -200,10 +200,8 @@ class RankBreakdown:
     step_ns: tuple[int, ...]
     shares: tuple[TimeShare, ...]
     work: tuple[WorkShare, ...]
-    factors: Factors
     overlapped_s: float  # of communication per step, while the rank computes
     fused_s: float  # of that per step, in kernels that compute and communicate
-    missing: tuple[str, ...]
 
     @property
     def step_s(self) -> float:
@@ -271,51 +269,52 @@ def breakdown(
     activities = _activities(traces, tuple(communication))
     numbers = _common_steps(activities)
     matching = match(activities, align_clocks)
-    given = dict(known_factors or {})
-
-    def factors_of(found: Sequence[TimeShare], overlap: float | None) -> Factors:
-        known = given if overlap is None else {"overlap": overlap, **given}
-        return factors(found, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
-
-    ranks, overlaps = [], []
-    for activity, waits in zip(activities, matching.waits, strict=True):
-        cut = segments(activity, waits)
-        chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
-        found = shares(activity, cut, chosen)
-        _check_work(activity, found)
-        overlap = overlap_factor(activity)
-        overlaps.append(overlap)
-        ranks.append(
-            RankBreakdown(
-                rank=activity.trace.rank,
-                activity=activity,
-                segments=cut,
-                chosen=chosen,
-                step_ns=tuple(np.diff(activity.edges_ns[list(chosen)])[:, 0].tolist()),
-                shares=found,
-                work=work_shares(activity, cut, chosen),
-                factors=factors_of(found, overlap[0] if overlap else None),
-                overlapped_s=_both_s(activity, chosen, activity.computing, activity.communication),
-                fused_s=_both_s(activity, chosen, activity.fused, activity.fused),
-                missing=_missing(activity),
-            )
-        )
+    each = zip(activities, matching.waits, strict=True)
+    ranks = tuple(_of_rank(activity, waits, numbers) for activity, waits in each)
+    known, overlaps = dict(known_factors or {}), list(filter(None, map(overlap_factor, activities)))
+    if len(overlaps) == len(ranks):
+        known = {"overlap": float(np.mean(overlaps)), **known}
     mean = _means([one.shares for one in ranks])
-    mean_overlap = None if None in overlaps else float(np.mean([one[0] for one in overlaps if one]))
-    both = factors_of(mean, mean_overlap)
-    missing = dict.fromkeys([*both.missing, *matching.missing, *(m for one in ranks for m in one.missing)])
+    found = factors(mean, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
+    missing = [*found.missing, *matching.missing, *(line for one in activities for line in _missing(one))]
     if len(traces) < traces[0].world_size:
-        missing[_absent_ranks(traces)] = None
+        there = f"{len(traces)} of {traces[0].world_size} ranks"
+        missing.append(
+            f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
+        )
     return Breakdown(
-        ranks=tuple(ranks),
+        ranks=ranks,
         step_numbers=numbers,
         step_s=float(np.mean([one.step_s for one in ranks])),
         shares=mean,
         work=_means([one.work for one in ranks]),
-        factors=both,
+        factors=found,
         matching=matching,
-        missing=tuple(missing),
+        missing=tuple(dict.fromkeys(missing)),
         steps_found=activities[0].found_steps.how,
+    )
+
+
+def _of_rank(activity: Activity, waits: Mapping[int, Wait], numbers: tuple[int, ...]) -> RankBreakdown:
+    """Return what one rank's steps of these numbers went to; raises TraceError where nothing runs in them."""
+    cut = segments(activity, waits)
+    chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
+    found = shares(activity, cut, chosen)
+    if not any(share.state in WORK for share in found):
+        raise TraceError(
+            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
+        )
+    return RankBreakdown(
+        rank=activity.trace.rank,
+        activity=activity,
+        segments=cut,
+        chosen=chosen,
+        step_ns=tuple(np.diff(activity.edges_ns[list(chosen)])[:, 0].tolist()),
+        shares=found,
+        work=work_shares(activity, cut, chosen),
+        overlapped_s=_both_s(activity, chosen, activity.computing, activity.communication),
+        fused_s=_both_s(activity, chosen, activity.fused, activity.fused),
     )
 
 
@@ -339,14 +338,6 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
             "on all ranks, with the same schedule"
         )
     return tuple(sorted(common))
-
-
-def _check_work(activity: Activity, found: Sequence[TimeShare]) -> None:
-    if not any(share.state in WORK for share in found):
-        raise TraceError(
-            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
-        )
 
 
 def _both_s(activity: Activity, chosen: Sequence[int], one: Mask, other: Mask) -> float:
@@ -374,18 +365,12 @@ def _missing(activity: Activity) -> tuple[str, ...]:
             f"launches of {count} kernels: idle time before them has an unknown cause; record with "
             "ProfilerActivity.CPU, too"
         )
-    unread = [name for name in trace.unread if trace.unread[name] > 0]
-    if unread:
-        found.append(f"events of a device in categories that are not read: {', '.join(sorted(unread))}")
+    if trace.unread:
+        found.append(f"events of a device in categories that are not read: {', '.join(sorted(trace.unread))}")
     for pattern in activity.patterns:
         if not np.any(trace.named(pattern) & trace.of_kind(EventKind.KERNEL, EventKind.COPY)):
             found.append(f"kernels for communication={pattern}: no kernel has such a name")
     return tuple(found)
-
-
-def _absent_ranks(traces: Sequence[RankTrace]) -> str:
-    there = f"{len(traces)} of {traces[0].world_size} ranks"
-    return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
 
 
 AnyShare = TypeVar("AnyShare", TimeShare, WorkShare)

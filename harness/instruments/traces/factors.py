@@ -267,8 +267,8 @@ def _chain(
         time_s = longer_s
 
 
-def overlap_factor(activity: Activity) -> tuple[float, float] | None:
-    """Return by how much communication slows kernels, and which share of the computing time that covers.
+def overlap_factor(activity: Activity) -> float | None:
+    """Return by how much communication slows kernels.
 
     Chopper: the median duration at high overlap over that at the lowest overlap, at least 1, for kernels of
     one name and size. None where no kernel runs both with and without communication.
@@ -278,7 +278,7 @@ def overlap_factor(activity: Activity) -> tuple[float, float] | None:
     length_ns = trace.end_ns[events] - trace.start_ns[events]
     communicate = activity.trace.pieces(activity.communication)
     if not len(communicate.start_ns):
-        return 1.0, 1.0
+        return 1.0
     covered = covered_ns(communicate, trace.start_ns[events], trace.end_ns[events])
     overlap = covered / np.maximum(length_ns, 1)
     spent_ns = alone_ns = 0.0
@@ -292,4 +292,4 @@ def overlap_factor(activity: Activity) -> tuple[float, float] | None:
             share = float(length_ns[high].sum()) / total
             spent_ns += total
             alone_ns += total * (1 - share) + total * share / max(slowed, 1.0)
-    return (spent_ns / alone_ns, spent_ns / float(length_ns.sum())) if alone_ns else None
+    return spent_ns / alone_ns if alone_ns else None

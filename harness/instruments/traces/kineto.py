@@ -184,17 +184,18 @@ def _columns(path: Path, document: _Document) -> RankTrace:
     columns["start_ns"] += base_ns
     columns["end_ns"] += base_ns
     place = np.argsort(order)
+    tracks = [(_text(process), _text(thread)) for process, thread in table.tracks]
     trace = RankTrace(
         path=path,
         rank=rank,
         world_size=world_size,
         host=_text(document.host_name),
         names=tuple(map(_text, table.names)),
-        tracks=tuple(table.named_tracks()),
+        tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
         **columns,
         collectives={int(place[at]): call for at, call in table.collectives.items()},
         process_groups=groups,
-        unread=table.unread,
+        unread=frozenset(table.unread),
     )
     _check(trace)
     return trace
@@ -233,14 +234,12 @@ class _Table:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = array("q")
-        self.kinds: dict[Any, int] = {}  # by category
-        self.kernel_kinds: dict[Any, int] = {}  # by name
         self.names: dict[Any, int] = {}
         self.tracks: dict[tuple[Any, Any], int] = {}
         self.track_names: dict[tuple[str, str], str] = {}
         self.shapes: dict[bytes, int] = {}
         self.collectives: dict[int, CollectiveCall] = {}
-        self.unread: dict[str, int] = {}
+        self.unread: set[str] = set()
 
     def add(self, event: _Event) -> None:
         args = event.args
@@ -250,19 +249,17 @@ class _Table:
             return
         if event.ts is None:
             return
-        category, name = event.cat, event.name
-        kind = self.kinds.get(category)
-        if kind is None:
-            kind = self.kinds[category] = int(kind_of(_text(category)))
+        category, name = _text(event.cat), event.name
+        kind = kind_of(category)
         if kind == EventKind.KERNEL:
-            kind = self._kind_of_kernel(name)
+            kind = kind_of_kernel(_text(name))
         start_ns = self._nanoseconds(event, event.ts)
         end_ns = start_ns if event.dur is None else start_ns + self._nanoseconds(event, event.dur)
         process, thread = event.pid, event.tid
         correlation = external_id = sequence = shape = -1
         if args is not None:
-            if kind == EventKind.OTHER and args.stream is not None and is_unread(_text(category)):
-                self.unread[_text(category)] = self.unread.get(_text(category), 0) + 1
+            if kind == EventKind.OTHER and args.stream is not None and is_unread(category):
+                self.unread.add(category)
             if kind in ON_DEVICE and args.stream is not None:
                 process, thread = (process if args.device is None else args.device), args.stream
             if args.collective or args.group or args.elements is not None:
@@ -276,12 +273,6 @@ class _Table:
         self.rows.extend(
             (start_ns, end_ns, name_of, track_of, kind, correlation, external_id, sequence, shape)
         )
-
-    def _kind_of_kernel(self, name: Any) -> int:
-        kind = self.kernel_kinds.get(name)
-        if kind is None:
-            kind = self.kernel_kinds[name] = int(kind_of_kernel(_text(name)))
-        return kind
 
     def _nanoseconds(self, event: _Event, time_us: Any) -> int:
         """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
@@ -297,11 +288,6 @@ class _Table:
                 f"({shortened(str(time_us), 40)} microseconds); record the trace again"
             )
         return int(time_us * 1000)
-
-    def named_tracks(self) -> Iterator[Track]:
-        for process, thread in self.tracks:
-            track = _text(process), _text(thread)
-            yield Track(*track, self.track_names.get(track, ""))
 
 
 def _collective(args: _Args) -> CollectiveCall:

@@ -147,7 +147,7 @@ def tables(of: Breakdown) -> list[TraceTable]:
     if len(of.ranks) > 1:
         found.append(rank_table(of))
     found.append(work_table(of))
-    return [*found, *([communication_table(of)] if _communicates(of) else [])]
+    return [*found, *([communication_table(of)] if of.ranks[0].activity.on_device.under_way.any() else [])]
 
 
 def share_table(of: Breakdown) -> TraceTable:
@@ -214,10 +214,6 @@ def _known_by(activity: Activity, event: int) -> str:
     return f"{known} (both)" if activity.fused[event] else known
 
 
-def _communicates(of: Breakdown) -> bool:
-    return bool(of.ranks[0].activity.on_device.under_way.any())
-
-
 def _ms(time_s: float) -> str:
     return f"{1e3 * time_s:.3f}"
 
@@ -240,7 +236,10 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
     It starts with the rank that ends last and goes back in time. Where that rank waits for another, the path
     goes on with the other one from the end of the wait.
     """
-    edges = [_edges(of, rank, step) for rank in range(len(of.ranks))]
+    chosen = [one.activity.edges_ns[one.chosen[step]] for one in of.ranks]
+    edges = [
+        (one - offset_ns).tolist() for one, offset_ns in zip(chosen, of.matching.offsets_ns, strict=True)
+    ]
     waits = [_waits_at(of, rank, step) for rank in range(len(of.ranks))]
     rank = max(range(len(of.ranks)), key=lambda one: edges[one][1])
     at_ns, found = edges[rank][1], []
@@ -255,13 +254,6 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
         at_ns, slower = max(earlier)
         waits[rank] = [wait for wait in earlier if wait[0] < at_ns]
         rank = position[slower]
-
-
-def _edges(of: Breakdown, rank: int, step: int) -> tuple[int, int]:
-    one = of.ranks[rank]
-    chosen = one.activity.steps[one.chosen[step]]
-    offset_ns = of.matching.offsets_ns[rank]
-    return chosen.start_ns - offset_ns, chosen.end_ns - offset_ns
 
 
 def _waits_at(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ class RankTrace:
     shape: Ints
     collectives: Mapping[int, CollectiveCall]  # by event
     process_groups: Mapping[str, tuple[int, ...]]  # name: its ranks
-    unread: Mapping[str, int]  # category of a device that is not read: its events
+    unread: frozenset[str]  # categories of a device that are not read
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -201,6 +201,7 @@ WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")
 """Entries on a stream of MTIA in which the device waits for another stream, or marks a time."""
 
 
+@cache
 def kind_of(category: str) -> EventKind:
     """Return what events of a category are; `EventKind.OTHER` for those that are not read."""
     category = category.lower()
@@ -216,6 +217,7 @@ def is_unread(category: str) -> bool:
     return kind_of(category) == EventKind.OTHER and category != "" and not category.endswith(NO_WORK)
 
 
+@lru_cache(maxsize=100_000)
 def kind_of_kernel(name: str) -> EventKind:
     """Return what an event in a category of kernels is by its name: a kernel, a copy or a wait."""
     if COPY_BY_NAME.match(name):
