@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from harness.instruments.network.clos import IN_RACK, Clos, failed_links, place
 
 
-def small(**changed):
+def small(failed=()):
     """Return three racks of two NICs and four spines."""
-    said = {"racks": 3, "nics_per_rack": 2, "spines": 4, "nic_B_per_s": 10.0, "uplink_B_per_s": 5.0}
-    return Clos(**(said | changed))
+    return Clos(3, 2, 4, 10.0, 5.0, failed)
 
 
 def path(clos, *ways):

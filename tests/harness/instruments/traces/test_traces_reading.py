@@ -10,23 +10,6 @@ from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.trace import EventKind
 
-US = 1000
-
-
-def gpu_step(**given):
-    """Return one step with a product, a collective and a copy; whole microseconds."""
-    one = Writer(**given)
-    one.step(3, 0, 100 * US)
-    one.annotation("Optimizer.step#Adam.step", 80 * US, 95 * US)
-    one.host_event("aten::linear", 5 * US, 12 * US)
-    one.host_event("aten::mm", 6 * US, 11 * US)
-    one.kernel("ampere_sgemm", 10 * US, 40 * US, called=8 * US)
-    collective = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 64, "Seq": 5}
-    one.kernel("ncclDevKernel_AllReduce", 30 * US, 70 * US, called=20 * US, stream=13, **collective)
-    one.kernel("Memcpy HtoD (Pinned -> Device)", 75 * US, 80 * US, called=72 * US, category="gpu_memcpy")
-    one.kernel("multi_tensor_apply_kernel", 85 * US, 90 * US, called=82 * US)
-    return one
-
 
 @pytest.mark.parametrize("version", ["2.1", "2.4", "rocm"])
 def test_nanoseconds_are_exact_also_since_the_epoch(tmp_path, version):
@@ -84,8 +67,9 @@ def test_on_a_cpu_outermost_operators_compute_and_gloo_communicates(tmp_path):
 )
 def test_ranks_come_in_order_and_those_that_do_not_belong_together_are_refused(tmp_path, ranks, expected):
     for i, (rank, world_size, late_ns) in enumerate(ranks):
-        writer = gpu_step(rank=rank, world_size=world_size)
-        writer.shift_ns = late_ns
+        writer = Writer(rank=rank, world_size=world_size, shift_ns=late_ns)
+        writer.step(3, 0, 100)
+        writer.kernel("gemm", 10, 40, called=5)
         writer.write(tmp_path, gz=rank == 1, name=f"{i}.json")
     if expected is None:
         assert [trace.rank for trace in read_traces(tmp_path)] == [0, 1, 2]
