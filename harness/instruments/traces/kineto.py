@@ -84,6 +84,7 @@ class _Document(msgspec.Struct):
 
     traceEvents: list[_Event] | None = None
     distributedInfo: Any = None
+    deviceProperties: Any = None
     baseTimeNanoseconds: Any = None
     host_name: Any = None
 
@@ -190,6 +191,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         rank=rank,
         world_size=world_size,
         host=_text(document.host_name),
+        devices=_devices(document.deviceProperties),
         names=tuple(map(_text, table.names)),
         tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
         **columns,
@@ -313,6 +315,11 @@ def _distributed(path: Path, info: Any) -> tuple[int, int, dict[str, tuple[int, 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
+
+
+def _devices(properties: Any) -> tuple[str, ...]:
+    listed = properties if isinstance(properties, list) else []
+    return tuple(_text(one.get("name")) for one in listed if isinstance(one, dict))
 
 
 def _integer(value: Any, otherwise: int) -> int:

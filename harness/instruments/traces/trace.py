@@ -73,6 +73,7 @@ class RankTrace:
     rank: int
     world_size: int
     host: str
+    devices: tuple[str, ...]
     names: tuple[str, ...]
     tracks: tuple[Track, ...]
     start_ns: Ints
