@@ -48,7 +48,7 @@ class Network:
     """A topology built from namespaces; a context that removes it. Raises `Unavailable` where it cannot be
     built.
 
-    With `receive_buffer_B` connections use credits, see `tcp_window`; else by the kernel's own TCP.
+    With `receive_buffer_B` connections use credits, see `topology`; else by the kernel's own TCP.
     """
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:

@@ -24,10 +24,18 @@ from typing import Any
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments.network import topology as tcp_window
-from harness.instruments.network.topology import ETHERNET_B, Flow, Link, RouteRule, Topology, burst_B
+from harness.instruments.network.topology import (
+    ETHERNET_B,
+    METRICS,
+    SYSCTLS,
+    Flow,
+    Link,
+    RouteRule,
+    Topology,
+    burst_B,
+    limit_window,
+)
 
-SYSCTLS = Path("/proc/sys/net/ipv4")
 HASH_POLICY, HASH_FIELDS = SYSCTLS / "fib_multipath_hash_policy", SYSCTLS / "fib_multipath_hash_fields"
 BY_ADDRESSES, BY_FIELDS = "0", "3"
 FIVE_TUPLE = "0x37"
@@ -114,11 +122,11 @@ class NetnsServer:
             self._configure(name, forwards=node in topology.switches)
             if receive_buffer_B is not None:
                 with entered(name):
-                    tcp_window.limit_window(receive_buffer_B)
+                    limit_window(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
         for index in range(len(topology.links)):
             self._add_link(index)
-        metrics = {} if receive_buffer_B is None else {"metrics": tcp_window.METRICS}
+        metrics = {} if receive_buffer_B is None else {"metrics": METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
             for route in topology.routes(node):

@@ -156,14 +156,20 @@ def nvml_reader(library: Any, handle: Any) -> ReadState:
     for name in HARMLESS_REASONS:
         harmless |= getattr(library, f"nvmlClocksThrottleReason{name}", 0)
 
+    def reported(factor: float, call: Callable[..., int], kind: int | None = None) -> float | None:
+        try:
+            return factor * (call(handle) if kind is None else call(handle, kind))
+        except library.NVMLError:  # this GPU does not report it
+            return None
+
     def read() -> DeviceState:
         reasons = library.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return DeviceState(
             clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
-            peak_clock_Hz=library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
-            memory_clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM) / MICRO,
-            power_W=library.nvmlDeviceGetPowerUsage(handle) * MILLI,
-            temperature_C=float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
+            peak_clock_Hz=reported(1 / MICRO, library.nvmlDeviceGetMaxClockInfo, library.NVML_CLOCK_SM),
+            memory_clock_Hz=reported(1 / MICRO, library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_MEM),
+            power_W=reported(MILLI, library.nvmlDeviceGetPowerUsage),
+            temperature_C=reported(1.0, library.nvmlDeviceGetTemperature, library.NVML_TEMPERATURE_GPU),
             throttled=float(bool(reasons & ~harmless)),
         )
 

@@ -263,7 +263,7 @@ def breakdown(
 
     `model_FLOP` is per step and rank, `peak_FLOP_per_s` per rank. `known_factors` has what a trace cannot
     have: instruction, utilisation, frequency; overlap overrides that of the trace. `align_clocks`: see
-    `collectives.match`. `communication` has regular expressions of kernels that communicate, beyond those
+    `match`. `communication` has regular expressions of kernels that communicate, beyond those
     that are recognized. Raises TraceError, and ValueError for a factor that is unknown or not positive.
     """
     activities = _activities(traces, tuple(communication))
