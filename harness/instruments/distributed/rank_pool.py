@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from harness.instruments.distributed.rank_worker import LEASE_S, MEANT, SILENT, STORE
 from harness.records import LOST, Unavailable
@@ -95,7 +95,7 @@ class RankLocation(NamedTuple):
 
 class _Rank(NamedTuple):
     process: subprocess.Popen[bytes]
-    calls: IO[bytes]
+    calls: int
     answers: int
     printed: Path
     heard: list[bytes]  # of an incomplete answer
@@ -167,7 +167,7 @@ class RankPool:
                 with suppress(subprocess.TimeoutExpired):
                     rank.process.wait(timeout=max(until_s - time.monotonic(), 0.01))
         for rank in ranks:
-            rank.calls.close()
+            os.close(rank.calls)
             os.close(rank.answers)
         self._selector.close()
         self._folder.cleanup()
@@ -186,7 +186,7 @@ class RankPool:
     def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
         """Send the call to all ranks at once and collect their answers."""
         until_s = time.monotonic() + within_s
-        unsent = {self._ranks[number].calls.fileno(): memoryview(line) for number in who}
+        unsent = {self._ranks[number].calls: memoryview(line) for number in who}
         for calls in unsent:
             self._selector.register(calls, selectors.EVENT_WRITE)
         answers: dict[int, Any] = {}
@@ -284,26 +284,31 @@ class RankPool:
 
     def _start(self, number: int, world: int, place: RankLocation, address: str) -> _Rank:
         path = Path(self._folder.name) / f"rank{number}"
-        answers, theirs = os.pipe()
+        ours: list[int] = []
+        theirs: list[int] = []
         try:
+            for mine, its in ((1, 0), (0, 1)):  # a pipe's second end is the one to write to
+                pipe = os.pipe()
+                ours.append(pipe[mine])
+                theirs.append(pipe[its])
             with path.open("wb") as output:
                 process = subprocess.Popen(
                     [*place.command, sys.executable, "-u", "-m", RANK],
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
+                    stdin=theirs[0],
                     stdout=output,
                     stderr=output,
-                    env=_environment(number, world, place, address, theirs),
-                    pass_fds=(theirs,),
+                    env=_environment(number, world, place, address, theirs[1]),
+                    pass_fds=(theirs[1],),
                 )
         except BaseException:
-            os.close(answers)
+            for end in ours:
+                os.close(end)
             raise
         finally:
-            os.close(theirs)
-        assert process.stdin is not None
-        os.set_blocking(process.stdin.fileno(), False)
-        return _Rank(process, process.stdin, answers, path, [])
+            for end in theirs:
+                os.close(end)
+        os.set_blocking(ours[0], False)
+        return _Rank(process, ours[0], ours[1], path, [])
 
 
 def _environment(number: int, world: int, place: RankLocation, address: str, answers: int) -> dict[str, str]:

@@ -74,17 +74,6 @@ def _source(rule: Any) -> dict[str, Any]:
     return {} if source is None else {"src": source, "src_len": 32}
 
 
-def _documents(text: str) -> list[dict[str, Any]]:
-    """Return the objects of one JSON list after another."""
-    decoder, at, documents = json.JSONDecoder(), 0, list[dict[str, Any]]()
-    while at < len(text.rstrip()):
-        document, at = decoder.raw_decode(text, at)
-        documents += document
-        while at < len(text) and text[at].isspace():
-            at += 1
-    return documents
-
-
 NAMESPACES = "/run/netns"
 QUEUE_B = 8 << 20
 """Queue of a link before it drops: more than TCP sends at once, because a lost frame costs a retransmission
@@ -188,19 +177,13 @@ class NetnsServer:
             mine = [flow for flow in every if flow.switch == switch]
             commands = "".join(map(self._route_get, mine))
             with entered(self._names[switch]):
-                done = subprocess.run(
-                    ["ip", "-json", "-batch", "-"],
-                    input=commands,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
+                command = ["ip", "-json", "-batch", "-"]
+                done = subprocess.run(command, input=commands, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ValueError(f"{switch} has no route: {done.stderr.strip().splitlines()[0]}")
             by_name = {interface(link): link for link, _ in self._topology.around(switch)}
-            links |= {
-                flow: by_name[one["dev"]] for flow, one in zip(mine, _documents(done.stdout), strict=True)
-            }
+            devices = [json.loads(line)[0]["dev"] for line in done.stdout.splitlines()]
+            links |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
         return [links[flow] for flow in every]
 
     def _route_get(self, flow: Flow) -> str:

@@ -175,15 +175,13 @@ HOW_TO_GET = {
 }
 """Factor -> what would give it."""
 
-ADDED = (
-    (State.COPYING, "copies"),
-    (State.COMMUNICATION, "exposed communication"),
-    (State.WAITING_FOR_RANK, "waiting for slower ranks"),
-    (State.PREPARING, "launch gap, prepare"),
-    (State.CALLING, "launch gap, call"),
-    (State.WAITING_FOR_DATA, "waiting for data"),
-    (State.IDLE, "idle, cause unknown"),
-)
+ADDED = {
+    state: "waiting for slower ranks" if state == State.WAITING_FOR_RANK else STATE_NAMES[state]
+    for state in (
+        *(State.COPYING, State.COMMUNICATION, State.WAITING_FOR_RANK),
+        *(State.PREPARING, State.CALLING, State.WAITING_FOR_DATA, State.IDLE),
+    )
+}
 """What is added to the kernels' time, in this order."""
 
 FREE, BUSY = 0.05, 0.5
@@ -261,7 +259,7 @@ def _chain(
         rest = f"not separated: {', '.join(missing)}" if missing else "unexplained"
         yield Factor(rest, computing_s / time_s, computing_s)
     time_s = computing_s
-    for state, name in ADDED:
+    for state, name in ADDED.items():
         longer_s = time_s + time_in(shares, state)
         yield Factor(name, longer_s / time_s, longer_s)
         time_s = longer_s
