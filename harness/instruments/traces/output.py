@@ -14,6 +14,7 @@ import gzip
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,13 +125,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(line) for row in split for line in row[i]) for i in range(len(rows[0]))]
     lines = []
     for row in split:
-        for k in range(max(map(len, row))):
-            texts = [cell[k] if k < len(cell) else "" for cell in row]
-            shown = [
-                text.rjust(width) if i else text.ljust(width)
-                for i, (text, width) in enumerate(zip(texts, widths, strict=True))
-            ]
-            lines.append(GAP.join(shown).rstrip())
+        for first, *others in zip_longest(*row, fillvalue=""):
+            shown = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            lines.append(GAP.join([first.ljust(widths[0]), *shown]).rstrip())
     return lines
 
 
