@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
+from harness.instruments.distributed.fake_process_group import mesh_of_sizes, rank_mesh, world_size
 from harness.records import Unavailable
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
@@ -227,7 +227,8 @@ def mesh_of(settings: FSDP2Settings, resources: Resources) -> DeviceMesh:
         return resources.meshes.shards()  # type: ignore[no-any-return]
     if settings.shard_within is None:
         return rank_mesh(device_type)
-    return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))
+    width = min(settings.shard_within, world_size())
+    return mesh_of_sizes(device_type, (world_size() // width, width), ("replicate", "shard"))
 
 
 def put_on_host(model: nn.Module, resources: Resources) -> None:
