@@ -24,6 +24,7 @@ from suites.training.triton_kernels.tiles import (
     TYPICAL_COLUMNS,
     WARPS,
     WIDEST_WITH_SUMS,
+    compilations,
     programs,
     tile,
 )
@@ -190,18 +191,6 @@ def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    data, sums, sizes = f"*{workload_dtype}", "*fp32", {"rows": "i32", "columns": "i32"}
     rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
-    constexprs = {"ROWS": rows, "BLOCK": block}
-    statistics = {"means": sums, "inverse": sums}
-    forward = {
-        **dict.fromkeys(("x", "weight", "bias", "y"), data), **statistics, **sizes, "epsilon": "fp32",
-    }  # fmt: skip
-    backward = {
-        **dict.fromkeys(("x", "weight", "gradient", "x_gradient"), data),
-        **statistics, "partial": sums, **sizes,
-    }  # fmt: skip
-    return [
-        Compilation("layer_norm_forward", layer_norm_forward, forward, {**constexprs, "WHOLE": whole}, 8),
-        Compilation("layer_norm_backward", layer_norm_backward, backward, {**constexprs, "STAGES": 1}, 8),
-    ]
+    constexprs = {"ROWS": rows, "BLOCK": block, "WHOLE": whole, "STAGES": 1}
+    return compilations(workload_dtype, constexprs, layer_norm_forward, layer_norm_backward)

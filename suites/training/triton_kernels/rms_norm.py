@@ -24,6 +24,7 @@ from suites.training.triton_kernels.tiles import (
     TYPICAL_COLUMNS,
     WARPS,
     WIDEST_WITH_SUMS,
+    compilations,
     programs,
     tile,
 )
@@ -157,16 +158,6 @@ def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
-    constexprs = {"ROWS": rows, "BLOCK": block}
-    forward = {**dict.fromkeys(("x", "weight", "y"), data), "inverse": "*fp32", **sizes, "epsilon": "fp32"}
-    backward = {
-        **dict.fromkeys(("x", "weight", "gradient", "x_gradient"), data),
-        **dict.fromkeys(("inverse", "partial"), "*fp32"),
-        **sizes,
-    }
-    return [
-        Compilation("rms_norm_forward", rms_norm_forward, forward, {**constexprs, "WHOLE": whole}, 8),
-        Compilation("rms_norm_backward", rms_norm_backward, backward, {**constexprs, "STAGES": 1}, 8),
-    ]
+    constexprs = {"ROWS": rows, "BLOCK": block, "WHOLE": whole, "STAGES": 1}
+    return compilations(workload_dtype, constexprs, rms_norm_forward, rms_norm_backward)
