@@ -84,8 +84,8 @@ def meant_by(word: str) -> str:
 
 
 TECHNIQUE = {
-    "contract": Function(("settings",)),
     "apply": Function(("step", "settings")),
+    "contract": Function(("settings",), required=False),
     "applies_to": Function(("workload", "settings"), required=False),
     "unavailable": Function((), required=False),
 }

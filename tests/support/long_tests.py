@@ -123,7 +123,6 @@ SAMPLED = {
         test_ranks_of_a_step.py::test_so_it_does_with_odd_sizes_and_other_techniques
         test_steady_micro_batches.py::test_further_micro_batches_take_what_the_second_does
         test_reference.py::test_the_end_of_a_sweep_fits_a_screen
-        test_reserved_memory.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
         test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
         test_layer_repetition.py::test_built_as_traced
         test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take

@@ -170,8 +170,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     Raises as `build` does, before anything is allocated.
     """
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     return replace(
         step,
         workload=complete(step.workload),
@@ -191,8 +190,7 @@ def model_code(config: Mapping[str, Any]) -> str:
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     refuse_quantized(config, step.settings_of("lora"))
     return build(config, num_hidden_layers, step.attention)
 

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import (
 from suites.training.declared import ActivationCheckpointingSettings
 from suites.training.host_memory import Resources
 from suites.training.models.model import blocks_of
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.techniques.activation_offload import hooks_to, within
 from suites.training.workload import Workload
 
@@ -50,11 +50,6 @@ KEPT_PER_OP = PRODUCTS | frozenset(
 and with the CPU's fused attention. Linear layers with a bias (`aten.addmm`) are not in it."""
 
 NO_FORMULA = "the formula knows full and selective checkpointing of every layer; this step's is {recompute}"
-
-
-def contract(settings: ActivationCheckpointingSettings) -> Contract:
-    """Return `EXACT`: the same operations, some of them twice."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: ActivationCheckpointingSettings) -> str | None:

@@ -29,24 +29,16 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.declared import ContextParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, refuse_without_fsdp2, without_distributed
+from suites.training.mesh import joined, refuse_without_fsdp2
 from suites.training.models.model import Transformer
 from suites.training.pipeline_stages import ContextGroup
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Workload
 
 NOTE = "each rank has 1/cp_size of each sequence; keys and values of all of it are gathered in every layer"
 REPLICATED = "context parallel, rank 0: all parameters, gradients and states"
 UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
-
-
-unavailable = without_distributed
-
-
-def contract(settings: ContextParallelSettings) -> Contract:
-    """Return `EXACT`: the same attention, of some queries on each rank."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: ContextParallelSettings) -> str | None:

@@ -23,7 +23,6 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from harness.records import Unavailable
 from suites.training.declared import FSDP1Settings
 from suites.training.host_memory import Resources
-from suites.training.mesh import without_distributed
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
 from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
@@ -48,9 +47,6 @@ TWO_TYPES = (
 )
 INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
-
-
-unavailable = without_distributed
 
 
 def contract(settings: FSDP1Settings) -> Contract:

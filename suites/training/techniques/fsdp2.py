@@ -9,14 +9,13 @@ each shards its part of a layer over the ranks that have the same part. With `co
 shard the model, those too that share a sequence. With `pipeline` each shards its stages over the ranks that
 have the same ones, and torch reduces gradients after the last micro-batch.
 
-`shard_model` decides which parts are gathered together, and what stays gathered.
+`shard_over_mesh` decides which parts are gathered together, and what stays gathered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import lcm
@@ -33,7 +32,7 @@ from harness.instruments.distributed.fake_process_group import mesh_of_rows, ran
 from harness.records import Unavailable
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
-from suites.training.mesh import joined, without_distributed
+from suites.training.mesh import joined
 from suites.training.models.mixture import Experts, own
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import (
@@ -58,9 +57,6 @@ BF16_NOTE = (
     "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
     "gradients in bf16, reduced in {reduced}"
 )
-
-
-unavailable = without_distributed
 
 
 def contract(settings: FSDP2Settings) -> Contract:
@@ -152,17 +148,16 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
 def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
     """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
     reshards_to = settings.reshard_after_forward
-    reasons = {
-        "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
-        "shard_within": settings.shard_within is not None
-        and "the mesh of ranks would have a third dimension",
-        "reshard_after_forward": reshards_to is not None
-        and not isinstance(reshards_to, bool)
-        and "resharding to some ranks is not built for a mesh",
+    refused = {
+        "cpu_offload": (settings.cpu_offload, "offload is not checked on a mesh of ranks"),
+        "shard_within": (settings.shard_within, "the mesh of ranks would have a third dimension"),
+        "reshard_after_forward": (
+            not isinstance(reshards_to, bool) and reshards_to,
+            "resharding to some ranks is not built for a mesh",
+        ),
     }
-    for name, reason in reasons.items():
-        if reason:
-            given = getattr(settings, name)
+    for name, (given, reason) in refused.items():
+        if given:
             raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
 
 
@@ -206,15 +201,45 @@ def shard_over_mesh(
     offload: OffloadPolicy,
     resources: Resources,
 ) -> Any:
-    """Return the model, or a stage of it, sharded as the settings ask."""
-    groups = ShardGroups(
-        settings.reshard_after_forward,
-        settings.keep_last_block,
-        settings.head == "apart",
-        settings.forward_prefetch,
+    """Shard each block of a model, or of a stage, then the rest of it; return it.
+
+    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
+    """
+    with_all: Any = partial(
+        fully_shard, mesh=mesh_of(settings, resources), mp_policy=policy, offload_policy=offload
     )
-    of_experts = partial(resources.meshes.of, "edp")
-    return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
+    of_blocks, of_rest = resharding(settings)
+    blocks = blocks_of(model)
+    if settings.head == "apart":
+        embedding, norm, head = ends_of(model)
+        if embedding is not None:
+            with_all(embedding, reshard_after_forward=of_blocks)
+        if norm is not None:
+            with_all([norm, head], reshard_after_forward=bool(of_rest))
+    for block in blocks:
+        kept = settings.keep_last_block and block is blocks[-1]
+        after_forward = False if kept else of_blocks
+        for experts in shared_experts(block):
+            shard_experts(experts, resources.meshes.of("edp"), with_all, after_forward)
+        with_all(block, reshard_after_forward=after_forward)
+    sharded = with_all(model, reshard_after_forward=of_rest)
+    if settings.forward_prefetch:
+        sharded._set_unshard_async_op(True)
+        for block, following in pairwise(blocks):
+            ahead: Any = block
+            ahead.set_modules_to_forward_prefetch([following])
+    return sharded
+
+
+def resharding(settings: FSDP2Settings) -> tuple[bool | int | None, bool | None]:
+    """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
+
+    Alone there is no group to reshard to, so a number counts as True.
+    """
+    given = settings.reshard_after_forward
+    if given is None or isinstance(given, bool):
+        return given, given
+    return (given if dist.get_world_size() > 1 else True), None
 
 
 def mesh_of(settings: FSDP2Settings, resources: Resources) -> DeviceMesh:
@@ -262,65 +287,6 @@ def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]
     """Gather parameters for every micro-batch, reduce gradients with the last of an update."""
     model.set_requires_gradient_sync(last)
     return nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class ShardGroups:
-    """Which parts of a model are gathered together, and what stays gathered after the forward pass.
-
-    The settings of `fsdp2` with the same names.
-    """
-
-    reshard_after_forward: bool | int | None
-    keep_last_block: bool
-    head_apart: bool
-    forward_prefetch: bool
-
-    def resharding(self) -> tuple[bool | int | None, bool | None]:
-        """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
-
-        Alone there is no group to reshard to, so a number counts as True.
-        """
-        given = self.reshard_after_forward
-        if given is None or isinstance(given, bool):
-            return given, given
-        return (given if dist.get_world_size() > 1 else True), None
-
-
-def shard_model(
-    model: nn.Module,
-    mesh: DeviceMesh,
-    mesh_of_experts: Callable[[], DeviceMesh],
-    groups: ShardGroups,
-    policy: MixedPrecisionPolicy,
-    offload: OffloadPolicy,
-) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it.
-
-    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
-    """
-    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    of_blocks, of_rest = groups.resharding()
-    blocks = blocks_of(model)
-    if groups.head_apart:
-        embedding, norm, head = ends_of(model)
-        if embedding is not None:
-            with_all(embedding, reshard_after_forward=of_blocks)
-        if norm is not None:
-            with_all([norm, head], reshard_after_forward=bool(of_rest))
-    for block in blocks:
-        kept = groups.keep_last_block and block is blocks[-1]
-        after_forward = False if kept else of_blocks
-        for experts in shared_experts(block):
-            shard_experts(experts, mesh_of_experts(), with_all, after_forward)
-        with_all(block, reshard_after_forward=after_forward)
-    sharded = with_all(model, reshard_after_forward=of_rest)
-    if groups.forward_prefetch:
-        sharded._set_unshard_async_op(True)
-        for block, following in pairwise(blocks):
-            ahead: Any = block
-            ahead.set_modules_to_forward_prefetch([following])
-    return sharded
 
 
 def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:

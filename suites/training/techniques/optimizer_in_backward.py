@@ -16,13 +16,8 @@ from harness.records import Unavailable
 from suites.training.declared import OptimizerInBackwardSettings
 from suites.training.host_memory import Resources
 from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-
-def contract(settings: OptimizerInBackwardSettings) -> Contract:
-    """Return `EXACT`: the same updates, earlier."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: OptimizerInBackwardSettings) -> str | None:

@@ -8,12 +8,12 @@ Rows whose name begins with "long" run in `make long`.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from random_steps import TECHNIQUES, WORKLOADS, assert_as_measured
+from random_steps import assert_as_measured, random_steps
 from real_ranks import SMALL, sharded
 from small_steps import CUDA, GPT, HOST, LLAMA, make_step
 from torch import nn
@@ -106,10 +106,9 @@ def test_as_measured(name):
     assert_as_measured(build_step(*ROWS[name]))
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(WORKLOADS, TECHNIQUES)
-def test_as_measured_for_random_set_ups(workload, techniques):
-    assert_as_measured(make_step(workload, " ".join(techniques)))
+def test_as_measured_for_random_set_ups():
+    for step in islice((step for step in random_steps() if step.ranks == 1), 3):
+        assert_as_measured(step)
 
 
 @pytest.mark.parametrize("given", [optimizer("adamw_8bit"), lora(base="nf4")], ids=str)
@@ -150,19 +149,6 @@ def test_kinds_sum_to_the_peak_and_are_what_they_are():
     assert found.by_kind_B["optimizer_states"] == 2 * weights_B + 4 * len(list(model.parameters()))
     assert found.by_kind_B["communication"] == 0
     assert sum(found.by_kind_B.values()) == found.peak_B
-
-
-@pytest.mark.parametrize(
-    ("techniques", "expected"), [("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)]
-)
-def test_bytes_per_parameter_of_each_precision(techniques, expected):
-    """ZeRO's 16 and Megatron's 18 bytes per parameter, as states that a step really holds."""
-    wide = {"micro_batch_size": 1, "seq_len": 2, "hidden_size": 256, "intermediate_size": 688}
-    step = make_step(SHORT_LLAMA, f"flash {techniques}", **wide)
-    found, model = dry_run(step, HOST), build_model(step)
-    states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
-    buffers_B = sum(one.nbytes for one in model.buffers())
-    assert (states - buffers_B) / step.workload.shape.parameters == pytest.approx(expected, rel=1e-3)
 
 
 class Sums(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from real_ranks import SMALL, sharded
 from small_steps import CUDA
 
-from harness.records import Note, Unavailable
+from harness.records import Unavailable
 from suites.memory import suite as memory
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
@@ -135,21 +134,6 @@ def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
     assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
     assert experts["rule_40x"].peak_B is None
     assert "dense MLP" in experts["korthikanti"].reason
-
-
-@pytest.mark.parametrize(
-    ("size", "technique"),
-    [("cp_size", "context_parallel"), ("ep_size", "expert_parallel"), ("pp_size", "pipeline")],
-)
-def test_a_size_that_a_variant_does_not_use_is_noted(size, technique):
-    def noted(techniques):
-        step = sharded(techniques, replace(WORKLOAD, **{**MIXTURE, "ep_size": 1, size: 2}))
-        taken = memory.sample(Subject(step, 80e9))
-        before = takewhile(lambda one: getattr(one, "metric", "") != "tokens_per_step", taken)
-        return [one.text for one in before if isinstance(one, Note) and "changes nothing" in one.text]
-
-    assert noted([]) == [f"{size}=2 changes nothing: this variant has no {technique}"]
-    assert noted([technique]) == []
 
 
 @pytest.mark.parametrize("further", [[], ["mixed_precision"]], ids=str)
