@@ -95,7 +95,7 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
     yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
-    yield from by_default(subject)
+    yield from map(Note, huggingface.by_default(subject.step.workload.hf_config))
     step, workload = subject.step, subject.step.workload
     for field, size, ranks, technique in (
         ("cp_size", workload.cp_size, step.context_ranks, "context_parallel"),
@@ -138,14 +138,6 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
         )
     elif not subject.measurable:
         yield from thresholds(subject, counts, peak_of)
-
-
-def by_default(subject: Subject) -> Iterator[Note]:
-    """Return which sizes the user's config.json leaves to its library."""
-    config = subject.step.workload.hf_config
-    sizes = {} if config is None else huggingface.sizes_by_default(config)
-    if sizes:
-        yield Note(f"by default: {', '.join(f'{name} {size}' for name, size in sizes.items())}")
 
 
 def tokens_per_step(subject: Subject) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import ceil, gcd, inf, isfinite, lcm
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
@@ -160,11 +160,8 @@ RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
 
-class PeakOf(Protocol):
-    """Returns the dry run of one rank; `reserved`: with what the allocator reserves."""
-
-    def __call__(self, subject: Subject, reserved: bool = True) -> DryRun:
-        """Return it."""
+PeakOf = Callable[..., DryRun]
+"""peak_of(subject, reserved=True): the dry run of one rank, with what the allocator reserves or without."""
 
 
 def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterator[Reading | Note]:

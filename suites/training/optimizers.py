@@ -7,7 +7,7 @@ torch's own are `TorchOptimizer`; a technique that keeps states or gradients els
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -40,16 +40,15 @@ class PlainNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def values_not_read(fake: bool) -> AbstractContextManager[Any]:
+@contextmanager
+def values_not_read(fake: bool) -> Iterator[None]:
     """Return plain numbers inside the block where fake tensors are read by deepspeed's engine.
 
     It gets 1 (norms) or 0 (overflow flags); its checks that ranks agree are skipped.
     """
-    return _values_not_read() if fake else nullcontext()
-
-
-@contextmanager
-def _values_not_read() -> Iterator[None]:
+    if not fake:
+        yield
+        return
     from deepspeed.runtime.zero import partitioned_param_coordinator
 
     original = partitioned_param_coordinator.assert_ints_same_as_other_ranks

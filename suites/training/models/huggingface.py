@@ -276,16 +276,17 @@ def size_of(parsed: Any, name: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that a config leaves to its class, with their defaults."""
-    parsed = parse(config)
-    own = type(parsed).attribute_map
-    return {
-        name: size
+def by_default(config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return a sentence about the sizes that a config leaves to its class; none where it gives them all."""
+    parsed = None if config is None else parse(config)
+    own = getattr(parsed, "attribute_map", {})
+    sizes = [
+        f"{name} {size}"
         for name, names in SIZES.items()
-        if not any(other in config for other in (*names, own.get(name, name)))
+        if not any(other in (config or {}) for other in (*names, own.get(name, name)))
         and isinstance(size := getattr(parsed, name, None), int)
-    }
+    ]
+    return (f"by default: {', '.join(sizes)}",) if sizes else ()
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:

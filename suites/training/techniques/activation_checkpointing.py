@@ -62,10 +62,8 @@ def applies_to(workload: Workload, settings: ActivationCheckpointingSettings) ->
 def apply(step: TrainingStep, settings: ActivationCheckpointingSettings) -> TrainingStep:
     """Return the step with its layers checkpointed, or every so many-th."""
     recompute = settings.mode if settings.every == 1 else f"{settings.mode}, every {settings.every}"
-    features = replace(step.features, recompute=recompute)
-    if recompute not in ("full", "selective"):
-        unlike = (*features.activations_unlike, NO_FORMULA.format(recompute=recompute))
-        features = replace(features, activations_unlike=unlike)
+    unlike = "" if recompute in ("full", "selective") else NO_FORMULA.format(recompute=recompute)
+    features = step.features.but(recompute=recompute, activations=unlike)
     if settings.on_host:
         features = replace(features, activations_on="host")
     return replace(

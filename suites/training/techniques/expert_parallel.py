@@ -26,8 +26,7 @@ Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's exper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -55,7 +54,7 @@ from suites.training.models.mixture import Compute, Experts, shares, values_are_
 from suites.training.models.model import Transformer
 from suites.training.optimizers import not_for_shards
 from suites.training.step import TrainingStep
-from suites.training.trainer import live_gradients
+from suites.training.trainer import average_with_the_last
 from suites.training.workload import Workload
 
 NOTE = "expert parallel, rank 0: 1/ep_size of each layer's experts, their gradients and states"
@@ -143,16 +142,6 @@ def parallelize(by_sequence: bool, model: nn.Module, resources: Resources) -> nn
         spread(experts, mesh, lambda name: [Shard(0), Shard(WIDTH[name])][: mesh.ndim])
         experts.exchange, experts.gradient_scale = group.exchange, tensor_ranks / group.ranks
     return model
-
-
-@contextmanager
-def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
-    """Average gradients but those of experts over all ranks after the last micro-batch of an update."""
-    yield
-    for gradient in live_gradients(model) if last else ():
-        if not isinstance(gradient, DTensor):
-            gradient.div_(dist.get_world_size())
-            dist.all_reduce(gradient)
 
 
 Move = Callable[[Tensor, Sequence[int]], Tensor]

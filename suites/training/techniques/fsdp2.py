@@ -33,7 +33,7 @@ from harness.records import Unavailable
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
 from suites.training.mesh import joined
-from suites.training.models.mixture import Experts, own
+from suites.training.models.mixture import Experts
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import (
     RankOptimizer,
@@ -41,16 +41,13 @@ from suites.training.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
-from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
+from suites.training.quantization import local
+from suites.training.step import DTYPES, EXACT, Contract, TrainingStep, Within, no_context
 from suites.training.techniques import mixed_precision
+from suites.training.techniques.ddp import BF16_REDUCTION
+from suites.training.techniques.fsdp1 import STAY_GATHERED
 from suites.training.workload import Workload
 
-DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
-
-BF16_REDUCTION = 1e-3
-"""See `ddp.BF16_REDUCTION`."""
-
-STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
 LATE_REDUCTION = "the formula has sharded gradients; this step's are reduced after the last micro-batch"
 NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
 BF16_NOTE = (
@@ -101,23 +98,19 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
     for other in ("tensor_parallel", "pipeline", "expert_parallel"):
         if step.settings_of(other) is not None:
             refuse_on_a_mesh(settings, other)
-    unlike, sharding = step.features.states_unlike, shard
+    features = step.features
     if step.settings_of("pipeline") is not None:
-        sharding = shard_stages
         settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
-        unlike = (*unlike, LATE_REDUCTION)
-    if settings.reshard_after_forward is False:
-        unlike = (*unlike, STAY_GATHERED)
+        features = features.but(states=LATE_REDUCTION)
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
     others = step.features.sharding
-    features = replace(
-        step.features,
+    features = features.but(
         sharding="zero3" if others == "none" else joined("zero3", others),
         optimizer_on=place,
         parameters_on=place,
-        states_unlike=unlike,
+        states=STAY_GATHERED if settings.reshard_after_forward is False else "",
     )
     replaced = mixed_precision.NOTES["autocast"] if mixed else ()
     note = BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32") if mixed else NOTE
@@ -133,7 +126,7 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
         ),
         features=features,
         around=no_context if mixed else step.around,
-        wraps=(*step.wraps, partial(sharding, settings, policy)),
+        wraps=(*step.wraps, partial(shard, settings, policy)),
         notes=(*(one for one in step.notes if one not in replaced), note),
     )
     if not settings.reduce_every_micro_batch:
@@ -163,35 +156,25 @@ def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
 
 def policy_of(settings: FSDP2Settings, mixed: bool) -> MixedPrecisionPolicy:
     """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
-    if not mixed:
-        return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
-    return MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
-    )
+    reduced = DTYPES[settings.reduce_dtype or ("fp32" if mixed else None)]
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16 if mixed else None, reduce_dtype=reduced)
 
 
 def shard(
     settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
 ) -> nn.Module:
-    """Shard each block, then the rest of the model."""
+    """Shard each block, then the rest of the model, or of each of a pipeline's stages on this rank."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    sharded = shard_over_mesh(model, settings, policy, offload, resources)
+    stages: Any = model.stages if "pp" in resources.meshes.names else (model,)
+    for part in stages:
+        shard_over_mesh(part, settings, policy, offload, resources)
     if settings.cpu_offload and real:
-        for parameter in sharded.parameters():
-            resources.host.note(parameter.to_local())
+        for parameter in model.parameters():
+            resources.host.note(parameter.to_local())  # type: ignore[operator]
     elif settings.cpu_offload:
-        put_on_host(sharded, resources)
-    return sharded  # type: ignore[no-any-return]
-
-
-def shard_stages(
-    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
-) -> nn.Module:
-    """Shard each of a pipeline's stages on this rank over the column of its mesh."""
-    for stage in model.stages:
-        shard_over_mesh(stage, settings, policy, OffloadPolicy(), resources)
-    return model  # type: ignore[no-any-return]
+        put_on_host(model, resources)
+    return model
 
 
 def shard_over_mesh(
@@ -200,8 +183,8 @@ def shard_over_mesh(
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     resources: Resources,
-) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it.
+) -> None:
+    """Shard each block of a model, or of a stage, then the rest of it.
 
     Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
     """
@@ -228,7 +211,6 @@ def shard_over_mesh(
         for block, following in pairwise(blocks):
             ahead: Any = block
             ahead.set_modules_to_forward_prefetch([following])
-    return sharded
 
 
 def resharding(settings: FSDP2Settings) -> tuple[bool | int | None, bool | None]:
@@ -318,7 +300,7 @@ def shard_experts(
     As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
     """
     ranks, parameters = mesh.size(), list(experts.parameters())
-    few = len(own(experts.gate)) < ranks
-    by_rows = few and all(own(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
+    few = len(local(experts.gate)) < ranks
+    by_rows = few and all(local(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
     place = (lambda parameter: Shard(1)) if by_rows else None
     with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)

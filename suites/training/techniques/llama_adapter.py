@@ -21,15 +21,13 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.declared import LlamaAdapterSettings
 from suites.training.host_memory import Resources
-from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
+from suites.training.models.model import blocks_of, explicit_attention
 from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
 from suites.training.techniques.lora import freeze, with_frozen_base
 from suites.training.workload import Workload
 
 LEARNING_RATE = 9e-3
 """Learning rate, unless the workload sets one (arXiv 2303.16199, section 4.1): gates are zero at first."""
-
-NORMS = nn.RMSNorm, nn.LayerNorm, RMSNormBy
 
 
 def contract(settings: LlamaAdapterSettings) -> Contract:
@@ -80,7 +78,7 @@ def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resource
         attention: Any = block.attention
         attention.prompts = Prompts(model, settings.prompt_length, kind, dtype)
     for one in model.modules():
-        if settings.version == 2 and isinstance(one, NORMS):
+        if settings.version == 2 and isinstance(one, nn.RMSNorm | nn.LayerNorm):
             one.requires_grad_(True)
     return model
 

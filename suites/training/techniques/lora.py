@@ -25,11 +25,9 @@ from suites.training.host_memory import Resources
 from suites.training.models import mixture
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.quantization import FrozenLinear, Int8Linear, Nf4Linear
-from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
+from suites.training.step import CHANGES_THE_MATHEMATICS, DTYPES, Contract, TrainingStep
 from suites.training.trainer import build_model
 from suites.training.workload import Workload
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 """Takes a layer's name, the layer as it is stored and as it was, and returns what takes its place."""
@@ -98,7 +96,7 @@ def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> Trainin
     unlike = "the formula trains all parameters; here adapters alone are trained"
     return replace(
         step,
-        features=replace(step.features, states_unlike=(*step.features.states_unlike, unlike)),
+        features=step.features.but(states=unlike),
         model_dtype=step.model_dtype if base is None else torch.bfloat16,
     )
 

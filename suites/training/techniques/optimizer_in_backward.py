@@ -37,8 +37,7 @@ def apply(step: TrainingStep, settings: OptimizerInBackwardSettings) -> Training
         raise Unavailable(
             "optimizer_in_backward works with torch's own optimizers; another technique has its own"
         )
-    unlike = (*step.features.states_unlike, "the formula has all gradients at once")
-    features = replace(step.features, states_unlike=unlike)
+    features = step.features.but(states="the formula has all gradients at once")
     return replace(step, make_optimizer=InBackward, features=features)
 
 

@@ -119,4 +119,5 @@ def gelu_bias(x_ND: Tensor, bias_D: Tensor) -> Tensor:
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     constexprs = dict(zip(("ROWS", "BLOCK"), _tile(TYPICAL_COLUMNS), strict=True))
-    return compilations(workload_dtype, constexprs, gelu_bias_forward, gelu_bias_backward)
+    of = {"gelu_bias_forward": gelu_bias_forward, "gelu_bias_backward": gelu_bias_backward}
+    return compilations(workload_dtype, constexprs, of)

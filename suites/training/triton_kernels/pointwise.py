@@ -57,4 +57,5 @@ def pointwise(x_ND: Tensor, y_ND: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
-    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, pointwise_forward, pointwise_backward)
+    of = {"pointwise_forward": pointwise_forward, "pointwise_backward": pointwise_backward}
+    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, of)

@@ -112,4 +112,5 @@ def softmax(x_ND: Tensor) -> Tensor:
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     constexprs = dict(zip(("ROWS", "BLOCK", "WHOLE"), tile(TYPICAL_COLUMNS), strict=True))
-    return compilations(workload_dtype, constexprs, softmax_forward, softmax_backward)
+    of = {"softmax_forward": softmax_forward, "softmax_backward": softmax_backward}
+    return compilations(workload_dtype, constexprs, of)

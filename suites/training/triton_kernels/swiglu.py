@@ -46,4 +46,5 @@ def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
-    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, swiglu_forward, swiglu_backward)
+    of = {"swiglu_forward": swiglu_forward, "swiglu_backward": swiglu_backward}
+    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, of)

@@ -60,7 +60,7 @@ def cover(tensor: Tensor) -> int:
     return -(-tensor.numel() // TILE_ELEMENTS)
 
 
-def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
+def programs(tiles: int, tensor: Tensor) -> int:
     """Return how many programs share `tiles` of rows where each keeps partial sums: enough for the device.
 
     On the CPU two, so that sums over programs are tested there too.
@@ -68,7 +68,7 @@ def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> i
     if not tensor.is_cuda:
         return min(tiles, 2)
     cores = torch.cuda.get_device_properties(tensor.device).multi_processor_count
-    return min(tiles, per_core * cores)
+    return min(tiles, PROGRAMS_PER_CORE * cores)
 
 
 class OfTwo(torch.autograd.Function):
@@ -103,15 +103,15 @@ TYPES = {
 """Types of arguments of our kernels; all others are data."""
 
 
-def compilations(dtype: str, constexprs: Mapping[str, Any], *kernels: Any) -> list[Compilation]:
+def compilations(dtype: str, constexprs: Mapping[str, Any], kernels: Mapping[str, Any]) -> list[Compilation]:
     """Return the kernels for data of type fp32 | bf16 | fp16, each with those constexprs that it takes."""
     return [
         Compilation(
-            kernel.base_fn.__name__,
+            name,
             kernel,
             {one: TYPES.get(one, f"*{dtype}") for one in kernel.arg_names if one not in constexprs},
             {one: constexprs[one] for one in kernel.arg_names if one in constexprs},
             8,
         )
-        for kernel in kernels
+        for name, kernel in kernels.items()
     ]

@@ -108,5 +108,5 @@ def test_losses_of_models_that_change_their_logits_or_none_are_those_of_transfor
         step = build_step(workload, [{"loss": settings}])
         trainer = Trainer(step)
         assert [float(trainer.train_step()) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
-        if kind == "llama":
+        if kind == "llama" and "chunked" not in settings:
             assert_as_measured(step)
