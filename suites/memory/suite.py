@@ -146,10 +146,6 @@ def tokens_per_step(subject: Subject) -> int:
     return subject.step.data_ranks * workload.sequences * workload.seq_len
 
 
-def close(subject: Subject) -> None:
-    """Do nothing: a description allocates nothing."""
-
-
 def count_model(subject: Subject) -> ModelCounts:
     """Return the model's counts, without allocating its weights."""
     with torch.device("meta"):

@@ -18,7 +18,7 @@ from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject, room_B
 from suites.training.dry_run.dry_run import DryRun, is_sharded
-from suites.training.dry_run.estimates import ModelCounts
+from suites.training.dry_run.estimates import ModelCounts, rule_40x_bytes
 from suites.training.dry_run.largest_batch import (
     MOST_SEQUENCES,
     fit_of,
@@ -156,8 +156,6 @@ SHARED_ALONE = ("tensor", "context", "expert", "pipeline")
 """What ranks share where they are no mesh with data-parallel ones: a step has its number as `..._ranks`."""
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
 """Largest model whose ranks are searched by dry runs of deepspeed's engine, where that shards the model."""
-RULE_B_PER_PARAMETER = 40.0
-"""The paper's rule, Table I: "~40x parameter count"."""
 
 
 PeakOf = Callable[..., DryRun]
@@ -296,7 +294,7 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
     if subject.simulated_device == "cuda":
         searched["reserved_tokens_at_40_B_per_parameter"] = reserved_B
     for metric, size_B in searched.items():
-        target_B, seq_len = RULE_B_PER_PARAMETER * parameters, subject.step.workload.seq_len
+        target_B, seq_len = rule_40x_bytes(parameters), subject.step.workload.seq_len
         at_batch, at_length = partial(size_B, seq_len=seq_len), partial(size_B, 1)
         answer = tokens_at(at_batch, target_B, seq_len, upper, at_length)
         yield Note(f"{metric}: {answer.how}")

@@ -111,8 +111,9 @@ def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.op
         return Adafactor(groups, **given)
     if name == "muon":
         return torch.optim.Muon(groups, adjust_lr_fn="match_rms_adamw", **given)
-    make = {"adamw": torch.optim.AdamW, "adamw_8bit": AdamW8bit}[name]
-    return make(groups, eps=workload.adam_epsilon, **given)
+    kind = {"adamw": torch.optim.AdamW, "adamw_8bit": AdamW8bit}[name]
+    optimizer: torch.optim.Optimizer = kind(groups, eps=workload.adam_epsilon, **given)
+    return optimizer
 
 
 def by_mesh(parameters: list[nn.Parameter]) -> list[nn.Parameter] | list[dict[str, Any]]:

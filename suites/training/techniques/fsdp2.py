@@ -171,7 +171,7 @@ def shard(
         shard_over_mesh(part, settings, policy, offload, resources)
     if settings.cpu_offload and real:
         for parameter in model.parameters():
-            resources.host.note(parameter.to_local())  # type: ignore[operator]
+            resources.host.note(local(parameter))
     elif settings.cpu_offload:
         put_on_host(model, resources)
     return model

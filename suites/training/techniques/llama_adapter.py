@@ -29,6 +29,8 @@ from suites.training.workload import Workload
 LEARNING_RATE = 9e-3
 """Learning rate, unless the workload sets one (arXiv 2303.16199, section 4.1): gates are zero at first."""
 
+NORMS = nn.RMSNorm, nn.LayerNorm
+
 
 def contract(settings: LlamaAdapterSettings) -> Contract:
     """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
@@ -78,7 +80,7 @@ def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resource
         attention: Any = block.attention
         attention.prompts = Prompts(model, settings.prompt_length, kind, dtype)
     for one in model.modules():
-        if settings.version == 2 and isinstance(one, nn.RMSNorm | nn.LayerNorm):
+        if settings.version == 2 and isinstance(one, NORMS):
             one.requires_grad_(True)
     return model
 

@@ -1,7 +1,5 @@
 """Activations put away and brought back: the same gradients, bytes as counted, and less device memory."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every technique, alone and combined, on a tiny workload: its contract holds, and a breach is caught."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -12,11 +10,9 @@ from technique_cases import ALONE
 from torch._dynamo.backends.debugging import aot_eager
 
 from harness.records import Unavailable, WrongResult
-from suites.training import techniques
 from suites.training.correctness import check, require_learning
-from suites.training.step import CHANGES_THE_MATHEMATICS, Within, loosest
+from suites.training.step import CHANGES_THE_MATHEMATICS, loosest
 from suites.training.techniques import build_step
-from suites.training.techniques.ddp import BF16_REDUCTION
 
 TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2, cp_size=2)
 
@@ -182,13 +178,6 @@ def test_what_cannot_be_had_is_refused_in_one_line(given, changes, words):
         build_step(replace(TINY, **{"dp_size": 4, **changes}), given)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) <= 300
-
-
-def test_settings_of_a_technique_listed_twice_are_joined():
-    step = build_step(TINY, [{"ddp": {"buckets": 2}}])
-    joined = techniques.apply_techniques(step, [{"ddp": {"reduce_dtype": "bf16"}}])
-    assert joined.settings_of("ddp") == {"buckets": 2, "reduce_dtype": "bf16"}
-    assert joined.contract == Within(BF16_REDUCTION)
 
 
 def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
