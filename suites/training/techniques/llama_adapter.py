@@ -75,7 +75,7 @@ def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resource
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return base if settings.version == 1 else ScaledLinear(base, layer)
 
-    freeze(model, settings.base, settings.double_quantization, adapt, lightning=settings.lightning)
+    freeze(model, settings, adapt)
     for block in with_prompts:
         attention: Any = block.attention
         attention.prompts = Prompts(model, settings.prompt_length, kind, dtype)

@@ -190,9 +190,11 @@ def test_the_peak_names_the_line_of_the_model_that_its_operation_belongs_to():
 
 
 def test_a_cell_has_the_timeline_where_its_workload_asks_for_it(tmp_path):
+    plain = Subject(make_step(LLAMA), 80e9, simulated_device="cuda")
+    run = memory.peak_of_rank(plain)
+
     def simulated(**fields):
-        of = Subject(make_step(LLAMA), 80e9, simulated_device="cuda", **fields)
-        found = list(memory.simulated(of, memory.peak_of_rank))
+        found = list(memory.simulated(replace(plain, **fields), lambda _: run))
         notes = [one.text for one in found if isinstance(one, Note)]
         return {one.metric for one in found if isinstance(one, Reading)}, notes
 

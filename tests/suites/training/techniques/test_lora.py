@@ -264,13 +264,13 @@ def test_lightnings_base_quantizes_the_output_layer_and_keeps_inputs_until_the_n
 
     def peak_B(lightning):
         given = {"base": "nf4", "targets": ["query"], "rank": 4, "lightning": lightning}
-        workload = replace(SHORT, seq_len=256, gradient_accumulation_steps=2)
+        workload = replace(SHORT, seq_len=128, gradient_accumulation_steps=2)
         return dry_run(build_step(workload, ["bf16_states", {"lora": given}]), HOST).peak_B
 
     twice = replace(SHORT, gradient_accumulation_steps=2)  # a dry run has nothing of the step before
     step = build_step(twice, ["bf16_states", {"lora": {"base": "nf4", "lightning": True}}])
     assert isinstance(Trainer(step).plain.head, Nf4Linear)
     assert_as_measured(step)
-    tokens, size, width = 2 * 256, SHORT.hidden_size, SHORT.intermediate_size
+    tokens, size, width = 2 * 128, SHORT.hidden_size, SHORT.intermediate_size
     once_B = 2 * tokens * (2 * (3 * size + width) + size)  # bf16; of both layers, and the output layer's
     assert peak_B(True) - peak_B(False) > once_B
