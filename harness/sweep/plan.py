@@ -150,36 +150,20 @@ def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
     ]
 
 
-def write_plan(
-    folder: Path,
-    suite: str,
-    groups: Sequence[Group],
-    titles: Mapping[str, str] | None = None,
-    left_out: Sequence[str] = (),
-) -> None:
-    """Write the cells that the last command requested, in order, next to the records; raises OSError.
-
-    `titles` is how reports show each variant; `left_out`: sentences about what was left out.
-    """
-    cells = tuple(cell.id for group in groups for cell in group.cells)
-    write_cells(folder, Plan(suite, cells, dict(titles or {}), tuple(left_out)))
-
-
-def write_cells(folder: Path, plan: Plan) -> None:
-    """Write plan.json; raises OSError."""
-    order = {"suite": plan.suite, "titles": plan.titles, "left_out": plan.left_out, "cells": plan.cells}
-    new = folder / ".plan.json.new"
-    new.write_text(json.dumps(order, indent=0) + "\n")
-    new.replace(folder / PLAN)
-
-
 class Plan(NamedTuple):
-    """What plan.json keeps: the suite, its cells' ids in order, each variant's title, what was left out."""
+    """What plan.json keeps of the last command: its suite, its cells' ids in order, and for the reports."""
 
     suite: str
     cells: tuple[str, ...]
-    titles: Mapping[str, str] = {}  # of plans before it was kept: none
-    left_out: tuple[str, ...] = ()
+    titles: Mapping[str, str] = {}  # of each variant; of plans before it was kept: none
+    left_out: tuple[str, ...] = ()  # sentences about it
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write plan.json next to the records; raises OSError."""
+    new = folder / ".plan.json.new"
+    new.write_text(json.dumps(plan._asdict(), indent=0) + "\n")
+    new.replace(folder / PLAN)
 
 
 def read_plan(folder: Path) -> Plan:

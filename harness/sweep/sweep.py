@@ -22,6 +22,7 @@ from harness.sweep.executors.job_folder import alike
 from harness.sweep.plan import (
     PLAN,
     Basis,
+    Plan,
     SweepEstimate,
     as_time,
     earlier_seconds,
@@ -83,7 +84,8 @@ def sweep(suite_run: Run) -> None:
         announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried, store.records))
         with Progress(here.groups, store, expected.estimate) as progress:
             titles = {variant.name: variant.title for variant in here.run.variants}
-            write_plan(here.run.out, here.run.suite, here.groups, titles, here.run.left_out)
+            cells = tuple(cell.id for group in here.groups for cell in group.cells)
+            write_plan(here.run.out, Plan(here.run.suite, cells, titles, here.run.left_out))
             run(
                 here.groups,
                 store,

@@ -7,7 +7,6 @@ import pytest
 from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
-from harness.commands.suites import run_command
 from harness.config.optimizations import AGAIN, BASELINE, Variant
 from harness.config.run import load
 from harness.config.validation import ConfigError
@@ -167,16 +166,6 @@ def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypa
     stub(monkeypatch, FAST._replace(too_large=survey(groups_of(own)[0])["too_large"]))
     with pytest.raises(ConfigError, match=r"^suite\.workload_from: a step needs 5 TB$"):
         sweep.prepare(own)
-
-
-def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, capsys):
-    runs = load(["suite=congestion", "workloads=[incast_16]"]) * 2
-    monkeypatch.setattr("harness.config.run.load", lambda _: [replace(one, plan_only=True) for one in runs])
-    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
-    run_command(["suite=all", "plan=true"])
-    total = capsys.readouterr().out.splitlines()[-1]
-    cells = 2 * sum(len(one.cells) for one in groups_of(runs[0]))
-    assert total.startswith(f"2 suites: {cells} cells to run, {cells} of them without an earlier run: about ")
 
 
 def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monkeypatch, kernels):

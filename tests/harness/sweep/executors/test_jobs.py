@@ -208,7 +208,7 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
     assert (record.status, record.reason) == (("ok", "") if times == 2 else lost)
     assert queue.asked > 1
     assert queue.cancelled == ([] if times == 2 else list(queue.started))
-    assert set(begun(tmp_path).values()) == {1}
+    assert set(begun(tmp_path).values()) <= {1}
 
 
 def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
