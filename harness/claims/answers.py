@@ -277,7 +277,7 @@ def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     # Named values of a formula may lie on an edge; published ones lie on a side or on none.
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
     decided = [one for one in outcomes if one != UNDECIDED]
-    if record.origin != Origin.CALCULATED:
+    if record.origin == "published":
         return Share(record.of, decided.count(INSIDE), len(decided), len(outcomes) - len(decided))
     where = _where(record.values, [one == INSIDE for one in outcomes])
     return Share(record.of, decided.count(INSIDE), len(decided), 0, where, is_formula=True)

@@ -27,7 +27,6 @@ from harness.config.validation import (
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
 FILE: Fields = {
-    "texts": {"type": "dict"},
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},

@@ -30,7 +30,6 @@ from harness.config.hf_config import (
 )
 from harness.config.optimizations import CONF, applies, checked_alternatives, read_yaml
 from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
-from harness.records import current_model
 
 
 def workloads(
@@ -237,20 +236,19 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def check_model(where: str, value: Any) -> str:
-    """Return `package.module:function` as it is called now; raises ConfigError where it has no such file."""
+    """Return `package.module:function`; raises ConfigError where there is no such file."""
     if not isinstance(value, str) or not FORM.fullmatch(value):
         raise ConfigError(f"{where}={shown(value)}: expected package.module:function")
-    model = current_model(value)
-    module = model.partition(":")[0]
+    module = value.partition(":")[0]
     if _spec(module) is None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
-        model_digest(model)
+        model_digest(value)
     except ConfigError as error:
         raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
-    return model
+    return value
 
 
 @cache

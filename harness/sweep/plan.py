@@ -23,7 +23,7 @@ from harness.config.optimizations import BASELINE, BASELINES, Variant, applies, 
 from harness.config.run import Run
 from harness.config.validation import ConfigError
 from harness.records import Cell, Group, Limits, Record, Sampling, digest
-from harness.sweep.environment import Environment
+from harness.sweep.environment import Environment, environments
 from harness.sweep.store import RECORDS, StoreError, read_records
 
 PLAN = "plan.json"
@@ -32,17 +32,12 @@ NEVER = "never"
 """Value of a suite's `isolate_if`: all cells of a workload always share one process."""
 
 
-def no_code(workload: Mapping[str, Any]) -> str:
-    """Return "": the workload has no code of its own."""
-    return ""
-
-
 def plan(
     run: Run,
     environment: str,
     code: Callable[[Variant], str],
     gpu: bool = True,
-    own_code: Callable[[Mapping[str, Any]], str] = no_code,
+    own_code: Callable[[Mapping[str, Any]], str] = lambda workload: "",
 ) -> list[Group]:
     """Return the cells of `run` in groups: workload by workload, baseline first.
 
@@ -185,9 +180,6 @@ logger = logging.getLogger(__name__)
 RESULTS = (Path("results"), ROOT / "results")
 """Where runs are kept, the user's and the committed ones: in folders of any name, or one level below."""
 
-KIND = ("cpu", "cores", "gpus")
-"""What two hosts of one kind have in common; versions and commits differ from run to run."""
-
 START_UP_S = 5.0
 """Per process that is not forked: importing torch and a suite takes 4 to 6 s on two cores; records do not
 include it."""
@@ -290,17 +282,12 @@ def _folders_of(suite: str, out: Path) -> list[Path]:
 
 
 def _records_in(folder: Path, environment: Environment) -> Iterator[tuple[Record, bool]]:
-    """Yield the records of one folder, and whether each is of a host of this kind."""
-    ours = json.loads(json.dumps(environment.to_dict()))
-    theirs = {}
-    for path in folder.glob("environment-*.json"):
-        try:
-            found = json.loads(path.read_text())
-            if found["gpus"] == ours["gpus"]:
-                name = path.stem.removeprefix("environment-")
-                theirs[name] = all(found[part] == ours[part] for part in KIND)
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
+    """Yield the records of one folder, and whether each is of a host of this kind: processor, cores, GPUs."""
+    theirs = {
+        digest: (one.cpu, one.cores) == (environment.cpu, environment.cores)
+        for digest, one in environments(folder).items()
+        if one.gpus == environment.gpus
+    }
     try:
         records = read_records(folder) if theirs else []
     except StoreError as error:
