@@ -16,7 +16,7 @@ from harness.sweep.environment import Gpu, describe
 from harness.sweep.executors.local import create
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
-from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, survey, too_slow
+from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, refuse_bad_inputs, survey, too_slow
 from harness.sweep.runner import NOT_TRIED, pending, run
 from harness.sweep.store import Store, read_records
 
@@ -221,3 +221,14 @@ def test_bf16_cells_move_to_the_smaller_workload_with_the_baselines():
     kept, said = fitted(replace(NARROW, variants=VARIANTS[:2]), variants=(BASELINE, AGAIN))
     assert kept.keys() == {"other", "small"}
     assert said == ("slow bf16 leaves out 2 cells, replaced by smaller workloads: small",)
+
+
+def test_a_suite_that_fails_to_build_or_builds_for_too_long_is_one_line(monkeypatch):
+    groups = [group(cell("nothing"))._replace(package="no_such_package")]
+    with pytest.raises(ConfigError) as error:
+        refuse_bad_inputs(groups)
+    assert str(error.value).startswith("the suite cannot build its cells: ModuleNotFoundError: ")
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(preflight, "BUILD_TIMEOUT_S", 0.01)
+    with pytest.raises(ConfigError, match=r"it took longer than 0\.01 s"):
+        refuse_bad_inputs(groups)

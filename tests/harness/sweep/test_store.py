@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from places import PYTHONPATH
 from toy.sweep import cell
 
+from harness.config.code_fingerprint import ROOT
 from harness.records import SCHEMA, Limits, Measurement, Record, record_from_json, record_to_json
 from harness.sweep.environment import describe
 from harness.sweep.store import Store, StoreError, copy_run, read_records
@@ -216,3 +217,41 @@ def test_a_run_is_copied_and_never_over_another(tmp_path):
         copy_run(other, out)
     copy_run(one, one)
     assert read_records(out) == read_records(one) == [record(0)]
+
+
+HAVING_A_TURN = """
+import sys
+from pathlib import Path
+from harness.sweep.store import turn
+
+with turn(Path(sys.argv[1])):
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def having_a_turn(folder):
+    """Start a process that has its turn until it reads a line."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HAVING_A_TURN, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_who_comes_second_waits_and_says_for_whom(tmp_path):
+    folder = tmp_path / "results" / "memory"
+    first = having_a_turn(folder)
+    assert first.stdout.readline() == "here\n"
+    second = having_a_turn(folder)
+    assert f"waiting for another process (pid {first.pid})" in second.stderr.readline()
+    first.communicate("go on\n", timeout=60)
+    output, _ = second.communicate("go on\n", timeout=60)
+    assert (first.returncode, second.returncode, output) == (0, 0, "here\n")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    killed = having_a_turn(tmp_path)
+    assert killed.stdout.readline() == "here\n"
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert having_a_turn(tmp_path).communicate("go on\n", timeout=60) == ("here\n", "")
