@@ -160,15 +160,11 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         return (), ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [_str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
         sizes_B = [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles]
-        return tuple(map(Gpu, names, sizes_B)), _str(pynvml.nvmlSystemGetDriverVersion())
+        return tuple(map(Gpu, names, sizes_B)), pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
-
-
-def _str(text: Any) -> str:
-    return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def _commit(root: Path) -> tuple[str, bool]:

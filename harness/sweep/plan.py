@@ -24,7 +24,7 @@ from harness.config.run import Run
 from harness.config.validation import ConfigError
 from harness.records import Cell, Group, Limits, Record, Sampling, digest
 from harness.sweep.environment import Environment, environments
-from harness.sweep.store import RECORDS, StoreError, read_records
+from harness.sweep.store import RECORDS, StoreError, read_records, replace_file
 
 PLAN = "plan.json"
 
@@ -156,9 +156,7 @@ class Plan(NamedTuple):
 
 def write_plan(folder: Path, plan: Plan) -> None:
     """Write plan.json next to the records; raises OSError."""
-    new = folder / ".plan.json.new"
-    new.write_text(json.dumps(plan._asdict(), indent=0) + "\n")
-    new.replace(folder / PLAN)
+    replace_file(folder / PLAN, json.dumps(plan._asdict(), indent=0).encode() + b"\n")
 
 
 def read_plan(folder: Path) -> Plan:
