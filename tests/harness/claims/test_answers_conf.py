@@ -7,10 +7,10 @@ import io
 import math
 import re
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-import yaml
 from refusals import mistaken
 
 from harness.claims.answers import ANSWERS, answer_claims
@@ -29,6 +29,7 @@ from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
+ANSWERED = read_yaml(CONF / "answers.yaml")
 QUOTATIONS = {
     by: [one for section in sections.values() for one in section]
     for by, sections in read_yaml(CONF / "quotations.yaml").items()
@@ -110,16 +111,6 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer():
     assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
 
 
-def conf_with(folder, edit):
-    """Return a folder of configuration with answers that were edited."""
-    data = yaml.load((CONF / "answers.yaml").read_text(), yaml.CSafeLoader)
-    edit(data, next(one for one in data["claims"]["article_table"] if one["id"] == "mixed_precision"))
-    (folder / "answers.yaml").write_text(yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False))
-    for name in ("sources.yaml", "published"):
-        (folder / name).symlink_to(CONF / name)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
@@ -133,8 +124,11 @@ def conf_with(folder, edit):
         (lambda d, c: d["claims"]["article_table"].append(c), "'mixed_precision' is given twice"),
     ],
 )
-def test_a_mistake_in_the_claims_is_one_line(edit, said, tmp_path):
-    mistaken(lambda: load_answers(conf_with(tmp_path, edit)), said)
+def test_a_mistake_in_the_claims_is_one_line(edit, said, monkeypatch):
+    data = deepcopy(ANSWERED)
+    edit(data, next(one for one in data["claims"]["article_table"] if one["id"] == "mixed_precision"))
+    monkeypatch.setattr("harness.claims.paper.read_yaml", lambda path: data)
+    mistaken(load_answers, said)
 
 
 def test_results_of_two_folders_or_machines_are_refused_and_the_nearer_ones_are_judged():

@@ -82,9 +82,7 @@ def test_jobs_end_as_the_local_executor_would_and_name_their_node(tmp_path):
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-@pytest.mark.parametrize(
-    ("takes", "largest", "number", "together"), [(1, 100, 3, [1, 1, 1]), (5, 2, 5, [2, 1, 2])]
-)
+@pytest.mark.parametrize(("takes", "largest", "number", "together"), [(1, 100, 2, [1, 1]), (3, 2, 3, [1, 2])])
 def test_jobs_are_submitted_together_as_many_as_the_queue_takes(tmp_path, takes, largest, number, together):
     queue = Processes(takes, largest=largest)
     groups = [group(cell("nothing", repeat=i)) for i in range(number)]
