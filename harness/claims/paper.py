@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from harness.bounds import Bounds
@@ -166,11 +165,11 @@ class PaperClaims:
 Kind = TypeVar("Kind")
 
 
-def load_answers(conf: Path = CONF) -> PaperClaims:
+def load_answers() -> PaperClaims:
     """Return the file's content; raises ConfigError naming the claim and the field."""
-    path = conf / "answers.yaml"
+    path = CONF / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
-    sources = load_sources(conf)
+    sources = load_sources()
     parts = {
         name: check_fields(f"{path.name}.parts.{name}", as_mapping(f"{path.name}.parts.{name}", one), PART)
         for name, one in data["parts"].items()
@@ -178,7 +177,7 @@ def load_answers(conf: Path = CONF) -> PaperClaims:
     if unknown := data["claims"].keys() - parts:
         raise ConfigError(f"{path.name}.claims: {', '.join(unknown)}: expected one of {', '.join(parts)}")
     claims = tuple(
-        _claim(f"{path.name}.claims.{name}", one, name, parts[name]["by"], sources, conf)
+        _claim(f"{path.name}.claims.{name}", one, name, parts[name]["by"], sources)
         for name in parts
         for one in data["claims"].get(name, ())
     )
@@ -208,12 +207,12 @@ def _one(where: str, data: Any, kind: type[Kind]) -> Kind:
     return kind(**check_fields(where, as_mapping(where, data), fields_of(kind)))
 
 
-def _claim(where: str, data: Any, part: str, by: str, sources: Sources, conf: Path) -> PaperClaim:
+def _claim(where: str, data: Any, part: str, by: str, sources: Sources) -> PaperClaim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
     band = _band(f"{where}.band", fields["band"])
-    public = tuple(_public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"]))
+    public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
     source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
     of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
@@ -229,11 +228,11 @@ def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
     return float(ends[0]), float(ends[1])
 
 
-def _public(where: str, data: Any, band: tuple[float, float] | None, conf: Path) -> PublicRecord:
+def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRecord:
     record = _one(where, data, PublicRecord)
     values = {str(name): float(value) for name, value in record.values.items()}
     if record.rows:
-        values = _named(rows(record.rows, record.where, conf))
+        values = _named(rows(record.rows, record.where))
     if record.decides and (band is None or not values):
         raise ConfigError(f"{where}.decides: needs the claim's band, and values or rows")
     return replace(record, values=values)

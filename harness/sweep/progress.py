@@ -132,7 +132,7 @@ class Progress:
         self,
         groups: Sequence[Group],
         store: Store,
-        estimate: SweepEstimate | None = None,
+        estimate: SweepEstimate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cells = {cell.id: cell for group in groups for cell in group.cells}
@@ -141,7 +141,7 @@ class Progress:
         self._failed: Counter[str] = Counter()
         self._reason = ""  # of the cell that ended last
         self._clock = clock
-        self._countdown = None if estimate is None else Countdown(estimate, clock())
+        self._countdown = Countdown(estimate, clock())
         self._stderr = sys.stderr
         self._bar: Any = None
         self._task: Any = None
@@ -170,8 +170,7 @@ class Progress:
             self._under_way[event.cell] = self._cells[event.cell]
         elif isinstance(event, CellFinished):
             self._done.add(event.cell)
-            if self._countdown is not None:
-                self._countdown.finish(event.cell, self._clock())
+            self._countdown.finish(event.cell, self._clock())
             self._end(self._under_way.pop(event.cell), event)
         else:
             return
@@ -197,8 +196,7 @@ class Progress:
     def _left(self) -> str:
         """Return how many cells and minutes are left; empty after the last cell."""
         number = len(self._cells) - len(self._done)
-        about = "" if self._countdown is None else f", about {as_time(self._countdown.left_s)}"
-        return f"; {number} left{about}" if number else ""
+        return f"; {number} left, about {as_time(self._countdown.left_s)}" if number else ""
 
     def _now(self) -> str:
         """Return the time left, the cells under way, and how many failed and how."""

@@ -20,10 +20,11 @@ CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
 SWEEP = """
 import logging, sys
 from toy.sweep import *
+from harness.sweep.plan import SweepEstimate
 from harness.sweep.progress import Progress
 logging.basicConfig(format="harness: %(message)s")
 groups = [group(cell("nothing", amount=0.3), cell("write_nonsense_among_events"), cell("raise_error"))]
-with Store(Path(sys.argv[1])) as store, Progress(groups, store) as progress:
+with Store(Path(sys.argv[1])) as store, Progress(groups, store, SweepEstimate({}, 1)) as progress:
     run(groups, store, create(Path(sys.argv[1]), 1), LIMITS, describe(), progress)
 print("after")
 """
@@ -46,13 +47,13 @@ def test_elsewhere_each_cell_is_a_line_with_how_long_is_left(tmp_path, caplog):
             traceback = "exit code 1; last printed:\nTraceback\nValueError: of what"
             finish(progress, ("ok", ""), ("crashed", "why\nmore"), ("crashed", traceback))
         store.append(Record(CELLS[2], "ok"))  # which is done already
-        finish(Progress([group(*CELLS)], store), ("ok", ""))
+        finish(Progress([group(*CELLS)], store, SweepEstimate({}, 1)), ("ok", ""))
     third = "exit code 1; last printed: ValueError: of what"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left, about 3 min"),
         ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left, about 80 s"),
         ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
-        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left"),
+        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left, about 1 s"),
     ]
 
 
