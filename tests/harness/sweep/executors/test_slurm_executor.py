@@ -1,16 +1,14 @@
 """Sweeps on a real Slurm of two nodes on this machine: each cell ends in one truthful record."""
 
-import os
 import random
 import secrets
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from launched import SMALL
-from slurm_cluster import SlurmCluster, why_not
+from slurm_cluster import SlurmCluster, processes, why_not
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
 
@@ -34,14 +32,7 @@ def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     with SlurmCluster(folder) as one:
         yield one
-    wait_for(lambda: not [pid for pid in os.listdir("/proc") if pid.isdigit() and mentions(pid, str(folder))])
-
-
-def mentions(pid, text):
-    try:
-        return text.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
+    wait_for(lambda: not processes(**one.environ))
 
 
 @pytest.fixture(autouse=True)
