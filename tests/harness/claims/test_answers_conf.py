@@ -61,6 +61,8 @@ def test_each_claim_of_the_paper_and_the_article_has_one_row_and_nothing_quoted_
 
 
 def test_what_counts_is_given_once_and_not_by_the_claims_own_source() -> None:
+    raw = [one for part in ANSWERED["claims"].values() for one in part]
+    assert not [one["id"] for one in raw for of in one.get("public", ()) if {"values", "rows"} <= of.keys()]
     for claim in CLAIMS:
         assert claim.claim
         assert max(Counter((*claim.judged, *claim.related, "")).values()) == 1, claim.id
