@@ -47,9 +47,7 @@ def announcement(
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
     again = [cell for cell in cells if cell.id in estimate.cells and cell.id in records]
     if again:
-        ends = Counter(records[cell.id].status for cell in again)
-        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
-        lines.append(f"{counted(len(again), 'cell')} to run again: {ended}")
+        lines.append(f"{counted(len(again), 'cell')} to run again: {_ends(again, records)}")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -88,10 +86,8 @@ def plan_lines(
     yield ""
     yield from announcement(run, groups, estimate, not_tried, records)
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
-    ends = Counter(records[cell.id].status for cell in done if cell.id in records)
     if done:
-        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
-        yield f"skipped: {counted(len(done), 'cell')} done already ({ended}), in {run.out}"
+        yield f"skipped: {counted(len(done), 'cell')} done already ({_ends(done, records)}), in {run.out}"
     yield from _unavailable([records[cell.id] for cell in done if cell.id in records])
     yield "nothing was run: plan=true"
 
@@ -101,6 +97,12 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
     reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
     for reason, count in reasons.most_common(NAMES):
         yield f"unavailable: {counted(count, 'cell')}: {reason}"
+
+
+def _ends(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
+    """Return how many cells ended how."""
+    ends = Counter(records[cell.id].status for cell in cells if cell.id in records)
+    return ", ".join(f"{count} {status}" for status, count in ends.items())
 
 
 def _names(cells: Sequence[Cell]) -> str:
