@@ -25,6 +25,8 @@ from harness.config.validation import (
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
+_FLAG = {"type": "bool", "default": False}
+_LIST: Mapping[str, Any] = {"type": "list", "default": []}
 FILE: Fields = {
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
@@ -36,25 +38,15 @@ FILE: Fields = {
 }
 PART: Fields = {"by": _TEXT, "title": _TEXT}
 CLAIM: Fields = {
-    "id": _TEXT,
-    "section": _TEXT,
-    "quoted": _TEXT,
-    "claim": _TEXT,
-    "do": _TEXT,
+    **dict.fromkeys(("id", "section", "quoted", "claim", "do"), _TEXT),
     "band": {"type": "list", "default": None},
     "unit": {"type": "str", "default": "x"},
     "per": _OPTIONAL,
-    "often": {"type": "bool", "default": False},
-    "universal": {"type": "bool", "default": False},
-    "exists": {"type": "bool", "default": False},
+    **dict.fromkeys(("often", "universal", "exists"), _FLAG),
     "source": {},
     "note": _OPTIONAL,
-    "public": {"type": "list", "default": []},
-    "judged": {"type": "list", "default": []},
-    "related": {"type": "list", "default": []},
-    "would_decide": _OPTIONAL,
-    "not_built": _OPTIONAL,
-    "untestable": _OPTIONAL,
+    **dict.fromkeys(("public", "judged", "related"), _LIST),
+    **dict.fromkeys(("would_decide", "not_built", "untestable"), _OPTIONAL),
 }
 
 
