@@ -126,15 +126,12 @@ class JobFolder:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def _by(self) -> str:
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            return str(json.loads((self.path / CLAIM).read_text())["by"])
-        return ""
-
     @property
     def is_forbidden(self) -> bool:
         """Return whether no job may claim it any more."""
-        return self._by() == NOBODY
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return bool(json.loads((self.path / CLAIM).read_text())["by"] == NOBODY)
+        return False
 
     def has_ended(self) -> bool:
         """Return whether the job wrote its last event.
