@@ -15,6 +15,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import BASELINE, BASELINES, Variant, applies, left_out
 from harness.config.run import Run
 from harness.config.validation import ConfigError
-from harness.records import Cell, Group, Limits, Record, Sampling, digest
+from harness.records import Cell, Group, Limits, Record, digest
 from harness.sweep.environment import Environment, environments
 from harness.sweep.store import RECORDS, StoreError, read_records, replace_file
 
@@ -66,11 +67,13 @@ def plan(
             for column, (variant, tail) in enumerate(tails)
             if repeat < repeats_of(run, variant) and is_planned(run, variant, name, gpu)
         ]  # fmt: skip
-        if sampling is not None:
-            groups.extend(by_repeat(cells, sampling))
-        else:
-            alone = run.isolate_if != NEVER and bool(workload.get(run.isolate_if, True))
-            groups.extend(split(cells, alone))
+        if sampling is not None:  # a child interleaves each repeat, the baseline first
+            for _, repeat in groupby(cells, key=lambda cell: cell.repeat):
+                groups.append(Group(tuple(repeat), sampling=sampling))
+        elif run.isolate_if != NEVER and workload.get(run.isolate_if, True):
+            groups += [Group((cell,)) for cell in cells]
+        elif cells:
+            groups.append(Group(tuple(cells)))
     return groups
 
 
@@ -128,21 +131,6 @@ def config_of(variant: Variant) -> dict[str, Any]:
     """Return what a variant adds to its cells' config: settings, and techniques where it has any."""
     techniques = [[name, dict(settings)] for name, settings in variant.techniques]
     return {"settings": variant.settings} | ({"techniques": techniques} if techniques else {})
-
-
-def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
-    """Return each cell in its own group, or all in one."""
-    if alone:
-        return [Group((cell,)) for cell in cells]
-    return [Group(tuple(cells))] if cells else []
-
-
-def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
-    """Return one group per repeat, which one child interleaves, the baseline first."""
-    repeats = dict.fromkeys(cell.repeat for cell in cells)
-    return [
-        Group(tuple(cell for cell in cells if cell.repeat == repeat), sampling=sampling) for repeat in repeats
-    ]
 
 
 class Plan(NamedTuple):
