@@ -299,6 +299,7 @@ def _claim(where: str, data: Any, sources: Sources, context: Context) -> Claim:
         id=data["id"],
         suite=context.suite,
         quoted=data["quoted"],
+        verbatim=data["verbatim"],
         quoted_by=data["quoted_by"],
         per=data["per"],
         misquoted=source.misquoted,

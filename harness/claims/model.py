@@ -54,6 +54,7 @@ class Claim:
     provenance: str  # stated | secondary | chart | derived; "" where none is given
     caveats: tuple[str, ...] = ()
     upper: float | None = None  # of a range, which begins at `value`
+    verbatim: bool = True  # `quoted` is in the source's words, not in ours
     per: str = ""  # what a value is of, where it is no total: "parameter"
     misquoted: str = ""  # how the quotation departs from its source
     not_judged: str = ""  # why no value of ours is evidence: the set-up fixes it beforehand

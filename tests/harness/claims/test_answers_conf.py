@@ -55,8 +55,7 @@ def test_each_claim_of_the_paper_and_the_article_has_one_row_and_nothing_quoted_
         assert is_quoted(one.quoted, one.by), one
     for table in ASKED.tables:
         assert [words for words in table.rows if not is_quoted(words, table.by)] == []
-    judged = [one for path in (CONF / "claims").glob("*.yaml") for one in read_yaml(path)["claims"]]
-    verbatim = [one["quoted"] for one in judged if one.get("verbatim", True)]
+    verbatim = [one.quoted for one in JUDGED.values() if one.verbatim]
     assert [words for words in verbatim if not is_quoted(words, *QUOTATIONS)] == []
 
 

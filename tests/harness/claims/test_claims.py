@@ -47,7 +47,7 @@ def test_a_claim_is_about_the_workload_as_the_suite_declares_it(tmp_path):
     """Nothing is copied: what the hardware gives and where it was taken from is left out."""
     (claim,) = load(tmp_path)
     assert (claim.value, claim.unit, claim.source, claim.provenance) == (100.0, "B", "a place", "stated")
-    assert (claim.misquoted, claim.source_says) == ("", "It is so.")
+    assert (claim.verbatim, claim.misquoted, claim.source_says) == (True, "", "It is so.")
     (only,) = claim.interpretations
     shape = {"num_hidden_layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
     assert only.requires == {**shape, "learning_rate": 1e9}
