@@ -24,10 +24,7 @@ Readings = Mapping[str, float]
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
-PRINTED = {
-    "NUMBER": r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)",
-    "SHORT": r"([-\d.e]+[KMBGTPE]?)(?= \||$)",
-}
+PRINTED = {"NUMBER": r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)", "SHORT": r"([-\d.e]+[KMBGTPE]?)(?= \||$)"}
 """Patterns of numbers by their names in the YAML."""
 
 LETTERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}

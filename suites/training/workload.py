@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
+from harness.records import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,13 @@ Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"
 
 HiddenSize = Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
 AttentionHeads = Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
+
+
+def refuse_odd_heads(workload: Any) -> None:
+    """Raise `Unavailable` where rotary positions cannot halve a head of a suite's workload."""
+    size = workload.hidden_size // workload.num_attention_heads
+    if size % 2:
+        raise Unavailable(f"rotary positions need an even head size, not {size}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

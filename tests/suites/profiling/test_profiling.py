@@ -36,7 +36,7 @@ from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bou
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount, Subject, baseline, send_as
-from suites.profiling.suite import build, read_once
+from suites.profiling.suite import build
 from suites.profiling.workload import Workload
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -296,9 +296,3 @@ def test_the_lower_bound_is_rarely_above_the_truth_and_the_middle_leaves_disturb
     assert 0.02 < above / 2000 < 0.07
     assert lower_bound(np.array([1.0]), 0.05) == -math.inf
     assert middle(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0, 0.0])) == 1.0
-
-
-def test_a_step_has_the_tokens_of_all_ranks():
-    workload = SimpleNamespace(dp_size=3, sequences=5, seq_len=7)
-    (found,) = read_once(SimpleNamespace(subject=SimpleNamespace(workload=workload)))
-    assert (found.metric, found.value) == ("tokens_per_step", 105)
