@@ -219,7 +219,7 @@ def of_log(path: Path, log: OwnLog, seconds: Steady, question: Question) -> Iter
     if flop is not None and log.convention is not None and shape is not None:
         ours = reconciled(flop, log.framework, shape, question.seq_len or 0)
         yield from wrapped(
-            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention.formula}; by this answer's formula they "
+            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention}; by this answer's formula they "
             f"are {ours / 1e12:.0f}."
         )
     elif flop is not None:

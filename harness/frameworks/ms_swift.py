@@ -172,12 +172,6 @@ def _adapters(parts: Parts) -> Adapters:
 
 def _other_models(parts: Parts, preferences: str) -> None:
     """Name what preferences or generation add to supervised training of the same model."""
-
-    if preferences in ("rm", "ppo"):
-        means = {"rm": "values in place of logits", "ppo": "a critic and a reward model"}[preferences]
-        parts.leave_out(
-            "rlhf_type", preferences, means, "lowers" if preferences == "rm" else "raises", "either"
-        )
     on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return

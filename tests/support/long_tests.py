@@ -103,6 +103,7 @@ SAMPLED = {
         test_compare.py::test_identical_runs_of_real_processes_do_not_fail
         test_pipeline.py::test_a_rank_has_a_buffer_for_each_micro_batch
         test_mesh.py::test_attention_over_shared_sequences_makes_no_mask_on_cuda
+        test_optimizations.py::test_wrong_gradients_are_caught
         test_fake_step.py::test_a_slice_of_each_size_stands_for_all
         test_fake_step.py::test_the_timeline_is_that_of_running_each_widening
         test_formulas.py::test_formulas_are_compared_where_a_step_holds_the_bytes_that_they_count
@@ -122,13 +123,11 @@ SAMPLED = {
         test_ranks_of_a_step.py::test_so_it_does_with_odd_sizes_and_other_techniques
         test_steady_micro_batches.py::test_further_micro_batches_take_what_the_second_does
         test_reference.py::test_the_end_of_a_sweep_fits_a_screen
-        test_reserved_memory.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
         test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
         test_layer_repetition.py::test_built_as_traced
         test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take
         test_offload_losses.py::test_bytes_moved_and_held_are_those_by_hand
         test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
-        test_optimizations.py::test_wrong_gradients_are_caught
         test_overlap_bad_input.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
         test_reference.py::test_whatever_a_killed_sweep_lacks_its_report_has_an_answer
         test_symmetric.py::test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values

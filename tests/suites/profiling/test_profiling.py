@@ -18,6 +18,7 @@ import torch.distributed as dist
 from marked import wait_for
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.instruments import control_group
 from harness.instruments.timing import core_account
 from harness.instruments.timing.device_telemetry import (
     DeviceSampler,
@@ -84,8 +85,7 @@ def test_a_loss_goes_into_a_rank_that_there_is_and_ranks_share_the_model():
 
 def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
-    monkeypatch.setattr(core_account, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(core_account, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(control_group, "PROC", tmp_path)
     for groups, mount, stat, expected_s in (
         ("4:cpu,cpuacct:/a\n0::/\n", "cgroup cgroup rw,cpu,cpuacct", "throttled_time 1500000000", 1.5),
         ("0::/a\n", "cgroup2 cgroup rw", "throttled_usec 250000", 0.25),

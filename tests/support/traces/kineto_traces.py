@@ -14,27 +14,14 @@ MAIN, AUTOGRAD, GLOO = 100, 101, 102
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
-FORMATS = ("1.10", "2.1", "2.4", "rocm")
-"""Capitalised categories and whole microseconds; microseconds since the epoch; a base time; AMD's names."""
-
-
-OLD_CATEGORIES = {
-    "cpu_op": "Operator",
-    "user_annotation": "Operator",
-    "cuda_runtime": "Runtime",
-    "kernel": "Kernel",
-    "gpu_memcpy": "Memcpy",
-    "gpu_memset": "Memset",
-}
-
 
 @dataclass
 class Writer:
-    """The events of one rank; times are whole nanoseconds, unless the format has only microseconds."""
+    """The events of one rank; times are whole nanoseconds."""
 
     rank: int = 0
     world_size: int = 1
-    format: str = "2.4"
+    format: str = "2.4"  # 2.1: microseconds since the epoch; later a base time; rocm: AMD's names
     host: str = ""
     shift_ns: int = 0  # of this rank's clock
     groups: list = field(default_factory=list)
@@ -64,13 +51,11 @@ class Writer:
         self.annotation(f"gloo:{operation}", start, end, thread=thread)
 
     def _add(self, category, name, process, thread, start, end, args):
-        if self.format == "1.10":
-            category = OLD_CATEGORIES.get(category, category)
         event = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": args}
         self.events.append((event, start, end))
 
     def document(self):
-        base = EPOCH_NS if self.format in ("1.10", "2.1") else 0
+        base = EPOCH_NS if self.format == "2.1" else 0
         written = [
             {**event, "ts": self._micros(start + self.shift_ns + base), "dur": self._micros(end - start)}
             for event, start, end in self.events
@@ -82,8 +67,7 @@ class Writer:
             {"ph": "i", "name": "Iteration Start: PyTorch Profiler", "s": "g", **at},
         ]
         header = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a device"}]}
-        if self.format != "1.10":
-            header["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world_size}
+        header["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world_size}
         if base == 0:
             header |= {"baseTimeNanoseconds": EPOCH_NS, "displayTimeUnit": "ms"}
         if self.groups:
@@ -94,7 +78,7 @@ class Writer:
 
     def _micros(self, time_ns):
         """Return a mark that `text` turns into a number of microseconds."""
-        return f"@{time_ns // 1000}@" if self.format == "1.10" else f"@{Decimal(time_ns) / 1000:.3f}@"
+        return f"@{Decimal(time_ns) / 1000:.3f}@"
 
     def text(self):
         return re.sub(r'"@(-?[\d.]+)@"', r"\1", json.dumps(self.document()))
