@@ -78,7 +78,6 @@ LONG = """
     test_ranks_of_a_step.py::*[[]long*
     test_ranks_of_a_step.py::test_few_layers_determine_the_rest*
     test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
-    test_ray_executor.py::test_jobs_of_a_cluster_go_on_without_the_submitter
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_reserved_memory.py::test_other_sizes_of_a_step_are_built_as_its_own_were[[]techniques1]
     test_room.py::test_the_needed_room_is_within_the_stated_range*
