@@ -206,7 +206,8 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
     assert (record.status, record.reason) == (("ok", "") if times == 2 else lost)
     assert queue.asked > 1
     assert queue.cancelled == ([] if times == 2 else list(queue.started))
-    assert set(begun(tmp_path).values()) <= {1}
+    at_most_once = ({1},) if times == 2 else ({1}, set())  # one that is lost may be ended before it begins
+    assert set(begun(tmp_path).values()) in at_most_once
 
 
 def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
