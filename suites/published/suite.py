@@ -17,7 +17,6 @@ from harness.records import Json, Note, Origin, Reading
 from suites.published.runs import (
     KINDS,
     AnswerLine,
-    PublishedRun,
     Score,
     group_of,
     kind_of,
@@ -25,10 +24,10 @@ from suites.published.runs import (
     of_seconds,
     peak_of,
     published_runs,
-    question,
     tokens_per_s,
 )
 from suites.published.workload import Workload
+from suites.training.step_time.published.rows import PublishedRun, question
 
 SCORES = {"bytes": of_bytes, "seconds": of_seconds}
 

@@ -1,8 +1,7 @@
 """Published steps as questions: the one place where their free words are read.
 
 `words.yaml` says what the words mean. What a row does not say is inferred here, or left to the defaults of
-`Question`, whose origins then call it an assumption. A step has its `layout`, or several `among` which to
-choose; `questions.py` reads rows whose fields lie side by side.
+`Question`, whose origins then call it an assumption. `questions.py` makes questions of them.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from harness.question import FieldOrigin, Question, question_of
-from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.step_time.gpu import RatedGpu, gpu_of, nvlink_domain
+from harness.question import FieldOrigin
+from suites.training.step_time.gpu import RatedGpu, nvlink_domain
 from suites.training.step_time.setting import RunFacts
 
 Row = Mapping[str, Any]
@@ -40,29 +38,11 @@ FIRST_MLPERF_IN_FP4 = (5, 1)
 """NVIDIA's submissions on Blackwell train in NVFP4 from then on:
 https://blogs.nvidia.com/blog/mlperf-training-benchmark-blackwell-ultra/"""
 
-ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna")
-"""Those whose seconds are predicted."""
-
 NARROW = ("hopper", "blackwell", "ada", "cdna")
 """Architectures with matmuls in 8 bits."""
 
 FLASH_ATTENTION = "2022-07"
 """FlashAttention's first release: arXiv 2205.14135. Before, attention was explicit."""
-
-
-class TypedStep(NamedTuple):
-    """A published step, or the layouts that were tried for one."""
-
-    id: str
-    choose: bool
-    questions: tuple[Question, ...]  # one per layout
-    indices: tuple[int, ...]  # of the layouts, as the row numbers them
-    run: RunFacts
-
-    @property
-    def recompute_known(self) -> bool:
-        """Return whether anything was published of recompute."""
-        return self.questions[0].origin("recompute").kind != "assumption"
 
 
 @cache
@@ -84,27 +64,6 @@ def meaning(kind: str, text: object, default: Any = None) -> Any:
 def letters(text: object) -> str:
     """Return a text in lower case without punctuation."""
     return re.sub(r"[^a-z0-9]", "", str(text or "").lower())
-
-
-def typed_step(row: Row) -> TypedStep:
-    """Return a row with `layout` or `among` as questions; raises ValueError in one line."""
-    gpu, model = gpu_of(str(row["device"])), row["model"]
-    if gpu is None or gpu.architecture not in ARCHITECTURES:
-        raise ValueError(f"device {row['device']!r}: conf/hardware has no GPU like it")
-    missing = [name for name in SIZES_NEEDED if not model.get(name)]
-    if missing:
-        raise ValueError(f"model: its {', '.join(missing)} is not stated")
-    refuse_hybrid(model)
-    choose = row["kind"] == "choose"
-    layouts = list(row["among"]) if choose else [row["layout"]]
-    common = common_fields(row, gpu, config_of_sizes(model))
-    return TypedStep(
-        str(row["id"]),
-        choose,
-        tuple(question_of(**common, **layout_fields(layout, row, common)) for layout in layouts),
-        tuple(int(layout.get("index", at)) for at, layout in enumerate(layouts)),
-        run_facts(row),
-    )
 
 
 def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
@@ -259,11 +218,10 @@ def is_recipe(row: Row) -> bool:
 
 def run_facts(row: Row) -> RunFacts:
     """Return what is known of a run besides its question."""
-    name = row["model"].get("name") if isinstance(row.get("model"), Mapping) else row.get("model")
-    texts = (row.get("source"), row.get("framework"), name, row.get("notes"), row.get("method"))
+    texts = [row.get(key) for key in ("source", "framework", "model", "notes", "method")]
     return RunFacts(
         adapters_alone="lora" in " ".join(str(text) for text in texts).lower(),
-        triton_attention="triton" in str(row.get("notes") or "").lower(),
+        triton_attention="triton" in f"{row.get('attention')} {row.get('notes')}".lower(),
         tuned=is_mlperf(row),
         tensor_overlap=is_recipe(row),
         routing_forced="bridge" in str(row.get("framework") or "").lower(),
