@@ -11,7 +11,7 @@ import pytest
 
 from suites.training.layouts.families import ARCHITECTURES, HYBRIDS
 from suites.training.layouts.shape_of_config import shape_without_type
-from suites.training.of_question import published_steps, subject_of
+from suites.training.of_question import subject_of
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.typed import (
     config_of_sizes,
@@ -22,9 +22,8 @@ from suites.training.step_time.published.typed import (
     precision_of,
     recompute_of,
     sharding_of,
-    typed_step,
 )
-from suites.training.step_time.questions import answers, main, question_of_row
+from suites.training.step_time.questions import answers, flat, main, question_of_row, steps_of_rows
 
 LINES = Path(__file__).with_name("rows.jsonl").read_text().splitlines()
 ROWS = {one["name"]: one["row"] for one in map(json.loads, LINES)}
@@ -85,26 +84,29 @@ def test_mixtures_of_experts_have_the_parameters_that_their_authors_state():
 
 
 def test_what_was_not_published_is_inferred():
-    steps = published_steps(typed_step(step()))
+    steps = steps_of_rows([flat(step())])
     assert steps.layouts.micro_batches[0] == 64 / 2  # the batch over dp and micro-batch
     assert steps.layouts.virtual_stages[0] == 4  # eight layers per rank, two per stage
     assert steps.layouts.zero[0] == 1
     assert not steps.recompute_known
     half = {**step()["layout"], "gradient_accumulation_steps": 16}
-    assert published_steps(typed_step(step(layout=half))).batches[0] == 2
+    assert steps_of_rows([flat(step(layout=half))]).batches[0] == 2
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"device": "tpu_v5p"}, "device 'tpu_v5p': conf/hardware has no GPU like it"),
-        ({"model": {"name": "unnamed", "num_hidden_layers": 2}}, "model: its hidden_size, num_attention"),
+        (
+            {"model": {"name": "unnamed", "num_hidden_layers": 2}},
+            "model 'unnamed': its hidden_size",
+        ),
         ({"model": {**LLAMA, "name": "Nemotron-H 56B"}}, "layers other than attention and MLP"),
     ],
 )
 def test_what_is_not_known_has_a_reason(changed, reason):
     with pytest.raises(ValueError, match="^" + "model|device") as refused:
-        typed_step(step(**changed))
+        question_of_row(flat(step(**changed)))
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
     assert answers([step(**changed)]) == [{"id": "one", "step_s": None}]
