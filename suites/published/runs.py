@@ -23,16 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from suites.training.step_time.published.rows import PublishedRun, question, read_runs
+from suites.training.step_time.published.rows import PublishedRun, published_runs, question
 from suites.training.step_time.questions import device_fields
-
-FILE = Path(__file__).parent / "runs.jsonl"
-
-
-def published_runs(file: Path = FILE) -> tuple[PublishedRun, ...]:
-    """Return the runs of a file; raises ValueError with the line of one that is refused."""
-    return read_runs(file)
-
 
 KINDS = {
     "dense": "Dense pretraining",

@@ -21,7 +21,7 @@ from harness.question import Question
 from harness.records import Json, Note, Origin, Reading
 from suites.published.runs import group_of
 from suites.published.workload import StepTimeWorkload
-from suites.training.step_time.gpu import gpu_of
+from suites.training.step_time.gpu import known_gpu
 from suites.training.step_time.prediction import predicted
 from suites.training.step_time.published.rows import PublishedRun, question
 from suites.training.step_time.published.steps import published, with_and_without_attention
@@ -104,8 +104,7 @@ def pairs_of(steps: Sequence[PublishedRun], switch: SwitchedFields) -> Iterator[
 def _fields(step: PublishedRun, with_architecture: bool) -> dict[str, object]:
     """Return what a step was asked with."""
     fields = {name: value for name, value in question(step).items() if name not in NOT_ASKED}
-    gpu = gpu_of(step.device) if with_architecture else None
-    return {**fields, **({"architecture": gpu.architecture} if gpu else {})}
+    return {**fields, "architecture": known_gpu(step.device).architecture} if with_architecture else fields
 
 
 def of_ratios(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
@@ -229,13 +228,12 @@ def forty_percent(steps: Sequence[PublishedRun]) -> Predictions:
     said = {}
     for step in steps:
         asked = question_of_row(question(step))
-        gpu = gpu_of(asked.device)
-        if gpu is None or has_experts(asked):
+        if has_experts(asked):
             continue
         model: Mapping[str, Any] = asked.config or {}
         attention = 12.0 * model["num_hidden_layers"] * model["hidden_size"] * (step.seq_len or 0)
         FLOP = tokens_of(step) * (6 * parameters_of(model) + attention)
-        rate = MFU * step.gpus * gpu.peak_FLOP_per_s(asked.precision)
+        rate = MFU * step.gpus * known_gpu(asked.device).peak_FLOP_per_s(asked.precision)
         said[step.id] = {"step_s": FLOP / rate}
     return said
 
@@ -268,8 +266,7 @@ def _first_of_guides(questions: Sequence[Question]) -> int:
 
 def fits(asked: Question) -> bool:
     """Return whether states, activations and logits fit into the GPU's memory."""
-    gpu = gpu_of(asked.device)
-    return gpu is not None and memory_B(asked) <= gpu.memory_B
+    return memory_B(asked) <= known_gpu(asked.device).memory_B
 
 
 def memory_B(asked: Question) -> float:

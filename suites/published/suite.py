@@ -23,11 +23,10 @@ from suites.published.runs import (
     of_bytes,
     of_seconds,
     peak_of,
-    published_runs,
     tokens_per_s,
 )
 from suites.published.workload import Workload
-from suites.training.step_time.published.rows import PublishedRun, question
+from suites.training.step_time.published.rows import PublishedRun, published_runs, question
 
 SCORES = {"bytes": of_bytes, "seconds": of_seconds}
 

@@ -6,7 +6,7 @@ take for something else is listed by `left_out`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from suites.training.layouts.shape_of_config import shape_of_config, shape_witho
 from suites.training.layouts.states import FSDP
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
-from suites.training.step_time.prediction import PlannedSteps, planned
 from suites.training.step_time.published.typed import MLPERF, meaning
 from suites.training.step_time.setting import (
     PLAIN,
@@ -416,22 +415,6 @@ def setting(
     """Return a question's setting of the model of seconds."""
     cluster = GpuCluster(gpu, question.gpus_per_node, question.network_B_per_s, question.network)
     return StepSetting(shape, training, cluster, constants, compiled=question.compile, run=run)
-
-
-def published_steps(
-    questions: Sequence[Question], run: RunFacts, constants: StepConstants | None = None
-) -> PlannedSteps:
-    """Return published steps that differ in their layouts, to be predicted.
-
-    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
-    question are those of its step. Raises `Unavailable` for a device that nobody knows.
-    """
-    first = questions[0]
-    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
-    of = setting(first, shape, training, gpu, run, constants or StepConstants.read())
-    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
-    steps = planned(of, Layouts.of(rows), first.global_batch_size)
-    return steps._replace(recompute_known=first.origin("recompute").kind != "assumption")
 
 
 def left_out(question: Question) -> tuple[str, ...]:

@@ -1,31 +1,25 @@
-"""Published runs as questions, and answers to a file of published steps.
+"""Published runs as questions, and answers to published steps.
 
 A public run is a row whose fields lie side by side, with the words of `published/words.yaml`; `flat` has rows
 of an older form so. Answers have seconds with an interval, memory, and the fastest layout that fits.
-
-    python -m suites.training.step_time.questions questions=FILE out=FILE
-
-reads and writes one JSON object per line.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.config.hf_config import HEADS
 from harness.question import FieldOrigin, KeyRead, Question, question_of
+from suites.training.layouts.layout import Layouts
 from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.of_question import published_steps
+from suites.training.of_question import layout_row, setting, shape_of, training_of
 from suites.training.step_time.constants import StepConstants
-from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, predicted
+from suites.training.step_time.gpu import gpu_of, known_gpu
+from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, planned, predicted
 from suites.training.step_time.published.typed import (
     Row,
     common_fields,
@@ -90,8 +84,7 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     common = common_fields(row, gpu, config_of_run(row, config_of))
     shared = shared_sequences(row, common)
     checkpointing = row.get("recompute", row.get("checkpointing"))
-    parts = {**row, **shared, "virtual_stages": row.get("vp"), "recompute": checkpointing}
-    layout = layout_fields(parts, row, common)
+    layout = layout_fields({**row, **shared, "recompute": checkpointing}, common)
     if not row.get("vp") and (layout["gradient_accumulation_steps"] or 0) % layout["pp"]:
         layout["virtual_stages"] = 1  # interleaved ones would need a multiple
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
@@ -415,8 +408,18 @@ def flat(row: Row) -> Row:
 
 
 def steps_of_rows(rows: Sequence[Row], constants: StepConstants | None = None) -> PlannedSteps:
-    """Return rows that differ in their layouts as steps to predict; raises ValueError in one line."""
-    return published_steps([question_of_row(row) for row in rows], run_facts(rows[0]), constants)
+    """Return rows that differ in their layouts as steps to predict; raises ValueError in one line.
+
+    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
+    question are those of its step.
+    """
+    questions = [question_of_row(row) for row in rows]
+    first = questions[0]
+    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
+    of = setting(first, shape, training, gpu, run_facts(rows[0]), constants or StepConstants.read())
+    layouts = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
+    steps = planned(of, Layouts.of(layouts), first.global_batch_size)
+    return steps._replace(recompute_known=first.origin("recompute").kind != "assumption")
 
 
 def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:
@@ -452,15 +455,3 @@ def answers(rows: Sequence[Row], constants: StepConstants | None = None) -> list
     """Return a prediction for each row."""
     known = constants or StepConstants.read()
     return [answer(row, known) for row in rows]
-
-
-def main(words: list[str]) -> None:
-    """Answer the questions of a file, a JSON object a line."""
-    paths = dict(word.split("=", 1) for word in words)
-    lines = Path(paths["questions"]).read_text().splitlines()
-    said = answers([json.loads(line) for line in lines if line.strip()])
-    Path(paths["out"]).write_text("".join(json.dumps(one) + "\n" for one in said))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

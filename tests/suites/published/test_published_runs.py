@@ -17,12 +17,11 @@ from suites.published.runs import (
     main,
     of_bytes,
     of_seconds,
-    published_runs,
     tokens_per_s,
 )
 from suites.published.suite import runs_of
 from suites.published.workload import Workload
-from suites.training.step_time.published.rows import Outcome, PublishedRun, question
+from suites.training.step_time.published.rows import Outcome, PublishedRun, published_runs, question
 
 RUN = PublishedRun(
     id="a", kind="finetune", source="a page", page="https://example.org", framework="TRL", model="Llama 2 7B",

@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+FILE = Path(__file__).parents[3] / "published" / "runs.jsonl"
+"""The runs that are asked as users ask theirs."""
+
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -131,7 +134,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 @cache
-def read_runs(file: Path) -> tuple[PublishedRun, ...]:
+def published_runs(file: Path = FILE) -> tuple[PublishedRun, ...]:
     """Return the runs of a file; raises ValueError with the line of one without source, unit or outcome."""
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):

@@ -15,7 +15,7 @@ from harness.answer import NearestStep
 from harness.instruments.transformer import model_flop_per_token
 from suites.training.layouts.layout import Layouts
 from suites.training.step_time.prediction import PlannedSteps, predicted
-from suites.training.step_time.published.rows import PublishedRun, question, read_runs
+from suites.training.step_time.published.rows import PublishedRun, published_runs, question
 from suites.training.step_time.questions import steps_of_rows
 from suites.training.step_time.setting import StepSetting
 
@@ -36,12 +36,12 @@ steps, and `published` leaves them out."""
 
 def published() -> tuple[PublishedRun, ...]:
     """Return every published step."""
-    return tuple(run for name in FILES for run in read_runs(FOLDER / name))
+    return tuple(run for name in FILES for run in published_runs(FOLDER / name))
 
 
 def with_and_without_attention() -> tuple[PublishedRun, ...]:
     """Return the steps of `ATTENTION_FILE`."""
-    return read_runs(FOLDER / ATTENTION_FILE)
+    return published_runs(FOLDER / ATTENTION_FILE)
 
 
 SHOWN = 2

@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from harness.question import FieldOrigin
 from suites.training.step_time.gpu import RatedGpu, nvlink_domain
 from suites.training.step_time.setting import RunFacts
 
@@ -67,15 +66,13 @@ def letters(text: object) -> str:
 
 
 def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
-    """Return the fields of a question that all layouts of a row share."""
+    """Return the fields of a question that are not of its layout."""
     per_node = int(row.get("gpus_per_node") or 8)
     program = program_of(row)
     recipe = program == "megatron" and is_recipe(row)
     young = str(row.get("date") or FLASH_ATTENTION) >= FLASH_ATTENTION
     return {
         "config": config,
-        "model_name": str(config.get("name") or ""),
-        "device": gpu.name,
         "devices": int(row["gpus"]),
         "gpus_per_node": nvlink_domain(gpu.name, per_node),
         "network_B_per_s": network_B_per_s(row, gpu.architecture, per_node),
@@ -93,31 +90,29 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
     }
 
 
-def layout_fields(layout: Row, row: Row, common: Row) -> dict[str, Any]:
-    """Return the fields of one layout, with what was not published inferred."""
-    size = {name: int(layout.get(name) or 1) for name in ("tp", "pp", "cp", "ep", "etp")}
+def layout_fields(row: Row, common: Row) -> dict[str, Any]:
+    """Return the fields of the layout, with what was not published inferred."""
+    size = {name: int(row.get(name) or 1) for name in ("tp", "pp", "cp", "ep")}
     ranks = size["tp"] * size["pp"] * size["cp"]
-    dp = int(layout.get("dp") or max(1, common["devices"] // ranks))
-    micro, batch = int(layout.get("micro_batch_size") or 1), common["global_batch_size"]
-    if batch and not layout.get("dp") and dp > batch and dp % batch == 0 and micro == 1:
+    dp = int(row.get("dp") or max(1, common["devices"] // ranks))
+    micro, batch = int(row.get("micro_batch_size") or 1), common["global_batch_size"]
+    if batch and not row.get("dp") and dp > batch and dp % batch == 0 and micro == 1:
         size["cp"], dp = size["cp"] * dp // batch, batch  # a sequence has several ranks
-    count = layout.get("gradient_accumulation_steps")
-    if batch and (not count or (not layout.get("dp") and count * dp * micro != batch)):
+    count = row.get("gradient_accumulation_steps")
+    if batch and (not count or (not row.get("dp") and count * dp * micro != batch)):
         count = max(1, round(batch / dp / micro))
-    zero, hybrid = sharding_of(layout.get("sharding"), common["program"])
-    recompute = recompute_of(layout.get("recompute"))
+    zero, hybrid = sharding_of(row.get("sharding"), common["program"])
     within = int(row.get("gpus_per_node") or 8) if hybrid else 0
     return {
         **size,
         "dp": dp,
-        "virtual_stages": virtual_stages_of(layout.get("virtual_stages"), common, size["pp"]),
+        "virtual_stages": virtual_stages_of(row.get("vp"), common, size["pp"]),
         "zero": zero,
         "shard_size": min(within, dp * size["cp"]) or None,
         "micro_batch_size": micro,
         "gradient_accumulation_steps": count,
         "sequence_parallel": size["tp"] > 1,
-        "recompute": recompute or "none",
-        "origins": {} if recompute is None else {"recompute": FieldOrigin("key", "recompute")},
+        "recompute": recompute_of(row.get("recompute")),
     }
 
 
@@ -259,11 +254,9 @@ def sharding_of(text: object, program: str) -> tuple[int, bool]:
     return meaning("sharding", text, own), meaning("hybrid_sharding", text, False)
 
 
-def recompute_of(text: object) -> str | None:
-    """Return what is recomputed, or None where nothing was published of it."""
-    if text is None:
-        return None
-    lower = str(text).lower()
+def recompute_of(text: object) -> str:
+    """Return what is recomputed; none where nothing was published of it."""
+    lower = str(text or "").lower()
     if lower in table()["nothing"]:
         return "none"
     part_of_layers = re.match(r"^\s*(0?\.\d+|\d+\s*/\s*\d+)", lower)

@@ -23,7 +23,7 @@ from suites.training.step_time.published.typed import (
     recompute_of,
     sharding_of,
 )
-from suites.training.step_time.questions import answers, flat, main, question_of_row, steps_of_rows
+from suites.training.step_time.questions import answers, flat, question_of_row, steps_of_rows
 
 LINES = Path(__file__).with_name("rows.jsonl").read_text().splitlines()
 ROWS = {one["name"]: one["row"] for one in map(json.loads, LINES)}
@@ -61,7 +61,7 @@ def test_words_of_rows():
     ):
         assert precision_of(row, architecture) == precision, row
     words = (None, "none", "selective", "full", "1/2 of the layers")
-    assert [recompute_of(word) for word in words] == [None, "none", "selective", "full", "selective"]
+    assert [recompute_of(word) for word in words] == ["none", "none", "selective", "full", "selective"]
     assert is_compiled({"notes": "torch.compile on"})
     assert not is_compiled({"notes": "without compile"})
     for network, rate in (
@@ -110,6 +110,29 @@ def test_what_is_not_known_has_a_reason(changed, reason):
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
     assert answers([step(**changed)]) == [{"id": "one", "step_s": None}]
+
+
+def test_what_a_row_states_is_not_inferred():
+    """126 layers on 8 × 4 stages: embedding and output layer count as one each."""
+    shape = {**LLAMA, "num_hidden_layers": 126, "tie_word_embeddings": False, "mlp": "squared relu"}
+    row = {
+        **RUN,
+        "model": "GPT",
+        "framework": "NeMo",
+        "shape": shape,
+        "device": "a100_40gb",
+        "pp": 8,
+        "vp": 4,
+    }
+    of = question_of_row(row)
+    assert of.device == "a100_40gb"
+    assert [(of.config or {})[name] for name in ("tie_word_embeddings", "gated_mlp")] == [False, False]
+    assert (of.virtual_stages, of.layers_of_stages) == (4, ())
+    assert question_of_row({**row, "pp": 4, "vp": 5}).layers_of_stages == (32, 32, 31, 31)
+    assert (of.gradients, of.master_remainders) == ("fp32", False)
+    of = question_of_row({**row, "other": {"performance_recipe": True}})
+    assert (of.gradients, of.master_remainders) == ("bf16", True)
+    assert question_of_row({**row, "pp": 1, "vp": 1, "sharding": "FSDP 8"}).program == "megatron"
 
 
 def test_a_run_is_a_question_whose_origins_say_what_was_stated():
@@ -214,11 +237,8 @@ def test_what_a_page_leaves_open_is_its_frameworks_at_its_date(row, fields):
     assert (of.config or {})["tie_word_embeddings"] is ("LitGPT" not in row["framework"])
 
 
-def test_published_steps_of_a_file_lie_in_the_interval(tmp_path):
-    asked, out = tmp_path / "questions.jsonl", tmp_path / "out.jsonl"
-    asked.write_text("".join(json.dumps(one["step"]) + "\n" for one in ROWS["published"]))
-    main([f"questions={asked}", f"out={out}"])
-    said = [json.loads(line) for line in out.read_text().splitlines()]
+def test_published_steps_lie_in_the_interval():
+    said = answers([one["step"] for one in ROWS["published"]])
     for one, published in zip(said, ROWS["published"], strict=True):
         assert one["step_s_low"] < published["seconds"] < one["step_s_high"]
         assert one["step_s"] == pytest.approx(published["seconds"], rel=0.15)
