@@ -30,6 +30,7 @@ from suites.training.correctness import (
     require_learning,
     worst_gradient,
 )
+from suites.training.optimizers import share_states
 
 STEPS = 3
 """Number of steps: one shows the gradients, two the updates; ten would take longer than the timing."""
@@ -65,7 +66,8 @@ def check_step(session: Session) -> None:
             require_learning(losses)
     session.compared = f"{STEPS} losses and {gradients}, against plain fp32"
     if subject.workload.hf_config is not None:
-        trainer.share_states(shared_states(subject.workload, subject.seed, subject.device))
+        shared = shared_states(subject.workload, subject.seed, subject.device)
+        share_states(trainer.model, trainer.optimizer, shared)
 
 
 def check_gradients(session: Session, expected: BaselineSteps, relative: float) -> tuple[float, str]:

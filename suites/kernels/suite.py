@@ -16,8 +16,8 @@ from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import correctness, step_correctness, training_step
 from suites.kernels.bound_call import Session, seconds_of, shared
+from suites.kernels.operations import LINEAR_GELU, forward_traffic, kept_mask
 from suites.kernels.operations import OPERATIONS as ALONE
-from suites.kernels.operations import products
 from suites.kernels.subject import Subject
 from suites.kernels.workload import Workload
 from suites.training.models import huggingface
@@ -167,7 +167,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
-        **({"activation": subject.activation()} if subject.operation is products.LINEAR_GELU else {}),
+        **({"activation": subject.activation()} if subject.operation is LINEAR_GELU else {}),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
 
@@ -178,8 +178,8 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     workload = computed(subject)
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
     yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
-    if operation is products.LINEAR_GELU:
-        traffic_B = products.forward_traffic(workload, subject.activation())
+    if operation is LINEAR_GELU:
+        traffic_B = forward_traffic(workload, subject.activation())
         yield Reading("forward_traffic", "B", traffic_B, Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
@@ -243,4 +243,4 @@ def close(session: Session) -> None:
     shared.cache_clear()
     step_correctness.baseline_steps.cache_clear()
     step_correctness.shared_states.cache_clear()
-    products.kept_mask.cache_clear()
+    kept_mask.cache_clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +19,8 @@ from harness.records import Unavailable
 from suites.portability import graph
 from suites.portability.graph import Forward, Problem
 from suites.portability.workload import Workload
-from suites.training.models import huggingface, huggingface_config
+from suites.training.models import huggingface
 from suites.training.models.fake_transformers import READ_VALUES
-from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.models.model import (
     EPSILON,
     NONE,
@@ -36,7 +35,6 @@ from suites.training.models.model import (
     rotary_tables,
 )
 from suites.training.workload import ModelShape, llama
-from suites.training.workload import Workload as TrainingWorkload
 
 __all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]
 
@@ -71,16 +69,12 @@ def adopted(workload: Workload) -> Workload:
     config = workload.hf_config
     if config is None:
         return workload
-    refuse_quantized(config)
     if config.get("model_type") in READ_VALUES:
         raise Unavailable(
             f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to "
             "compute, so no graph of fixed operations can be captured"
         )
-    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
-    complete = huggingface.complete(TrainingWorkload.of(given))
-    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
-    return replace(workload, **{name: getattr(complete, name) for name in common})
+    return huggingface.adopted(workload, config)
 
 
 def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:

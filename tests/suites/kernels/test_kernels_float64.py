@@ -13,6 +13,7 @@ from small_kernels import HOSTS_OWN, applied, checked, subject_of, workload_of
 from torch import Tensor
 
 from harness.records import WrongResult
+from suites.kernels import adamw
 from suites.kernels.bound_call import bind, make_inputs, make_upstream
 from suites.kernels.correctness import (
     attention_reference,
@@ -22,7 +23,7 @@ from suites.kernels.correctness import (
     reference_of,
     strided,
 )
-from suites.kernels.operations import OPERATIONS, adamw, rowwise
+from suites.kernels.operations import OPERATIONS, RMS_NORM_EPSILON
 from suites.kernels.workload import Workload
 
 
@@ -202,7 +203,7 @@ def test_any_shape_agrees_with_float64(operation, rows, columns, apart):
     outputs, gradients = bind(subject, inputs, upstream)()
     expected = evaluate(subject.operation, in_float64(inputs), upstream)
     # the gradient of a norm of one column is zero, out of terms as large as 1 / sqrt(epsilon)
-    least = 2**-22 / rowwise.RMS_NORM_EPSILON**0.5 if operation.endswith("norm") else 1e-6
+    least = 2**-22 / RMS_NORM_EPSILON**0.5 if operation.endswith("norm") else 1e-6
     for ours, theirs in zip((*outputs, *gradients), (*expected[0], *expected[1]), strict=True):
         assert (ours.double() - theirs).abs().max() <= 1e-4 * theirs.abs().max() + least
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from suites.kernels import operations
 from suites.kernels import suite as kernels
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
-from suites.kernels.operations import OPERATIONS, products
+from suites.kernels.operations import OPERATIONS
 from suites.kernels.workload import Workload
 from suites.training.models.model import causal_mask
 
@@ -136,7 +137,7 @@ def test_adamw_passes_over_memory_as_often_as_torchs_own():
 
 def test_attentions_mask_is_made_once_per_shape_and_released(monkeypatch):
     made = []
-    monkeypatch.setattr(products, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
+    monkeypatch.setattr(operations, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
     subject = subject_of("attention", seq_len=13)
     inputs = make_inputs(subject.operation, subject.workload, 5, subject.device)
     for _ in range(3):

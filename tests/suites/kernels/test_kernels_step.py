@@ -17,8 +17,9 @@ from harness.config.optimizations import applies
 from harness.config.run import load
 from harness.config.validation import DeclaredTechnique, Role
 from harness.records import Reading, Unavailable, WrongResult
+from suites.kernels import adamw
 from suites.kernels import suite as kernels
-from suites.kernels.operations import OPERATIONS, adamw
+from suites.kernels.operations import OPERATIONS
 from suites.kernels.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
 from suites.training import techniques
 from suites.training.correctness import GRADIENT_FACTOR

@@ -17,8 +17,8 @@ from harness.instruments.triton_kernels.targets import NVIDIA, assembly, usage
 from harness.records import Reading, Unavailable
 from suites.kernels import compile_gemm_template, cublaslt_epilogue, jax_functions
 from suites.kernels import suite as kernels
-from suites.kernels.operations.products import forward_traffic
-from suites.kernels.operations.products import linear_gelu as eager
+from suites.kernels.operations import forward_traffic
+from suites.kernels.operations import linear_gelu as eager
 from suites.kernels.optimizations import torch_compile
 from suites.kernels.subject import IN_PRODUCT, SEPARATE
 from suites.training.triton_kernels import linear_gelu as module

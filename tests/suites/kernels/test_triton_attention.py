@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.triton_kernels.targets import TARGETS, usage
-from suites.kernels.operations.products import attention as eager
+from suites.kernels.operations import attention as eager
 from suites.training.triton_kernels import attention as module
 from suites.training.triton_kernels.attention import HEAD_SIZES, attention, kernels
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.triton_kernels.targets import usage
-from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.kernels.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.training.models.model import linear_cross_entropy as eager
 from suites.training.triton_kernels import adamw as adamw_module
 from suites.training.triton_kernels import linear_cross_entropy as loss_module
