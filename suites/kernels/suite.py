@@ -115,14 +115,12 @@ def check(session: Session) -> None:
 
 def require_memory(subject: Subject) -> None:
     """Raise MemoryError before a call that would take all of the machine's memory."""
-    if subject.workload.hf_config is not None:
-        reason = too_large(subject) or None
-    elif subject.attention != "explicit" or subject.shapes == "edge cases":
-        return
-    else:
+    reason = too_large(subject)
+    stores_scores = subject.attention == "explicit" and subject.shapes != "edge cases"
+    if subject.workload.hf_config is None and stores_scores:
         lacking = shortage(subject.operation.eager_B(subject.workload), subject.device)
-        reason = f"{subject.operation.name} with all scores in memory {lacking}" if lacking else None
-    if reason is not None:
+        reason = f"{subject.operation.name} with all scores in memory {lacking}" if lacking else ""
+    if reason:
         raise MemoryError(reason)
 
 
@@ -139,12 +137,8 @@ def too_large(subject: Subject) -> str:
         return ""
     room_B = SAFE_SHARE * free_bytes(subject.device)
     part = training_step.layers_that_fit(workload, room_B, activations_B)
-    return f"a step of {human_count(parameters)} parameters and {workload.rows:,} tokens {lacking}; {part}"
-
-
-def human_count(count: float) -> str:
-    """Return `1.24 B` or `30 M`."""
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+    count = f"{parameters / 1e9:.3g} B" if parameters >= 1e9 else f"{parameters / 1e6:.3g} M"
+    return f"a step of {count} parameters and {workload.rows:,} tokens {lacking}; {part}"
 
 
 def conditions(session: Session) -> Mapping[str, str]:

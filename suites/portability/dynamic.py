@@ -15,19 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
 )
 
-from harness.instruments.torch_internals import errors_for_want_of_values
 from harness.records import Unavailable
-from suites.portability.graph import DEPENDS, Capture, Problem, one_line
+from suites.portability.graph import Capture, Problem, traced
 from suites.portability.problem import problem_of
 from suites.portability.workload import Workload
 
@@ -47,8 +43,10 @@ def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     """
     begin_s = time.perf_counter()
     problem, other = problem_of(workload, seed), other_length(workload, seed)
-    pairs = zip(problem.inputs, other.inputs, strict=True)
-    dims = tuple(tuple(_that_differ(*pair)) for pair in pairs)
+    dims = tuple(
+        tuple(dim for dim in range(one.dim()) if one.shape[dim] != another.shape[dim])
+        for one, another in zip(problem.inputs, other.inputs, strict=True)
+    )
     shapes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     fakes = [
@@ -56,24 +54,11 @@ def captured_for_any_length(workload: Workload, seed: int) -> Capture:
         for one, of in zip(problem.inputs, dims, strict=True)
     ]
     symbols = [fakes[index].shape[dim] for index, of in enumerate(dims) for dim in of]
-    table = {**core_aten_decompositions()}
-    errors: tuple[type[Exception], ...] = (*errors_for_want_of_values(), GuardOnDataDependentSymNode)
-    try:
-        with mode:
-            first = make_fx(problem.function, table, _allow_non_fake_inputs=True)(*fakes)
-            pure = torch.func.functionalize(first, remove="mutations")
-            graph = make_fx(pure, table, _allow_non_fake_inputs=True)(*fakes)
-    except errors as error:
-        raise Unavailable(f"{DEPENDS}: {one_line(error)}") from error
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    with mode:
+        graph = traced(problem, fakes)
     if not symbols or any(_fixed(shapes, one) for one in symbols):
         raise Unavailable("the model's code fixes the length of its sequences")
     return Capture(graph, problem.inputs, problem.output_names, time.perf_counter() - begin_s, dims)
-
-
-def _that_differ(one: Tensor, other: Tensor) -> Sequence[int]:
-    return [dim for dim, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b]
 
 
 def _sizes(tensor: Tensor, dims: Sequence[int]) -> list[DimDynamic]:

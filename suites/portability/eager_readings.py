@@ -7,7 +7,6 @@ A user's config.json: whether its step fits with its float64 reference.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -36,10 +35,9 @@ def eager_readings(session: Session) -> Iterator[Reading | Note]:
     """Yield the graph's size and FLOP, its graph breaks, and the rate of a large product."""
     capture = session.capture
     yield Reading("capture_time", "s", capture.capture_s, Origin.MEASURED)
+    kinds = {str(one.target) for one in capture.nodes}
     yield Reading("operators", "1", len(capture.nodes), Origin.CALCULATED, "nodes")
-    yield Reading(
-        "operators", "1", len({str(one.target) for one in capture.nodes}), Origin.CALCULATED, "kinds"
-    )
+    yield Reading("operators", "1", len(kinds), Origin.CALCULATED, "kinds")
     yield Reading("flops", "1", capture.flops, Origin.CALCULATED)
     yield Reading("matmul_rate", "FLOP/s", matmul_rate(session.subject.workload.torch_dtype), Origin.MEASURED)
     yield from graph_breaks(session)
@@ -84,15 +82,14 @@ def source_lines(subject: Subject) -> Iterator[Reading]:
     Code divergence of two platforms is the Jaccard distance of their lines, 1 - shared / all of both (Harrell
     and Kitson, P3HPC 2018, doi 10.1109/P3HPC.2018.00006); here one of the two is eager PyTorch.
     """
-    shared = sum(len(graph.code_lines(inspect.getsource(one))) for one in (model, problem, graph))
+    shared = sum(map(graph.lines_of, (model, problem, graph)))
     engine = subject.engine
     names = engine.rewritten if engine is not None else ()
     own = sum(graph.lines_of(graph.REWRITES[name][1]) for name in names)
     if engine is not None and not engine.takes_graph:
         from suites.portability.triton_engines import modules_of
 
-        kernels = modules_of(subject.workload)
-        own += sum(len(graph.code_lines(inspect.getsource(one))) for one in kernels)
+        own += sum(map(graph.lines_of, modules_of(subject.workload)))
     yield Reading("source_lines", "1", shared, Origin.CALCULATED, "shared")
     yield Reading("source_lines", "1", own, Origin.CALCULATED, "own")
     yield Reading("code_divergence", "1", own / (shared + own), Origin.CALCULATED)

@@ -23,7 +23,7 @@ from harness.instruments.process import kept_code
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Note, Origin, Reading, Unavailable, WrongResult
 from suites.portability.dynamic import captured_for_any_length, evaluated, other_length
-from suites.portability.graph import Capture, Problem, captured, flops_of, name_of, one_line, single
+from suites.portability.graph import Capture, Problem, captured, flops_of, one_line, single
 from suites.portability.problem import problem_of
 from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.workload import Workload
@@ -205,7 +205,7 @@ def coverage(session: Session) -> Iterator[Reading | Note]:
     yield Reading("coverage", "1", len(covered) / len(nodes), Origin.MEASURED, "operators")
     if flops:
         yield Reading("coverage", "1", sum(map(flops_of, covered)) / flops, Origin.MEASURED, "flops")
-    names = sorted({name_of(node) for node, (key, _) in alone.items() if key in faults})
+    names = sorted({str(node.target) for node, (key, _) in alone.items() if key in faults})
     yield Note(f"operators without code: {', '.join(names) or 'none alone; the graph fails as a whole'}")
 
 
@@ -216,7 +216,9 @@ def _tried(engine: Engine, kinds: Mapping[str, Capture]) -> bytes:
     for done, (key, capture) in enumerate(kinds.items()):
         if time.monotonic() - begin_s > BUDGET_S:
             return json.dumps([done, faults]).encode()
-        if fault_of(engine, capture) is not None:
+        try:
+            engine.compile(capture)
+        except Exception:  # each compiler raises its own kinds
             faults.append(key)
     return json.dumps([len(kinds), faults]).encode()
 
@@ -225,15 +227,6 @@ def _tried(engine: Engine, kinds: Mapping[str, Capture]) -> bytes:
 def operators_alone(capture: Capture) -> Mapping[fx.Node, tuple[str, Capture]]:
     """Return each operator as a graph of its own with a key of its kind, for all engines of one graph."""
     return {node: single(node) for node in capture.nodes}
-
-
-def fault_of(engine: Engine, capture: object) -> str | None:
-    """Return why an engine does not compile one operator; None where it does."""
-    try:
-        engine.compile(capture)
-    except Exception as error:  # each compiler raises its own kinds
-        return message_of(error)
-    return None
 
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
@@ -264,7 +257,7 @@ def compare(
     names, dtypes = capture.output_names, capture.output_dtypes
     if len(ours) != len(expected):
         raise WrongResult(f"{len(ours)} outputs, not {len(expected)}")
-    precision = floating_type(capture)
+    precision = next(one.dtype for one in capture.inputs if one.is_floating_point())
     tolerance = TOLERANCES[precision]
     worst = LargestError(0.0, "")
     for name, dtype, one, other in zip(names, dtypes, ours, expected, strict=True):
@@ -276,11 +269,8 @@ def compare(
             raise WrongResult(f"{name} has shape {tuple(one.shape)}, not {tuple(other.shape)}")
         change = before.get(name)
         scale = _scale(name, other, change, names, expected, ROUNDING[precision] / tolerance)
-        error = (
-            float((one.double() - other).abs().nan_to_num(nan=torch.inf).max()) / scale
-            if one.numel()
-            else 0.0
-        )
+        off = (one.double() - other).abs().nan_to_num(nan=torch.inf)
+        error = float(off.max()) / scale if one.numel() else 0.0
         if not error <= tolerance:
             of = "value" if change is None else "change"
             raise WrongResult(
@@ -289,11 +279,6 @@ def compare(
             )
         worst = max(worst, LargestError(error, name))
     return worst
-
-
-def floating_type(capture: Capture) -> torch.dtype:
-    """Return the precision of the graph: that of its first floating-point input."""
-    return next(one.dtype for one in capture.inputs if one.is_floating_point())
 
 
 def _scale(
@@ -308,10 +293,8 @@ def _scale(
     if before is not None:
         change = float((expected - before.double()).abs().max())
         return max(change, ROUNDINGS_OF_UPDATE * rounding * float(before.abs().max())) or 1.0
-    kind = name.split(" ")[0]
-    alike = [
-        float(one.abs().max()) for other, one in zip(names, every, strict=True) if other.split(" ")[0] == kind
-    ]
+    kinds = [one.split(" ")[0] for one in (name, *names)]
+    alike = [float(one.abs().max()) for kind, one in zip(kinds[1:], every, strict=True) if kind == kinds[0]]
     return max(float(expected.abs().max()), rounding * max(alike)) or 1.0
 
 

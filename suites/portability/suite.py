@@ -13,25 +13,12 @@ import torch
 from harness.records import Json, Note, Origin, Reading
 from suites.portability import problem
 from suites.portability import session as sessions
-from suites.portability.eager_readings import eager_readings, source_lines, too_large
+from suites.portability.eager_readings import eager_readings, source_lines
+from suites.portability.eager_readings import too_large as too_large
 from suites.portability.session import Session, coverage
 from suites.portability.subject import Subject
 from suites.portability.workload import Workload
 from suites.training.models import huggingface
-
-__all__ = [
-    "Workload",
-    "bf16_FLOP",
-    "build",
-    "check",
-    "close",
-    "conditions",
-    "prepare",
-    "read_once",
-    "sample",
-    "timed",
-    "too_large",
-]
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -68,10 +55,8 @@ def conditions(session: Session) -> Mapping[str, str]:
         "class": class_of(workload),
         "passes": workload.passes,
         "dtype": workload.dtype,
-        "target": engine.target if engine is not None else "host",
-        "engine": f"{engine.name} {engine.version}".strip()
-        if engine is not None
-        else f"torch {torch.__version__}",
+        "target": engine.target if engine else "host",
+        "engine": f"{engine.name} {engine.version}".strip() if engine else f"torch {torch.__version__}",
         "message": session.failure,
         "threads": str(torch.get_num_threads()),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),

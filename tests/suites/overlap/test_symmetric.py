@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import triton.language as tl
-from compiled_for import EVERY_TARGET
+from kernel_errors import EVERY_TARGET
 from overlap_on_rank import pool_of
 from symmetric_on_rank import CASES, error
 
