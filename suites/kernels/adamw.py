@@ -106,10 +106,10 @@ def fused(
     """
     all_steps, steps = steps_of(len(parameters), step_1.device)
     torch.sub(step_1.expand(len(parameters)), 1, out=all_steps)
-    groups = [list(one) for one in (parameters, gradients, exp_avgs, exp_avg_sqs)]
     torch_adamw(
-        *groups, [], steps, fused=True, amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY, eps=EPSILON, maximize=False,
+        list(parameters), list(gradients), list(exp_avgs), list(exp_avg_sqs), [], steps, fused=True,
+        amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY,
+        eps=EPSILON, maximize=False,
     )  # fmt: skip
     return list(parameters)
 

@@ -182,8 +182,8 @@ def worst_error(optimizer: torch.optim.Optimizer, tensors: WorkloadTensors, wher
         parameter, _, *moments = wide(tensors, index)
         groups = (parameter, *moments), adamw(p_N, g_N, m_N, v_N), (p_N, m_N, v_N)
         names = ("parameter", "first moment", "second moment")
-        for name, *ours_due_begun in zip(names, *groups, strict=True):
-            worst = max(worst, error_of(*ours_due_begun, f"{name} {index} of {where}"))
+        for name, ours, due, begun in zip(names, *groups, strict=True):
+            worst = max(worst, error_of(ours, due, begun, f"{name} {index} of {where}"))
     return worst
 
 

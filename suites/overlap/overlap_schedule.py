@@ -92,8 +92,8 @@ def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
     while np.isfinite(begin_s_S).any():
         is_flowing_S = begin_s_S <= now_s * (1 + ROUNDING)
         until_s = float(begin_s_S[~is_flowing_S].min(initial=np.inf))
-        flowing_A = np.flatnonzero(is_flowing_S)
-        if not flowing_A.size:
+        flowing_A: list[int] = np.flatnonzero(is_flowing_S).tolist()
+        if not flowing_A:
             now_s = until_s
             continue
         # Bytes flow until the first message ends or another begins.
@@ -107,7 +107,7 @@ def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
         for stream, transfer in zip(flowing_A, current, strict=True):
             if left_B_S[stream] <= ROUNDING * transfer.size_B:
                 carried.end_s[stream].append(now_s)
-                prepare_next(int(stream))
+                prepare_next(stream)
     return carried
 
 

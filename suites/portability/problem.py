@@ -172,8 +172,10 @@ OF_ROWS: dict[str, tuple[dict[str, str], Callable[..., Tensor]]] = {
     "matmul": ({"x": "ND", "weight": "DF"}, lambda x_ND, weight_DF: x_ND @ weight_DF),
     "swiglu": ({"gate": "ND", "up": "ND"}, lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND),
 }
-"""Operators on rows, such as RMSNorm (arXiv 1910.07467) and SwiGLU's product (arXiv 2002.05202): the shapes of
-their inputs by name, and plain PyTorch."""
+"""Operators on rows, such as RMSNorm (arXiv 1910.07467) and SwiGLU's product (arXiv 2002.05202).
+
+By name, the shapes of their inputs, and plain PyTorch.
+"""
 
 
 def of_rows(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
