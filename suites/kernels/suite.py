@@ -14,7 +14,7 @@ import torch
 from harness.instruments.memory.allocator import SAFE_SHARE, free_bytes, shortage, watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import correctness, step_correctness, training_step
+from suites.kernels import correctness, training_step
 from suites.kernels.bound_call import Session, seconds_of, shared
 from suites.kernels.operations import LINEAR_GELU, forward_traffic, kept_mask
 from suites.kernels.operations import OPERATIONS as ALONE
@@ -108,7 +108,7 @@ def prepare(subject: Subject) -> Session:
 def check(session: Session) -> None:
     """Compare results with float64's, and a step's with the baseline's; raises `WrongResult`."""
     if session.subject.operation is training_step.OPERATION:
-        step_correctness.check_step(session)
+        correctness.check_step(session)
     else:
         correctness.check(session)
 
@@ -235,6 +235,6 @@ def close(session: Session) -> None:
     session.release()
     correctness.reference_of.cache_clear()
     shared.cache_clear()
-    step_correctness.baseline_steps.cache_clear()
-    step_correctness.shared_states.cache_clear()
+    correctness.baseline_steps.cache_clear()
+    correctness.shared_states.cache_clear()
     kept_mask.cache_clear()

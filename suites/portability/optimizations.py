@@ -155,11 +155,9 @@ def triton_targets(subject: Subject, target: str = "sm_80") -> Subject:
     from suites.portability.triton_engines import compiled_for, kernels_of
 
     kernels_of(subject.workload)
-    compile_for, version = (
-        partial(compiled_for, workload=subject.workload, target=target),
-        package.__version__,
-    )
-    return compiled_by(subject, "triton", compile_for, str(version), target=target, takes_graph=False)
+    compile_for = partial(compiled_for, workload=subject.workload, target=target)
+    version = str(package.__version__)
+    return compiled_by(subject, "triton", compile_for, version, target=target, takes_graph=False)
 
 
 def triton_ascend(subject: Subject) -> Subject:

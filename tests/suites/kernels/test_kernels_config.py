@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import Unavailable, WrongResult
-from suites.kernels import step_correctness, training_step
+from suites.kernels import correctness, training_step
 from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
@@ -54,8 +54,8 @@ def checked(subject: Subject) -> kernels.Session:
 @pytest.fixture(autouse=True)
 def _released() -> Iterator[None]:
     yield
-    step_correctness.baseline_steps.cache_clear()
-    step_correctness.shared_states.cache_clear()
+    correctness.baseline_steps.cache_clear()
+    correctness.shared_states.cache_clear()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

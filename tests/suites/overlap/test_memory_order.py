@@ -18,7 +18,6 @@ from overlap_on_rank import pool_of
 from symmetric_on_rank import CASES
 from triton.runtime.interpreter import InterpreterBuilder
 
-from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
 from harness.records import Unavailable
 from suites.overlap.symmetric.heap import Heaps, SymmetricHeap
 from suites.overlap.symmetric.memory_order import MemoryOrder
@@ -337,37 +336,6 @@ def test_an_interpreter_without_an_operation_to_record_is_unavailable(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-class Ranks:
-    """Ranks that run kernels recorded; new ones if some failed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._calls = folder, 0
-        self._pool: RankPool | None = None
-
-    def run(self, name: str, late_s: float, source: str | None = None, timeout_s: float = 60.0) -> Recorded:
-        if self._pool is None:
-            self._pool = pool_of(RANKS)
-        self._calls += 1
-        folder = self._folder / f"{self._calls}"
-        folder.mkdir()
-        try:
-            results = self._pool.call(
-                "symmetric_on_rank:recorded",
-                name=name, folder=str(folder), source=source, late_s=late_s, timeout_s=timeout_s,
-            )  # fmt: skip
-        except (RankFailed, RankTimeout):
-            self._pool = None
-            raise
-        recorded = [[access_of(row) for row in one["accesses"]] for one in results]
-        failures = [one["failure"] for one in results if one["failure"]]
-        is_right = all(error < 1e-6 for one in results for error in one["errors"])
-        return Recorded(MemoryOrder(recorded), is_right, failures)
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-
-
 class Recorded(NamedTuple):
     """An execution by all ranks."""
 
@@ -381,17 +349,30 @@ def access_of(row: Sequence[Any]) -> Access:
     return access._replace(ranges=[(begin, end) for begin, end in access.ranges])
 
 
+Record = Callable[..., Recorded]
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    ranks = Ranks(tmp_path_factory.mktemp("recorded"))
-    yield ranks
-    ranks.close()
+def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+    """Return what runs a kernel recorded on ranks, or a changed copy of its module."""
+    with pool_of(RANKS) as pool:
+
+        def run(name: str, late_s: float, source: str | None = None, timeout_s: float = 60.0) -> Recorded:
+            given = {"name": name, "source": source, "late_s": late_s, "timeout_s": timeout_s}
+            folder = str(tmp_path_factory.mktemp("recorded"))
+            results = pool.call("symmetric_on_rank:recorded", folder=folder, **given)
+            recorded = [[access_of(row) for row in one["accesses"]] for one in results]
+            failures = [one["failure"] for one in results if one["failure"]]
+            is_right = all(error < 1e-6 for one in results for error in one["errors"])
+            return Recorded(MemoryOrder(recorded), is_right, failures)
+
+        yield run
 
 
 @pytest.mark.parametrize("late_s", LATE_S)
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_has_no_race_and_no_uncertain_wait(name: str, late_s: float, ranks: Ranks) -> None:
-    order, is_right, failures = ranks.run(name, late_s)
+def test_a_kernel_has_no_race_and_no_uncertain_wait(name: str, late_s: float, record: Record) -> None:
+    order, is_right, failures = record(name, late_s)
     assert not failures
     assert is_right
     assert not [str(race) for race in order.races()]
@@ -412,13 +393,13 @@ def noticed(recorded: Recorded) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "change"), [changed for changed, texts in MUTANTS.items() if texts])
-def test_every_mutant_of_a_kernel_is_noticed(name: str, change: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_every_mutant_of_a_kernel_is_noticed(name: str, change: str, record: Record, tmp_path: Path) -> None:
     """An endless wait can hide a race, and some races need a rank that is late; so there are several runs."""
     for number, text in enumerate(MUTANTS[name, change]):
         path = tmp_path / f"{name}_{number}.py"
         path.write_text(text)
         limit_s = CHANGES[change].timeout_s
-        runs = (noticed(ranks.run(name, late_s, str(path), limit_s)) for late_s in LATE_S)
+        runs = (noticed(record(name, late_s, str(path), limit_s)) for late_s in LATE_S)
         assert any(how & set(CHANGES[change].noticed) for how in runs), difference(name, text)
 
 
@@ -432,9 +413,9 @@ def test_every_kernel_is_changed_at_every_wait_and_signal():
         assert calls.count("wait") or all(words), name
 
 
-def test_a_race_is_found_whichever_rank_is_late(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_race_is_found_whichever_rank_is_late(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "changed.py"
     path.write_text(MUTANTS["ag_gemm", "relaxed wait"][-1])
-    found = [ranks.run("ag_gemm", late_s, str(path)).order.races() for late_s in LATE_S]
+    found = [record("ag_gemm", late_s, str(path)).order.races() for late_s in LATE_S]
     first, second = ({(one.first.source, one.second.source) for one in races} for races in found)
     assert {frozenset(one) for one in first} == {frozenset(one) for one in second} != set()

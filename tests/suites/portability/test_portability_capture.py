@@ -14,14 +14,12 @@ from harness.instruments.process import COMPILED_FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.portability import graph as rewrites
 from suites.portability import packages
-from suites.portability.dynamic import evaluated
-from suites.portability.eager_readings import source_lines
 from suites.portability.graph import Forward, Problem, captured, flops_of
 from suites.portability.optimizations import triton
 from suites.portability.problem import problem_of, with_backward
-from suites.portability.session import Session, clear, compare, message_of, parameters_before
+from suites.portability.session import Session, clear, compare, evaluated, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine
-from suites.portability.suite import build, check, conditions, prepare, read_once, timed
+from suites.portability.suite import build, check, conditions, prepare, read_once, source_lines, timed
 from suites.portability.workload import Workload
 from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 

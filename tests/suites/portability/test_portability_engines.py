@@ -15,7 +15,8 @@ from harness.instruments.triton_kernels.launch import (
 )
 from harness.instruments.triton_kernels.targets import CompilationFailed, KernelUsage
 from harness.records import Note, Reading, Unavailable
-from suites.portability import dynamic, optimizations, stablehlo_engines
+from suites.portability import optimizations, stablehlo_engines
+from suites.portability import session as sessions
 from suites.portability.graph import Problem
 from suites.portability.packages import as_tried, require, without_other_dialects
 from suites.portability.problem import problem_of
@@ -84,12 +85,12 @@ def test_code_that_fixes_the_length_is_refused_in_one_line(monkeypatch):
         x_ND = torch.ones(workload.seq_len, 3)
         return Problem(function, (x_ND,), ("output",), 0, lambda: lambda: function(x_ND), None)
 
-    monkeypatch.setattr(dynamic, "problem_of", of_eight)
+    monkeypatch.setattr(sessions, "problem_of", of_eight)
     workload = build({"operation": "softmax", "seq_len": 8, "hidden_size": 3}, 0).workload
     with pytest.raises(Unavailable, match="fixes the length"):
-        dynamic.captured_for_any_length(workload, 0)
+        sessions.captured_for_any_length(workload, 0)
     with pytest.raises(Unavailable, match="one token"):
-        dynamic.captured_for_any_length(dataclasses.replace(workload, seq_len=1), 0)
+        sessions.captured_for_any_length(dataclasses.replace(workload, seq_len=1), 0)
 
 
 @pytest.mark.parametrize("name", ["xla", "iree", "openvino"])
