@@ -111,6 +111,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     outside_B: dict[str, float] = {}  # the rest: CUDA context, NCCL's buffers
     allocated_B: Interval  # peak
     reserved_B: Interval
+    chance_to_fit: float | None = None  # 0 to 1, by the engine's recorded error alone
     peaks: tuple[Peak, ...] = ()  # by micro-batch, of a dry run
     parts_B: dict[str, float] = {}  # of the peak, of an account
     largest_micro_batch: int | None = None  # None: not known yet; 0: none fits

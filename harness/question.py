@@ -57,11 +57,14 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
     means: str = ""  # what the key means; of one that is not modelled, what it changes
     memory: Direction = "none"  # of one that is not modelled
     to_states: bool = False  # one that lowers: down to the states at most, since sequences may be short
-    least: float | None = (
-        None  # of one that lowers: the share of the peak that may remain; None: the usual one
-    )
+    least: float | None = None  # of one that lowers: the share of the peak that may remain; None: the usual
     seconds: Direction = "none"
     source: str = ""  # of these directions
+
+
+def lowering(key: str, means: str, value: Any = None, seconds: Direction = "lowers") -> KeyRead:
+    """Return a key that is not modelled and lowers the peak; `means`: what it changes."""
+    return KeyRead(key=key, value=value, status="not modelled", means=means, memory="lowers", seconds=seconds)
 
 
 class Adapters(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +110,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     objective: Objective = "sft"
     forward_passes: Annotated[int, Meta(ge=0)] = 0  # without gradients, per sequence: a reference model's
     rollout: Rollout = "none"  # within the step
+    reference_weight_B: Literal[0, 2, 4] = 0  # per weight of a frozen reference model beside it; 0: none
     # the layout
     search: bool = False  # every layout, in place of the one below
     dp: WholeNumber | None = None  # None: the devices that tp, pp and cp leave
@@ -143,9 +147,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM and torchtitan
     grouped_experts: bool = True
     replicated_experts: bool = False  # ranks with the same experts each have all of them, whatever is sharded
-    deferred_head_gradients: int | None = (
-        None  # micro-batches of which the output layer's gradient waits; 0: all
-    )
+    deferred_head_gradients: int | None = None  # micro-batches whose output layer's gradient waits; 0: all
     capacity_factor: Above | None = None  # of each expert; tokens beyond it are dropped
     imbalance: Above | None = None  # of the rank with the busiest experts, over the mean; None: not known
     offload: tuple[str, ...] = ()  # parameters, optimizer, activations; "optimizer:nvme" names a place

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.answer import Answer, RankedLayout, StepAnswer
+from harness.ask import mine as own
+from harness.ask.lines import GB, apart, chance, shares, table, turns, what_was_asked, worth_of, wrapped
 from harness.ask.words import ADVISE, searching, step_question, words_of
 from harness.commands.entry import DEPENDS, DONE, NO, print_all, start
 from harness.commands.grammar import CommandWords
@@ -74,26 +77,155 @@ def run(argv: Sequence[str]) -> int:
 
 def answer(question: Question, words: CommandWords) -> int:
     """Print the answer to one question and keep it; return the exit status; raises ConfigError."""
-    from harness.ask.advise_lines import answer_lines, own_lines
+    from harness.ask.cost import rates_asked
     from harness.ask.engines import answer_to
     from harness.ask.fit import folder_of, keep, rest_lines
-    from harness.ask.mine import own_step
-    from harness.ask.prices import rates_asked
 
     rate = rates_asked(words)[0] if "rate" in words else None
-    last = answer_to(question)
-    others = last if question.search else None
+    last = best = answer_to(question)
     if "config" in words and not question.search:
-        others = answer_to(searching(question))
-    mine = own_step(words, question)
+        best = answer_to(searching(question))
+    mine = own.own_step(words, question)
     keep(last, question, folder_of(question, words.text("out", "results/advise")))
-    if "config" in words and others is not None:
-        said = [*own_lines(Path(words.values["config"]).name, last, others, mine)]
-        said += answer_lines(others, searching(question), rate, None)
+    if "config" in words:
+        said = [*own_lines(Path(words.values["config"]).name, last, best, mine)]
+        said += answer_lines(best, searching(question), rate, None)
     else:
         said = [*answer_lines(last, question, rate, mine)]
-    rest = list(rest_lines(others or last, question, words))
+    rest = list(rest_lines(best, question, words))
     print_all([*said, "", *rest] if question.format else [*said, *rest])
     if last.verdict == "depends" and not question.search:
         return DEPENDS
     return DONE if any(one.fits for one in last.layouts) else NO
+
+
+LISTED = 8
+"""Layouts that are listed; the others are in answer.json."""
+
+MEMORY = {"does not fit": ", which does not fit", "depends": ", which may not fit"}
+"""What an own layout's memory is said to do, by verdict."""
+
+
+def answer_lines(
+    answer: Answer, question: Question, rate: float | None, mine: own.OwnStep | None
+) -> Iterator[str]:
+    """Yield the layouts, the switches, the parts and what it rests on; `rate`: dollars per GPU-hour."""
+    if not answer.layouts:
+        yield f"no layout fits; {answer.layouts_tried or 0:,} were tried"
+        yield from what_was_asked(answer, question)
+        return
+    best, seconds = answer.layouts[0], answer.seconds or StepAnswer()
+    yield f"{'' if answer.verdict == 'fits' else f'{answer.verdict}: '}{step_words(best)}"
+    yield from as_run(best)
+    yield from () if question.search else turns(answer)
+    yield from what_was_asked(answer, question)
+    yield from apart(of_layouts(answer))
+    if rate is not None:
+        usd, low, high = (rate * hours for hours in best.gpu_hours(1e12))
+        yield (
+            f"At ${rate:g} per GPU-hour the first costs ${usd:,.0f} per 10^12 tokens "
+            f"(90 %: {low:,.0f} … {high:,.0f})."
+        )
+    if mine is not None:
+        yield from apart(own.lines(mine, answer))
+    yield from apart(
+        of_nearest(seconds), switches(seconds), parts(seconds.parts_s), conditions(best, question)
+    )
+
+
+def own_lines(name: str, answer: Answer, others: Answer, mine: own.OwnStep | None) -> Iterator[str]:
+    """Yield the seconds of a file's own layout, how they compare, and how much others gain."""
+    one, tokens_per_s = answer.layouts[0], answer.layouts[0].tokens_per_s_per_device
+    assert tokens_per_s
+    yield f"{name}: {step_words(one)}"
+    yield (
+        f"  {(one.model_FLOP_per_s or 0) / 1e12:.0f} TFLOP/s per GPU, {one.mfu or 0:.0%} MFU, "
+        f"{tokens_per_s:,.0f} tokens/s per GPU; {GB(one.needed_B)} of {GB(one.room_B)} GB"
+        f"{MEMORY.get(answer.verdict, '')}; it runs with a chance of {chance(one)}"
+    )
+    yield from as_run(one)
+    yield from turns(answer)
+    if mine is not None:
+        yield from own.lines(mine, answer)
+    yield from of_nearest(answer.seconds or StepAnswer())
+    if others.layouts and others.layouts[0].tokens_per_s_per_device:
+        gain = others.layouts[0].tokens_per_s_per_device / tokens_per_s
+        yield from wrapped(
+            f"The first of all layouts below has {gain:.2f} times its tokens/s."
+            if gain > 1.005
+            else "No layout below is predicted to be more than 0.5 % faster."
+        )
+    yield ""
+
+
+def as_run(one: RankedLayout) -> Iterator[str]:
+    """Yield how long the step takes as others run it, where that is known."""
+    if one.as_run_s is not None:
+        low, likely, high = one.as_run_s
+        yield from wrapped(
+            f"As others run it, by {one.as_run_of}: {likely:.3g} s per step (90 %: {low:.3g} … {high:.3g}).",
+            "  ",
+        )
+
+
+def step_words(one: RankedLayout) -> str:
+    """Return a layout with its seconds."""
+    assert one.step_s is not None
+    low, likely, high = one.step_s
+    return f"{one.title}: {likely:.3g} s per step (90 %: {low:.3g} … {high:.3g})"
+
+
+def of_layouts(answer: Answer) -> Iterator[str]:
+    """Yield the layouts with the most expected tokens/s: rates, intervals, memory, chance to run."""
+    rows = [["", "TFLOP/s per GPU", "90 %", "MFU", "s per step", "GB", "runs"]]
+    for rank, one in enumerate(answer.layouts[:LISTED], 1):
+        assert one.step_s is not None
+        rate, (low, step_s, high) = (one.model_FLOP_per_s or 0.0) / 1e12, one.step_s
+        span = f"{rate * step_s / high:.0f} … {rate * step_s / low:.0f}"
+        memory = f"{GB(one.needed_B)} of {GB(one.room_B)}{' (retries)' if one.retries else ''}"
+        title, mfu = f"{rank}. {one.title}", f"{one.mfu or 0.0:.0%}"
+        rows.append([title, f"{rate:.0f}", span, mfu, f"{step_s:.3g}", memory, chance(one)])
+    yield from table(rows)
+
+
+def switches(seconds: StepAnswer) -> Iterator[str]:
+    """Yield what each single switch of the first layout is worth, the best first."""
+    if not seconds.switches:
+        return
+    yield "What each switch of the first is worth, in seconds per token"
+    yield from (f"  {name}: {worth}" for name, worth in worth_of(seconds))
+    if seconds.switches_that_do_not_fit:
+        yield from wrapped(f"  do not fit: {', '.join(seconds.switches_that_do_not_fit)}", "    ")
+
+
+def parts(parts_s: Mapping[str, float]) -> Iterator[str]:
+    """Yield where the seconds of the first layout go."""
+    if any(parts_s.values()):
+        yield "Where its seconds go; communication as far as nothing hides it"
+    yield from (f"  {share:>4.0%}  {words}" for words, _, share in shares(parts_s))
+
+
+def of_nearest(seconds: StepAnswer) -> Iterator[str]:
+    """Yield the published steps that are the nearest, with what the model predicts for them."""
+    for step in seconds.nearest:
+        published, predicted = (
+            step.FLOP_per_device / one / 1e12 for one in (step.published_s, step.predicted_s)
+        )
+        yield from wrapped(
+            f"Nearest published: {step.title}: {step.published_s:.3g} s, {published:.0f} TFLOP/s per GPU; "
+            f"predicted for it {step.predicted_s:.3g} s, {predicted:.0f}."
+        )
+
+
+def conditions(best: RankedLayout, question: Question) -> list[str]:
+    """Return what the answer rests on."""
+    overlap = (
+        " Assumed: tensor parallelism overlaps its communication (--tp-comm-overlap)."
+        if question.program_of() == "megatron"
+        else ""
+    )
+    return wrapped(
+        f"Calculated. Interval: {best.basis}.{overlap} FLOP: 6 per matmul parameter and token and 12 Lsh of "
+        "attention, without a mask's saving; MFU is of the datasheet's bf16 rate. Memory has the "
+        "allocator's fragmentation. docs/commands/advise.md reports how far off it is."
+    )

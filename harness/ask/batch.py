@@ -22,8 +22,6 @@ from harness.commands.grammar import read
 from harness.config.validation import ConfigError
 from harness.question import Question
 
-STEPS = "suites.training.step_time.questions"
-
 
 def answer_file(argv: Sequence[str], seconds: bool) -> int:
     """Answer a file of questions; return the exit status, 0 whatever the answers; raises ConfigError."""
@@ -71,29 +69,26 @@ def answers_of(rows: Sequence[Mapping[str, Any]], seconds: bool) -> Iterator[Map
     def config_of(name: str) -> Mapping[str, Any] | None:
         return getattr(published_model(name), "config", None)
 
-    question_of_row = import_module(STEPS).question_of_row
-    predictions = iter(import_module(STEPS).answers([row for row in rows if is_of_steps(row)]))
+    steps = import_module("suites.training.step_time.questions")
+    predictions = iter(steps.answers([row for row in rows if is_of_steps(row)]))
     with DryRunChild() as child:
         for row in rows:
             if is_of_steps(row):
                 yield next(predictions)
                 continue
             start = time.monotonic()
+            has_words = "config" in row or row.keys() - {"id"} <= set(QUESTION)
             try:
-                question = of_words(row) if has_words(row) else question_of_row(row, config_of)
+                question = of_words(row) if has_words else steps.question_of_row(row, config_of)
             except (ConfigError, ValueError) as error:
                 answer = refused(str(error))
             except Exception as error:  # of a value of another kind; the other rows are answered
-                answer = refused(f"a value of this row is of another kind: {one_line(error)}")
+                line = (str(error) or type(error).__name__).splitlines()[0][:200]
+                answer = refused(f"a value of this row is of another kind: {line}")
             else:
                 answer = answer_of(question, seconds, child, "asked")
             taken = answer.with_(answer_s=time.monotonic() - start)
             yield {"id": row["id"], **on_disk(taken)}
-
-
-def has_words(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has the words of a command, rather than a published run's."""
-    return "config" in row or row.keys() - {"id"} <= set(QUESTION)
 
 
 def of_words(row: Mapping[str, Any]) -> Question:
@@ -102,8 +97,3 @@ def of_words(row: Mapping[str, Any]) -> Question:
         raise ConfigError(f"{other[0]}: no word of a question")
     given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in row.items()}
     return question_from(words_of([f"{key}={value}" for key, value in given.items() if key != "id"], FIT))
-
-
-def one_line(error: Exception) -> str:
-    """Return the first line of an error, with its class where it has no words."""
-    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -18,14 +18,16 @@ from importlib.util import find_spec
 from typing import IO, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from harness.answer import Answer, EngineName, refused
 from harness.ask.certainty import bytes_error, error_of, with_certainty
 from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
+from harness.ask.reference import beside_reference, with_reference
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
-from harness.question import Adapters, AskedChange, DryRunRequest, Extent, KeyRead, Question
+from harness.question import AskedChange, DryRunRequest, Extent, Question, lowering
 from harness.records import Unavailable
 
 ENGINES: dict[EngineName, str] = {
@@ -57,26 +59,18 @@ def choose(question: Question, seconds: bool = False) -> tuple[EngineName, str]:
         return "account", f"{' × '.join(divided)} divides the model"
     if question.sharing in DIVIDED_BY:
         return "account", f"{question.sharing} trains"
-    if question.sharing == "zero" and not beyond_account(question.adapters) and in_account(question):
+    adapters = question.adapters  # the account lacks prompts, and a base's wide rest
+    beyond_account = adapters is not None and bool(adapters.prompts or adapters.rest == "fp32")
+    if question.sharing == "zero" and not beyond_account and in_account(question):
         return "account", "DeepSpeed's flat buffers do not repeat by layer, so that a dry run takes minutes"
     if question.replicated_experts:
         return "account", "experts stay outside of what FSDP shards"
-    if compiled_by_torchtitan(question) and in_account(question):
+    by_file = question.compile and question.origin("compile").kind != "command"
+    if by_file and (question.format or question.framework) == "torchtitan" and in_account(question):
         return "account", "torchtitan compiles blocks and loss, which a dry run would take minutes to trace"
     if not (question.config or {}).get("model_type"):
         return "account", "the model's sizes are stated, not its type"
     return "dry run", "one program on every device, which runs on fake tensors"
-
-
-def compiled_by_torchtitan(question: Question) -> bool:
-    """Return whether torchtitan's file, or a page about it, has a compiled step."""
-    name = question.format or question.framework
-    return question.compile and name == "torchtitan" and question.origin("compile").kind != "command"
-
-
-def beyond_account(adapters: Adapters | None) -> bool:
-    """Return whether the account lacks a part of adapters: prompts, or a base's wide rest."""
-    return adapters is not None and bool(adapters.prompts or adapters.rest == "fp32")
 
 
 def in_account(question: Question) -> bool:
@@ -105,6 +99,8 @@ def answers(
     """
     start = time.monotonic()
     engine, why = choose(question, seconds)
+    beside = beside_reference(question)
+    question = beside.question
     for name in NOT_USED[engine]:
         if question.origin(name).kind == "command":
             raise ConfigError(f"{name}: not used by the {engine}, which answers since {why}")
@@ -117,7 +113,9 @@ def answers(
         if not listed and question.techniques is None:
             question, left_out = with_techniques(question)
         if question.compile and question.origin("compile").kind != "command" and not listed:
-            question, left_out = uncompiled(question), (*left_out, SAVED_BY_COMPILE)
+            uncompiled = tuple(one for one in question.techniques or () if one[0] != COMPILE.key)
+            question = replace(question, compile=False, techniques=uncompiled, keys=(*question.keys, COMPILE))
+            left_out = (*left_out, "what torch.compile saves of memory")
         if (question.config or {}).get("model_type") in BY_CHUNKS:
             extent = "asked"
         of_run, times = folded(question)
@@ -135,7 +133,7 @@ def answers(
     for answer in found:
         all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
-        yield with_certainty(with_room(unfolded(timed, times)), question)
+        yield with_certainty(with_reference(with_room(timed, times), beside), question)
 
 
 NOT_USED: Mapping[EngineName, tuple[str, ...]] = {
@@ -145,54 +143,32 @@ NOT_USED: Mapping[EngineName, tuple[str, ...]] = {
 }
 """Words of a command that an engine has no use for, where they are given."""
 
-COMPILE = KeyRead(
-    key="compile",
-    value=True,
-    status="not modelled",
-    means="torch.compile fuses operations; with compiled=true it is dry-run, in minutes",
-    memory="lowers",
-    seconds="lowers",
+COMPILE = lowering(
+    "compile", "torch.compile fuses operations; with compiled=true it is dry-run, in minutes", value=True
 )
 """What compiling does to the step that is not compiled; tracing a compiled one takes minutes."""
 
-SAVED_BY_COMPILE = "what torch.compile saves of memory"
 
+def with_room(answer: Answer, times: int) -> Answer:
+    """Return the answer, or a refused one where nothing of a device is left for torch's allocator.
 
-def uncompiled(question: Question) -> Question:
-    """Return a question whose step is not compiled, and of which that is said."""
-    techniques = question.techniques and tuple(one for one in question.techniques if one[0] != COMPILE.key)
-    return msgspec.structs.replace(
-        question, compile=False, techniques=techniques, keys=(*question.keys, COMPILE)
-    )
-
-
-def unfolded(answer: Answer, times: int) -> Answer:
-    """Return the answer of a folded question with the micro-batch that was asked about."""
-    if answer.memory is None or times == 1:
-        return answer
-    peaks = tuple(
-        msgspec.structs.replace(one, micro_batch_size=one.micro_batch_size // times)
-        for one in answer.memory.peaks
-    )
-    return answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=peaks))
-
-
-def with_room(answer: Answer) -> Answer:
-    """Return the answer, or a refused one where nothing of a device is left for torch's allocator."""
+    `times`: a folded question's, whose peaks get the micro-batch that was asked about.
+    """
     memory = answer.memory
-    if memory is None or memory.room_B > 0:
+    if memory is None:
         return answer
-    return refused(
-        f"device: of its {memory.usable_B / 1e9:.3g} GB the CUDA context and NCCL's buffers take "
-        f"{(memory.usable_B - memory.room_B) / 1e9:.3g} GB, which leaves none for torch's allocator"
-    )
+    if memory.room_B <= 0:
+        taken_B = memory.usable_B - memory.room_B
+        return refused(
+            f"device: of its {memory.usable_B / 1e9:.3g} GB the CUDA context and NCCL's buffers take "
+            f"{taken_B / 1e9:.3g} GB, which leaves none for torch's allocator"
+        )
+    peaks = tuple(replace(one, micro_batch_size=one.micro_batch_size // times) for one in memory.peaks)
+    return answer.with_(memory=replace(memory, peaks=peaks))
 
 
 def answer_of(
-    question: Question,
-    seconds: bool = False,
-    child: DryRunChild | None = None,
-    extent: Extent = "largest",
+    question: Question, seconds: bool = False, child: DryRunChild | None = None, extent: Extent = "largest"
 ) -> Answer:
     """Return the last answer to a question, a refused one where the engine refuses it."""
     try:
@@ -238,12 +214,10 @@ class DryRunChild:
         self._progress.cancel()
         if self._process is not None:
             self._process.kill()
-            self._ended()
+            self._ended(self._process)
 
-    def _ended(self) -> int:
-        assert self._process
-        process, self._process = self._process, None
-        status = process.wait()
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        self._process, status = None, process.wait()
         os.close(self._lifeline)
         self._reader.join(1.0)  # a grandchild may hold the other end
         for pipe in (process.stdin, process.stdout):
@@ -285,8 +259,7 @@ class DryRunChild:
     def answers(self, request: DryRunRequest) -> Iterator[Answer]:
         """Yield the answers to a request; raises ConfigError where the process ends before them."""
         process = self.start()
-        assert process.stdin
-        assert process.stdout
+        assert process.stdin and process.stdout  # noqa: PT018
         with suppress(BrokenPipeError):  # of a process that has ended: it has no line, either
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
@@ -296,12 +269,8 @@ class DryRunChild:
             yield msgspec.json.decode(line, type=Answer)
             line = process.stdout.readline()
         if not line:
-            raise ConfigError(failure(self._ended(), self._said))
-
-
-def failure(status: int, said: Sequence[bytes]) -> str:
-    """Return in one line how a child failed."""
-    lines = [line.decode(errors="replace").strip() for line in said]
-    last = next((line for line in reversed(lines) if line), "")
-    how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
-    return shortened(f"the dry run failed ({how}){f': {last}' if last else ''}")
+            status = self._ended(process)
+            lines = [one.decode(errors="replace").strip() for one in self._said]
+            last = next((f": {one}" for one in reversed(lines) if one), "")
+            how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+            raise ConfigError(shortened(f"the dry run failed ({how}){last}"))

@@ -1,4 +1,8 @@
-"""`python -m harness.fit`: does a training step of the user's model fit a device, and what would help?"""
+"""`python -m harness.fit`: does a training step of the user's model fit a device, and what would help?
+
+The way to its first line: `entry.run_module`, `main`, `run`; `words.question_from` makes one `Question` of
+the words and of a framework's file; `engines.answers` yields its `Answer`; `memory_lines` has the lines.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from harness.answer import Answer, on_disk
+from harness.answer import Answer, on_disk, refused
 from harness.ask.engines import DryRunChild, answer_to, answers, choose
 from harness.ask.lines import origins, read_lines, wrapped
 from harness.ask.words import FIT, OOM, mistake, question_from, words_of
@@ -157,18 +161,18 @@ def print_dry_run(question: Question, what_ifs: str) -> Answer:
     from harness.ask.memory_lines import first_lines, later_lines
     from harness.ask.recipe import described, what_ifs_of, with_techniques
 
-    last, printed = None, ""  # the verdict that was printed
+    printed = ""  # the verdict that was printed
     with DryRunChild(question.model_name) as child:
         child.start()  # imports what it needs, while techniques are checked here
         question, left_out = with_techniques(question)
         changes = list(what_ifs_of(question, what_ifs == "all")) if what_ifs != "false" else []
+        last = refused("no answer")
         for last in answers(question, changes=changes, child=child):
             if last.verdict == "refused":
                 raise ConfigError(last.reason)
             if not printed and settled(last, question):
                 print_all(first_lines(last, question, described(question)))
                 printed = last.verdict
-    assert last is not None
     if printed != last.verdict:
         print_all(first_lines(last, question, described(question)))
     print_all(later_lines(last.with_(left_out=(*last.left_out, *left_out)), question))
@@ -220,13 +224,9 @@ def oom_lines(words: CommandWords) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"oom={path}: {error.strerror or error}") from error
+    shape_of = import_module("suites.training.layouts.shape_of_config").shape_of_config
     with mistake(f"oom={path}: "):
         return list(explained(read_oom(text, question, shape_of)))
-
-
-def shape_of(config: Any) -> Any:
-    """Return the shape of a config.json's content."""
-    return import_module("suites.training.layouts.shape_of_config").shape_of_config(config)
 
 
 def explained(found: OomExplained) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from harness.answer import Answer, Interval, Turn
+from harness.answer import Answer, RankedLayout, StepAnswer, Turn
 from harness.commands.grammar import datasheet, device_file
-from harness.question import KeyRead, Question
+from harness.question import Question
 from harness.units import number
 
 WIDTH = 96
@@ -17,11 +18,8 @@ MOST_KEYS = 8
 """Keys that are not modelled and are listed by name; the rest are counted, and listed by show=all."""
 
 PROGRAMS = {
-    "megatron": "Megatron-LM",
-    "torchtitan": "torchtitan",
-    "deepspeed": "DeepSpeed",
-    "nanotron": "nanotron",
-    "composer": "Composer",
+    **{"megatron": "Megatron-LM", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed"},
+    **{"nanotron": "nanotron", "composer": "Composer"},
 }
 """Whose code trains."""
 
@@ -34,20 +32,35 @@ CHOICES = {
 """By what a question leaves open: what is assumed, and the other choice, in words."""
 
 DIRECTIONS = {
-    "lowers": "lowers the peak",
-    "raises": "raises the peak",
-    "either": "may lower or raise the peak",
+    "lowers": ": lowers the peak",
+    "raises": ": raises the peak",
+    "either": ": may lower or raise the peak",
 }
+"""Behind what a key that is not modelled changes."""
+
+
+PARTS = {
+    "matmul": "matmuls of layers",
+    "attention": "attention",
+    "pointwise": "norms, activations, residuals",
+    "launch": "waiting for the host",
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "expert": "experts' all-to-all",
+    "shard": "gathering sharded parameters",
+    "head": "output layer and loss",
+    "bubble": "pipeline bubble",
+    "reduction": "reducing gradients",
+    "update": "optimizer",
+    "generation": "generation of answers",
+    "rest": "stragglers and others",
+}
+"""Parts of a step, in which communication counts as far as nothing hides it."""
 
 
 def GB(size_B: float) -> str:
     """Return bytes in GB without the unit."""
     return f"{size_B / 1e9:.1f}"
-
-
-def GB_interval(size_B: Interval) -> str:
-    """Return the ends of an interval of bytes in GB."""
-    return f"90 %: {GB(size_B.low)} … {GB(size_B.high)}"
 
 
 def parameters(count: float) -> str:
@@ -95,6 +108,35 @@ def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -
 def trainer(question: Question) -> str:
     """Return whose code trains, in words."""
     return f"as {PROGRAMS[question.program_of()]} trains"
+
+
+def what_was_asked(answer: Answer, question: Question) -> list[str]:
+    """Return the model, the cluster and the batch of a question about seconds."""
+    batch = question.global_batch_size
+    if batch is None and not question.search and question.gradient_accumulation_steps:
+        batch = question.sequences_per_step()
+    tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
+    return asked(answer, question, tokens, question.precision, trainer(question), link=True)
+
+
+def chance(one: RankedLayout) -> str:
+    """Return how likely a layout runs."""
+    likely = one.chance_to_run
+    return "" if likely is None else ">99%" if likely > 0.995 else f"{likely:.0%}"
+
+
+def worth_of(seconds: StepAnswer) -> Iterator[tuple[str, str]]:
+    """Yield each switch and what it is worth in words, the best first."""
+    for name, ratio in sorted(seconds.switches.items(), key=lambda one: one[1]):
+        yield name, f"{'costs' if ratio > 1 else 'saves'} {abs(ratio - 1):.1%}"
+
+
+def shares(parts_s: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+    """Yield the parts of a step that are seen, each in words, in seconds and as a share of the step."""
+    total = sum(parts_s.values())
+    for name, words in PARTS.items():
+        if parts_s.get(name, 0.0) > 0.001 * total:
+            yield words, parts_s[name], parts_s[name] / total
 
 
 def devices_of(question: Question) -> str:
@@ -155,10 +197,7 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
     """Yield what was read of a framework's file, and each key that is not modelled."""
     if not question.format:
         return
-    by_status: dict[str, list[KeyRead]] = {}
-    for key in question.keys:
-        by_status.setdefault(key.status, []).append(key)
-    counts = {name: len(by_status.get(name, ())) for name in ("understood", "default", "irrelevant")}
+    counts = Counter(key.status for key in question.keys)
     model = f"{question.model_name}, {question.model_source}".removeprefix(", ")
     yield from wrapped(
         f"Read as {question.format}: {counts['understood']} keys understood, {counts['default']} defaults of "
@@ -166,12 +205,12 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
         f"{model}.",
         "  ",
     )
-    unclear = by_status.get("not modelled", [])
+    unclear = [key for key in question.keys if key.status == "not modelled"]
     shown = unclear if everything else unclear[:MOST_KEYS]
     if unclear:
         more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
-        named = "; ".join(f"{key.key}={key.value} ({unmodelled_words(key)})" for key in shown)
-        yield from wrapped(f"Not modelled: {named}{more}.", "  ")
+        named = [f"{key.key}={key.value} ({key.means}{DIRECTIONS.get(key.memory, '')})" for key in shown]
+        yield from wrapped(f"Not modelled: {'; '.join(named)}{more}.", "  ")
     assumed = [
         f"{name if name == 'config' else f'{name}={getattr(question, name)}'} ({origin.of})"
         for name, origin in question.origins.items()
@@ -179,12 +218,6 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
     ]
     if assumed:
         yield from wrapped(f"Assumed: {'; '.join(assumed)}.", "  ")
-
-
-def unmodelled_words(key: KeyRead) -> str:
-    """Return what a key that is not modelled changes, and in which direction."""
-    direction = DIRECTIONS.get(key.memory)
-    return f"{key.means}: {direction}" if direction else key.means
 
 
 def origins(question: Question) -> Iterator[str]:

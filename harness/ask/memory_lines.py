@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.answer import Answer, Memory, Peak, TriedChange
-from harness.ask.lines import (
-    CHOICES,
-    GB,
-    WIDTH,
-    GB_interval,
-    apart,
-    asked,
-    engine,
-    room,
-    table,
-    trainer,
-    turns,
-    wrapped,
-)
+from harness.answer import Answer, Interval, Memory, Peak, TriedChange
+from harness.ask.lines import CHOICES, GB, WIDTH, apart, asked, engine, room, table, trainer, turns, wrapped
 from harness.question import Question
 from harness.units import counted
 
@@ -27,6 +15,7 @@ KINDS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer_states": "optimizer state",
+    "reference": "reference model",
     "activations": "activations",
     "temporaries": "temporaries",
     "communication": "collectives' buffers",
@@ -61,14 +50,23 @@ def first_lines(answer: Answer, question: Question, techniques: str) -> Iterator
     peak = memory.peak_at(question.micro_batch_size)
     assert peak is not None
     reserves = "" if peak.allocated_B > memory.room_B else f", for which torch reserves {GB(peak.reserved_B)}"
-    yield (
-        f"{answer.verdict}: {GB(peak.allocated_B)} of {GB(memory.room_B)} GB per GPU at micro-batch "
-        f"{peak.micro_batch_size:,} ({GB_interval(memory.allocated_B)}){reserves}"
-    )
+    at = f" at micro-batch {peak.micro_batch_size:,}"
+    yield verdict_line(answer.verdict, memory, peak.allocated_B, memory.allocated_B, at) + reserves
     yield from turns(answer)
     yield from asked(answer, question, question.optimizer)
     for said in (f"Techniques: {techniques}.", *answer.notes):
         yield from wrapped(said)
+
+
+def verdict_line(verdict: str, memory: Memory, size_B: float, ends: Interval, at: str = "") -> str:
+    """Return a verdict with the bytes that it rests on; `ends`: their interval.
+
+    One that the interval of reserved bytes leaves open comes with its chance.
+    """
+    chance, interval = memory.chance_to_fit, f"90 %: {GB(ends.low)} … {GB(ends.high)}"
+    if chance is not None and verdict.startswith("fits") and memory.reserved_B.high > memory.room_B:
+        verdict += f" ({chance:.0%} likely)"
+    return f"{verdict}: {GB(size_B)} of {GB(memory.room_B)} GB per GPU{at} ({interval})"
 
 
 def later_lines(answer: Answer, question: Question) -> Iterator[str]:
@@ -79,7 +77,14 @@ def later_lines(answer: Answer, question: Question) -> Iterator[str]:
     beyond = min(too_large, key=lambda one: one.micro_batch_size, default=None)
     yield from largest(memory, size, beyond)
     yield from other_choices(answer, memory)
-    yield from on_the_host(memory, question)
+    if memory.host is not None:
+        ranks, rank_GB = min(question.devices or 1, RANKS_PER_HOST), memory.host.rank_B / 1e9
+        yield from wrapped(
+            f"Host memory: {ranks * rank_GB:,.0f} GB per host of {counted(ranks, 'rank')}, next to the GPUs' "
+            f"({rank_GB:,.1f} GB per rank: weights, gradients, optimizer state). Weights and gradients are "
+            "pinned; torch rounds each pinned block up to a power of two, so up to twice as much.",
+            "  ",
+        )
     sizes = {size, memory.largest_micro_batch, beyond.micro_batch_size if beyond else size}
     shown = [one for one in memory.peaks if one.micro_batch_size in sizes]
     yield from apart(
@@ -126,20 +131,6 @@ def other_choices(answer: Answer, memory: Memory) -> Iterator[str]:
         yield from wrapped(f"Assumed: {assumed}. With {choice} {fit}.", "  ")
 
 
-def on_the_host(memory: Memory, question: Question) -> Iterator[str]:
-    """Yield what the ranks of one machine keep in its memory, where the recipe offloads states."""
-    if memory.host is None:
-        return
-    ranks = min(question.devices or 1, RANKS_PER_HOST)
-    rank_GB = memory.host.rank_B / 1e9
-    yield from wrapped(
-        f"Host memory: {ranks * rank_GB:,.0f} GB per host of {counted(ranks, 'rank')}, next to the GPUs' "
-        f"({rank_GB:,.1f} GB per rank: weights, gradients, optimizer state). Weights and gradients are "
-        "pinned; torch rounds each pinned block up to a power of two, so up to twice as much.",
-        "  ",
-    )
-
-
 def by_kind(peaks: Sequence[Peak], memory: Memory) -> Iterator[str]:
     """Yield the table of the peak by kind at the micro-batches that matter."""
     rows = [["GB per GPU, at micro-batch", *(f"{one.micro_batch_size:,}" for one in peaks)]]
@@ -160,10 +151,9 @@ def what_decides(peak: Peak | None) -> Iterator[str]:
     """Yield what takes most of the peak at the micro-batch that does not fit, or the largest."""
     if peak is None or not peak.live_B:
         return
-    of: dict[str, float] = {}
+    of: dict[str, float] = defaultdict(float)
     for label, size_B in peak.live_B.items():
-        subject = label.partition(": ")[0]
-        of[subject] = of.get(subject, 0.0) + size_B
+        of[label.partition(": ")[0]] += size_B
     subject, most_B = max(of.items(), key=lambda one: one[1])
     yield f"What decides at {peak.micro_batch_size:,}: {subject}, {GB(most_B)} of {GB(peak.allocated_B)} GB"
     yield f"  {'GB':>6}  largest at the peak"
@@ -180,13 +170,13 @@ def changes(tried: Sequence[TriedChange], memory: Memory, size: int) -> Iterator
     unchanged = yes[peak.retries > 0] if peak.fits else "no"
     most = f"{memory.largest_micro_batch or 0:,}"
     rows.append(["  nothing changed", GB(peak.allocated_B), unchanged, most])
-    not_tried: dict[str, list[str]] = {}
+    not_tried = defaultdict(list)
     for one in tried:
         if one.peak_B is None:
-            not_tried.setdefault(one.reason, []).append(one.title)
-            continue
-        most = f"about {one.largest_micro_batch:,}" if one.largest_micro_batch else "none"
-        rows.append([f"  {one.title}", GB(one.peak_B), yes[one.retries] if one.fits else "no", most])
+            not_tried[one.reason].append(one.title)
+        else:
+            most = f"about {one.largest_micro_batch:,}" if one.largest_micro_batch else "none"
+            rows.append([f"  {one.title}", GB(one.peak_B), yes[one.retries] if one.fits else "no", most])
     yield from table(rows)
     for reason, titles in not_tried.items():
         yield from wrapped(f"  not tried: {', '.join(titles)}: {reason}", indent="    ")
@@ -228,10 +218,8 @@ def of_layout(answer: Answer, memory: Memory, question: Question) -> Iterator[st
     """Yield whether one layout fits, its peak by part, and what would make it fit."""
     one = answer.layouts[0]
     retries = ", but with retries" if answer.verdict == "fits" and one.retries else ""
-    yield (
-        f"{answer.verdict}{retries}: {GB(memory.reserved_B.likely)} of {GB(memory.room_B)} GB per GPU "
-        f"({GB_interval(memory.reserved_B)})"
-    )
+    reserved_B = memory.reserved_B
+    yield verdict_line(f"{answer.verdict}{retries}", memory, reserved_B.likely, reserved_B)
     yield from turns(answer)
     yield from layout_asked(answer, question)
     most, batch = memory.largest_micro_batch, question.global_batch_size
@@ -246,9 +234,8 @@ def of_layout(answer: Answer, memory: Memory, question: Question) -> Iterator[st
             f"has {first} GB, the last {last} GB."
         )
     if memory.even_routing_B and memory.uneven_routing_B:
-        even, uneven = (
-            GB(memory.needed(size_B)) for size_B in (memory.even_routing_B, memory.uneven_routing_B)
-        )
+        both = (memory.even_routing_B, memory.uneven_routing_B)
+        even, uneven = (GB(memory.needed(size_B)) for size_B in both)
         if even != uneven:
             yield from wrapped(
                 f"Routing decides: {even} GB where experts get equal shares, {uneven} GB where the busiest "

@@ -219,7 +219,7 @@ def of_log(path: Path, log: OwnLog, seconds: Steady, question: Question) -> Iter
     if flop is not None and log.convention is not None and shape is not None:
         ours = reconciled(flop, log.framework, shape, question.seq_len or 0)
         yield from wrapped(
-            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention.formula}; by this answer's formula they "
+            f"Its {flop / 1e12:.0f} TFLOP/s count {log.convention}; by this answer's formula they "
             f"are {ours / 1e12:.0f}."
         )
     elif flop is not None:
@@ -240,23 +240,14 @@ def lines(mine: OwnStep, answer: Answer) -> Iterator[str]:
         f"Yours: {own_s:.3g} s, {own_s / step_s:.2f} times the prediction, {where} the 90 % interval; "
         f"{rate:.0f} TFLOP/s per GPU as this answer counts."
     )
-    predicted_s = answer.seconds.places_s if answer.seconds else {}
+    assert answer.seconds is not None
+    predicted_s = answer.seconds.places_s
     places = [
         f"{place} {own:.3g} s, predicted {predicted_s.get(place, 0.0):.3g} s"
         for place, own in mine.places_s.items()
     ]
     if places:
         yield from wrapped(f"Where yours go: {'; '.join(places)}.")
-    yield from of_causes(mine, answer)
-
-
-def of_causes(mine: OwnStep, answer: Answer) -> Iterator[str]:
-    """Yield the causes of the user's step, the likeliest first; raises AssertionError without seconds."""
-    interval = answer.layouts[0].step_s
-    assert interval is not None
-    assert answer.seconds is not None
-    (low, step_s, high), own_s = interval, mine.seconds
-    longer = own_s > step_s
     found = likely_causes(answer.seconds.causes, mine, answer)
     if found:
         inside = "; the model's own error suffices, too" if low <= own_s <= high else ""
@@ -266,7 +257,7 @@ def of_causes(mine: OwnStep, answer: Answer) -> Iterator[str]:
     for cause in found[:LISTED]:
         reaches = ""
         if not low <= own_s * step_s / cause.step_s <= high:
-            less = (cause.step_s < own_s) == longer
+            less = (cause.step_s < own_s) == (own_s > step_s)
             reaches = ", which does not suffice" if less else ", which is more than yours"
         yield from wrapped(
             f"  {cause.title}: {cause.step_s:.3g} s{reaches}; {FAMILIES[cause.family].find_out}", "    "

@@ -14,9 +14,6 @@ from harness.config.techniques import Named, checked_techniques, combination, de
 from harness.config.validation import ConfigError, Role
 from harness.question import AskedChange, Question
 
-LATER = "try it with what_ifs=all"
-"""Why a slow what-if is not tried."""
-
 TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
 """Architectures whose code in transformers has a loop over tokens."""
 
@@ -121,33 +118,23 @@ def with_recipe(question: Question, recipe: Named, **fields: Any) -> Question:
 
 def described(question: Question) -> str:
     """Return the techniques with their settings, without the optimizer's name."""
-    named = [
-        title_of(((name, settings),))
-        for name, settings in question.techniques or ()
-        if (name, *settings) != ("optimizer", "name")
-    ]
+    every = question.techniques or ()
+    named = [title_of((one,)) for one in every if (one[0], *one[1]) != ("optimizer", "name")]
     return ", ".join(named) or "none, plain PyTorch"
 
 
 def refuse_sharing(recipe: Named, devices: int) -> None:
     """Raise ConfigError where a recipe does not share the model over just these devices."""
-    sharing = techniques_of_role(Role.PARALLELISM)
-    allowed = [name for name in sharing if not declared()[name].no_dry_run]
-    for name in (name for role in SPLITTING for name in techniques_of_role(role)):
-        if name in dict(recipe):
+    sharing = [name for name, one in sorted(declared().items()) if one.role is Role.PARALLELISM]
+    allowed = ", ".join(name for name in sharing if not declared()[name].no_dry_run)
+    for name, _ in recipe:
+        if declared()[name].role in SPLITTING:
             raise ConfigError(
                 f"techniques.{name}: not a technique of harness.fit, whose devices share a model by one of "
-                f"{', '.join(allowed)}; layout= divides a model"
+                f"{allowed}; layout= divides a model"
             )
     if devices > 1 and not any(name in sharing for name, _ in recipe):
-        raise ConfigError(
-            f"devices={devices}: none of techniques uses more than one; add one of {', '.join(allowed)}"
-        )
-
-
-def techniques_of_role(role: Role) -> list[str]:
-    """Return the techniques with a role."""
-    return sorted(name for name, one in declared().items() if one.role is role)
+        raise ConfigError(f"devices={devices}: none of techniques uses more than one; add one of {allowed}")
 
 
 def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
@@ -162,16 +149,14 @@ def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
         except ConfigError as error:
             yield AskedChange(title=entry["title"], reason=str(error))
             continue
-        sizes = {
-            name: max(1, int(getattr(question, name) * times))
-            for name, times in entry.get("times", {}).items()
-        }
+        times = entry.get("times", {})
+        sizes = {name: max(1, int(getattr(question, name) * by)) for name, by in times.items()}
         if changed == recipe and not sizes:
             continue  # the recipe has it
         if entry.get("slow") and not everything:
-            yield AskedChange(title=entry["title"], reason=LATER)
-            continue
-        yield AskedChange(title=entry["title"], question=with_recipe(question, changed, **sizes))
+            yield AskedChange(title=entry["title"], reason="try it with what_ifs=all")
+        else:
+            yield AskedChange(title=entry["title"], question=with_recipe(question, changed, **sizes))
 
 
 def changed_recipe(recipe: Named, entry: Mapping[str, Any]) -> Named:

@@ -55,16 +55,13 @@ OF_FILES = {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
 
 EVERY_LAYOUT = FieldOrigin("assumption", "every layout is tried")
 
-BOOLEANS = {"true": True, "false": False}
+NAMED = {
+    **{"program": typed.ProgramName, "optimizer": typed.Optimizer, "precision": typed.PrecisionName},
+    **{"recompute": typed.Recompute, "dispatcher": typed.Dispatcher},
+}
 CHOICES: Mapping[str, Mapping[str, Any]] = {
-    "program": {name: name for name in get_args(typed.ProgramName)},
-    "optimizer": {name: name for name in get_args(typed.Optimizer)},
-    "precision": {name: name for name in get_args(typed.PrecisionName)},
-    "recompute": {name: name for name in get_args(typed.Recompute)},
-    "dispatcher": {name: name for name in get_args(typed.Dispatcher)},
-    "fused_loss": BOOLEANS,
-    "compiled": BOOLEANS,
-    "expandable_segments": BOOLEANS,
+    **{key: {name: name for name in get_args(kind)} for key, kind in NAMED.items()},
+    **{key: {"true": True, "false": False} for key in ("fused_loss", "compiled", "expandable_segments")},
     "offload": {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")},
 }
 """Words with a closed list, by what stands for what value."""
@@ -101,15 +98,9 @@ NOT_OF_SECONDS = ("techniques", "recompute_modules", "model_code", "torch")
 
 FIT = Mode("bytes (harness.fit)", ("what_ifs", "write", "show", "out"), ("link",))
 OOM = Mode("an out-of-memory message (oom=)", ("oom",), ("link", "layout", "techniques", "program"))
-ADVISE = Mode(
-    "seconds (harness.advise)",
-    ("mine", "rate", "price", "write", "show", "out"),
-    NOT_OF_SECONDS,
-)
+ADVISE = Mode("seconds (harness.advise)", ("mine", "rate", "price", "write", "show", "out"), NOT_OF_SECONDS)
 COST = Mode(
-    "the price of a run (harness.cost)",
-    ("tokens", "rate", "price", "prices", "show", "out"),
-    NOT_OF_SECONDS,
+    "the price of a run (harness.cost)", ("tokens", "rate", "price", "prices", "show", "out"), NOT_OF_SECONDS
 )
 MODES = (FIT, OOM, ADVISE, COST)
 ALL = tuple(dict.fromkeys([*QUESTION, *(key for mode in MODES for key in mode.own), "questions", "serve"]))
@@ -151,10 +142,11 @@ def with_one_name(words: CommandWords) -> CommandWords:
     for one, other in ALIASES.items():
         if one in words and other in words:
             raise ConfigError(f"{one}: {other} is given, too; they are two names of one key")
-    values, typed_ = (
-        {ALIASES.get(key, key): text for key, text in given.items()} for given in (words.values, words.typed)
-    )
-    return CommandWords(words.paths, values, typed_)
+
+    def renamed(given: Mapping[str, str]) -> dict[str, str]:
+        return {ALIASES.get(key, key): text for key, text in given.items()}
+
+    return CommandWords(words.paths, renamed(words.values), renamed(words.typed))
 
 
 def allowed(mode: Mode) -> tuple[str, ...]:
@@ -169,7 +161,9 @@ def question_from(words: CommandWords) -> Question:
     """
     with mistake():
         question = of_file(words) if "config" in words else of_model(words)
-        return with_batch(with_layout(with_recipe(with_cluster(question, words), words), words), words)
+        for with_words in (with_sizes, with_cluster, with_recipe, with_layout, with_batch):
+            question = with_words(question, words)
+    return question
 
 
 def of_file(words: CommandWords) -> Question:
@@ -185,24 +179,15 @@ def of_file(words: CommandWords) -> Question:
             question = read_own_files(list_of("config", words) if text.startswith("[") else [text])
     if "model" in words:
         question = with_model(question, words.values["model"])
-    question = with_code(question, words)
     if question.config is None:
-        name, near = question.model_name, nearest_model(question.model_name) if question.model_name else ""
-        nearest = f"; the nearest is {near}" if near else ""
-        why = f"{name!r} has no published shape here{nearest}" if name else "it names no model"
+        why = "it names no model"
+        if name := question.model_name:
+            near = nearest_model(name)
+            why = f"{name!r} has no published shape here{f'; the nearest is {near}' if near else ''}"
         raise ValueError(
             f"model: missing; {question.format}: {why}; give model=PATH, a Hugging Face config.json"
         )
-    return with_vocabulary(question, words)
-
-
-def with_vocabulary(question: Question, words: CommandWords) -> Question:
-    """Return the question with the entries of the vocabulary that the command gives."""
-    if "vocab_size" not in words:
-        return question
-    config = {**(question.config or {}), "vocab_size": words.whole("vocab_size", 1)}
-    keys = tuple(key for key in question.keys if (key.key, key.status) != ("vocab_size", "not modelled"))
-    return question.with_fields(FieldOrigin("command", "vocab_size"), config=config, keys=keys)
+    return question
 
 
 def of_model(words: CommandWords) -> Question:
@@ -211,17 +196,21 @@ def of_model(words: CommandWords) -> Question:
         raise ConfigError(
             "model: missing; give model=PATH, a Hugging Face config.json or its folder, or config=FILE"
         )
-    question = with_model(_assumed(Question(), devices=1), words.values["model"])
-    return with_vocabulary(with_code(question, words), words)
+    return with_model(_assumed(Question(), devices=1), words.values["model"])
 
 
-def with_code(question: Question, words: CommandWords) -> Question:
-    """Return the question with the user's own code of the model; raises ConfigError where it is not found."""
-    if "model_code" not in words:
-        return question
-    from harness.config.workloads import check_model
+def with_sizes(question: Question, words: CommandWords) -> Question:
+    """Return the question with the vocabulary, and the user's own code of the model, of the command."""
+    if "model_code" in words:
+        from harness.config.workloads import check_model
 
-    return _from_command(question, {"model_code": check_model("model_code", words.values["model_code"])})
+        code = check_model("model_code", words.values["model_code"])
+        question = _from_command(question, {"model_code": code})
+    if "vocab_size" in words:
+        config = {**(question.config or {}), "vocab_size": words.whole("vocab_size", 1)}
+        keys = tuple(key for key in question.keys if (key.key, key.status) != ("vocab_size", "not modelled"))
+        question = _from_command(question, {"config": config, "keys": keys}, "vocab_size")
+    return question
 
 
 def with_model(question: Question, name: str) -> Question:
@@ -270,10 +259,8 @@ def positions_of(question: Question) -> int | None:
     from harness.config.hf_config import POSITIONS, positions_unused
 
     config = question.config or {}
-    count = next((config[name] for name in POSITIONS if config.get(name)), None)
-    if count is None:
-        return None
-    return int(count) - positions_unused(str(config.get("model_type")), config.get("pad_token_id"))
+    unused = positions_unused(str(config.get("model_type")), config.get("pad_token_id"))
+    return next((int(config[name]) - unused for name in POSITIONS if config.get(name)), None)
 
 
 def with_cluster(question: Question, words: CommandWords) -> Question:
@@ -340,11 +327,11 @@ def with_recipe(question: Question, words: CommandWords) -> Question:
         for key in OF_RECIPE[1:]:
             if key in words and key not in BESIDE_TECHNIQUES:
                 raise ConfigError(f"{key}: techniques= is the whole recipe; name it there")
-    fields: dict[str, Any] = {}
-    for key, values in CHOICES.items():
-        if key in words:
-            field = "compile" if key == "compiled" else key
-            fields[field] = values[words.one_of(key, values, "")]
+    fields: dict[str, Any] = {
+        "compile" if key == "compiled" else key: values[words.one_of(key, values, "")]
+        for key, values in CHOICES.items()
+        if key in words
+    }
     if "imbalance" in words:
         says = "tokens of the busiest experts over the mean, as 1.1"
         fields["imbalance"] = words.number("imbalance", says)
@@ -414,14 +401,14 @@ def with_layout(question: Question, words: CommandWords) -> Question:
         several = question.techniques is None and (question.devices or 1) > 1
         return _assumed(question, sharing="fsdp2", zero=3) if several else question
     program = question.program or "megatron"
+    assumed: dict[str, Any] = {"sharing": SHARING_OF_PROGRAM[program]}
     if question.program is None:
-        question = _assumed(question, program=program)
-    question = _assumed(question, sharing=SHARING_OF_PROGRAM[program])
+        assumed["program"] = program
     if "sequence_parallel" not in text:
-        question = _assumed(question, sequence_parallel=True)
+        assumed["sequence_parallel"] = True
     if "zero" not in text:
-        question = _assumed(question, zero=3 if program == "torchtitan" else 1)
-    return question
+        assumed["zero"] = 3 if program == "torchtitan" else 1
+    return _assumed(question, **assumed)
 
 
 def parts_of(text: str, devices: int) -> dict[str, Any]:
@@ -442,14 +429,9 @@ def parts_of(text: str, devices: int) -> dict[str, Any]:
             raise unknown(f"layout={one}", name, PARTS)
         if name in parts:
             raise ConfigError(f"layout={one}: {name} is given twice")
-        if name == "sequence_parallel" and size > 1:
-            raise ConfigError(f"layout={one}: expected sequence_parallel:0 or sequence_parallel:1")
-        if name == "zero" and size > 3:
-            raise ConfigError(f"layout={one}: expected zero:0 to zero:3")
-        if size > MOST:
-            raise ConfigError(f"layout={one}: expected at most {MOST:,}")
-        if size < 1 and name not in ("zero", "sequence_parallel"):
-            raise ConfigError(f"layout={one}: expected a whole number of at least 1")
+        least, most = {"sequence_parallel": (0, 1), "zero": (0, 3)}.get(name, (1, MOST))
+        if not least <= size <= most:
+            raise ConfigError(f"layout={one}: expected {name}:{least} to {name}:{most}")
         parts[name] = bool(size) if name == "sequence_parallel" else size
     dp = parts.pop("dp", None)
     ranks = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
@@ -475,11 +457,9 @@ def with_batch(question: Question, words: CommandWords) -> Question:
         )
     if not given:
         return question
-    batch = (
-        words.whole("global_batch_size", 1)
-        if given == ["global_batch_size"]
-        else sequences_of(words, question.seq_len or USUAL_SEQ_LEN)
-    )
+    batch = words.whole("global_batch_size", 1)
+    if given == ["tokens_per_batch"]:
+        batch = sequences_of(words, question.seq_len or USUAL_SEQ_LEN)
     fields = {"global_batch_size": batch, "gradient_accumulation_steps": None}
     return _from_command(question, fields, *given)
 
@@ -513,10 +493,10 @@ def step_question(words: CommandWords) -> Question:
         raise ConfigError("gpus: missing; give the number of GPUs, as gpus=128")
     if "mine" in words and question.search:
         raise ConfigError("mine: needs the layout of your run, as layout=tp:8,pp:4, or config=FILE")
-    if question.devices is not None:
-        return question
-    with mistake():
-        return question.with_fields(FieldOrigin("key", "dp"), devices=question.all_devices())
+    if question.devices is None:
+        with mistake():
+            question = question.with_fields(FieldOrigin("key", "dp"), devices=question.all_devices())
+    return question
 
 
 def searching(question: Question) -> Question:

@@ -32,12 +32,8 @@ def written(answer: Answer, question: Question, format_: str) -> Iterator[str]:
         text = write_own(found, format_)
         other = read_back(found, format_, text)
     yield from text.rstrip().splitlines()
-    said = [
-        f"{name} {theirs} for {ours}"
-        for name, (ours, theirs) in other.items()
-        if name in SAID and ours is not None
-    ]
-    if said:
+    differing = {name: pair for name, pair in other.items() if name in SAID and pair[0] is not None}
+    if said := [f"{name} {theirs} for {ours}" for name, (ours, theirs) in differing.items()]:
         yield f"This file cannot say all of the answer: {', '.join(said)}."
     if "config" in other:
         yield f"This file does not say the model, {found.model_name or 'which has no name here'}."
@@ -49,18 +45,23 @@ def answered(answer: Answer, question: Question) -> Question | None:
     Of a layout or a recipe that was asked about, it is at its largest micro-batch.
     """
     largest = answer.memory.largest_micro_batch if answer.memory else None
-    if not answer.layouts:
-        if answer.memory is None:
-            return None
-        return question.with_fields(ANSWERED, micro_batch_size=max(1, largest or 1))
-    found = with_layout(question, answer.layouts[0].parts)
-    return with_largest(found, largest) if largest is not None else found
+    if answer.layouts:
+        found = with_layout(question, answer.layouts[0].parts)
+        return with_largest(found, largest) if largest is not None else found
+    if answer.memory is None:
+        return None
+    return question.with_fields(ANSWERED, micro_batch_size=max(1, largest or 1))
 
 
 def with_layout(question: Question, parts: Mapping[str, int]) -> Question:
     """Return a question with another layout; `parts`: a row of a layout."""
     sharded, sharing = parts["zero"] > 0, question.sharing
-    ranks = parts["dp"] * parts["cp"]
+    ranks, stages = parts["dp"] * parts["cp"], parts["pp"] * parts["virtual_stages"]
+    layers_per_stage = None  # that gives so many, as torchtitan counts them: `Question.stages_per_rank`
+    if parts["pp"] > 1 and parts["virtual_stages"] > 1 and question.config is not None:
+        layers = int(question.config.get("num_hidden_layers", 0)) + 2
+        size = -(-layers // stages)
+        layers_per_stage = size if -(-layers // size) == stages else None
     names = ("dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero", "micro_batch_size")
     return question.with_fields(
         ANSWERED,
@@ -68,7 +69,7 @@ def with_layout(question: Question, parts: Mapping[str, int]) -> Question:
         search=False,
         sharing="fsdp2" if sharing == "ddp" and sharded else sharing,
         devices=parts["dp"] * parts["tp"] * parts["pp"] * parts["cp"],
-        layers_per_stage=layers_per_stage(question, parts["pp"], parts["virtual_stages"]),
+        layers_per_stage=layers_per_stage,
         schedule="interleaved1f1b" if parts["virtual_stages"] > 1 else "1f1b",
         shard_size=None,
         replicas=ranks // (parts.get("shard_size") or ranks) if sharded else 1,
@@ -87,15 +88,3 @@ def with_largest(question: Question, largest: int) -> Question:
     size = max(sizes, default=question.micro_batch_size)
     steps = of_rank // size if of_rank else question.gradient_accumulation_steps
     return question.with_fields(ANSWERED, micro_batch_size=size, gradient_accumulation_steps=steps)
-
-
-def layers_per_stage(question: Question, pp: int, virtual_stages: int) -> int | None:
-    """Return the layers of a stage that give so many, as torchtitan counts them; None where none do.
-
-    See `Question.stages_per_rank`.
-    """
-    if pp == 1 or virtual_stages == 1 or question.config is None:
-        return None
-    layers, stages = int(question.config.get("num_hidden_layers", 0)) + 2, pp * virtual_stages
-    size = -(-layers // stages)
-    return size if -(-layers // size) == stages else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from harness.config.validation import ConfigError, key_and_value, nearest
@@ -182,15 +181,3 @@ def _flag(word: str, left: deque[str]) -> tuple[str, str]:
     if not value or (allowed and value not in allowed):
         raise ConfigError(f"{name} {value}".rstrip() + f": expected {' or '.join(allowed) or 'a key'}")
     return name, value
-
-
-def version_line() -> str:
-    """Return what `--version` prints."""
-    return f"throughput-harness {_version('throughput-harness')}, torch {_version('torch')}"
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -34,32 +34,28 @@ PLAIN = str.maketrans(
 
 
 def run_module(name: str, module: str) -> None:
-    """Run a command's module as a process: import it, call its `main`, and exit with its status."""
-    sys.exit(ended_by_ctrl_c(name, lambda: int(import_module(module).main(sys.argv[1:]))))
+    """Run a command's module as a process: import it, call its `main`, and exit with its status.
+
+    What the terminal's encoding does not have is written readably; Ctrl-C is one line, whenever it comes.
+    """
+    codecs.register_error("readable", readable)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="readable")
+    try:
+        status = int(import_module(module).main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        status = complain(name, "interrupted", INTERRUPTED)
+    sys.exit(status)
 
 
 OF_PATHS = (
-    errno.ENOENT,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.EEXIST,
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ENAMETOOLONG, errno.EEXIST),
 )
 """What the system says of a path that was typed wrongly."""
 
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """What it says of a disk that takes no more."""
-
-
-def ended_by_ctrl_c(name: str, run: Callable[[], int]) -> int:
-    """Return the exit status of `run`, also where Ctrl-C ends it, wherever it is."""
-    write_what_is_encodable()
-    try:
-        return run()
-    except KeyboardInterrupt:
-        return complain(name, "interrupted", INTERRUPTED)
 
 
 def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence[str]], int]) -> int:
@@ -68,11 +64,18 @@ def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence
         print_all([usage.rstrip()])
         return DONE if argv else MISTAKE
     if "--version" in argv:
-        from harness.commands.command_line import version_line
-
         print_all([version_line()])
         return DONE
     return guarded(name, lambda: answer(argv))
+
+
+def version_line() -> str:
+    """Return what `--version` prints."""
+    from importlib.metadata import distributions
+
+    names = ("throughput-harness", "torch")
+    found = {name: next(iter(distributions(name=name)), None) for name in names}
+    return ", ".join(f"{name} {one.version if one else '(not installed)'}" for name, one in found.items())
 
 
 def guarded(name: str, answer: Callable[[], int]) -> int:
@@ -88,8 +91,6 @@ def guarded(name: str, answer: Callable[[], int]) -> int:
     except StoreError as error:
         too_long = getattr(error.__cause__, "errno", 0) == errno.ENAMETOOLONG
         return complain(name, error, MISTAKE if too_long else FAILED)
-    except KeyboardInterrupt:
-        return complain(name, "interrupted", INTERRUPTED)
     except OSError as error:
         if error.errno not in (*OF_PATHS, *OF_DISKS):
             raise
@@ -126,13 +127,6 @@ def print_all(lines: Iterable[str]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
-
-
-def write_what_is_encodable() -> None:
-    """Let standard output write something readable for what its encoding does not have."""
-    codecs.register_error("readable", readable)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="readable")
 
 
 def readable(error: UnicodeError) -> tuple[str, int]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
-POSITIVE = "a number above 0"
-
 MOST = 10**9
 """Largest whole number of a command: products of two of them are exact in 64 bits."""
 
@@ -50,13 +48,13 @@ class CommandWords:
         """Return a value as a path, None where it was not given."""
         return Path(self.values[key]) if key in self.values else None
 
-    def number(self, key: str, expected: str = POSITIVE) -> float:
-        """Return a value that is a positive number; raises ConfigError."""
+    def number(self, key: str, expected: str = "a number above 0", share: bool = False) -> float:
+        """Return a value that is a positive number, or of at least 0 and below 1; raises ConfigError."""
         try:
             value = float(self.values[key])
         except ValueError:
             value = math.nan
-        if not 0 < value < math.inf:
+        if not (0 <= value < 1 if share else 0 < value < math.inf):
             raise ConfigError(f"{self.typed[key]}: expected {expected}")
         return value
 
@@ -70,20 +68,6 @@ class CommandWords:
         if len(text) > len(str(MOST)) or int(text) > MOST:
             raise ConfigError(f"{self.typed[key]}: expected at most {MOST:,}")
         return int(text)
-
-    def share(self, key: str, example: str) -> float | None:
-        """Return a value of at least 0 and below 1, None where it was not given; raises ConfigError."""
-        if key not in self.values:
-            return None
-        try:
-            value = float(self.values[key])
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < 1:
-            raise ConfigError(
-                f"{self.typed[key]}: expected a share of at least 0 and below 1, such as {example}"
-            )
-        return value
 
     def one_of(self, key: str, allowed: Collection[str], default: str) -> str:
         """Return a value of a closed list; raises ConfigError."""

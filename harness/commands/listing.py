@@ -21,10 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 from harness.commands.command_line import SHOWN, VALUES
 from harness.config import techniques
 from harness.config.code_fingerprint import ROOT, parsed
-from harness.config.optimizations import CONF, code_of, question_of, read_yaml, suites_with_techniques
+from harness.config.optimizations import CONF, code_of, question_of, read_yaml, suites_with
 from harness.config.overrides import first_line, keys_of
 from harness.config.protocols import SuiteCode, function_of, optimization_file
-from harness.config.run import GROUPS, Choice, Run, choose, compose_run, groups_of, load_suite, names
+from harness.config.run import GROUPS, Choice, choose, compose_run, groups_of, load_suite, names
 from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError, by_key, describe, key_and_value, shown, unknown
 from harness.units import human
@@ -57,46 +57,36 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
         for name, text in rows:
             parts = wrap(text, max(columns - width - 2, 20)) if kind == "techniques" else [text]
             for part, label in zip_longest(parts, [name], fillvalue=""):
-                yield _cut(f"{label:{width}}  {part}".rstrip(), columns)
+                line = f"{label:{width}}  {part}".rstrip()
+                yield line if len(line) <= columns else f"{line[: columns - 1]}…"
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield names with a description of each."""
-    if kind in ("hardware", "executors"):
-        group = kind.removesuffix("s")
-        describe_file = _device if kind == "hardware" else _first_comment
-        for name in names(group):
-            yield name, describe_file(CONF / group / f"{name}.yaml")
-        return
-    if kind == "techniques":
-        for name in techniques.names():
-            yield from technique_lines(name)
-        return
-    if kind == "suites":
-        yield from ((suite, question_of(suite)) for suite in suites)
-        return
-    for suite in suites:
-        run = load_suite(suite, {}, ())
-        prefix = f"{suite} " if len(suites) > 1 else ""
+    match kind:
+        case "hardware":
+            yield from ((name, _device(CONF / f"hardware/{name}.yaml")) for name in names("hardware"))
+        case "executors":  # a file's first comment says what it is
+            texts = {name: (CONF / f"executor/{name}.yaml").read_text() for name in names("executor")}
+            yield from ((name, text.removeprefix("# ").partition("\n")[0]) for name, text in texts.items())
+        case "techniques":
+            yield from (line for name in techniques.names() for line in technique_lines(name))
+        case "suites":
+            yield from ((suite, question_of(suite)) for suite in suites)
+    for suite in suites if kind in ("workloads", "variants") else ():
+        run, code = load_suite(suite, {}, ()), code_of(suite)
         if kind == "workloads":
-            yield from (
-                (f"{prefix}{name}", str(one.get("source", ""))) for name, one in run.workloads.items()
-            )
+            rows = [(name, str(one.get("source", ""))) for name, one in run.workloads.items()]
         else:
-            yield from ((f"{prefix}{name}", text) for name, text in _variants(run))
+            rows = [(one.name, one.title or _about(code, one.module)) for one in run.variants]
+        yield from ((f"{suite} {name}" if len(suites) > 1 else name, text) for name, text in rows)
 
 
-def _variants(run: Run) -> Iterator[tuple[str, str]]:
-    code = code_of(run.suite)
-    for one in run.variants:
-        yield one.name, one.title or _about_optimization(code, one.module)
-
-
-def _about_optimization(code: SuiteCode, name: str) -> str:
-    if (function := function_of(code, name)) is not None:
-        return function.about
-    source = optimization_file(code, name)
-    return _about(source) if source is not None else ""
+def _about(code: SuiteCode, name: str) -> str:
+    """Return the first line of an optimization's docstring."""
+    one, file = function_of(code, name), optimization_file(code, name)
+    text = one.function.__doc__ if one else file and ast.get_docstring(parsed(file))
+    return (text or "").partition("\n")[0]
 
 
 def technique_lines(name: str) -> Iterator[tuple[str, str]]:
@@ -108,11 +98,6 @@ def technique_lines(name: str) -> Iterator[tuple[str, str]]:
         stated = allowed.keys() & {"type", "one_of"}
         see = techniques.file_of(name).relative_to(ROOT)
         yield f"  {setting}={value}", describe(allowed) if stated else f"see {see}"
-
-
-def _about(file: Path) -> str:
-    """Return the first line of a module's docstring."""
-    return (ast.get_docstring(parsed(file)) or "").partition("\n")[0]
 
 
 def _device(file: Path) -> str:
@@ -128,15 +113,6 @@ def _device(file: Path) -> str:
     if link := sheet.get("link_B_per_s"):
         parts.append(f"link {human(float(link), 'B/s')}")
     return f"{sheet['name']}: {', '.join(parts)}"
-
-
-def _first_comment(file: Path) -> str:
-    """Return a YAML file's first comment, which says what it is."""
-    return file.read_text().removeprefix("# ").partition("\n")[0]
-
-
-def _cut(line: str, columns: int) -> str:
-    return line if len(line) <= columns else line[: columns - 1] + "…"
 
 
 def config_yaml(words: Sequence[str], package: str = "", resolve: bool = False) -> str:
@@ -164,21 +140,18 @@ def info_lines(words: Sequence[str], kind: str) -> Iterator[str]:
     """Yield what Hydra's `--info` would: the files that the configuration is composed of, and from where."""
     choice = _one_suite(words)
     if kind in ("searchpath", "all"):
-        yield "# Config search path"
-        yield f"{CONF}"
-        yield "structured://harness.config_schema  (run_schema: names and types)"
+        schema = "structured://harness.config_schema  (run_schema: names and types)"
+        yield from ("# Config search path", f"{CONF}", schema)
     if kind in ("defaults", "all"):
         yield "# Defaults list: file, package"
         yield from (f"conf/{path}.yaml  {package or '<root>'}" for path, package, _ in _defaults(choice))
     if kind in ("defaults-tree", "all"):
-        yield "# Defaults tree"
-        yield from _tree(_defaults(choice))
+        yield from ("# Defaults tree", *_tree(_defaults(choice)))
     if kind in ("plugins", "all"):
-        yield "# Plugins"
-        yield "none: Hydra composes the configuration, the harness runs the cells (executor=NAME)"
+        composes = "none: Hydra composes the configuration, the harness runs the cells (executor=NAME)"
+        yield from ("# Plugins", composes)
     if kind in ("config", "all"):
-        yield "# Config"
-        yield config_yaml(words).rstrip()
+        yield from ("# Config", config_yaml(words).rstrip())
 
 
 def _one_suite(words: Sequence[str]) -> Choice:
@@ -227,35 +200,29 @@ REMOVAL = "complete -r python python3; unset -f _harness_completion"
 
 
 def completion_lines(value: str) -> list[str]:
-    """Return what `--shell-completion VALUE` prints."""
+    """Return what `--shell-completion VALUE` prints; a shell evaluates that of `install=`."""
     action, _, shell = value.partition("=")
     if action == "query":
         return choices(os.environ.get("COMP_LINE", ""))
-    return [script(shell) if action == "install" else REMOVAL]
-
-
-def script(shell: str) -> str:
-    """Return what a shell is to evaluate so that it completes the harness's words."""
+    if action == "uninstall":
+        return [REMOVAL]
     commands = " ".join(dict.fromkeys(["python", "python3", Path(sys.executable).name, sys.executable]))
     start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return start + BASH.format(commands=commands)
+    return [start + BASH.format(commands=commands)]
 
 
 def choices(line: str) -> list[str]:
     """Return the words that may stand where the last word of `line` has begun, each in full."""
     before, _, word = line.rpartition(" ")
     typed = before.split()
+    every: Sequence[str] = SHOWN
     if typed and typed[-1] in VALUES:
-        return sorted(_beginning(word, VALUES[typed[-1]]))
-    if "list" in typed:
-        return sorted(_beginning(word, [*WHAT, *(f"suite={name}" for name in names("suite"))]))
-    if word.startswith("-"):
-        return sorted(_beginning(word, SHOWN))
-    return sorted(_beginning(word, _words(word, by_key(typed))))
-
-
-def _beginning(word: str, all_words: Any) -> list[str]:
-    return [one for one in all_words if one.startswith(word)]
+        every = VALUES[typed[-1]]
+    elif "list" in typed:
+        every = [*WHAT, *(f"suite={name}" for name in names("suite"))]
+    elif not word.startswith("-"):
+        every = _words(word, by_key(typed))
+    return sorted(one for one in every if one.startswith(word))
 
 
 def _words(word: str, typed: Mapping[str, str]) -> list[str]:
@@ -290,7 +257,7 @@ def _config(suite: str, executor: str) -> DictConfig:
 def _names(suite: str, key: str) -> list[str]:
     """Return the workloads, the techniques with their choices, or the optimizations with their variants."""
     if key == "techniques":
-        return _techniques() if suite in suites_with_techniques() else []
+        return _techniques() if suite in suites_with("takes_techniques") else []
     run = load_suite(suite, {}, ())
     if key == "workloads":
         return list(run.workloads)
@@ -301,8 +268,7 @@ def _techniques() -> list[str]:
     """Return each technique, and with each value among whose choices it is."""
     found = []
     for name in techniques.names():
-        fields = techniques.settings_of(name).values()
-        values = [str(value) for field in fields for value in field.get("one_of", ())]
+        values = [str(one) for of in techniques.settings_of(name).values() for one in of.get("one_of", ())]
         found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
     return found
 

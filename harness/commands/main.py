@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from harness.commands.command_line import START, USAGE, Command, read, version_line
-from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module
+from harness.commands.command_line import START, USAGE, Command, read
+from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module, version_line
 
 COMMANDS = {
     "advise": "harness.ask.advise",
@@ -25,8 +25,7 @@ COMMANDS = {
 def main(argv: Sequence[str]) -> int:
     """Run a command and return its exit status, see `harness.commands.entry`; 128 + N after a signal."""
     if argv and argv[0] in COMMANDS:
-        status: int = import_module(COMMANDS[argv[0]]).main(argv[1:])
-        return status
+        return int(import_module(COMMANDS[argv[0]]).main(argv[1:]))
     logging.basicConfig(format="harness: %(message)s", level=logging.WARNING)
     logging.getLogger("harness.sweep.progress").setLevel(logging.INFO)
     if not argv:
@@ -58,24 +57,17 @@ def command_line() -> None:
 
 def shown(command: Command) -> Iterator[str]:
     """Yield the lines that a command prints which runs nothing; raises ConfigError."""
+    if command.shown in ("--help", "--version"):
+        yield USAGE if command.shown == "--help" else version_line()
+        return
+    from harness.commands import listing
+
     match command.shown:
-        case "--help":
-            yield USAGE
-        case "--version":
-            yield version_line()
         case "--cfg":
-            from harness.commands.listing import config_yaml
-
-            yield config_yaml(command.words, command.package, command.resolve).rstrip()
+            yield listing.config_yaml(command.words, command.package, command.resolve).rstrip()
         case "--info":
-            from harness.commands.listing import info_lines
-
-            yield from info_lines(command.words, command.value)
+            yield from listing.info_lines(command.words, command.value)
         case "--shell-completion":
-            from harness.commands.listing import completion_lines
-
-            yield from completion_lines(command.value)
+            yield from listing.completion_lines(command.value)
         case "list":
-            from harness.commands.listing import list_lines
-
-            yield from list_lines(command.words)
+            yield from listing.list_lines(command.words)

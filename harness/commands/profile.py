@@ -6,10 +6,10 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from harness.commands.entry import DONE, print_all, start
-from harness.commands.grammar import peak_FLOP_per_s, read
+from harness.commands.grammar import CommandWords, peak_FLOP_per_s, read
 from harness.config.validation import ConfigError
 from harness.instruments.traces import shortened
 
@@ -46,25 +46,12 @@ docs/commands/traces.md
 python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 """
 
-KNOWN = ("instruction", "utilisation", "overlap", "frequency")
-NUMBERS = ("model_FLOP", *KNOWN)
+NUMBERS = ("model_FLOP", "instruction", "utilisation", "overlap", "frequency")
 KEYS = (*NUMBERS, "peak", "against", "clocks", "out", "communication")
 WHOLE = 1_000_000
 """Characters of a line in which no name is shortened."""
 
 CLOCKS = {"aligned": True, "recorded": False}
-
-
-class ProfileCommand(NamedTuple):
-    """What was typed."""
-
-    traces: tuple[Path, ...]
-    against: Path | None
-    out: Path | None
-    numbers: dict[str, float]
-    peak_FLOP_per_s: float | None
-    align_clocks: bool | None
-    communication: tuple[str, ...]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,27 +61,13 @@ def main(argv: Sequence[str]) -> int:
 
 def run(argv: Sequence[str]) -> int:
     """Print the answer; raises ConfigError and TraceError."""
-    print_all(answer(asked(argv)))
-    return DONE
-
-
-def asked(argv: Sequence[str]) -> ProfileCommand:
-    """Return what the words ask; raises ConfigError."""
     words = read(argv, KEYS)
     if not words.paths:
         raise ConfigError("expected a trace of torch.profiler, or a folder of ranks")
     if ("peak" in words) != ("model_FLOP" in words):
         raise ConfigError("the theoretical time needs both model_FLOP= and peak=; give both or none")
-    clocks = CLOCKS[words.one_of("clocks", CLOCKS, "")] if "clocks" in words else None
-    return ProfileCommand(
-        words.paths,
-        words.path("against"),
-        words.path("out"),
-        {name: words.number(name) for name in NUMBERS if name in words},
-        peak_FLOP_per_s(words, "peak") if "peak" in words else None,
-        clocks,
-        patterns(words.text("communication", "")),
-    )
+    print_all(answer(words))
+    return DONE
 
 
 def patterns(text: str) -> tuple[str, ...]:
@@ -113,37 +86,34 @@ def patterns(text: str) -> tuple[str, ...]:
                 warnings.simplefilter("ignore", FutureWarning)
                 re.compile(one)
         except (re.error, OverflowError, RecursionError) as error:
-            shown = shortened(one, 60)
-            raise ConfigError(f"communication={shown}: is no regular expression: {error}") from None
+            said = f"communication={shortened(one, 60)}: is no regular expression: {error}"
+            raise ConfigError(said) from None
     return tuple(filter(None, expressions))
 
 
-def answer(command: ProfileCommand) -> list[str]:
+def answer(words: CommandWords) -> list[str]:
     """Return the lines of the answer, and write what was asked for; raises ConfigError and TraceError."""
+    numbers = {name: words.number(name) for name in NUMBERS if name in words}
+    peak = peak_FLOP_per_s(words, "peak") if "peak" in words else None
+    clocks = CLOCKS[words.one_of("clocks", CLOCKS, "")] if "clocks" in words else None
+    communication = patterns(words.text("communication", ""))
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import advice, causes, communication_lines, sentence
     from harness.instruments.traces.kineto import read_traces, together
     from harness.instruments.traces.output import fitted, tables, terminal_width
 
-    if len(command.traces) == 1:
-        traces = read_traces(command.traces[0])
-    else:
-        traces = together([trace for path in command.traces for trace in read_traces(path)])
+    each = [read_traces(path) for path in words.paths]
     found = breakdown(
-        traces,
-        model_FLOP=command.numbers.get("model_FLOP"),
-        peak_FLOP_per_s=command.peak_FLOP_per_s,
-        known_factors={name: value for name, value in command.numbers.items() if name in KNOWN},
-        align_clocks=command.align_clocks,
-        communication=command.communication,
+        each[0] if len(each) == 1 else together([trace for traces in each for trace in traces]),
+        model_FLOP=numbers.pop("model_FLOP", None),
+        peak_FLOP_per_s=peak,
+        known_factors=numbers,
+        align_clocks=clocks,
+        communication=communication,
     )
     reference = None
-    if command.against is not None:
-        reference = breakdown(
-            read_traces(command.against),
-            align_clocks=command.align_clocks,
-            communication=command.communication,
-        )
+    if (against := words.path("against")) is not None:
+        reference = breakdown(read_traces(against), align_clocks=clocks, communication=communication)
     named = causes(found, reference)
     lead = sentence(found, named)
     notes = [
@@ -165,7 +135,8 @@ def answer(command: ProfileCommand) -> list[str]:
             shown += ["", f"{table.title} ({steps})", *fitted(table.head, table.rows, width)]
         return shown
 
-    written = [] if command.out is None else ["", *write(command.out, found, lines(WHOLE))]
+    out = words.path("out")
+    written = [] if out is None else ["", *write(out, found, lines(WHOLE))]
     return [*lines(terminal_width()), *written]
 
 

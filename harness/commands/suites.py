@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 from harness.commands.entry import BROKEN_CELL, DONE, print_all
 from harness.commands.grammar import planned, results_folders
+from harness.config.run import check_show, load, names
 from harness.config.validation import ConfigError, by_key
+from harness.records import Record, Status
+from harness.sweep.plan import Plan, read_plan
+from harness.sweep.progress import announce
+from harness.sweep.store import copy_run, read_records, turn
+from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
 
 if TYPE_CHECKING:
-    from harness.records import Record
     from harness.report.report_data import ReportData
-    from harness.sweep.plan import Plan
 
 
 def from_results(given: Mapping[str, str]) -> None:
@@ -25,7 +29,12 @@ def from_results(given: Mapping[str, str]) -> None:
 
     Of a folder of results folders each report is written again, too.
     """
-    listed = listed_folders(given["from_results"])
+    text = given["from_results"]
+    several = text.startswith("[") and text.endswith("]") and not Path(text).exists()
+    names = [one.strip() for one in text[1:-1].split(",")] if several else [text]
+    if not all(names):
+        raise ConfigError(f"from_results={text}: expected a folder of results, or several: [A,B]")
+    listed = [Path(name) for name in dict.fromkeys(names)]
     source = listed[0]
     if len(listed) > 1 and "out" not in given:
         raise ConfigError("out: missing; from_results=[A,B] writes an index of these folders into out=FOLDER")
@@ -34,19 +43,14 @@ def from_results(given: Mapping[str, str]) -> None:
     if len(listed) > 1 or folders != [source]:
         lines = index(folders, out)
         if out == source:
-            lines.append(f"Reports: {write_reports(folders)}, one in each folder")
+            from harness.report import write_report
+
+            for folder in folders:
+                write_report(folder, judged(folder))
+            lines.append(f"Reports: {len(folders)}, one in each folder")
         print_all(lines)
     else:
         report(source, out, given.get("suite", ""), given.get("show") == "all")
-
-
-def listed_folders(text: str) -> list[Path]:
-    """Return the folders of `A` or of `[A,B]`; raises ConfigError where there is none."""
-    several = text.startswith("[") and text.endswith("]") and not Path(text).exists()
-    names = [one.strip() for one in text[1:-1].split(",")] if several else [text]
-    if not all(names):
-        raise ConfigError(f"from_results={text}: expected a folder of results, or several: [A,B]")
-    return [Path(name) for name in dict.fromkeys(names)]
 
 
 def report(source: Path, out: Path, suite_name: str = "", everything: bool = False) -> None:
@@ -57,7 +61,6 @@ def report(source: Path, out: Path, suite_name: str = "", everything: bool = Fal
     """
     from harness.report import write_report
     from harness.report.terminal import show
-    from harness.sweep.store import copy_run
 
     report_data = judged(source)
     if suite_name not in ("", report_data.suite):
@@ -65,15 +68,6 @@ def report(source: Path, out: Path, suite_name: str = "", everything: bool = Fal
     copy_run(source, out)
     page = write_report(out, report_data)
     show(report_data, page, everything=everything)
-
-
-def write_reports(folders: Sequence[Path]) -> int:
-    """Write the report of each results folder into it; return how many; raises ConfigError."""
-    from harness.report import write_report
-
-    for folder in folders:
-        write_report(folder, judged(folder))
-    return len(folders)
 
 
 def judged(source: Path) -> ReportData:
@@ -110,10 +104,6 @@ def index(folders: Sequence[Path], out: Path, without_answers: bool = False) -> 
 
 def load_run(folder: Path) -> tuple[Plan, list[Record]]:
     """Return the last plan of a results folder, and its records in that order."""
-    from harness.config.run import names
-    from harness.sweep.plan import read_plan
-    from harness.sweep.store import read_records
-
     plan = read_plan(folder)
     if plan.suite not in names("suite"):
         allowed = ", ".join(names("suite"))
@@ -126,28 +116,21 @@ def run_command(words: Sequence[str]) -> int:
 
     Raises ConfigError, ExecutorError, StoreError.
     """
-    from harness.config.run import check_show, load
-
     given = by_key(words)
     if "preset" in given:
         return run_preset(words)
     if given.get("suite") == "all" and "budget_min" in given:
         return run_preset(["preset=host", *(word for word in words if word != "suite=all")])
     if "from_results" in given:
-        for key in given:
-            if key not in ("from_results", "out", "show", "suite"):
-                raise ConfigError(
-                    f"{key}: nothing is run with from_results; allowed with it: out, show, suite"
-                )
+        if others := [key for key in given if key not in ("from_results", "out", "show", "suite")]:
+            raise ConfigError(
+                f"{others[0]}: nothing is run with from_results; allowed with it: out, show, suite"
+            )
         check_show(given.get("show", "answer"))
         from_results(given)
         return DONE
     if "budget_min" in given:
         raise ConfigError("budget_min: goes with suite=all, preset=host or preset=gpu")
-    from harness.sweep.progress import announce
-    from harness.sweep.store import turn
-    from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
-
     runs = load(words)
     if runs[0].plan_only or len(runs) > 1:
         plans = [planned_sweep(run) for run in runs]
@@ -164,9 +147,7 @@ def run_command(words: Sequence[str]) -> int:
                     refuse_nothing_ran(stage.out)
                 report(stage.out, stage.out, everything=stage.show_all)
     if given.get("suite") == "all":
-        out = Path(given.get("out", "results"))
-        print_all(index([run.out for run in runs], out, without_answers=True))
-        print_all([every_sample([run.out for run in runs], out)])
+        print_index([run.out for run in runs], Path(given.get("out", "results")))
     return ended([run.out for run in runs])
 
 
@@ -177,8 +158,6 @@ def run_preset(words: Sequence[str]) -> int:
     """
     from harness.preset.programme import planned_programme, requested
     from harness.preset.run import programme_lines, run_programme
-    from harness.sweep.progress import announce
-    from harness.sweep.store import turn
 
     request = requested(words)
     programme = planned_programme(request)
@@ -190,23 +169,21 @@ def run_preset(words: Sequence[str]) -> int:
         folders = run_programme(programme)
         for folder in folders:
             report(folder, folder)
-        print_all(index(folders, request.folder, without_answers=True))
-        print_all([every_sample(folders, request.folder)])
+        print_index(folders, request.folder)
     return ended(folders)
 
 
-def every_sample(folders: Sequence[Path], out: Path) -> str:
-    """Write all samples of these folders into one table in `out`; return where it is."""
+def print_index(folders: Sequence[Path], out: Path) -> None:
+    """Write the index of these folders and one table of all their samples into `out`; print where."""
     from harness.report.results import write_measurements
 
+    print_all(index(folders, out, without_answers=True))
     runs = [load_run(folder) for folder in folders]
-    return write_measurements(out, {plan.suite: records for plan, records in runs})
+    print_all([write_measurements(out, {plan.suite: records for plan, records in runs})])
 
 
 def ended(folders: Sequence[Path]) -> int:
     """Return the exit status of sweeps: what ran out of memory, out of time or is unavailable is a result."""
-    from harness.records import Status
-
     broken = {Status.CRASHED, Status.WRONG_RESULT}
     statuses = {record.status for folder in folders for record in load_run(folder)[1]}
     return BROKEN_CELL if broken & statuses else DONE
@@ -214,8 +191,6 @@ def ended(folders: Sequence[Path]) -> int:
 
 def refuse_nothing_ran(folder: Path) -> None:
     """Raise ConfigError where every cell of a run is unavailable for one and the same reason."""
-    from harness.records import Status
-
     _, records = load_run(folder)
     reasons = {record.reason if record.status == Status.UNAVAILABLE else "" for record in records}
     if len(reasons) == 1 and (reason := reasons.pop()):

@@ -23,18 +23,12 @@ def module_of(file: Path, root: Path = ROOT) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts)
 
 
-def source_of(file: Path, root: Path = ROOT) -> str:
-    """Return a module's text; raises ConfigError where it is not UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown_path(file, root)}: not UTF-8 (byte {error.start})") from None
-
-
 def parsed(file: Path, root: Path = ROOT) -> ast.Module:
     """Return the syntax tree of a module; raises ConfigError, with the line, where it is not Python."""
     try:
-        return ast.parse(source_of(file, root), filename=str(file))
+        return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown_path(file, root)}: not UTF-8 (byte {error.start})") from None
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise ConfigError(f"{shown_path(file, root)}{line}: {error.msg}") from None
@@ -67,14 +61,12 @@ def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        parent = name.rpartition(".")[0]
-        file = file_of(name, root)
-        if parent:
-            waiting.append(parent) if file_of(parent, root) not in seen else None
-        if file is None or file in seen:
-            continue
-        seen.add(file)
-        waiting.extend(imports_of(file, root))
+        file, parent = file_of(name, root), name.rpartition(".")[0]
+        if parent and file_of(parent, root) not in seen:
+            waiting.append(parent)
+        if file is not None and file not in seen:
+            seen.add(file)
+            waiting.extend(imports_of(file, root))
     return frozenset(seen)
 
 

@@ -1,16 +1,8 @@
 """Read a user's own model, a Hugging Face config.json, as far as the parent can without torch.
 
-`harness.config.run` calls it for `suite.workload_from=`, so that a malformed file is refused before a run;
-the worker finds out whether transformers knows the model.
-
-Read in the installed transformers' source which architectures and sizes it has; nothing is imported.
-
-The parent refuses an unknown `model_type` by it. Where the source cannot be read, everything is taken as
-known, and the worker finds out.
-
-Refuse values that no config.json can have, whatever its architecture, before anything is built.
-
-What depends on the architecture is found by the worker: `suites.training.models.config_fault`.
+Values that no architecture can have are refused before anything is built, and so is a `model_type` that the
+installed transformers' source does not have; nothing of it is imported. What depends on the architecture is
+found by the worker: `suites.training.models.config_fault`.
 """
 
 from __future__ import annotations
@@ -19,7 +11,8 @@ import json
 import math
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,11 +25,11 @@ TEXTS = ("hidden_act", "activation_function", "hidden_activation", "torch_dtype"
 LISTS = ("layer_types", "architectures")
 FLAGS = ("tie_word_embeddings", "use_cache", "is_decoder", "is_encoder_decoder")
 
-KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(OBJECTS, ((dict,), "an object")),
-    **dict.fromkeys(TEXTS, ((str,), "text")),
-    **dict.fromkeys(LISTS, ((list,), "a list")),
-    **dict.fromkeys(FLAGS, ((bool,), "true or false")),
+KINDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(OBJECTS, (dict, "an object")),
+    **dict.fromkeys(TEXTS, (str, "text")),
+    **dict.fromkeys(LISTS, (list, "a list")),
+    **dict.fromkeys(FLAGS, (bool, "true or false")),
 }
 """What a key has in every architecture, where it is not null."""
 
@@ -67,12 +60,10 @@ def parse_object(text: str) -> Any:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
             raise ValueError(f"{_word(key)} is given twice")
-        found[key] = value
-    return found
+    return dict(pairs)
 
 
 def shown(value: Any) -> str:
@@ -92,48 +83,29 @@ def fault(key: str, value: Any, expected: str) -> str:
 
 def refuse_kinds(file: Path, config: Mapping[str, Any]) -> None:
     """Raise ValueError where a key that every architecture has is of another type."""
-    _refuse(file, config, _expected_kind)
+    for path, key, value in _entries(config):
+        kind, words = KINDS.get(key, (object, ""))
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{file}: {fault(path, value, words)}")
 
 
 def refuse_values(file: Path, config: Mapping[str, Any]) -> None:
     """Raise ValueError where a number is none, or is too large or too small for any architecture."""
-    _refuse(file, config, _expected_number)
-
-
-def _refuse(file: Path, config: Mapping[str, Any], expected_of: Callable[[str, Any], str]) -> None:
     for path, key, value in _entries(config):
-        if expected := expected_of(key, value):
+        if expected := _expected_number(key, value):
             raise ValueError(f"{file}: {fault(path, value, expected)}")
 
 
-def _entries(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield the path, the key and the value of every entry, at any depth; those of lists have their key."""
-    for key, value in config.items():
-        path = f"{above}{key}"
+def _entries(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield the path, the key and the value of every entry, at any depth; items of lists have no key."""
+    if path:
         yield path, key, value
-        if isinstance(value, dict):
-            yield from _entries(value, f"{path}.")
-        elif isinstance(value, list):
-            for one in _items(value):
-                yield (path, "", one) if not isinstance(one, dict) else (path, "", None)
-                if isinstance(one, dict):
-                    yield from _entries(one, f"{path}.")
-
-
-def _items(listed: list[Any]) -> Iterator[Any]:
-    for one in listed:
-        if isinstance(one, list):
-            yield from _items(one)
-        else:
-            yield one
-
-
-def _expected_kind(key: str, value: Any) -> str:
-    """Return of what type a key must be; "" where nothing speaks against its value."""
-    if key not in KINDS or value is None:
-        return ""
-    kinds, words = KINDS[key]
-    return "" if isinstance(value, kinds) else words
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _entries(one, f"{path}.{name}" if path else name, name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _entries(one, path)
 
 
 def _expected_number(key: str, value: Any) -> str:
@@ -190,7 +162,9 @@ def unknown_model_type(model_type: str, own_code: bool) -> str:
     near = nearest(model_type, known)
     hint = f"; did you mean {near}?" if near else ""
     own = "; its own code (auto_map) is not run, suite.model takes code" if own_code else ""
-    return f"model_type {model_type!r} is unknown to transformers {_version()}{hint}{own}"
+    from importlib.metadata import version  # 30 ms, for an error's text alone
+
+    return f"model_type {model_type!r} is unknown to transformers {version('transformers')}{hint}{own}"
 
 
 def has_size(model_type: str, name: str) -> bool:
@@ -200,15 +174,6 @@ def has_size(model_type: str, name: str) -> bool:
     files = [folder / one / f"configuration_{one}.py" for one in names] if folder else []
     source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), name)
     return name in source
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # 30 ms, for an error's text alone
-
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return ""
 
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -287,7 +252,9 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         file = file / "config.json"
     config = _parse(file, _text(file))
     if not isinstance(config, dict):
-        raise ValueError(f"{file}: is a JSON {_kind(config)}; a config.json is one object")
+        kinds = {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+        kind = kinds.get(type(config), "null")
+        raise ValueError(f"{file}: is a JSON {kind}; a config.json is one object")
     whole = config
     refuse_kinds(file, config)
     origin = section = ""
@@ -299,12 +266,10 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         own = {key: config[key] for key in OF_ALL_SECTIONS if config.get(key) is not None}
         usual = LANGUAGE_MODELS.get(str(config.get("model_type")))
         config = own | ({"model_type": usual} if usual else {}) | config["text_config"]
-    model_type = config.get("model_type")
-    if towers and model_type in LANGUAGE_MODELS:
-        model_type = LANGUAGE_MODELS[model_type]
-        config = config | {"model_type": model_type}
+    if towers and config.get("model_type") in LANGUAGE_MODELS:
+        config = config | {"model_type": LANGUAGE_MODELS[config["model_type"]]}
     config = config | towers
-    if not model_type:
+    if not (model_type := config.get("model_type")):
         raise ValueError(
             f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"
         )
@@ -328,21 +293,19 @@ def _text(file: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
     except OSError as error:
-        name = file.as_posix()
-        hub = f"; for a model on the Hub: hf download {name} config.json --local-dir ."
-        raise ValueError(
-            f"{file}: {error.strerror or error}; give a config.json or the folder of one"
-            f"{hub if HUB_ID.fullmatch(name) and file.suffix != '.json' else ''}"
-        ) from error
+        name, hub = file.as_posix(), ""
+        if HUB_ID.fullmatch(name) and file.suffix != ".json":
+            hub = f"; for a model on the Hub: hf download {name} config.json --local-dir ."
+        reason = error.strerror or error
+        raise ValueError(f"{file}: {reason}; give a config.json or the folder of one{hub}") from error
 
 
 def _parse(file: Path, text: str) -> Any:
     try:
         return parse_object(text)
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from error
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{file}: not JSON at {where}: {error.msg}") from error
     except RecursionError as error:
         raise ValueError(f"{file}: nested too deeply to be a config.json") from error
     except ValueError as error:
@@ -363,11 +326,6 @@ def _size(file: Path, config: Mapping[str, Any], names: tuple[str, ...]) -> int 
             raise ValueError(f"{file}: {fault(name, value, 'a whole number above 0')}")
         return int(max(each))
     return None
-
-
-def _kind(value: Any) -> str:
-    names = {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
-    return names.get(type(value), "null")
 
 
 def positions_unused(model_type: str, pad_token_id: Any) -> int:
@@ -409,45 +367,36 @@ def workload_of_config(
 
     `file`: for error messages. Raises ValueError with one line.
     """
-    found = {size: _size(file, config, names) for size, names in SIZES.items()}
-    _refuse_heads(file, config, found)
-    max_position_embeddings = _size(file, config, POSITIONS) or 2**20
-    longest = max_position_embeddings - positions_unused(
-        str(config["model_type"]), config.get("pad_token_id")
+    found, model_type = (
+        {size: _size(file, config, names) for size, names in SIZES.items()},
+        config["model_type"],
     )
+    own_heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
+    if own_heads and shared and own_heads % shared and has_size(model_type, "num_key_value_heads"):
+        raise ValueError(
+            f"{file}: num_attention_heads is {own_heads}; it must be a multiple of num_key_value_heads, "
+            f"{shared}"
+        )
+    max_position_embeddings = _size(file, config, POSITIONS) or 2**20
+    longest = max_position_embeddings - positions_unused(model_type, config.get("pad_token_id"))
     left_out = [size for size in ("num_hidden_layers", "hidden_size", "vocab_size") if found[size] is None]
     defaults = f"; {', '.join(left_out)}: default of its class" if left_out else ""
-    fields = {
-        **_with_placeholders(found),
-        "max_position_embeddings": max_position_embeddings,
-        "seq_len": min(usual_seq_len, longest),
-        "hf_config": config,
-        "source": source + defaults,
-    }
-    return fields, tuple(size for size, value in found.items() if value is None)
-
-
-def _with_placeholders(found: Mapping[str, int | None]) -> dict[str, int]:
-    """Return sizes with placeholders that each field allows: an MLP of four hidden sizes, as many heads."""
+    # Placeholders that each field allows: an MLP of four hidden sizes, as many heads.
     hidden_size = found["hidden_size"] or 1
     heads = found["num_attention_heads"] or found["num_key_value_heads"] or 1
-    return {
+    fields = {
         "num_hidden_layers": found["num_hidden_layers"] or 1,
         "hidden_size": hidden_size,
         "num_attention_heads": heads,
         "num_key_value_heads": found["num_key_value_heads"] or heads,
         "intermediate_size": found["intermediate_size"] or 4 * hidden_size,
         "vocab_size": found["vocab_size"] or 2,
+        "max_position_embeddings": max_position_embeddings,
+        "seq_len": min(usual_seq_len, longest),
+        "hf_config": config,
+        "source": source + defaults,
     }
-
-
-def _refuse_heads(file: Path, config: Mapping[str, Any], found: Mapping[str, int | None]) -> None:
-    """Raise ValueError where heads cannot share the key-value heads; some architectures read none."""
-    heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
-    if heads and shared and heads % shared and has_size(str(config["model_type"]), "num_key_value_heads"):
-        raise ValueError(
-            f"{file}: num_attention_heads is {heads}; it must be a multiple of num_key_value_heads, {shared}"
-        )
+    return fields, tuple(size for size, value in found.items() if value is None)
 
 
 def _first_layers(file: Path, config: dict[str, Any], count: int) -> dict[str, Any]:

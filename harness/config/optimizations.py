@@ -40,6 +40,7 @@ from harness.config.validation import (
     shown,
     unknown,
 )
+from harness.units import counted
 
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
@@ -61,15 +62,13 @@ class NumberRange:
 
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
     """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
-    alternatives = []
     for index, one in enumerate(given):
-        place = f"{where}[{index}]"
         if not isinstance(one, Mapping) or not one:
-            raise ConfigError(f"{place}={one!r}: expected fields of a workload with their values")
-        alternatives.append(
-            {name: _values(f"{place}.{name}", name, value, fields) for name, value in one.items()}
-        )
-    return tuple(alternatives)
+            raise ConfigError(f"{where}[{index}]={one!r}: expected fields of a workload with their values")
+    return tuple(
+        {name: _values(f"{where}[{index}].{name}", name, value, fields) for name, value in one.items()}
+        for index, one in enumerate(given)
+    )
 
 
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
@@ -85,14 +84,12 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
     if name not in fields:
         raise unknown(where, name, [*fields, GPU])
     if isinstance(value, Mapping):
-        ends = {"at_least", "at_most"}
-        if not value or not ends.issuperset(value) or fields[name].get("type") not in NUMBERS:
+        if not value or value.keys() - {"at_least", "at_most"} or fields[name].get("type") not in NUMBERS:
             raise ConfigError(
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )
-        return NumberRange(
-            **{end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
-        )
+        ends = {end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
+        return NumberRange(**ends)
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 
@@ -109,18 +106,11 @@ def left_out(cells: Sequence[tuple[bool, bool]]) -> list[str]:
 
     `cells`: of each, whether its variant applies to its workload here, and whether it would with a GPU.
     """
-    need_gpu = sum(with_gpu and not here for here, with_gpu in cells)
-    never = sum(not with_gpu for _, with_gpu in cells)
-    lines = []
-    if need_gpu:
-        lines.append(f"not planned: {_cells(need_gpu)} that need a GPU")
-    if never:
-        lines.append(f"not planned: {_cells(never)} to which the variant does not apply")
-    return lines
-
-
-def _cells(count: int) -> str:
-    return f"{count} cell" + ("" if count == 1 else "s")
+    counts = {
+        "that need a GPU": sum(with_gpu and not here for here, with_gpu in cells),
+        "to which the variant does not apply": sum(not with_gpu for _, with_gpu in cells),
+    }
+    return [f"not planned: {counted(count, 'cell')} {which}" for which, count in counts.items() if count]
 
 
 SUITES = ROOT / "suites"
@@ -180,8 +170,7 @@ def rows_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
 
     Raises ConfigError with the number of a line that is no row.
     """
-    file = conf / f"suite/{suite}.yaml"
-    name = str(read_yaml(file).get("rows") or "") if file.is_file() else ""
+    name = str(read_yaml(conf / f"suite/{suite}.yaml").get("rows") or "")
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines() if name else []
     rows: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
@@ -236,24 +225,20 @@ def variants(
             )
         every += variants_here
     if techniques:
-        every.append(variant_of_list(techniques, config))
+        listed = combination(list(techniques))
+        applies_to = checked_alternatives(
+            "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
+        )
+        every.append(Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to))
         only = (*only, every[-1].name)
+    known = {name for one in every for name in (one.name, one.module)}
     for name in only:
-        if not any(name in (variant.name, variant.module) for variant in every):
+        if name not in known:
             raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
     if not only:
         return tuple(every)
     requested = {*only, BASELINE} | ({AGAIN} if config["interleave"] else set())
     return tuple(one for one in every if one.name in requested or one.module in requested)
-
-
-def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
-    """Return the variant of a command's `techniques=[...]`; raises ConfigError."""
-    listed = combination(list(techniques))
-    applies_to = checked_alternatives(
-        "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
-    )
-    return Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to)
 
 
 def variants_of(
@@ -277,8 +262,13 @@ def variants_of(
         place = f"{where}.variants.{label}" if label else f"{where}.settings"
         if not isinstance(changed, Mapping):
             raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
-        own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
-        settings = _checked_settings(place, {**entry["settings"], **own}, setting_fields)
+        settings = {**entry["settings"], **{k: v for k, v in changed.items() if k not in OWN_KEYS}}
+        if settings:
+            fields, first = setting_fields(), next(iter(settings))
+            if not fields:
+                raise unknown(f"{place}.{first}", first, OWN_KEYS)
+            settings = check_fields(place, settings, fields)
+            check_relations(place, settings, fields)
         listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
@@ -299,20 +289,6 @@ def settings_of(code: SuiteCode, name: str) -> Fields:
     return declared_in(f"{code.package}.{module_of(file, code.folder)}", "Settings")
 
 
-def _checked_settings(
-    where: str, settings: Mapping[str, Any], setting_fields: Callable[[], Fields]
-) -> Mapping[str, Any]:
-    """Return settings as an optimization takes them; raises ConfigError."""
-    if not settings:
-        return {}
-    fields = setting_fields()
-    if not fields:
-        raise unknown(f"{where}.{next(iter(settings))}", next(iter(settings)), OWN_KEYS)
-    checked = check_fields(where, settings, fields)
-    check_relations(where, checked, fields)
-    return checked
-
-
 def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
     """Return the title of a variant: its own, its optimization's with the label, or its name."""
     if "title" in changed:
@@ -326,11 +302,10 @@ def titles(suite: str, conf: Path = CONF) -> dict[str, str]:
     """Return the title of each variant as the YAMLs have it, without composing a config."""
     own = read_yaml(conf / "suite" / f"{suite}.yaml")
     titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
-    for name in optimizations(suite, conf):
-        entry = entry_of(suite, name, conf)
+    for name, entry in ((one, entry_of(suite, one, conf)) for one in optimizations(suite, conf)):
         for label, changed in (entry.get("variants") or {"": {}}).items():
-            variant = f"{name}.{label}" if label else name
-            titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+            title = title_of(name, str(label), entry.get("title", ""), changed)
+            titles[f"{name}.{label}" if label else name] = str(title)
     return titles
 
 
@@ -339,10 +314,9 @@ def question_of(suite: str, conf: Path = CONF) -> str:
     return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
 
 
-def suites_with_techniques(conf: Path = CONF) -> list[str]:
-    """Return the suites that train, and so take techniques."""
-    files = sorted((conf / "suite").glob("*.yaml"))
-    return [file.stem for file in files if read_yaml(file).get("takes_techniques")]
+def suites_with(key: str) -> list[str]:
+    """Return the suites whose YAML has a key, as `takes_techniques`, `hf_defaults` or `trace_defaults`."""
+    return [file.stem for file in sorted((CONF / "suite").glob("*.yaml")) if read_yaml(file).get(key)]
 
 
 def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:

@@ -24,19 +24,13 @@ from omegaconf import (
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from harness.config.schema import NOT_IN_YAML
-from harness.config.validation import ConfigError, describe, shown, unknown
+from harness.config.validation import ConfigError, describe, refuse_unknown, shown, unknown
 
 WORKLOADS = ["suite", "workloads"]
 """Path of what `+` may add to and `~` may leave out of."""
 
 OF_SUITE = (
-    "hf_defaults",
-    "model",
-    "optimizations",
-    "sampling",
-    "trace",
-    "trace_defaults",
-    "workload_from",
+    *("hf_defaults", "model", "optimizations", "sampling", "trace", "trace_defaults", "workload_from"),
     "workloads",
 )
 """What a command may change of a suite; the rest decides what its results mean."""
@@ -58,31 +52,25 @@ def parse(words: Sequence[str]) -> list[Override]:
             raise ConfigError(f"{word!r}: expected KEY=VALUE{detail}") from None
         except (ValueError, RecursionError):  # of Python, for a number of 5,000 digits or as many brackets
             raise ConfigError(f"{word}: expected a shorter value") from None
+        key = override.key_or_group
+        path = key.replace("/", ".").split(".")
         if override.is_sweep_override():
+            use = "suite=all, or one command for each" if key == "suite" else "one command for each"
+            if key in ("only", "techniques", "workloads"):
+                use = f"{key}=[{word.partition('=')[2]}]"
+            raise ConfigError(f"{word}: expected one value, not several choices: use {use}")
+        if path[0] == "hydra":
             raise ConfigError(
-                f"{word}: expected one value, not several choices: {_several(override.key_or_group, word)}"
-            )
-        if override.key_or_group.replace("/", ".").split(".")[0] == "hydra":
-            raise ConfigError(
-                f"{override.key_or_group}: Hydra composes the configuration and runs nothing; "
-                "results go to out=FOLDER"
+                f"{key}: Hydra composes the configuration and runs nothing; results go to out=FOLDER"
             )
         if override.package is not None:
-            raise ConfigError(f"{word}: where a group goes is fixed; use {override.key_or_group}=NAME")
-        if override.is_delete() and override.key_or_group.split(".")[:-1] != WORKLOADS:
+            raise ConfigError(f"{word}: where a group goes is fixed; use {key}=NAME")
+        if override.is_delete() and path[:-1] != WORKLOADS:
             raise ConfigError(f"{word}: only a workload can be left out, by ~suite.workloads.NAME")
-        if "claims" in override.key_or_group.split("."):
-            raise ConfigError(f"{override.key_or_group}: claims are read-only; they quote the paper")
+        if "claims" in path:
+            raise ConfigError(f"{key}: claims are read-only; they quote the paper")
         overrides.append(override)
     return overrides
-
-
-def _several(key: str, word: str) -> str:
-    """Return what to type in place of `word`, a list of choices for `key`."""
-    if key in ("only", "techniques", "workloads"):
-        return f"use {key}=[{word.partition('=')[2]}]"
-    every = "suite=all, or " if key == "suite" else ""
-    return f"use {every}one command for each"
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
@@ -92,12 +80,11 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
-    if key.startswith("suite.sampling") and not config.suite.interleave:
-        raise ConfigError(f"{key}: the cells of this suite are not timed together, so nothing is sampled")
-    if key.startswith("suite.sampling") and config.suite.rounds_field:
-        raise ConfigError(
-            f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
-        )
+    if key.startswith("suite.sampling"):
+        if not config.suite.interleave:
+            raise ConfigError(f"{key}: the cells of this suite are not timed together, so nothing is sampled")
+        if field := config.suite.rounds_field:
+            raise ConfigError(f"{key}: here suite.workloads.NAME.{field} says how many rounds")
     *path, leaf = key.split(".")
     if path[:1] == ["suite"] and (own := [*path, leaf][1]) in config.suite and own not in OF_SUITE:
         allowed = ", ".join(f"suite.{one}" for one in OF_SUITE)
@@ -108,9 +95,9 @@ def apply_override(config: DictConfig, override: Override) -> None:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
     if holder is config and leaf not in holder:
-        raise unknown_key(
-            override, [*keys_of(config), "from_results", "budget_min"], _field(config.suite, leaf)
-        )
+        field = "hf_defaults" if config.suite.workload_from else "workloads.NAME"
+        of_workload = f"suite.{field}.{leaf}" if leaf in config.suite.fields else ""
+        raise unknown_key(override, [*keys_of(config), "from_results", "budget_min"], of_workload)
     if path == WORKLOADS and leaf not in holder and isinstance(value, dict) and not adds:
         names = ", ".join(keys_of(holder))
         raise ConfigError(f"{key}: no such workload; to add one: +{key}={{...}}; allowed: {names}")
@@ -120,9 +107,7 @@ def apply_override(config: DictConfig, override: Override) -> None:
         word = str(override.input_line)
         raise ConfigError(f"{word}: {key} exists already: use {word.removeprefix('+')}")
     if path == WORKLOADS and isinstance(value, dict):
-        for name in value:
-            if name not in config.suite.fields:
-                raise unknown(f"{key}.{name}", name, keys_of(config.suite.fields))
+        refuse_unknown(key, value, keys_of(config.suite.fields))
     if isinstance(OmegaConf.select(config, key), ListConfig) and not isinstance(value, list):
         if not isinstance(value, str):
             raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[a,b]")
@@ -149,13 +134,6 @@ def unknown_key(override: Override, known: Iterable[str], field: str = "") -> Co
     return ConfigError(
         f"{key}: {what}; use " + " or ".join(f"{one}={shown(override.value())}" for one in meant)
     )
-
-
-def _field(suite: DictConfig, name: str) -> str:
-    """Return the key of the field `name` of a workload; "" where there is none."""
-    if name not in suite.fields:
-        return ""
-    return f"suite.hf_defaults.{name}" if suite.workload_from else f"suite.workloads.NAME.{name}"
 
 
 def _leave_out(suite: DictConfig, workload: str) -> None:

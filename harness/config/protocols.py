@@ -20,10 +20,9 @@ from harness.config.validation import SEE, ConfigError
 from harness.records import HostInfo, Json, Note, Reading
 
 Subject = TypeVar("Subject")
+Started = TypeVar("Started")
 Built = TypeVar("Built", covariant=True)
-Given = TypeVar("Given", contravariant=True)
 Session = TypeVar("Session", contravariant=True)
-Started = TypeVar("Started", covariant=True)
 Configured = TypeVar("Configured")
 
 Techniques = Sequence[tuple[str, Json]]
@@ -53,46 +52,26 @@ class Suite(Protocol[Built, Session]):
         """
 
 
-class Preloads(Protocol):
-    """A suite with slow imports that its cells need."""
+class OptionalSuite(Protocol[Subject, Started]):
+    """What a suite may have, too: each function where it is needed."""
 
     def preload(self) -> None:
-        """Import it, and compute nothing: the executor forks children after this."""
+        """Import what is slow to import, and compute nothing: the executor forks children after this."""
 
-
-class Prepares(Protocol[Given, Started]):
-    """A suite that has something to start."""
-
-    def prepare(self, subject: Given) -> Started:
+    def prepare(self, subject: Subject) -> Started:
         """Start what the subject needs; release it again on an exception."""
 
-
-class Closes(Protocol[Session]):
-    """A suite that has something to release."""
-
-    def close(self, session: Session) -> None:
+    def close(self, session: Started) -> None:
         """Release what `prepare` acquired, also after a failure."""
 
+    def read_once(self, session: Started) -> Iterable[Reading | Note]:
+        """Yield what needs no rounds, before the first: bytes, peak memory, time to compile."""
 
-class ReadsOnce(Protocol[Session]):
-    """An interleaved suite with readings that need no rounds: bytes, peak memory, time to compile."""
-
-    def read_once(self, session: Session) -> Iterable[Reading | Note]:
-        """Yield what is read once per cell, before the first round."""
-
-
-class TimesSome(Protocol[Session]):
-    """An interleaved suite in which some variants are checked and not timed."""
-
-    def timed(self, session: Session) -> bool:
-        """Return whether `sample` is to be called."""
-
-
-class AppliesTechniques(Protocol[Subject]):
-    """A suite whose optimizations may list techniques of `suites.training.techniques`."""
+    def timed(self, session: Started) -> bool:
+        """Return whether `sample` is to be called, where some variants are checked and not timed."""
 
     def apply_techniques(self, subject: Subject, techniques: Techniques) -> Subject:
-        """Return the subject with the techniques applied."""
+        """Return the subject with techniques of `suites.training.techniques` applied."""
 
 
 class Optimization(Protocol[Subject]):
@@ -119,11 +98,6 @@ class FunctionOptimization:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    @property
-    def about(self) -> str:
-        """Return what it does, in a line."""
-        return (self.function.__doc__ or "").partition("\n")[0]
-
 
 class Restricted(Protocol):
     """An optimization that cannot run everywhere."""
@@ -139,18 +113,16 @@ class Function(NamedTuple):
     required: bool = True
 
 
-def _functions(*protocols: type, required: bool = True) -> dict[str, Function]:
-    """Return the functions of protocols by name."""
+def _functions(protocol: type, required: bool = True) -> dict[str, Function]:
+    """Return the functions of a protocol by name."""
     return {
         name: Function(tuple(inspect.signature(one).parameters)[1:], required)
-        for protocol in protocols
         for name, one in vars(protocol).items()
         if inspect.isfunction(one) and not name.startswith("_")
     }
 
 
-OF_SOME = (Preloads, Prepares, Closes, ReadsOnce, TimesSome, AppliesTechniques)
-SUITE = {**_functions(Suite), **_functions(*OF_SOME, required=False)}
+SUITE = {**_functions(Suite), **_functions(OptionalSuite, required=False)}
 OPTIMIZATION = {**_functions(ConfiguredOptimization), **_functions(Restricted, required=False)}
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
@@ -171,11 +143,6 @@ class SuiteCode(NamedTuple):
     suite: str
 
     @property
-    def is_namesake(self) -> bool:
-        """Return whether suite and package have the same name."""
-        return self.folder.name == self.suite
-
-    @property
     def package(self) -> str:
         """Return the dotted name of the package."""
         return f"{self.folder.parent.name}.{self.folder.name}"
@@ -183,12 +150,12 @@ class SuiteCode(NamedTuple):
     @property
     def module(self) -> str:
         """Return the dotted name of the suite's module."""
-        return f"{self.package}.{'suite' if self.is_namesake else self.suite}"
+        return f"{self.package}.{'suite' if self.folder.name == self.suite else self.suite}"
 
     @property
     def workload(self) -> str:
         """Return the name of the class in workload.py that declares its workloads."""
-        own = "" if self.is_namesake else "".join(part.title() for part in self.suite.split("_"))
+        own = "" if self.folder.name == self.suite else self.suite.title().replace("_", "")
         return f"{own}Workload"
 
     @property

@@ -31,7 +31,7 @@ from harness.config.optimizations import (
     package_of,
     read_yaml,
     rows_of,
-    suites_with_techniques,
+    suites_with,
     variants,
     workload_fields,
 )
@@ -44,13 +44,19 @@ from harness.config.overrides import (
     unknown_key,
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
-from harness.config.validation import ConfigError, as_mapping, check_value, nearest, shown, unknown
-from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
+from harness.config.validation import (
+    ConfigError,
+    as_mapping,
+    check_value,
+    nearest,
+    refuse_unknown,
+    shown,
+    unknown,
+)
+from harness.config.workloads import check_names, file_messages, workloads
 from harness.instruments.distributed.remote_ranks import LaunchError, launch
 from harness.instruments.process import memory_bytes
 from harness.records import Limits, Sampling, Status
-
-FULL, QUICK = "full", "quick"
 
 KEYS = ("first", "workloads", "only")
 """Keys of a suite's `quick`: workloads that are reported before the others run, these others, variants."""
@@ -68,12 +74,12 @@ class Selection(NamedTuple):
 def select(name: str, config: Mapping[str, Any]) -> Selection:
     """Return what a composed config chooses of suite `name`; raises ConfigError."""
     selection, quick = config["selection"], config["suite"]["quick"]
-    if selection not in (FULL, QUICK):
-        raise unknown(f"selection={selection}", str(selection), [FULL, QUICK])
+    if selection not in ("full", "quick"):
+        raise unknown(f"selection={selection}", str(selection), ["full", "quick"])
     file = next((key for key in ("workload_from", "trace") if config["suite"][key] is not None), "")
     if config["workloads"] and file:
         raise ConfigError(f"workloads: suite.{file} names the only workload; leave out one of the two")
-    if selection == FULL:
+    if selection == "full":
         return Selection(tuple(config["workloads"]), tuple(config["only"]))
     if not quick:
         raise ConfigError(f"selection=quick: suite {name} has no quick selection; allowed: full")
@@ -83,18 +89,15 @@ def select(name: str, config: Mapping[str, Any]) -> Selection:
         if config[key]:
             raise ConfigError(f"{key}: selection=quick chooses; leave out one of the two")
     check_quick(name, config["suite"])
-    workloads = dict.fromkeys([*quick.get("first", []), *quick.get("workloads", [])])
-    return Selection(
-        tuple(workloads), tuple(quick.get("only", [])), tuple(quick.get("first", [])), quick=True
-    )
+    first, others, only = (tuple(quick.get(key, ())) for key in KEYS)
+    return Selection(tuple(dict.fromkeys([*first, *others])), only, first, quick=True)
 
 
 def check_quick(name: str, suite: Mapping[str, Any]) -> None:
     """Refuse names that a suite's quick selection has and the suite has not; raises ConfigError."""
+    refuse_unknown("suite.quick", suite["quick"], KEYS)
     for key, chosen in suite["quick"].items():
         where = f"suite.quick.{key}"
-        if key not in KEYS:
-            raise unknown(where, key, KEYS)
         if not isinstance(chosen, list) or not chosen:
             raise ConfigError(f"{where}: expected a list of names, such as [a,b]")
         for one in chosen if key != "only" else ():  # those of variants are looked up with the others
@@ -120,11 +123,9 @@ def left_out(
         return ()
     lines = []
     for noun, every in (("workloads", workloads), ("variants", variants)):
-        missing = [one for one in every if one not in taken]
-        if missing:
-            lines.append(
-                f"selection=quick leaves out {len(missing)} of {len(every)} {noun}: {', '.join(missing)}"
-            )
+        if missing := [one for one in every if one not in taken]:
+            count = f"{len(missing)} of {len(every)} {noun}"
+            lines.append(f"selection=quick leaves out {count}: {', '.join(missing)}")
     where = f" out={out}" if out else ""
     return (*lines, f"the rest: python -m harness suite={name}{where}") if lines else ()
 
@@ -236,10 +237,9 @@ def choose(words: Sequence[str]) -> Choice:
         if near := nearest(word, names("suite")):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near}?")
     overrides = parse(words)
-    groups = {"executor": automatic()}
-    for one in (o for o in overrides if o.key_or_group in GROUPS):
-        value = one.value()
-        groups[one.key_or_group] = value if isinstance(value, str) else shown(value)
+    chosen = {one.key_or_group: one.value() for one in overrides if one.key_or_group in GROUPS}
+    named = {group: value if isinstance(value, str) else shown(value) for group, value in chosen.items()}
+    groups = {"executor": automatic(), **named}
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     if any(one.key_or_group == "techniques" and one.value() == [] for one in values):
         raise ConfigError("techniques=[]: lists no technique; only=[baseline] runs plain PyTorch alone")
@@ -279,24 +279,17 @@ def load(words: Sequence[str]) -> list[Run]:
     suite, groups, values = choose(words)
     if suite != "all":
         run = load_suite(suite, groups, values)
-        if (
-            run.sampling is not None
-            and run.executor not in EXECUTORS
-            and any(one.key_or_group == "executor.workers" and one.value() not in (None, 1) for one in values)
-        ):
+        several = any(o.key_or_group == "executor.workers" and o.value() not in (None, 1) for o in values)
+        if several and run.sampling is not None and run.executor not in EXECUTORS:
             raise ConfigError(
                 f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
             )
         return [run]
-    special = [
-        o.key_or_group
-        for o in values
-        if o.key_or_group.split(".")[0] in ("suite", "only", "techniques", "workloads")
-    ]
-    if special:
-        raise ConfigError(
-            f"{special[0]}: suite=all runs every suite in full; name one suite to choose within it"
-        )
+    for key in (one.key_or_group for one in values):
+        if key.split(".")[0] in ("suite", "only", "techniques", "workloads"):
+            raise ConfigError(
+                f"{key}: suite=all runs every suite in full; name one suite to choose within it"
+            )
     runs = [load_suite(name, groups, values) for name in names("suite")]
     below = any(override.key_or_group == "out" for override in values)
     return [replace(run, out=run.out / run.suite) if below else run for run in runs]
@@ -345,13 +338,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         if not isinstance(error, yaml.YAMLError):
             _refuse_kinds(name)
         raise ConfigError(f"conf/: {composition_error(error)}") from None
-    _refuse_optimizations(name, read_yaml(CONF / f"suite/{name}.yaml"))
-    if config.suite.fields:
-        raise ConfigError(
-            f"conf/suite/{name}.yaml: fields: the class {code_of(name).workload} of "
-            f"suites/{package_of(name)}/workload.py declares them; "
-            "see docs/extend/adding-a-suite.md"
-        )
+    _refuse_elsewhere(name, read_yaml(CONF / f"suite/{name}.yaml"))
     config.suite.fields = workload_fields(name)
     if config.suite.rows:
         config.suite.workloads = rows_of(name)
@@ -369,23 +356,24 @@ def _refuse_kinds(name: str) -> None:
         where = f"conf/{file}"
         given = as_mapping(where, yaml.safe_load((CONF / file).read_text()) or {})
         if schema is SuiteSchema:
-            _refuse_optimizations(name, given)
+            _refuse_elsewhere(name, given)
         refuse_kinds(f"{where}: ", OmegaConf.structured(schema), given)
 
 
-def _refuse_optimizations(name: str, given: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a suite's own YAML has what belongs in those of its optimizations."""
-    if "optimizations" in given:
-        raise ConfigError(
-            f"conf/suite/{name}.yaml: optimizations: the settings of each belong in a file of its own, "
-            f"conf/suite/{name}/<optimization>.yaml"
-        )
+def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a suite's own YAML has what belongs elsewhere."""
+    declares = f"the class {code_of(name).workload} of suites/{package_of(name)}/workload.py declares them"
+    places = {
+        "optimizations": f"the settings of each belong in a file of its own, conf/suite/{name}/<it>.yaml",
+        "fields": declares,
+    }
+    for key in places.keys() & given.keys():
+        raise ConfigError(f"conf/suite/{name}.yaml: {key}: {places[key]}")
 
 
 def fill_defaults(config: DictConfig) -> None:
     """Let every workload have every field that has a default, so that an override can change it."""
-    fields = config.suite.fields
-    given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
+    given = {field: spec["default"] for field, spec in config.suite.fields.items() if "default" in spec}
     given |= cast("dict[str, Any]", OmegaConf.to_container(config.suite.workload_defaults))
     workloads = cast("dict[str, Any]", OmegaConf.to_container(config.suite.workloads))
     config.suite.workloads = {  # what is no mapping is refused later, by name
@@ -394,25 +382,9 @@ def fill_defaults(config: DictConfig) -> None:
     }
 
 
-def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
-    """Raise ConfigError where techniques are listed for a suite that does not train."""
-    able = suites_with_techniques() if techniques else [name]
-    if name not in able:
-        raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
-
-
 def check_show(value: Any) -> None:
     """Refuse what `show` does not allow; raises ConfigError."""
     check_value("show", value, {"type": "str", "one_of": ["answer", "all"]})
-
-
-def check_executor(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse what an executor's keys do not allow; raises ConfigError."""
-    for key, least in LEAST.items():
-        if name in EXECUTORS and key in given:
-            allowed = {"type": "float" if key == "memory_GB" else "int", "at_least": least}
-            optional = key in ("cpus_per_task", "memory_GB", "array_parallelism")
-            check_value(f"executor.{key}", given[key], {**allowed, "optional": optional})
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
@@ -432,9 +404,15 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     workers = {"type": "int", "at_least": 1, "optional": True}
     check_value("executor.workers", config["executor"]["workers"], workers)
-    check_executor(executor, config["executor"])
+    for key, least in LEAST.items() if executor in EXECUTORS else ():
+        if key in config["executor"]:
+            kind = "float" if key == "memory_GB" else "int"
+            optional = key in ("cpus_per_task", "memory_GB", "array_parallelism")
+            allowed = {"type": kind, "at_least": least, "optional": optional}
+            check_value(f"executor.{key}", config["executor"][key], allowed)
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
-    check_takes_techniques(name, config["techniques"])
+    if config["techniques"] and name not in (able := suites_with("takes_techniques")):
+        raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
     selection = select(name, config)
     picked = workloads(suite, selection.workloads, config["hardware"]["memory_B"])
     only = () if selection.quick and config["techniques"] else selection.only
@@ -463,7 +441,11 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         retry=tuple(check_value("retry", one, AGAIN) for one in config["retry"]),
         plan_only=config["plan"],
         show_all=config["show"] == "all",
-        slow_bf16_workloads=slow_bf16_workloads(suite, selection.workloads),
+        slow_bf16_workloads={
+            name: tuple(larger)
+            for name, larger in suite["slow_bf16_workloads"].items()
+            if name not in selection.workloads  # those are run wherever they are asked for
+        },
         first=selection.first,
         left_out=left_out(
             name,

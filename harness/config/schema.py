@@ -58,25 +58,17 @@ class SuiteSchema:
     builds_first: bool = False  # cells compute nothing until sampled: an input that one refuses ends the run
     loads: list[str] = field(default_factory=list)  # paths, see `harness.sweep.sweep.loaded_digest`
     interleave: bool = False
-    rounds_field: str = (
-        ""  # of suites timed together: the field that says how many rounds, neither more nor less
-    )
+    rounds_field: str = ""  # of suites timed together: the field that says how many rounds
     repeats: int = 1
     usual_cell_s: float = 5.0  # per cell, where no record of an earlier run says more
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
     size_fields: list[str] = field(default_factory=list)
-    reference_workloads: dict[str, Any] = field(
-        default_factory=dict
-    )  # and which need it: harness.config.workloads
-    applies_to: list[Any] = field(
-        default_factory=list
-    )  # which workloads are planned: harness.config.optimizations
+    reference_workloads: dict[str, Any] = field(default_factory=dict)  # and which need it
+    applies_to: list[Any] = field(default_factory=list)  # which workloads are planned
     takes_techniques: bool = False  # its suite.py has apply_techniques
     bf16_products: bool = False  # its suite.py has bf16_FLOP
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
-    depends_on: list[str] = field(
-        default_factory=list
-    )  # modules and files that its cells start or read otherwise
+    depends_on: list[str] = field(default_factory=list)  # modules and files that its cells start or read
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.run
     workload_from: str | None = None
@@ -110,9 +102,7 @@ class HardwareSchema:
     link_domain: int | None = None  # GPUs that this link connects, where they are not those of a node
     processors: int | None = None  # streaming multiprocessors
     power_share: float | None = None  # power limit over that of the GPU whose matmuls were measured
-    variants: dict[str, Any] = field(
-        default_factory=dict
-    )  # other names for which the file counts, with what differs
+    variants: dict[str, Any] = field(default_factory=dict)  # its other names, with what differs
     source: str = MISSING
 
 

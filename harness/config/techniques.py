@@ -26,16 +26,15 @@ from harness.config.validation import (
     ConfigError,
     DeclaredTechnique,
     Fields,
+    check_fields,
     check_relations,
-    check_value,
     fields_of,
     shown,
     unknown,
 )
 
 IN_LISTS: Mapping[str, str] = {
-    "amp": "mixed_precision",
-    "autocast": "mixed_precision",
+    **dict.fromkeys(("amp", "autocast"), "mixed_precision"),
     "bf16": "mixed_precision (fp32 weights) or bf16_states (everything in bf16)",
     "fp16": "mixed_precision, in bf16, whose tensors have the sizes of fp16",
     "fp8": "float8",
@@ -53,39 +52,25 @@ IN_LISTS: Mapping[str, str] = {
     "dp": "ddp",
     "cpu_offload": "fsdp2: {cpu_offload: true}",
     "offload": "fsdp2: {cpu_offload: true}, or activation_offload",
-    "checkpointing": "activation_checkpointing",
-    "gradient_checkpointing": "activation_checkpointing",
-    "recompute": "activation_checkpointing",
-    "flash": "attention",
-    "flash_attention": "attention",
-    "flash_attention_2": "attention",
-    "flash_attn": "attention",
-    "sdpa": "attention",
-    "liger": "loss: {fused: true}",
-    "fused_cross_entropy": "loss: {fused: true}",
+    **dict.fromkeys(("checkpointing", "gradient_checkpointing", "recompute"), "activation_checkpointing"),
+    **dict.fromkeys(("flash", "flash_attention", "flash_attention_2", "flash_attn", "sdpa"), "attention"),
+    **dict.fromkeys(("liger", "fused_cross_entropy"), "loss: {fused: true}"),
     "chunked_loss": "loss: {chunks: 8}",
     "grad_accum": "gradient_accumulation",
     "torch_compile": "compile",
-    "adam_8bit": "optimizer: {name: adamw_8bit}",
-    "adamw_8bit": "optimizer: {name: adamw_8bit}",
+    **dict.fromkeys(("adam_8bit", "adamw_8bit"), "optimizer: {name: adamw_8bit}"),
     "tp": "tensor_parallel",
     "pp": "pipeline",
     "cp": "context_parallel",
     "ep": "expert_parallel",
     "diloco": "local_sgd",
 }
-"""A word -> the entry of `techniques=[...]` that means it."""
-
-
-def meant_by(word: str) -> str:
-    """Return the entry of a list that a word means, in any case and with `-` or `_`; "" where unknown."""
-    plain = word.lower().replace("-", "_")
-    return IN_LISTS.get(plain) or IN_LISTS.get(plain.replace("_", ""), "")
+"""A word, in any case and with `-` or `_`, to the entry of `techniques=[...]` that means it."""
 
 
 TECHNIQUE = {
-    "contract": Function(("settings",)),
     "apply": Function(("step", "settings")),
+    "contract": Function(("settings",), required=False),
     "applies_to": Function(("workload", "settings"), required=False),
     "unavailable": Function((), required=False),
 }
@@ -112,19 +97,16 @@ def checked_techniques(where: str, given: Any) -> Named:
         name, settings = _named(where, one)
         name, _, value = name.partition(".")
         if name not in declared():
-            if meant := meant_by(name):
+            plain = name.lower().replace("-", "_")
+            if meant := IN_LISTS.get(plain) or IN_LISTS.get(plain.replace("_", "")):
                 raise ConfigError(f"{where}.{name}: no such name; write {meant}")
             raise unknown(f"{where}.{name}", name, declared())
         allowed = settings_of(name)
         if value:
             settings = {**settings, **_setting(f"{where}.{name}", value, allowed)}
-        checked = {}
-        for key, value in settings.items():
-            if key not in allowed:
-                raise unknown(f"{where}.{name}.{key}", key, allowed)
-            checked[key] = check_value(f"{where}.{name}.{key}", value, allowed[key])
-        defaults = {key: field["default"] for key, field in allowed.items()}
-        check_relations(f"{where}.{name}", defaults | checked, allowed)
+        whole = check_fields(f"{where}.{name}", settings, allowed)
+        check_relations(f"{where}.{name}", whole, allowed)
+        checked = {key: whole[key] for key in settings}
         techniques.append((name, checked))
     return tuple(techniques)
 
@@ -133,27 +115,20 @@ def _setting(where: str, text: str, allowed: Mapping[str, Mapping[str, Any]]) ->
     """Return {setting: value} of `name.text`; raises ConfigError."""
     if not allowed:
         raise ConfigError(f"{where}.{text}: this technique has no settings")
-    choices = [
-        {key: value}
-        for key, field in allowed.items()
-        for value in field.get("one_of", ())
-        if str(value) == text
-    ]
+    every = [(key, value) for key, field in allowed.items() for value in field.get("one_of", ())]
+    choices = [(key, value) for key, value in every if str(value) == text]
+    name = where.rpartition(".")[2]
     if len(choices) > 1:
-        name = where.rpartition(".")[2]
-        ways = " or ".join(f"{{{name}: {{{key}: {text}}}}}" for one in choices for key in one)
+        ways = " or ".join(f"{{{name}: {{{key}: {text}}}}}" for key, _ in choices)
         raise ConfigError(f"{where}.{text}: several settings have this value; write {ways}")
     if choices:
-        return choices[0]
+        return dict(choices)
     if text in allowed:
-        name = where.rpartition(".")[2]
         value = "true" if allowed[text].get("type") == "bool" else "VALUE"
         raise ConfigError(f"{where}.{text}: is a setting; write {{{name}: {{{text}: {value}}}}}")
     first, field = next(iter(allowed.items()))
     if "one_of" in field:
-        raise unknown(
-            f"{where}.{text}", text, {str(v) for f in allowed.values() for v in f.get("one_of", ())}
-        )
+        raise unknown(f"{where}.{text}", text, {str(value) for _, value in every})
     try:
         return {first: yaml.safe_load(text)}
     except yaml.YAMLError:
@@ -185,14 +160,10 @@ def file_of(name: str) -> Path:
     return ROOT / "suites" / "training" / "techniques" / f"{name}.py"
 
 
+@cache
 def settings_of(name: str) -> Fields:
     """Return each setting of a technique with its default and what it allows; raises ConfigError."""
-    return _fields_of(declared()[name].settings)
-
-
-@cache
-def _fields_of(settings: type) -> Fields:
-    return fields_of(settings, any_type=True)
+    return fields_of(declared()[name].settings, any_type=True)
 
 
 KEY = "techniques"

@@ -46,6 +46,14 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
 
 
+def refuse_unknown(where: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raise ConfigError for the first name that is none of `allowed`."""
+    allowed = list(allowed)
+    for name in names:
+        if name not in allowed:
+            raise unknown(f"{where}.{name}", name, allowed)
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """Return the name that was probably meant.
 
@@ -83,39 +91,20 @@ NUMBERS = ("int", "float")
 Fields = Mapping[str, Mapping[str, Any]]
 """The declaration of each field."""
 
-RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "only_with", "doc")
-"""What the declaration of a field may state."""
 
-
-def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a field's declaration states something unknown, or an unknown type."""
-    for name, field in declared.items():
-        as_mapping(f"{where}.{name}", field)
+def check_declarations(where: str, declared: Fields) -> None:
+    """Raise ConfigError where a bound is not of a number, or a rule names no other field."""
     numbers = [name for name, field in declared.items() if field.get("type") in NUMBERS]
-
-    def others(name: str) -> list[str]:
-        return [one for one in numbers if one != name]
-
     for name, field in declared.items():
-        for rule in field:
-            if rule not in RULES:
-                raise unknown(f"{where}.{name}.{rule}", str(rule), RULES)
-        kind = str(field.get("type", "str"))
-        if kind not in TYPES:
-            raise unknown(f"{where}.{name}.type={kind}", kind, TYPES)
         for rule in BOUNDS:
-            if rule in field and (not isinstance(field[rule], int | float) or name not in numbers):
+            if rule in field and name not in numbers:
                 raise ConfigError(
                     f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, for an int or a float"
                 )
-        if not isinstance(field.get("one_of", []), list):
-            raise ConfigError(f"{where}.{name}.one_of={shown(field['one_of'])}: expected a list")
-        for rule in RELATIONS:
-            if rule not in field:
-                continue
-            other, _ = field_and_factor(str(field[rule]))
-            if other not in others(name) or name not in numbers:
-                raise unknown(f"{where}.{name}.{rule}={field[rule]}", other, others(name))
+        for rule in RELATIONS.keys() & field.keys():
+            other, others = field_and_factor(field[rule])[0], [one for one in numbers if one != name]
+            if other not in others or name not in numbers:
+                raise unknown(f"{where}.{name}.{rule}={field[rule]}", other, others)
         for other, values in field.get("only_with", {}).items():
             if "default" not in field:
                 raise ConfigError(f"{where}.{name}: a field that is read only with {other} needs a default")
@@ -127,9 +116,7 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
 
 def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Return `values` with defaults filled in, whole numbers as floats where due; raises ConfigError."""
-    for name in values:
-        if name not in fields:
-            raise unknown(f"{where}.{name}", name, fields)
+    refuse_unknown(where, values, fields)
     missing = [name for name, field in fields.items() if name not in values and "default" not in field]
     if len(missing) == 1:
         raise ConfigError(f"{where}.{missing[0]}: missing; expected {describe(fields[missing[0]])}")
@@ -168,13 +155,14 @@ def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
             return None
         raise ConfigError(f"{key}: missing; expected {describe(field)}")
     kind = field.get("type")
-    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool")):
-        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
-    if "one_of" in field and value not in field["one_of"]:
-        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
-    if not all(within(value, field[rule]) for rule, (within, _) in BOUNDS.items() if rule in field):
+    of_kind = not kind or (isinstance(value, TYPES[kind]) and (kind == "bool" or not isinstance(value, bool)))
+    if (
+        not of_kind
+        or value != value
+        or value in (float("inf"), float("-inf"))
+        or ("one_of" in field and value not in field["one_of"])
+        or not all(within(value, field[rule]) for rule, (within, _) in BOUNDS.items() if rule in field)
+    ):
         raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     return float(value) if kind == "float" else value
 
@@ -257,15 +245,8 @@ def parameters_of(function: Callable[..., Any]) -> Fields:
     parameters = list(signature(function).parameters.values())[1:]
     annotated = SimpleNamespace(__annotations__={one.name: one.annotation for one in parameters})
     hints = get_type_hints(annotated, function.__globals__, include_extras=True)
-    name = function.__name__
-    declared = {
-        one.name: _field(
-            f"{name}.{one.name}", hints[one.name], MISSING if one.default is one.empty else one.default
-        )
-        for one in parameters
-    }
-    check_declarations(name, declared)
-    return declared
+    defaults = {one.name: MISSING if one.default is one.empty else one.default for one in parameters}
+    return _declared(function.__name__, hints, defaults)
 
 
 def fields_of(kind: type, any_type: bool = False) -> Fields:
@@ -279,29 +260,32 @@ def fields_of(kind: type, any_type: bool = False) -> Fields:
     for name, value in vars(kind).items():
         if isinstance(value, PLAIN) and name not in hints and not name.startswith("__"):
             raise ConfigError(f"{kind.__name__}.{name} has no annotation, so it is no field")
-    declared = {
-        one.name: _field(
-            f"{kind.__name__}.{one.name}",
-            hints[one.name],
-            one.default if one.default_factory is MISSING else one.default_factory(),
-            any_type,
-        )
+    defaults = {
+        one.name: one.default if one.default_factory is MISSING else one.default_factory()
         for one in fields(kind)
         if one.init
     }
-    check_declarations(kind.__name__, declared)
+    return _declared(kind.__name__, hints, defaults, any_type)
+
+
+def _declared(
+    owner: str, hints: Mapping[str, Any], defaults: Mapping[str, Any], any_type: bool = False
+) -> Fields:
+    """Return what fields allow; `defaults`: of each field, MISSING where it has none."""
+    declared: dict[str, Mapping[str, Any]] = {}
+    for name, default in defaults.items():
+        hint, where = hints[name], f"{owner}.{name}"
+        allowed = allowed_by(hint)
+        if allowed.get("type", "str") not in TYPES:
+            if not any_type:
+                shown_type = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
+                raise ConfigError(f"{where}: {shown_type}; {EXPECTED}")
+            allowed = {"optional": True}
+        if default is not MISSING:
+            allowed = {**allowed, "default": check_value(where, default, allowed)}
+        declared[name] = allowed
+    check_declarations(owner, declared)
     return declared
-
-
-def _field(where: str, hint: Any, default: Any, any_type: bool = False) -> Mapping[str, Any]:
-    """Return what a field allows; `default`: MISSING where it has none."""
-    allowed = allowed_by(hint)
-    if allowed.get("type", "str") not in TYPES:
-        if not any_type:
-            name = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
-            raise ConfigError(f"{where}: {name}; {EXPECTED}")
-        allowed = {"optional": True}
-    return allowed if default is MISSING else {**allowed, "default": check_value(where, default, allowed)}
 
 
 def allowed_by(hint: Any) -> Mapping[str, Any]:

@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.code_fingerprint import source_digest
-from harness.config.hf_config import (
-    FileWorkload,
-    has_size,
-    unknown_model_type,
-    workload_from_file,
+from harness.config.hf_config import FileWorkload, has_size, unknown_model_type, workload_from_file
+from harness.config.optimizations import applies, checked_alternatives, suites_with
+from harness.config.validation import (
+    NUMBERS,
+    ConfigError,
+    check_fields,
+    check_relations,
+    refuse_unknown,
+    shown,
+    unknown,
 )
-from harness.config.optimizations import CONF, applies, checked_alternatives, read_yaml
-from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
-from harness.records import current_model
 
 
 def workloads(
@@ -87,12 +89,6 @@ def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:
     return {**suite, "workloads": every}
 
 
-def slow_bf16_workloads(suite: Mapping[str, Any], only: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the workloads that replace others where bf16 is slow; except those requested by name."""
-    smaller = suite["slow_bf16_workloads"]
-    return {name: tuple(larger) for name, larger in smaller.items() if name not in only}
-
-
 def check_names(suite: Mapping[str, Any]) -> None:
     """Refuse names of workloads and fields that the suite does not have."""
     for key in ("reference_workloads", "slow_bf16_workloads"):
@@ -124,12 +120,10 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
     """
     path, fields = suite["workload_from"], suite["fields"]
     if not suite["hf_defaults"]:
-        able = ", ".join(suites_that_read_config_json())
+        able = ", ".join(suites_with("hf_defaults"))
         raise ConfigError(f"suite.workload_from: this suite takes no config.json; suites that do: {able}")
+    refuse_unknown("suite.hf_defaults", suite["hf_defaults"], fields)
     set_defaults = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
-    for name in suite["hf_defaults"]:
-        if name not in fields:
-            raise unknown(f"suite.hf_defaults.{name}", name, fields)
     given = check_fields("suite.hf_defaults", set_defaults, {k: fields[k] for k in set_defaults})
     name, shape, missing = _described(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
     described = {"device_memory_B": device_memory_B, **suite["workload_defaults"], **shape}
@@ -155,22 +149,13 @@ def _described(path: Path, num_hidden_layers: int | None, usual_seq_len: int) ->
 
 def file_messages(suite: Mapping[str, Any]) -> tuple[str, ...]:
     """Return in a sentence which sizes the file of `suite.workload_from` leaves to transformers."""
-    if suite["workload_from"] is None:
+    if (path := suite["workload_from"]) is None:
         return ()
-    path = Path(suite["workload_from"])
-    found = _described(path, None, suite["usual_seq_len"])
+    found = _described(Path(path), None, suite["usual_seq_len"])
     model_type = found.fields["hf_config"]["model_type"]
     missing = [size for size in found.missing if has_size(model_type, size)]
-    if not missing:
-        return ()
     default = "default is" if len(missing) == 1 else "defaults are"
-    return (f"{path} has no {', '.join(missing)}: transformers' {default} used",)
-
-
-def suites_that_read_config_json() -> list[str]:
-    """Return the suites with `hf_defaults`, which complete a config.json."""
-    files = sorted((CONF / "suite").glob("*.yaml"))
-    return [file.stem for file in files if read_yaml(file).get("hf_defaults")]
+    return (f"{path} has no {', '.join(missing)}: transformers' {default} used",) if missing else ()
 
 
 def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -179,27 +164,27 @@ def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
     The path is made absolute, because a worker may have another working directory. Raises ConfigError, also
     for a trace that cannot be used.
     """
+    from harness.instruments.traces import TraceError
+    from harness.instruments.traces.breakdown import breakdown
+    from harness.instruments.traces.kineto import read_traces
+
     fields, path = suite["fields"], Path(suite["trace"])
     if "trace" not in fields:
-        able = ", ".join(suites_that_read_traces()) or "none"
+        able = ", ".join(suites_with("trace_defaults"))
         raise ConfigError(f"suite.trace={path}: this suite reads no trace; suites that do: {able}")
     if suite["workload_from"] is not None:
         raise ConfigError("suite.trace: suite.workload_from names the workload, too; give one of the two")
-    for name in suite["trace_defaults"]:
-        if name not in fields:
-            raise unknown(f"suite.trace_defaults.{name}", name, fields)
-    _check(path)
+    refuse_unknown("suite.trace_defaults", suite["trace_defaults"], fields)
+    try:
+        breakdown(read_traces(path))
+    except TraceError as error:
+        raise ConfigError(f"suite.trace: {error}") from None
     source = {"source": f"the trace {path.name}"} if "source" in fields else {}
     given = {**suite["workload_defaults"], **source, **suite["trace_defaults"], "trace": str(path.absolute())}
     values = check_fields("suite.trace_defaults", given, fields)
     check_relations("suite.trace_defaults", values, fields)
-    return {_name(path): values}
-
-
-def suites_that_read_traces() -> list[str]:
-    """Return the suites with `trace_defaults`, which complete a trace."""
-    files = sorted((CONF / "suite").glob("*.yaml"))
-    return [file.stem for file in files if "trace_defaults" in read_yaml(file)]
+    name = re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", path.resolve().name)
+    return {re.sub(r"\W+", "_", name).strip("_"): values}
 
 
 @cache
@@ -214,22 +199,6 @@ def trace_digest(path: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _name(path: Path) -> str:
-    """Return the name of the workload: that of the file or folder without its suffixes."""
-    return re.sub(r"\W+", "_", re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", path.resolve().name)).strip("_")
-
-
-def _check(path: Path) -> None:
-    from harness.instruments.traces import TraceError
-    from harness.instruments.traces.breakdown import breakdown
-    from harness.instruments.traces.kineto import read_traces
-
-    try:
-        breakdown(read_traces(path))
-    except TraceError as error:
-        raise ConfigError(f"suite.trace: {error}") from None
-
-
 FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 INSTALLED = ("site-packages", "dist-packages")
@@ -237,20 +206,19 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def check_model(where: str, value: Any) -> str:
-    """Return `package.module:function` as it is called now; raises ConfigError where it has no such file."""
+    """Return `package.module:function`; raises ConfigError where there is no such file."""
     if not isinstance(value, str) or not FORM.fullmatch(value):
         raise ConfigError(f"{where}={shown(value)}: expected package.module:function")
-    model = current_model(value)
-    module = model.partition(":")[0]
+    module = value.partition(":")[0]
     if _spec(module) is None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
-        model_digest(model)
+        model_digest(value)
     except ConfigError as error:
         raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
-    return model
+    return value
 
 
 @cache

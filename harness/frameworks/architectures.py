@@ -59,6 +59,20 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 MODERN = ("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3")
 """Architectures with RMSNorm and gated MLPs."""
 
+STATED = {
+    "experts_per_token": "num_experts_per_tok",
+    "shared_intermediate_size": "shared_expert_intermediate_size",
+    "bias": "mlp_bias",
+    "qk_norm": "qk_norm_size",
+    "tied": "tie_word_embeddings",
+    "positions": "max_position_embeddings",
+    "latent": "kv_lora_rank",
+    "next_layers": "num_nextn_predict_layers",
+    "dropout": "hidden_dropout",
+    "gated": "gated_mlp",
+}
+"""Names of sizes in a config without a type, where they differ."""
+
 WRITTEN = (*MODERN, "gpt2", "gpt_neox")
 """Those of which `sizes_of` returns the sizes."""
 
@@ -116,58 +130,31 @@ def sizes_alone(sizes: DecoderSizes) -> dict[str, Any]:
     head_dim, latent = sizes.head_dim or sizes.hidden_size // heads, sizes.latent
     if latent:
         head_dim = sizes.qk_nope_head_dim + sizes.qk_rope_head_dim
-    own = sizes.moe_intermediate_size or width
-    given: dict[str, Any] = {
-        "num_hidden_layers": sizes.num_hidden_layers,
-        "hidden_size": sizes.hidden_size,
-        "num_attention_heads": heads,
+    left_out = {"rms_norm", "dense_layers", "latent", "moe_layers", *(() if latent else LATENT)}
+    if not sizes.num_experts:
+        left_out |= {"experts_per_token", "moe_intermediate_size", "shared_intermediate_size", "shared_gate"}
+    plain = {STATED.get(name, name): size for name, size in sizes._asdict().items() if name not in left_out}
+    given: dict[str, Any] = plain | {
         "num_key_value_heads": sizes.num_key_value_heads or heads,
         "head_dim": head_dim,
         "intermediate_size": width,
-        "vocab_size": sizes.vocab_size,
-        "tie_word_embeddings": sizes.tied,
-        "max_position_embeddings": sizes.positions,
-        "gated_mlp": sizes.gated,
         "layer_norm": not sizes.rms_norm,
         "attention_bias": sizes.bias and not latent,
         "qkv_bias": (sizes.bias or sizes.qkv_bias) and not latent,
-        "mlp_bias": sizes.bias,
         "learned_positions": (sizes.positions or 0) if sizes.learned_positions else 0,
         "qk_norm_size": 2 * head_dim * (1 if sizes.rms_norm else 2) if sizes.qk_norm and not latent else 0,
-        "hidden_dropout": sizes.dropout,
-        "num_nextn_predict_layers": sizes.next_layers,
-        **({name: getattr(sizes, name) for name in LATENT} if latent else {}),
     }
     if sizes.num_experts:
         moe = sizes.moe_layers or [layer >= sizes.dense_layers for layer in range(sizes.num_hidden_layers)]
-        given |= {
-            "num_experts": sizes.num_experts,
-            "num_experts_per_tok": sizes.experts_per_token,
-            "moe_intermediate_size": own,
-            "shared_expert_intermediate_size": sizes.shared_intermediate_size,
-            "shared_gate": sizes.shared_gate,
-            "expert_bias": sizes.bias,
-            "moe_layers": list(moe),
-        }
+        own = sizes.moe_intermediate_size or width
+        given |= {"moe_intermediate_size": own, "expert_bias": sizes.bias, "moe_layers": list(moe)}
     kept = ("gated_mlp", "layer_norm")
     return {name: value for name, value in given.items() if value or name in kept}
 
 
 def sizes_stated(config: Mapping[str, Any]) -> DecoderSizes:
     """Return the sizes of a config without a type: the inverse of `sizes_alone`."""
-    names = {
-        "experts_per_token": "num_experts_per_tok",
-        "shared_intermediate_size": "shared_expert_intermediate_size",
-        "bias": "mlp_bias",
-        "qk_norm": "qk_norm_size",
-        "tied": "tie_word_embeddings",
-        "positions": "max_position_embeddings",
-        "latent": "kv_lora_rank",
-        "next_layers": "num_nextn_predict_layers",
-        "dropout": "hidden_dropout",
-        "gated": "gated_mlp",
-    }
-    found = {name: config.get(names.get(name, name)) or None for name in DecoderSizes._fields}
+    found = {name: config.get(STATED.get(name, name)) or None for name in DecoderSizes._fields}
     flags = {name: bool(found[name]) for name in ("bias", "qkv_bias", "qk_norm", "tied", "latent", "gated")}
     sizes = DecoderSizes(**{name: size for name, size in found.items() if size is not None} | flags)
     kinds = tuple(map(bool, config.get("moe_layers") or ()))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.frameworks import deepspeed, fsdp_section, words
-from harness.frameworks.table import LEFT, Fields, Flat, Parts
+from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
+from harness.frameworks.table import LEFT, Fields, Flat, Parts, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
 SWITCHES = {
@@ -22,16 +22,9 @@ SWITCHES = {
 """The precision of matmuls and of states by switch; the first that is on counts."""
 
 
-METHODS = {"dpo": 2, "ipo": 2, "simpo": 2, "orpo": 2, "kto": 1, "grpo": 1, "gdpo": 1, "ebft": 1}
-"""Methods of `rl`, and the sequences of each sample."""
-
-WITHOUT_REFERENCE = ("simpo", "orpo", "ebft")
-
 PROMPT = 512
 """Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
 
-
-PACKED = "sequences are packed, so that each is full: attention is within documents"
 
 PADDED = KeyRead(
     key="sample_packing",
@@ -62,8 +55,8 @@ def settle(parts: Parts) -> Fields:
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
         fields["tp"] = max(parts["tp"], fields["tp"])
     fields |= _mesh(parts, fields)
-    fields["optimizer"] = words.optimizer_of("optimizer", parts["_optimizer"], parts)
-    fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
+    fields["optimizer"] = parts["optimizer"]
+    fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optimizer"))
     if parts["_recompute"]:
         fields["recompute"] = "full"
     if parts["_selective"] and fields["recompute"] == "full":
@@ -79,7 +72,7 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     fields["adapters"] = _adapters(parts)
-    fields |= _method(parts, fields["adapters"] is not None)
+    _with_method(parts, fields)
     cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
     if fields["states"] == "bf16" and not parts.get("_bfloat16") and not (cut or _casts(parts)):
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
@@ -87,8 +80,6 @@ def settle(parts: Parts) -> Fields:
     if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
-    elif parts.get("_packing"):
-        parts.leave_out("sample_packing", True, PACKED, "none", "lowers")
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
     return fields
 
@@ -99,30 +90,16 @@ def _casts(parts: Parts) -> bool:
     return named or any(parts.get(name) for name in ("_flash", "_flex", "_xformers"))
 
 
-def _method(parts: Parts, adapters: bool) -> Fields:
-    """Return the batch and the length of `rl`; leave out what it keeps besides the model that is trained."""
-    name = str(parts.get("_rl") or "").lower()
+def _with_method(parts: Parts, fields: Fields) -> None:
+    """Set what `rl` trains on."""
+    name, methods = str(parts.get("_rl") or "").lower(), yaml_tree("axolotl")["methods"]
     if not name:
-        return {}
-    if name not in METHODS:
-        raise ValueError(f"rl is {name!r}; known: {', '.join(METHODS)}")
-    generates = name in ("grpo", "gdpo", "ebft")
-    with_reference = name not in WITHOUT_REFERENCE and not parts.get("_precomputed")
-    fields: Fields = {
-        "micro_batch_size": parts["micro_batch_size"] * METHODS[name],
-        "objective": "grpo" if generates else "kto" if name == "kto" else "dpo",
-        "forward_passes": (name == "kto") + with_reference,
-        "rollout": words.rollout_of(parts.flat.get("trl.use_vllm")) if generates else "none",
-    }
+        return
+    if name not in methods:
+        raise ValueError(f"rl is {name!r}; known: {', '.join(methods)}")
+    hugging_face.with_method(parts, fields, name, "rl", not parts.get("_precomputed"), "axolotl")
     if name in ("grpo", "gdpo") and parts.get("_completion"):
         fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
-    means = ["generated answers, and weights for those who generate them"] if generates else []
-    means += ["a second forward pass, whose logits are kept next to the first"] if name == "kto" else []
-    if with_reference and not adapters:
-        means.append("a frozen reference model and its forward pass")
-    if means:
-        parts.leave_out("rl", name, "; ".join(means), "either" if generates else "raises", "raises")
-    return fields
 
 
 def _mesh(parts: Parts, fields: Fields) -> Fields:
@@ -163,7 +140,7 @@ def parts_of(question: Question) -> Fields:
         raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
     parts: Fields = {
         "gradient_accumulation_steps": words.steps_of(question),
-        "_optimizer": words.optimizer_word(question),
+        "optimizer": words.optimizer_word(question),
         "_attention": words.attention_word(question),
         "_recompute": question.recompute != "none",
         "_selective": question.recompute == "selective" or None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.table import Fields, Parts
-from harness.frameworks.words import note_compile, optimizer_of, precision_of
+from harness.frameworks.words import note_compile, precision_of
 from harness.question import Question
 
 BATCH = ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps")
@@ -68,8 +68,8 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
         why = "on the host, and counted as the device's: an upper bound"
         parts.leave_out("offload", fields["offload"][0], why, "lowers", "raises")
     _buckets(parts, stage, prefix)
-    if part("optimizer"):
-        fields["optimizer"] = optimizer_of("optimizer.type", str(part("optimizer")), parts)
+    if "_ds_optimizer" in parts:
+        fields["optimizer"] = parts["_ds_optimizer"]
     fields["tp"] = max(1, int(part("tp") or 0))
     if int(part("mics") or 0) > 0:
         fields["shard_size"] = int(part("mics"))
@@ -119,5 +119,4 @@ def parts_of(question: Question) -> Fields:
         **section_parts(question, "_"),
         "_bf16": question.precision == "bf16",
         "_fp16": question.precision == "fp16",
-        "_optimizer": {"adamw": "AdamW", "muon": "Muon"}.get(question.optimizer, question.optimizer),
     }

@@ -28,14 +28,6 @@ KNOWN_BY = {"deepspeed"} | {
 QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
 
-DEFAULT_TARGETS = {
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
-    **dict.fromkeys(("gpt_neox", "bloom", "falcon"), ("query_key_value",)),
-    "mpt": ("Wqkv",),
-    "phi3": ("qkv_proj",),
-}
-"""Layers that PEFT gives adapters where none are named, by model_type (peft 00073fe, utils/constants.py)."""
-
 
 def recognised(flat: Flat) -> int:
     """Return how many keys are TrainingArguments'; a script with an option lr has its own."""
@@ -93,8 +85,8 @@ def _targets(parts: Parts) -> tuple[str, ...]:
     if parts.get("_modules"):
         return words.targets_of(parts["_modules"])
     shape = published_model(parts.get("model_name", ""))
-    kind = shape.config.get("model_type", "") if shape else ""
-    return DEFAULT_TARGETS.get(str(kind), ("q_proj", "v_proj"))
+    kind = shape.config.get("model_type") if shape else None
+    return tuple(yaml_tree("words")["default_targets"].get(kind, "q_proj v_proj").split())
 
 
 def base_of(parts: Parts) -> Fields:
@@ -116,22 +108,25 @@ def with_prompt(parts: Parts, fields: Fields) -> None:
         parts.leave_out("max_prompt_length", None, why, "raises", "raises")
 
 
-def with_method(parts: Parts, fields: Fields, name: str, key: str, with_reference: bool) -> None:
+def with_method(
+    parts: Parts, fields: Fields, name: str, key: str, with_reference: bool, table: str = "trainer"
+) -> None:
     """Set what a method of post-training takes: sequences per sample, passes; leave out its other models.
 
     `key` names the method. `with_reference`: a reference model is used during training; of adapters it is the
-    model without them.
+    model without them. `table`: which has the methods.
     """
-    method = yaml_tree("trainer")["methods"][name]
+    method = yaml_tree(table)["methods"][name]
     fields["objective"] = method.get("objective", "sft")
     fields["forward_passes"] = int(bool(method.get("reference") and with_reference)) + method.get("passes", 0)
-    fields["rollout"] = words.rollout_of(parts.flat.get("use_vllm")) if method.get("generates") else "none"
+    served = parts.flat.get("use_vllm", parts.flat.get("trl.use_vllm"))
+    fields["rollout"] = words.rollout_of(served) if method.get("generates") else "none"
     fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
     if method.get("reference") and with_reference and not fields.get("adapters"):
-        means.append("a frozen reference model and its forward pass")
-        directions.add("raises")
+        as_loaded = fields.get("states") == "fp32" and fields.get("sharing") == "ddp"  # as the trained one is
+        fields["reference_weight_B"] = 4 if as_loaded else 2
     if means:
         memory: Direction = directions.pop() if len(directions) == 1 else "either"
         seconds: Direction = "lowers" if memory == "lowers" else "raises" if "means" in method else "none"
@@ -145,7 +140,6 @@ def trainer_fields(parts: Parts) -> Fields:
         "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
-        "fused_loss": parts["_liger"],
         **fsdp_section.section_fields(parts, 2),
     }
     section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
@@ -156,9 +150,9 @@ def trainer_fields(parts: Parts) -> Fields:
         fields |= _same_batch(parts)
         if parts.get("_ds_bf16") or parts.get("_ds_fp16"):
             fields["precision"] = words.precision_of(parts, "_ds_")
-    if "optimizer" not in fields or "optim" in parts.flat:
-        fields["optimizer"] = words.optimizer_of("optim", parts["_optimizer"], parts)
-    fields["optimizer_impl"] = words.implementation_of(parts["_optimizer"])
+    if "optim" in parts.flat:
+        fields["optimizer"] = parts["optimizer"]
+    fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optim"))
     if parts["_recompute"] or parts.get("_recompute_"):
         fields["recompute"] = "full"
     words.note_compile("torch_compile", parts["compile"], fields, parts)
@@ -187,7 +181,6 @@ def parts_of(question: Question) -> Fields:
     parts = trainer_parts(question) | {
         "_attention": words.attention_word(question),
         "_dtype": "bfloat16" if question.states == "bf16" else None,
-        **words.adapter_parts(question.adapters),
     }
     if question.adapters is not None and not question.adapters.targets:
         parts["_modules"] = ["all-linear"]
@@ -198,11 +191,10 @@ def trainer_parts(question: Question) -> Fields:
     """Return the parts of TrainingArguments themselves."""
     parts: Fields = {
         "gradient_accumulation_steps": words.steps_of(question),
-        "_optimizer": words.optimizer_word(question),
+        "optimizer": words.optimizer_word(question),
         "_bf16": question.precision == "bf16",
         "_fp16": question.precision == "fp16",
         "_recompute": question.recompute == "full",
-        "_liger": question.fused_loss,
         **fsdp_section.section_parts(question),
     }
     if question.sharing == "zero":

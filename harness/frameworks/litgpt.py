@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.frameworks.architectures import DecoderSizes, config_of
 from harness.frameworks.models import published_model
-from harness.frameworks.table import Fields, Flat, Parts
-from harness.frameworks.words import adapters_of, optimizer_of, steps_of
+from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.words import adapters_of, steps_of
 from harness.question import Question
 
 LORA, PRETRAIN = "finetune_lora", "pretrain"
@@ -25,15 +25,7 @@ CHUNK = 128
 """Tokens of which finetune_lora computes the output layer and the loss at once."""
 
 OTHERS = ("lora_query", "lora_key", "lora_value", "lora_projection", "lora_mlp")
-LLAMA = (("q_proj",), ("k_proj",), ("v_proj",), ("o_proj",), ("gate_proj", "up_proj", "down_proj"))
-FUSED = ("query_key_value",)
-MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "gpt_neox": (FUSED, FUSED, FUSED, ("dense",), ("dense_h_to_4h", "dense_4h_to_h")),
-    "falcon": (FUSED, FUSED, FUSED, ("dense",), ("dense_h_to_4h", "dense_4h_to_h")),
-    "phi": (("q_proj",), ("k_proj",), ("v_proj",), ("dense",), ("fc1", "fc2")),
-    "phi3": (("qkv_proj",), ("qkv_proj",), ("qkv_proj",), ("o_proj",), ("gate_up_proj", "down_proj")),
-}
-"""Layers of Hugging Face's models that have adapters by these switches."""
+"""Switches of adapters; conf/frameworks/litgpt.yaml has the layers of each."""
 
 
 def prepared(flat: Flat) -> Flat:
@@ -67,7 +59,6 @@ def settle(parts: Parts) -> Fields:
         "devices": per_node * nodes if per_node else None,
         "precision": PRECISIONS[kind],
         "states": "bf16" if (kind, way) == ("bf16", "true") else "fp32",
-        "optimizer": optimizer_of("optimizer.class_path", parts["_optimizer"], parts),
         "optimizer_impl": "fused" if command == PRETRAIN else "foreach",
         "compile": command == PRETRAIN,
         "recompute": "full" if several and command != PRETRAIN else "none",
@@ -106,7 +97,9 @@ def _adapters(parts: Parts, fields: Fields) -> Any:
     default = (True, False, True, False, False)
     on = [parts.get(f"_{name}", usual) for name, usual in zip(OTHERS, default, strict=True)]
     kind = (fields.get("config") or {}).get("model_type", "")
-    names = {name for switch, own in zip(on, MODULES.get(kind, LLAMA), strict=True) if switch for name in own}
+    layers = yaml_tree("litgpt")["layers"]
+    listed = layers.get(kind, layers["llama"])
+    names = {name for switch, own in zip(on, listed, strict=True) if switch for name in own.split()}
     if not names:
         raise ValueError("every lora_ switch is off, so that no layer has adapters")
     quantized = str(parts.get("_quantize"))
@@ -174,8 +167,6 @@ def parts_of(question: Question) -> Fields:
         "_devices": question.devices or 1,
         "_global": question.global_batch_size
         or question.micro_batch_size * steps_of(question) * (question.devices or 1),
-        "_micro": question.micro_batch_size,
-        "_optimizer": {"adamw": "torch.optim.AdamW"}.get(question.optimizer, question.optimizer),
     }
     if adapters is None:
         return parts

@@ -9,16 +9,10 @@ from __future__ import annotations
 
 from harness.frameworks import hugging_face, words
 from harness.frameworks.table import Fields, Parts
-from harness.frameworks.words import adapter_parts, adapters_of
+from harness.frameworks.words import adapters_of
 from harness.question import Adapters, Question
 
 prepared = hugging_face.prepared
-
-TAKEN_AS = {
-    "oft": "rotations of 32 × 32 for every linear layer; LoRA of rank 8, with about their bytes, is taken",
-    "freeze": "some layers alone are trained; LoRA of rank 32 for each, about their size, is taken",
-}
-"""Kinds of fine-tuning on a frozen model, and what they are taken as."""
 
 BASES = {"nf4": 4, "int8": 8}
 """The bits of bitsandbytes' quantized weights."""
@@ -29,14 +23,13 @@ def settle(parts: Parts) -> Fields:
     fields = hugging_face.trainer_fields(parts)
     fields["cp"] = parts.get("_cp") or parts["cp"]
     of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
-    fields["fused_loss"] = fields["fused_loss"] or (parts["_liger_"] and of_tokens)
+    fields["fused_loss"] = parts["fused_loss"] or (parts["_liger"] and of_tokens)
     fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
         fields["precision"] = "fp8"
-    if parts["_type"] in TAKEN_AS:
-        parts.leave_out("finetuning_type", parts["_type"], TAKEN_AS[parts["_type"]])
+    if parts["_type"] in ("oft", "freeze"):
         parts["_rank"] = 32 * abs(parts["_layers"]) or 8 if parts["_type"] == "freeze" else 8
         parts["_modules"] = None
     if parts["_type"] != "full":
@@ -48,6 +41,8 @@ def settle(parts: Parts) -> Fields:
     stage = parts["_stage"]
     with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
     hugging_face.with_method(parts, fields, stage, "stage", with_reference)
+    if "reference_weight_B" in fields:
+        fields["reference_weight_B"] = 2  # loader.py, load_model: in the step's type
     packed = words.is_on(parts.flat.get("packing", stage == "pt")) or words.is_on(
         parts.flat.get("neat_packing")
     )
@@ -78,10 +73,10 @@ def parts_of(question: Question) -> Fields:
         "_type": "full" if adapters is None else "lora",
         "_recompute": None,
         "_no_recompute": question.recompute == "none",
-        "_liger": None,
-        "_liger_": question.fused_loss,
+        "fused_loss": None,
+        "_liger": question.fused_loss,
     }
     if adapters is not None:
         modules = ",".join(adapters.targets) or "all"
-        parts |= adapter_parts(adapters) | {"_modules": modules, "_bits": BASES.get(adapters.base)}
+        parts |= {"_modules": modules, "_bits": BASES.get(adapters.base)}
     return parts

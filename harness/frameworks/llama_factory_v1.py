@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from harness.frameworks import deepspeed
 from harness.frameworks.table import Fields, Parts, is_off
-from harness.frameworks.words import adapter_parts, adapters_of
+from harness.frameworks.words import adapters_of, offload_of
 from harness.question import Question
 
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     how, peft = parts.get("_dist"), parts.get("_type")
-    fields: Fields = {"sharing": "ddp", "recompute": "full" if parts["_recompute"] else "none"}
+    fields: Fields = {"sharing": "ddp"}
     narrow = parts["_bf16"] if how else peft is not None
     if how == "zero":
         if not deepspeed.is_contained(parts):
@@ -25,12 +25,9 @@ def settle(parts: Parts) -> Fields:
         narrow = not is_off(parts.flat.get("deepspeed.bf16.enabled", "auto"))
     elif how:
         fields |= {"sharing": "fsdp2", "zero": 3 if parts["_reshard"] else 2}
-        fields["offload"] = ("optimizer", "parameters") if parts["_offload"] else ()
+        fields["offload"] = offload_of(parts)
     fields["precision"] = "bf16" if narrow else "fp32"
     if peft == "freeze":
-        parts.leave_out(
-            "peft_config.name", peft, "some layers are trained; LoRA of rank 32 for each is taken"
-        )
         fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8)
     elif peft:
         base = "bf16" if "_method" not in parts else "int8" if parts.get("_bits") == 8 else "nf4"
@@ -58,9 +55,8 @@ def parts_of(question: Question) -> Fields:
     return {
         "_dist": "fsdp2" if shards else None,
         "_reshard": question.zero == 3 or not shards,
-        "_offload": "parameters" in question.offload,
         "_bf16": question.precision == "bf16",
-        "_recompute": question.recompute == "full",
-        **(adapter_parts(adapters) | {"_type": "lora", "_method": bits and "bnb"} if adapters else {}),
+        "_type": "lora" if adapters else None,
+        "_method": bits and "bnb",
         "_bits": bits,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, number_of
-from harness.frameworks.words import adapters_of, filled, offload_of, offload_parts, optimizer_of
+from harness.frameworks.words import adapters_of, filled, offload_of
 from harness.question import Question
 
 SIZES = {
@@ -47,8 +47,8 @@ def settle(parts: Parts) -> Fields:
         fields["dp"] = parts["_shard"] * (parts.get("_replicas") or 1)
     fields["micro_batch_size"] = _micro_batch(parts)
     fields["offload"] = offload_of(parts)
-    fields["optimizer"] = optimizer_of("optimizer.name", parts["_optimizer"], parts)
-    fields["optimizer_impl"] = "for_loop" if "decoupled" in parts["_optimizer"] else "foreach"
+    decoupled = "decoupled" in str(parts.flat.get("optimizer.name", "decoupled_adamw"))
+    fields["optimizer_impl"] = "for_loop" if decoupled else "foreach"
     fields["attention"] = "flash" if parts["_attention"] in ("flash", "triton") else "explicit"
     if str(parts["_mixed"]).upper() == "FULL":
         fields["precision"] = "fp32"
@@ -93,8 +93,6 @@ def parts_of(question: Question) -> Fields:
         "_kind": "mpt_causal_lm" if mpt else "hf_causal_lm",
         **({part: config.get(name) for name, part in SIZES.items()} if mpt else {}),
         "_attention": "torch" if question.attention == "explicit" else "flash",
-        "_micro": question.micro_batch_size,
-        "_optimizer": {"adamw": "decoupled_adamw"}.get(question.optimizer, question.optimizer),
     }
     if mpt:
         parts["model_name"] = None
@@ -102,10 +100,9 @@ def parts_of(question: Question) -> Fields:
         return parts | {
             "_strategy": question.zero,
             "_mixed": "PURE",
-            **offload_parts(question),
             "_shard": question.dp // question.replicas if question.dp else -1,
             "_replicas": question.replicas if question.replicas > 1 else None,
         }
     if question.recompute != "none" or question.offload:
         raise ValueError("LLM Foundry recomputes and offloads by fsdp_config alone; sharing is ddp")
-    return parts | {"recompute": None}
+    return parts | {"recompute": None, "_activations": None, "_offload": None}

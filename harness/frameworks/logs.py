@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from harness.frameworks.table import yaml_tree
-from harness.instruments.transformer import FlopConvention, convention_of
+from harness.instruments.transformer import CONVENTIONS
 from harness.question import Question
 
 FIRST = 10
@@ -24,10 +24,7 @@ Readings = Mapping[str, float]
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
-PRINTED = {
-    "NUMBER": r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)",
-    "SHORT": r"([-\d.e]+[KMBGTPE]?)(?= \||$)",
-}
+PRINTED = {"NUMBER": r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)", "SHORT": r"([-\d.e]+[KMBGTPE]?)(?= \||$)"}
 """Patterns of numbers by their names in the YAML."""
 
 LETTERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -48,7 +45,7 @@ class OwnLog(NamedTuple):
     framework: str
     metrics: dict[str, Steady]  # step_s, tokens_per_s, FLOP_per_s, mfu, memory_B, ...
     left_out: int  # lines at the start
-    convention: FlopConvention | None  # how the framework counts FLOPs
+    convention: str | None  # how the framework counts FLOPs
     notes: tuple[str, ...]
     step_s_printed: bool = True  # else it follows from another metric and the question's batch
 
@@ -78,7 +75,7 @@ def read_log(text: str, question: Question | None = None) -> OwnLog:
         left_out = max(_left_out(values) for values in by_metric.values())
         metrics, notes = _derived(name, steady, question)
         printed = bool({"step_s", "bar_step_s"} & steady.keys())
-        return OwnLog(name, metrics, left_out, convention_of(name), tuple(notes), printed)
+        return OwnLog(name, metrics, left_out, CONVENTIONS.get(name), tuple(notes), printed)
     known = ", ".join(yaml_tree("logs"))
     raise ValueError(f"no step of a known framework is in the log; known are {known}: {_what(text)}"[:300])
 

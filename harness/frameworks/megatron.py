@@ -11,7 +11,7 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, matches, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, kind_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
@@ -73,7 +73,6 @@ def fields_of(parts: Parts) -> Fields:
         "layers_of_stages": layers,
         "sequence_parallel": parts["sequence_parallel"] and parts["tp"] > 1,
         "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
-        "optimizer": optimizer_of("optimizer", parts["_optimizer"], parts),
         **_recompute(parts, stages),
         **_experts(parts),
         "attention": _attention(parts),
@@ -82,7 +81,16 @@ def fields_of(parts: Parts) -> Fields:
         "offload": tuple(name for name, on in on_host.items() if on),
         **_states(parts, precision),
     }
+    if "_optimizer" in parts:
+        fields["optimizer"] = optimizer_of("optimizer", parts["_optimizer"], parts)
     return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
+
+
+def core_fields(parts: Parts) -> Fields:
+    """Return what Megatron-Core's parts say where another framework's keys give the model and the devices."""
+    parts["_impl"] = "transformer_engine"
+    others = ("config", "devices", "model_source")
+    return {name: one for name, one in fields_of(parts).items() if name not in others}
 
 
 GENERATES = ("num_tokens_to_generate", "prompts", "prompt_file", "max_tokens_to_oom")
@@ -98,10 +106,8 @@ def _refuse_other(flat: Flat) -> None:
     patterned = any(given.get(key) for key in ("hybrid_layer_pattern", "hybrid_override_pattern"))
     if not patterned:
         kinds["a hybrid of state-space layers, without hybrid_layer_pattern"] = table["hybrids"]
-    for kind, patterns in kinds.items():
-        for key, value in given.items():
-            if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
-                raise ValueError(f"{key.replace('_', '-')} {str(value)[:40]}: it is {kind}")
+    if found := kind_of(given, kinds):
+        raise ValueError(f"{found[1].replace('_', '-')} {str(found[2])[:40]}: it is {found[0]}")
     generates = next((key for key in GENERATES if flat.get(key)), None)
     if generates and not any(flat.get(key) for key in TRAINS):
         raise ValueError(f"{generates.replace('_', '-')}: it generates text and trains nothing")

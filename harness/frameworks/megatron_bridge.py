@@ -6,6 +6,7 @@ scripts/training/run_recipe.py). Most of its keys are Megatron-LM's arguments in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.frameworks import megatron
@@ -14,40 +15,18 @@ from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
 
+TABLE = yaml_tree("megatron_bridge")
+
 SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "comm_overlap", "mixed_precision")
 """Whose keys are Megatron-LM's arguments."""
 
 PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8", "bf16_with_mxfp8", "bf16_with_nvfp4")
 """How names of Megatron Bridge's mixed precision begin (training/mixed_precision.py)."""
 
-RECIPES = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
-
 OWN = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "num_layers"),
     *("global_batch_size", "micro_batch_size", "seq_length", "encoder_seq_length", "train_iters"),
 )
-
-
-SHORT = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "vp": "virtual_pipeline_model_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "sl": "seq_length",
-    "gb": "global_batch_size",
-    "mb": "micro_batch_size",
-    "nodes": "launcher.nnodes",
-    "gpus_per_node": "launcher.nproc_per_node",
-}
-"""Options of its launcher, and the keys that they set."""
 
 DEVICES = ("launcher.nproc_per_node", "launcher.nnodes")
 
@@ -68,7 +47,7 @@ def prepared(flat: Flat) -> Flat:
         section, dot, name = key.partition(".")
         if not dot:
             name = key.lstrip("-").replace("-", "_")
-            values[SHORT.get(name, name)] = value
+            values[TABLE["short"].get(name, name)] = value
         elif key == "dataset.seq_length":
             values.setdefault("seq_length", value)
         elif value is not None or flat[key] is None:  # else a reference to what the file does not have
@@ -96,10 +75,14 @@ def _recipe_name(values: Flat) -> str:
 
 def spelled(flat: Flat) -> Flat:
     """Return the values in their sections, by Megatron-Core's names."""
-    tree = yaml_tree("megatron_bridge")
+    return in_sections(flat, TABLE)
+
+
+def in_sections(flat: Flat, tree: Mapping[str, Any]) -> Flat:
+    """Return the values by the names and in the sections of a table, those of the model where it has none."""
     sections = {key: section for section, keys in tree["sections"].items() for key in keys.split()}
-    names = {key: (sections.get(key, "model"), tree["names"].get(key, key)) for key in flat}
-    return {".".join(names[key]).removeprefix("none."): value for key, value in flat.items()}
+    names = {key: f"{sections.get(key, 'model')}.{tree['names'].get(key, key)}" for key in flat}
+    return {names[key].removeprefix("none."): value for key, value in flat.items()}
 
 
 def settle(parts: Parts) -> Fields:
@@ -142,5 +125,5 @@ def parts_of(question: Question) -> Fields:
         "_grouped": None if parts["dispatcher"] is None else question.grouped_experts,
         "model_name": None,
         "_distributed": question.zero > 0 and question.sharing != "fsdp2",
-        "_recipe": RECIPES[question.precision],
+        "_recipe": TABLE["recipes"][question.precision],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from harness.frameworks.architectures import (
     sizes_of_parts,
 )
 from harness.frameworks.models import published_model
+from harness.frameworks.shell import evaluated
 from harness.frameworks.table import Fields, Parts
 from harness.question import Direction
 
@@ -157,7 +157,11 @@ def _moe_layers(parts: Parts) -> tuple[int, tuple[bool, ...]]:
     given, count = parts.get("_moe_freq", 1), parts["_num_hidden_layers"]
     if not parts.get("_num_experts"):
         return 0, ()
-    pattern = given if isinstance(given, list) else listed(str(given))
+    try:
+        pattern = given if isinstance(given, list) else evaluated(str(given))
+    except ValueError:
+        words = "it must be a number or a list of 0 and 1"
+        raise ValueError(f"moe_layer_freq is {str(given)[:60]!r}; {words}") from None
     if isinstance(pattern, int):
         if not pattern:
             raise ValueError("moe_layer_freq is 0; it must be a number or a list of 0 and 1")
@@ -166,39 +170,6 @@ def _moe_layers(parts: Parts) -> tuple[int, tuple[bool, ...]]:
         raise ValueError(f"moe_layer_freq {given} has {len(pattern)} layers, num_layers is {count}")
     dense = pattern.index(1) if 1 in pattern else count
     return (dense, ()) if all(pattern[dense:]) else (0, tuple(map(bool, pattern)))
-
-
-LONGEST = 10_000
-"""Layers of a pattern."""
-
-
-def listed(text: str) -> list[int] | int:
-    """Return the whole number, or the list of such, that a Python expression of lists gives.
-
-    Megatron-LM evaluates patterns such as ([0]*3+[1]*58). Raises ValueError for anything else.
-    """
-
-    def value(node: ast.expr) -> list[int] | int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return int(node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -int(str(value(node.operand)))  # -1, of another program: every layer
-        if isinstance(node, ast.List | ast.Tuple):
-            return [one for one in map(value, node.elts) if isinstance(one, int)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-                return left + right
-            if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
-                return left * min(right, LONGEST)
-        raise ValueError(text)
-
-    try:
-        return value(ast.parse(text.strip().strip("\"'"), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
-        raise ValueError(
-            f"moe_layer_freq is {text[:60]!r}; it must be a number or a list of 0 and 1"
-        ) from None
 
 
 def model_parts(config: Mapping[str, Any] | None) -> Fields:

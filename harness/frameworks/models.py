@@ -42,9 +42,9 @@ def canonical(name: str) -> str:
 @cache
 def shapes() -> Mapping[str, Mapping[str, Any]]:
     """Return the rows of models.yaml by name, each with its whole `config`."""
-    rows = {}
-    for model_type, family in yaml_tree("models")["models"].items():
-        names = family["sizes"].split()
+    rows, tree = {}, yaml_tree("models")
+    for model_type, family in tree["models"].items():
+        names = family["sizes"].replace("usual", tree["usual"]).split()
         for name, row in family["rows"].items():
             sizes = dict(zip(names, row["sizes"], strict=True))
             config = {"model_type": model_type, **sizes, **family.get("same", {}), **row.get("more", {})}

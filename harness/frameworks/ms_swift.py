@@ -13,20 +13,6 @@ from harness.frameworks import hugging_face, megatron, words
 from harness.frameworks.table import Fields, Flat, Parts, number_of
 from harness.question import Adapters, Direction, Question
 
-DEEPSPEED: dict[str, Fields] = {
-    **{f"zero{stage}": {"stage": stage} for stage in range(4)},
-    "zero2_offload": {"stage": 2, "offload_optimizer.device": "cpu"},
-    "zero3_offload": {"stage": 3, "offload_optimizer.device": "cpu", "offload_param.device": "cpu"},
-}
-"""What ms-swift's own DeepSpeed configurations say (config/*.json)."""
-
-FSDP2 = {
-    "fsdp": "full_shard auto_wrap",
-    "fsdp_config.version": 2,
-    "fsdp_config.activation_checkpointing": True,
-}
-"""Its own configuration of FSDP2 (config/fsdp2.json)."""
-
 PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
 """Kinds of preferences whose chosen and rejected answers are computed in one pass."""
 
@@ -46,14 +32,12 @@ OF_MEGATRON = (
 
 
 def prepared(flat: Flat) -> Flat:
-    """Return the values without Ray's section, and what names of shipped configurations stand for."""
+    """Return the values without Ray's section, and without that of a file with FSDP's settings."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
         key = key.removeprefix("train.").removeprefix("fsdp.")
-        if key == "deepspeed" and value in DEEPSPEED:
-            values |= {f"deepspeed.zero_optimization.{name}": on for name, on in DEEPSPEED[value].items()}
-        elif key == "fsdp" and isinstance(value, str) and (value == "fsdp2" or value.endswith(".json")):
-            values |= FSDP2 if value == "fsdp2" else {"fsdp": FSDP2["fsdp"], "fsdp_config": value}
+        if key == "fsdp" and isinstance(value, str) and value.endswith(".json"):  # which was not found
+            values |= {"fsdp": "full_shard auto_wrap", "fsdp_config": value}
         else:
             values[key] = value
     return hugging_face.prepared(values)
@@ -75,6 +59,9 @@ def settle(parts: Parts) -> Fields:
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
     _other_models(parts, preferences)
+    alone = parts["_type"] != "full" or str(parts.flat.get("beta")).lower() in ("false", "0", "0.0")
+    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
+        fields["reference_weight_B"] = 2
     return fields | _objective(parts, preferences, on_megatron)
 
 
@@ -148,17 +135,15 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
         if "launcher.config_file" not in parts.flat:
             parts.assumed.pop("sharing", None)  # --deepspeed and --fsdp are options of the command itself
         fields["states"] = "bf16" if dtype == "bf16" else "fp32"
-    return fields | {"recompute_modules": (), "etp": None, "fused_loss": parts["_liger"]}
+    return fields | {"recompute_modules": (), "etp": None}
 
 
 def _megatron(parts: Parts, each: int) -> Fields:
     """Return fields of a run on Megatron-Core."""
     dtype = parts.get("_dtype") or "bf16"
-    parts |= {"_impl": "transformer_engine", "_optimizer": parts.get("_mcore_optimizer") or "adam"}
+    parts["_optimizer"] = parts.get("_mcore_optimizer") or "adam"
     parts |= {"_bf16": parts.get("_bf16", dtype == "bf16"), "_fp16": parts.get("_fp16", dtype == "fp16")}
-    others = ("config", "model_source", "devices")
-    fields = {name: value for name, value in megatron.fields_of(parts).items() if name not in others}
-    return fields | {
+    return megatron.core_fields(parts) | {
         "micro_batch_size": parts["_mcore_micro"] * each,
         "global_batch_size": parts["_global"] * each,
         "grouped_experts": parts["_grouped"],
@@ -168,7 +153,7 @@ def _megatron(parts: Parts, each: int) -> Fields:
 
 
 def _adapters(parts: Parts) -> Adapters:
-    kind, bits, method = parts["_type"], parts.get("_bits"), parts.get("_method")
+    kind, bits, method = parts["_type"], parts.get("_bits"), parts.get("_quantizer")
     if kind not in ("lora", "lora_llm"):
         parts.leave_out("tuner_type", kind, "a tuner other than LoRA, whose bytes are taken")
     base = BASES.get(str(bits), "bf16") if method in (None, "bnb") else "bf16"
@@ -187,18 +172,6 @@ def _adapters(parts: Parts) -> Adapters:
 
 def _other_models(parts: Parts, preferences: str) -> None:
     """Name what preferences or generation add to supervised training of the same model."""
-
-    def off(key: str) -> bool:
-        return str(parts.flat.get(key)).lower() in ("false", "0", "0.0")
-
-    alone = parts["_type"] != "full" or off("beta")
-    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
-        parts.leave_out("ref_model", None, "a frozen reference model", "raises", "raises")
-    if preferences in ("rm", "ppo"):
-        means = {"rm": "values in place of logits", "ppo": "a critic and a reward model"}[preferences]
-        parts.leave_out(
-            "rlhf_type", preferences, means, "lowers" if preferences == "rm" else "raises", "either"
-        )
     on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return
@@ -218,16 +191,21 @@ def parts_of(question: Question) -> Fields:
     """Return ms-swift's parts of a question; raises ValueError where it cannot express it."""
     adapters = question.adapters
     if question.sharing == "megatron":
-        parts = megatron.parts_of(question) | {"_mcore_optimizer": None, "_fusion": question.fused_loss}
+        parts = megatron.parts_of(question) | {
+            "_fusion": question.fused_loss,
+            "fused_loss": None,
+            "_micro": None,
+        }
         parts |= {"_mcore_micro": question.micro_batch_size, "_global": parts.pop("global_batch_size")}
+        parts |= {"_mcore_optimizer": parts["_optimizer"], "optimizer": None}
     elif question.tp * question.pp * question.ep > 1:
         raise ValueError("ms-swift has tp, pp and ep with sharing megatron alone")
     else:
         parts = hugging_face.trainer_parts(question) | {"_ulysses": question.cp, "cp": None}
-        parts |= {"_attention": words.attention_word(question), "_micro": question.micro_batch_size}
-    parts |= {"_length": question.seq_len, "_type": "lora" if adapters else "full", "_dtype": "bf16"}
+        parts["_attention"] = words.attention_word(question)
+    parts |= {"_type": "lora" if adapters else "full", "_dtype": "bf16"}
     if adapters is not None:
         bits = {"nf4": 4, "int8": 8}.get(adapters.base)
-        parts |= words.adapter_parts(adapters) | {"_bits": bits, "_method": "bnb" if bits else None}
+        parts |= {"_bits": bits, "_quantizer": "bnb" if bits else None}
         parts |= {"_targets": list(adapters.targets) or "all-linear", "_modules": None}
     return parts

@@ -16,7 +16,7 @@ import yaml
 from harness.frameworks import megatron, megatron_bridge
 from harness.frameworks.models import published_model
 from harness.frameworks.recipes import adapters, nemo_recipe, with_layers
-from harness.frameworks.table import Fields, Flat, Parts, flag_of, framework_named, matches, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, flag_of, framework_named, kind_of, yaml_tree
 from harness.question import Question
 
 SECTIONS = re.compile(
@@ -141,8 +141,11 @@ def _called(text: str, looked_up: Callable[[str], Any]) -> str:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    if pattern := matches_other(parts.flat):
-        raise ValueError(pattern)
+    if found := kind_of(parts.flat, yaml_tree("nemo")["others"]):
+        kind, key, _ = found
+        raise ValueError(
+            f"a file of {kind} ({key[:60]}): decoders of text alone have layouts that are modelled"
+        )
     _model(parts)
     amp = str(parts.get("_amp", "")).lower()
     megatron_bridge.precise(parts)
@@ -163,17 +166,6 @@ def settle(parts: Parts) -> Fields:
     return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)}
 
 
-def matches_other(flat: Flat) -> str:
-    """Return in one line what else than a decoder of text a file trains; "" where it is one."""
-    others: Mapping[str, str] = yaml_tree("nemo")["others"]
-    for kind, patterns in others.items():
-        listed = patterns.split()
-        found = next((key for key, one in flat.items() if matches(f"{key}={one}", listed)), None)
-        if found:
-            return f"a file of {kind} ({found[:60]}): decoders of text alone have layouts that are modelled"
-    return ""
-
-
 def _model(parts: Parts) -> None:
     """Set what decides the model: its activation and norm, and the vocabulary by a tokenizer or a name."""
     if "_activation" in parts:
@@ -190,9 +182,7 @@ def _model(parts: Parts) -> None:
 
 def spelled(flat: Flat) -> Flat:
     """Return the values in their sections, by NeMo 1's names."""
-    tree = yaml_tree("nemo")
-    sections = {key: section for section, keys in tree["sections"].items() for key in keys.split()}
-    return {f"{sections.get(key, 'model')}.{tree['names'].get(key, key)}": one for key, one in flat.items()}
+    return megatron_bridge.in_sections(flat, yaml_tree("nemo"))
 
 
 def parts_of(question: Question) -> Fields:

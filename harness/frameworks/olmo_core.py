@@ -10,37 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
-from harness.frameworks.words import optimizer_of, steps_of
+from harness.frameworks.words import steps_of
 from harness.question import Question
 
-SECTIONS = {
-    "TransformerTrainModuleConfig.": "train_module.",
-    "TransformerPipelineTrainModuleConfig.": "train_module.",
-    "cookbook.configure_train_module.": "train_module.",
-    "NumpyDataLoaderConfig.": "data_loader.",
-    "ComposableDataLoaderConfig.": "data_loader.",
-    "TransformerConfig.": "model.",
-}
-"""What scripts build, by the names that overrides and saved files have for it."""
-
-COOKBOOK = {
-    "train_module.dp_shard_degree": "train_module.dp_config.shard_degree",
-    "train_module.cp_degree": "train_module.cp_config.degree",
-    "train_module.float8_enabled": "train_module.float8_config.enabled",
-    "train_module.activation_memory_budget": "train_module.ac_config.activation_memory_budget",
-}
-OF_COOKBOOK = {
-    "train_module.compile_model": True,
-    "train_module.dp_config.name": "hsdp",
-    "train_module.dp_config.param_dtype": "bfloat16",
-    "train_module.optim._class": "SkipStepAdamWConfig",
-}
-"""Arguments of its `configure_train_module`, and what it sets itself."""
+TABLE = yaml_tree("olmo_core")
 
 SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "hidden_size")
-
-VOCABULARIES = {"dolma2": 100352, "gpt2": 50304, "gpt_neox_olmo_dolma_v1_5": 50304}
-"""By tokenizer, padded to 128."""
 
 
 def recognised(flat: Flat) -> int:
@@ -48,7 +23,7 @@ def recognised(flat: Flat) -> int:
     names = ("train_module.rank_microbatch_size", "train_module.max_sequence_length", "model.d_model")
     if "olmo_core" in (flat.get("_imports") or ()):
         return 100
-    own = {name for key in flat for name in SECTIONS if key.startswith(name)}
+    own = {name for key in flat for name in TABLE["sections"] if key.startswith(name)}
     return 3 * (len(own) + sum(name in flat for name in names) + ("train_module.dp_config.name" in flat))
 
 
@@ -57,10 +32,10 @@ def prepared(flat: Flat) -> Flat:
     scripts = "_imports" in flat
     values: dict[str, Any] = {}
     if any(key.startswith("cookbook.configure_train_module.") for key in flat):
-        values |= OF_COOKBOOK
+        values |= TABLE["of_cookbook"]
     for name, value in flat.items():
-        section = next((one for one in SECTIONS if name.startswith(one)), "")
-        key = SECTIONS[section] + name.removeprefix(section) if section else name.lstrip("-")
+        section = next((one for one in TABLE["sections"] if name.startswith(one)), "")
+        key = TABLE["sections"][section] + name.removeprefix(section) if section else name.lstrip("-")
         if section == "TransformerConfig.":
             factory, _, key = name.removeprefix(section).partition(".")
             values["model.factory"], key = factory, f"model.{key}"
@@ -68,7 +43,8 @@ def prepared(flat: Flat) -> Flat:
             if name.endswith(".global_batch_size"):
                 values.setdefault("data_loader.global_batch_size", value)
             continue
-        key = COOKBOOK.get(key, key).replace("_CLASS_", "_class").replace("ac_config.0", "ac_config.mode")
+        key = TABLE["cookbook"].get(key, key).replace("_CLASS_", "_class")
+        key = key.replace("ac_config.0", "ac_config.mode")
         if key.endswith("._class") and isinstance(value, str) and value.startswith("olmo_core."):
             value = value.rpartition(".")[2]
         if value is not None and key != "model._class":
@@ -77,7 +53,8 @@ def prepared(flat: Flat) -> Flat:
     for one in [key for key in values if key.startswith(("model.vocab_size.", "model.block.name"))]:
         del values[one]
     if tokenizer:
-        values["model.vocab_size"] = VOCABULARIES.get(tokenizer.rpartition(".")[2], VOCABULARIES["dolma2"])
+        known = TABLE["vocabularies"]
+        values["model.vocab_size"] = known.get(tokenizer.rpartition(".")[2], known["dolma2"])
     budget = values.get("train_module.ac_config.activation_memory_budget", 1.0)
     if budget != 1.0:
         values.setdefault("train_module.ac_config.mode", "budget")
@@ -95,22 +72,16 @@ def settle(parts: Parts) -> Fields:
             "give the config.json that the run saves"
         )
     length, sharded = parts.get("seq_len"), parts.get("_dp") in ("fsdp", "hsdp")
-    optimizer = parts["_optimizer"].removesuffix("Config").removeprefix("SkipStep")
     float8 = str(parts.get("_float8")).lower() == "true"
     fields: Fields = {
         **model,
         "precision": "fp8" if float8 else parts.get("_autocast") or parts["_dtype"],
-        "optimizer": optimizer_of("train_module.optim._class", optimizer, parts),
-        "optimizer_impl": "fused" if parts.get("_fused") else "foreach",
         "sharing": "fsdp2" if sharded else "ddp",
         "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
         "sequence_parallel": parts["tp"] > 1,
         "recompute": parts.get("_recompute", "none"),
         "ep": max(1, parts["_experts"]),
     }
-    if parts["_experts"] == -1:
-        why = "experts are spread over all ranks, which devices decide; 1 is taken"
-        parts.leave_out("train_module.ep_config.degree", -1, why)
     for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
         if part in parts and length:
             fields[field] = max(1, parts[part] // length)
@@ -126,7 +97,7 @@ def settle(parts: Parts) -> Fields:
 
 def _model(parts: Parts) -> Fields:
     """Return the config of a factory's or a saved file's sizes; else the factory as the model's name."""
-    factory, known = parts.get("_factory", ""), yaml_tree("olmo_core")["factories"]
+    factory, known = parts.get("_factory", ""), TABLE["factories"]
     shape = known.get(factory, known.get(factory.replace("olmo3_", "olmo2_"), ""))
     sizes: dict[str, int] = dict(zip(SIZES, map(int, shape.split()), strict=False))
     sizes |= {name: parts[f"_{name}"] for name in SIZES if f"_{name}" in parts}
@@ -144,7 +115,7 @@ def _model(parts: Parts) -> Fields:
         "num_attention_heads": sizes["n_heads"],
         "num_key_value_heads": sizes.get("n_kv_heads", sizes["n_heads"]),
         "intermediate_size": sizes["hidden_size"],
-        "vocab_size": parts.get("_vocab_size", VOCABULARIES["dolma2"]),
+        "vocab_size": parts.get("_vocab_size", TABLE["vocabularies"]["dolma2"]),
         "max_position_embeddings": parts.get("seq_len") or 4096,
         "tie_word_embeddings": False,
     }
@@ -172,8 +143,6 @@ def parts_of(question: Question) -> Fields:
         "_n_kv_heads": config.get("num_key_value_heads"),
         "_hidden_size": config.get("intermediate_size"),
         "_vocab_size": config.get("vocab_size"),
-        "_optimizer": {"adamw": "AdamWConfig"}.get(question.optimizer, question.optimizer),
-        "_fused": question.optimizer_impl == "fused",
         "_dp": "fsdp" if question.zero else "ddp",
         "_dtype": "bf16" if question.precision == "fp8" else question.precision,
         "_float8": question.precision == "fp8",

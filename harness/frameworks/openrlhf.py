@@ -12,20 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks import words
-from harness.frameworks.table import Fields, Flat, Parts, number_of
+from harness.frameworks.table import Fields, Flat, Parts, number_of, yaml_tree
 from harness.question import Direction, Question
-
-LENGTHS = {"sft": 2048, "ppo_ray": 2048, "ppo": 2048, "kd": 2048, "prm": 2048}
-"""Tokens per sequence by trainer where no option gives them; 512 of all others."""
-
-MICRO = {"rm": 1, "ppo_ray": 1}
-"""Sequences or pairs per micro-batch by trainer; 8 of all others."""
 
 OLDER = {"bf16", "max_epochs", "save_path", "learning_rate", "actor_learning_rate", "dataset"}
 """Options without a section, which files of older versions have."""
-
-PAIRS = ("dpo", "rm", "simpo", "orpo")
-"""Trainers that compute a chosen and a rejected answer in one pass."""
 
 
 def spelled(flat: Flat) -> Flat:
@@ -38,20 +29,19 @@ def settle(parts: Parts) -> Fields:
     trainer = str(parts.get("_program", "")).rpartition("train_")[2]
     on_actor = any(key.startswith(("actor.", "actor_", "rollout", "prompt_max_len")) for key in parts.flat)
     trainer = trainer or ("ppo_ray" if on_actor else "sft")
-    each = 2 if trainer in PAIRS else 1
+    usual = yaml_tree("openrlhf")["trainers"].get(trainer, {})
+    each = usual.get("sequences", 1)
     zero, adapters = parts["zero"], parts["_rank"] > 0 or parts["_4bit"]
     fields: Fields = {
         "sharing": "zero" if zero else "ddp",
         "states": "fp32",
         "devices": _devices(parts, trainer),
-        "recompute": "full" if parts["_recompute"] else "none",
         "offload": ("optimizer",) if parts["_offload"] and zero else (),
-        "optimizer": words.optimizer_of("optim", parts["_optimizer"], parts),
         "adapters": words.adapters_of(parts) if adapters else None,
         "attention": _attention(parts),
-        "seq_len": _length(parts, trainer),
+        "seq_len": _length(parts, usual.get("tokens", 512)),
     }
-    micro = parts.get("_micro", MICRO.get(trainer, 8)) * each
+    micro = parts.get("_micro", usual.get("micro", 8)) * each
     if parts["_dynamic"]:
         tokens = parts["_tokens"] * parts["cp"]
         micro = words.budget_of("train.max_tokens_per_gpu", tokens, fields["seq_len"], parts)
@@ -62,15 +52,16 @@ def settle(parts: Parts) -> Fields:
         at_once = fields["micro_batch_size"] * ranks
         fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
     _other_models(parts, trainer)
-    return fields | _objective(parts, trainer)
+    return fields | _objective(parts, trainer, usual)
 
 
-def _objective(parts: Parts, trainer: str) -> Fields:
+def _objective(parts: Parts, trainer: str, usual: Fields) -> Fields:
     """Return what is trained; PPO's old log-probabilities are computed anew, and vLLM generates."""
     if not trainer.startswith("ppo"):
-        named = {"dpo": ("dpo", 1), "kto": ("kto", 2), "rm": ("reward", 0), "prm": ("reward", 0)}
-        objective, passes = named.get(trainer, ("sft", 0))
-        return {"objective": objective, "forward_passes": passes, "shorter": trainer != "pretrain"}
+        passes = {"objective": usual.get("objective", "sft"), "forward_passes": usual.get("passes", 0)}
+        if trainer in ("dpo", "kto") and not _value(parts, "ref.offload", "ref_offload"):
+            passes["reference_weight_B"] = 2
+        return {"shorter": trainer != "pretrain", **passes}
     with_critic = (_value(parts, "algo.advantage.estimator", "advantage_estimator") or "gae") == "gae"
     coefficient = _value(parts, "algo.kl.init_coef", "init_kl_coef")
     with_reference = coefficient is None or number_of("algo.kl.init_coef", coefficient, "number") > 0
@@ -104,12 +95,12 @@ def _attention(parts: Parts) -> str:
     return "flash"
 
 
-def _length(parts: Parts, trainer: str) -> int:
+def _length(parts: Parts, usual: int) -> int:
     if parts.get("_length"):
         return int(parts["_length"])
     if "_prompt" in parts or "_response" in parts:
         return int(parts.get("_prompt", 1024) + parts.get("_response", 1024))
-    return LENGTHS.get(trainer, 512)
+    return usual
 
 
 def _other_models(parts: Parts, trainer: str) -> None:
@@ -119,10 +110,9 @@ def _other_models(parts: Parts, trainer: str) -> None:
         return _value(parts, *keys)
 
     colocated = value("train.colocate_all", "colocate_all_models")
-    if trainer in ("dpo", "kto"):
-        on_host = value("ref.offload", "ref_offload")
-        why = "a frozen reference model" + (", on the host between its passes" if on_host else "")
-        parts.leave_out("ref.model_name_or_path", None, why, "none" if on_host else "raises", "raises")
+    if trainer in ("dpo", "kto") and value("ref.offload", "ref_offload"):
+        why = "a frozen reference model, on the host between its passes"
+        parts.leave_out("ref.model_name_or_path", None, why, "none", "raises")
     if trainer in ("rm", "prm"):
         parts.leave_out("launcher.program", trainer, "values in place of logits", "lowers", "lowers")
     if not trainer.startswith("ppo"):
@@ -149,13 +139,9 @@ def parts_of(question: Question) -> Fields:
         raise ValueError("OpenRLHF has no key for pp, ep and shard_size")
     adapters = question.adapters
     return {
-        "_length": question.seq_len,
-        "_micro": question.micro_batch_size,
         "_batch": question.global_batch_size or question.sequences_per_step(),
-        "_recompute": question.recompute == "full",
         "_offload": "optimizer" in question.offload,
         "_attention": words.attention_word(question),
-        "_optimizer": {"adamw": "adam"}.get(question.optimizer, question.optimizer),
         "_rank": adapters.rank if adapters else 0,
         "_modules": list(adapters.targets) if adapters and adapters.targets else "all-linear",
         "_4bit": adapters is not None and adapters.base == "nf4",

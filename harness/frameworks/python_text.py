@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class BuiltObject(dict[str, Any]):
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         super().__init__(values)
         self.name = name
+        self.arguments = frozenset(values)  # of the call, next to what is assigned later
 
 
 def python_values(text: str, function: str = "", path: Path | None = None) -> dict[str, Any]:
@@ -87,6 +89,23 @@ def python_values(text: str, function: str = "", path: Path | None = None) -> di
     spec = result.get("model_spec")
     module = reader.module_of(spec.name) if isinstance(spec, BuiltObject) else ""
     return {"config": name, "_module": module, **dict(_flat(result)), **reader.noted()}
+
+
+def built_by(tree: ast.Module, pattern: re.Pattern[str]) -> tuple[list[BuiltObject], list[str]]:
+    """Return what a script builds by names of a pattern, and what may be assigned in it, as in CONDITIONS."""
+    reader = _Reader(tree, with_options=False)
+    reader.script()
+    built = [one for one in reader.built if pattern.fullmatch(one.name)]
+    of_built = [(key, why) for owner, key, why in reader.conditions if any(owner is one for one in built)]
+    return built, list(dict.fromkeys(f"{key.partition('.')[2]}: {why}" for key, why in of_built))
+
+
+def leaves_of(tree: BuiltObject) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of what was built by dotted key, without classes' names and positional arguments."""
+    for key, value in _flat(tree):
+        last = key.rpartition(".")[2]
+        if last != "_class" and not last.isdigit():
+            yield key, value
 
 
 def _is_configuration(function: ast.FunctionDef) -> bool:
@@ -126,8 +145,8 @@ class _Returned(Exception):
 class _Reader:
     """Follows a module's statements."""
 
-    def __init__(self, tree: ast.Module, path: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, tree: ast.Module, path: Path | None = None, with_options: bool = True) -> None:
+        self.path, self.with_options = path, with_options
         self.functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
         for owner in (one for one in tree.body if isinstance(one, ast.ClassDef)):
             methods = [one for one in owner.body if isinstance(one, ast.FunctionDef)]
@@ -139,7 +158,7 @@ class _Reader:
         self.main = [one for one in tree.body if isinstance(one, ast.If)]
         self.options: dict[str, Any] = {}  # defaults of the script's own command line
         self.built: list[BuiltObject] = []
-        self.conditions: list[str] = []  # see CONDITIONS
+        self.conditions: list[tuple[Any, str, str]] = []  # whose attribute, the target and the statement
         self.seen: set[int] = set()  # functions that were followed
         self.depth = self.calls = 0
         self.names: dict[str, Any] = {"__name__": "__main__"}
@@ -178,7 +197,8 @@ class _Reader:
 
     def noted(self) -> dict[str, Any]:
         """Return what statements that are not followed may assign."""
-        return {CONDITIONS: list(dict.fromkeys(self.conditions))} if self.conditions else {}
+        noted = dict.fromkeys(f"{key}: {why}" for _, key, why in self.conditions)
+        return {CONDITIONS: list(noted)} if noted else {}
 
     def module_of(self, name: str) -> str:
         """Return the last part of the module that a name is imported from, of `from .` the file's folder."""
@@ -231,7 +251,7 @@ class _Reader:
                 case ast.If():
                     holds = self.holds(one.test, names)
                     if holds is None:
-                        self.passed_over(one.body, f"if {ast.unparse(one.test)}")
+                        self.passed_over(one.body, f"if {ast.unparse(one.test)}", names)
                     self.body(one.body if holds else one.orelse, names)
                 case ast.With() | ast.Try():
                     self.body(one.body, names)
@@ -241,7 +261,7 @@ class _Reader:
                         self.assign(one.target, value, names)
                         self.body(one.body, names)
                 case ast.For() | ast.While() | ast.Match() | ast.Delete():
-                    for target in self.passed_over([one], ast.unparse(one).partition("\n")[0]):
+                    for target in self.passed_over([one], ast.unparse(one).partition("\n")[0], names):
                         self.assign(target, Unresolved(ast.unparse(target)), names)
                 case _:
                     pass
@@ -260,13 +280,16 @@ class _Reader:
         ends_early = any(isinstance(one, ends) for one in ast.walk(loop))
         return isinstance(self.value(loop.iter, names), list) and not ends_early and self.calls < MOST
 
-    def passed_over(self, statements: Sequence[ast.stmt], why: str) -> Sequence[ast.expr]:
+    def passed_over(
+        self, statements: Sequence[ast.stmt], why: str, names: Mapping[str, Any]
+    ) -> Sequence[ast.expr]:
         """Return the names and attributes that statements assign, and note those that may be settings."""
         nodes = [node for one in statements for node in ast.walk(one)]
         stored = (ast.Name, ast.Attribute)
         targets = [one for one in nodes if isinstance(one, stored) and not isinstance(one.ctx, ast.Load)]
         named = [ast.unparse(one) for one in targets if isinstance(one, ast.Attribute)]
-        self.conditions += [f"{one}: {why}" for one in named if not one.startswith("self.")]
+        own = [one for one in named if not one.startswith("self.")]
+        self.conditions += [(names.get(one.partition(".")[0]), one, why) for one in own]
         return targets
 
     def assign(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
@@ -373,7 +396,8 @@ class _Reader:
             args[0].update({args[1]: args[2]} if known else dict.fromkeys(args[0], Unresolved(args[1])))
             return None
         if last == "add_argument" and args:
-            self.options[str(args[0]).lstrip("-").replace("-", "_")] = keywords.get("default")
+            if self.with_options:
+                self.options[str(args[0]).lstrip("-").replace("-", "_")] = keywords.get("default")
             return None
         owner = self.value(node.func.value, names) if isinstance(node.func, ast.Attribute) else None
         first = args[0] if args else None

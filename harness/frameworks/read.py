@@ -25,13 +25,14 @@ from harness.frameworks.table import (
     framework_named,
     frameworks,
     is_off,
+    kind_of,
     matches,
     nested,
     ours,
     theirs,
     yaml_tree,
 )
-from harness.frameworks.words import hub_name
+from harness.frameworks.words import hub_name, optimizer_of, usual_parts
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = {
@@ -88,11 +89,8 @@ def other_file(flat: Flat) -> str:
     """Return in a few words which other file has such keys; "" where none is known."""
     if "architectures" in flat and "model_type" in flat:
         return "it is a model's config.json; give it as model="
-    for tool, patterns in yaml_tree("other_tools")["tools"].items():
-        key = next((key for key in flat if matches(key, patterns.split())), None)
-        if key is not None:
-            return f"it is a file of {tool} ({key[:60]}), which is not read"
-    return ""
+    found = kind_of(flat, yaml_tree("other_tools")["tools"])
+    return f"it is a file of {found[0]} ({found[1][:60]}), which is not read" if found else ""
 
 
 def read_own_file(path: str | Path, format_: str | None = None) -> Question:
@@ -218,8 +216,8 @@ def _referenced(name: str, folder: Path | None, section: str) -> Flat | None:
         if name.endswith((".json", ".yaml", ".yml")) and place.is_file():
             return parsed_file(place)
     last = Path(name).name + (".yaml" if section == "accelerate" and "." not in name else "")
-    shipped = yaml_tree("deepspeed_files")["files"].get(last)
-    return dict(shipped["keys"]) if shipped else None
+    shipped = yaml_tree("deepspeed_files")["files"].values()
+    return next((dict(files[last]) for files in shipped if last in files), None)
 
 
 def _with_model(question: Question, folder: Path | None) -> Question:
@@ -243,7 +241,8 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
     values: dict[str, Any] = {}
     renamed = []
     for key, value in flat.items():
-        new = renamed_keys.get(key)
+        section, _, name = key.partition(".")
+        new = renamed_keys.get(key, renamed_keys.get(f"{section}.*", "").replace("*", name)) or None
         if new is None:
             values[key] = value
         elif value is not None:
@@ -289,7 +288,7 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if decided:
             given.append((key, row))
         if our is not None and (decided or row.field not in parts):
-            parts[row.field] = our
+            parts[row.field] = optimizer_of(key, our, parts) if row.kind == "optimizer" else our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
     keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
     left_out = {one.key for one in parts.left_out}
@@ -389,7 +388,7 @@ def written_values(question: Question, framework: Framework) -> Flat:
         if any(one not in allowed for one in (value if isinstance(value, tuple) else [value])):
             words = ", ".join(map(str, allowed))
             raise ValueError(f"{framework.title} has no key for {field} {value}; it has {words}"[:300])
-    parts = {field: getattr(question, field) for field in DEFAULTS}
+    parts = {field: getattr(question, field) for field in DEFAULTS} | usual_parts(question)
     if framework.hub_names:
         parts["model_name"] = hub_name(question)
     parts |= framework.module.parts_of(question)

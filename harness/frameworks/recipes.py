@@ -9,16 +9,16 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import yaml
 
 from harness.frameworks.models import published_model
-from harness.frameworks.python_text import CONDITIONS
-from harness.frameworks.table import Flat, Parts, matches, yaml_tree
-from harness.frameworks.words import targets_of
+from harness.frameworks.python_text import CONDITIONS, Unresolved, built_by, leaves_of
+from harness.frameworks.table import Parts, matches, yaml_tree
+from harness.frameworks.words import layers_named, targets_of
 from harness.question import Adapters
 
 NUMBERED = re.compile(r"([a-z]+)(\d+)")
@@ -29,29 +29,6 @@ GPUS = re.compile(r"_(\d+)gpu(?=_|\Z)")
 
 CALLED = re.compile(r"(?:\w+\.)*(\w+\.(?:pretrain|finetune)_recipe|\w+_config)\Z")
 """A recipe's function: llm.llama3_8b.pretrain_recipe, or llama3_8b_pretrain_config."""
-
-
-MODULES = {
-    "linear_qkv": "q_proj k_proj v_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_proj up_proj",
-    "linear_fc2": "down_proj",
-    "attention_qkv": "q_proj k_proj v_proj",
-    "attention_dense": "o_proj",
-    "attention": "q_proj k_proj v_proj o_proj",
-    "mlp_fc1": "gate_proj up_proj",
-    "mlp_fc2": "down_proj",
-    "mlp": "gate_proj up_proj down_proj",
-    "linear_q_proj": "q_proj",
-    "linear_q_down_proj": "q_a_proj",
-    "linear_q_up_proj": "q_b_proj",
-    "linear_kv_down_proj": "kv_a_proj_with_mqa",
-    "linear_kv_up_proj": "kv_b_proj",
-}
-"""Names of layers with adapters, of Megatron-Core and of NeMo 1, and transformers'."""
-
-EVERY = set(f"{MODULES['attention']} {MODULES['mlp']}".split())
-"""The linear layers of a usual decoder."""
 
 
 def values_of(words: str) -> dict[str, Any]:
@@ -146,116 +123,30 @@ class NoRecipeError(ValueError):
 def script_values(text: str) -> dict[str, Any]:
     """Return a Python script's recipe with what the script sets in it; nothing of it runs.
 
-    Raises NoRecipeError where it calls none, ValueError where several. Values that are no constants are kept
+    Raises NoRecipeError where it calls none, ValueError where several. Values that only a run knows are kept
     as `$` with their text.
     """
     try:
-        scopes = _scopes(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError) as error:
+        tree = ast.parse(text)
+        calls = [ast.unparse(one.func) for one in ast.walk(tree) if isinstance(one, ast.Call)]
+        names = list(dict.fromkeys(found[1] for one in calls if (found := CALLED.fullmatch(one))))
+        if not names:
+            raise NoRecipeError("no recipe such as llm.llama3_8b.pretrain_recipe() is called in it")
+        if len(names) > 1:
+            raise ValueError(f"it calls several recipes, {names[0]} and {names[1]}; give one by name")
+        recipes, conditions = built_by(tree, CALLED)
+    except (SyntaxError, RecursionError) as error:
         raise ValueError(f"not Python: {error}") from error
-    recipes = _recipes(scopes)
-    values: dict[str, Any] = {}
-    conditions = []
-    for scope, nodes in scopes.items():
-        constants = {
-            target.id: one.value.value
-            for one, _ in (*scopes[""], *nodes)
-            if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
-            for target in one.targets
-            if isinstance(target, ast.Name)
-        }
-        for one, condition in nodes:
-            if isinstance(one, ast.Call) and (found := CALLED.fullmatch(ast.unparse(one.func))):
-                if values.get("recipe", found[1]) != found[1]:
-                    raise ValueError(
-                        f"it calls several recipes, {values['recipe']} and {found[1]}; give one by name"
-                    )
-                if "recipe" not in values:
-                    values["recipe"] = found[1]
-                    values |= dict(_keywords("recipe.", one, constants))
-            elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                name, _, key = ast.unparse(one.targets[0]).partition(".")
-                if (scope, name) in recipes and condition:
-                    conditions.append(f"{key}: {condition}")
-                elif (scope, name) in recipes:
-                    values |= dict(_assigned(key, one.value, constants))
-    if "recipe" not in values:
-        raise NoRecipeError("no recipe such as llm.llama3_8b.pretrain_recipe() is called in it")
+    values: dict[str, Any] = {"recipe": names[0]}
+    for one in recipes:
+        for key, value in leaves_of(one):
+            name = f"recipe.{key}" if key.partition(".")[0] in one.arguments else key
+            unknown = isinstance(value, Unresolved) and not value.startswith("torch.")
+            if not unknown:
+                values[name] = value
+            else:  # of a function that is followed with and without its arguments, the known value counts
+                values.setdefault(name, f"${value}")
     return values | ({CONDITIONS: conditions} if conditions else {})
-
-
-Scopes = Mapping[str, Sequence[tuple[ast.AST, str]]]
-"""The nodes of each function by name, in their order, and of the module by ""; each with the condition or
-the loop in which it stands, "" without one."""
-
-
-def _scopes(tree: ast.Module) -> Scopes:
-    scopes: dict[str, list[tuple[ast.AST, str]]] = {"": []}
-
-    def walk(node: ast.AST, scope: str, condition: str) -> None:
-        if isinstance(node, ast.FunctionDef):
-            scope = node.name
-            scopes.setdefault(scope, [])
-        scopes[scope].append((node, condition))
-        branches = (ast.If, ast.For, ast.While, ast.Match)
-        if isinstance(node, branches) and "__name__" not in (first := ast.unparse(node).partition("\n")[0]):
-            condition = first
-        for child in ast.iter_child_nodes(node):
-            walk(child, scope, condition)
-
-    walk(tree, "", "")
-    return scopes
-
-
-def _recipes(scopes: Scopes) -> set[tuple[str, str]]:
-    """Return the names of each scope that hold a recipe: what is called, passed on and returned."""
-    recipes: set[tuple[str, str]] = set()
-    makers: set[str] = set()
-
-    def is_recipe(scope: str, node: ast.AST | None) -> bool:
-        if isinstance(node, ast.Name):
-            return (scope, node.id) in recipes
-        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        return name in makers or CALLED.fullmatch(name) is not None
-
-    functions = {
-        one.name: one for nodes in scopes.values() for one, _ in nodes if isinstance(one, ast.FunctionDef)
-    }
-    for _ in scopes:  # as often as functions can hand it on
-        for scope, nodes in scopes.items():
-            for one, _condition in nodes:
-                if isinstance(one, ast.Assign) and is_recipe(scope, one.value):
-                    recipes |= {(scope, name.id) for name in one.targets if isinstance(name, ast.Name)}
-                elif isinstance(one, ast.Return) and is_recipe(scope, one.value):
-                    makers.add(scope)
-                elif isinstance(one, ast.Call) and (called := functions.get(ast.unparse(one.func))):
-                    given = {key.arg: key.value for key in one.keywords}
-                    given |= {name.arg: arg for name, arg in zip(called.args.args, one.args, strict=False)}
-                    recipes |= {
-                        (called.name, name) for name, arg in given.items() if name and is_recipe(scope, arg)
-                    }
-    return recipes
-
-
-def _keywords(prefix: str, call: ast.Call, constants: Flat) -> Iterator[tuple[str, Any]]:
-    for keyword in call.keywords:
-        if keyword.arg:
-            yield from _assigned(f"{prefix}{keyword.arg}", keyword.value, constants)
-
-
-def _assigned(key: str, node: ast.expr, constants: Flat) -> Iterator[tuple[str, Any]]:
-    """Yield a key with a value that a script gives it; a call's keywords are keys below it."""
-    if isinstance(node, ast.Call):
-        yield from _keywords(f"{key}.", node, constants)
-        return
-    if isinstance(node, ast.Name) and node.id in constants:
-        yield key, constants[node.id]
-        return
-    try:
-        yield key, ast.literal_eval(node)
-    except ValueError:
-        text = ast.unparse(node)
-        yield key, text if text.startswith("torch.") else f"${text}"
 
 
 def with_layers(parts: Parts) -> None:
@@ -278,10 +169,10 @@ def adapters(parts: Parts) -> Adapters | None:
         modules = ["attention_qkv"]  # NeMo 1's own default
     modules = modules or parts.get("_modules_of_adapters") or ()
     listed = modules.split(",") if isinstance(modules, str) else modules
-    names = " ".join(MODULES.get(str(one).strip(), str(one)) for one in listed).split()
+    names = layers_named(str(one).strip() for one in listed)
     return Adapters(
         rank=int(rank or 32),
-        targets=() if set(names) >= EVERY else targets_of(names),
+        targets=() if names >= layers_named(("attention", "mlp")) else targets_of(sorted(names)),
         base="nf4" if scheme == "qlora" else "bf16",
         dora=scheme == "dora" or bool(parts.get("_dora")),
     )

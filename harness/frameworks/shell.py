@@ -62,8 +62,6 @@ REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 UNSET = re.compile(r"\$\{?\w+\}?\Z")
 """A variable that the script does not set, as a word of its own."""
 
-QUOTES = "\"'"
-
 SUM = re.compile(r"[\d\s+*/%()-]+")
 """What of them is calculated here."""
 
@@ -163,6 +161,10 @@ def command_line(text: str) -> dict[str, Any]:
             flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(filled)}
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
+        if words[0] == "tune" and "--config" in words:  # torchtune's, before which its recipe stands
+            script = words.index("--config")
+            flat |= {f"launcher.{name}": value for name, value in _options(words[: script - 1])}
+            flat["launcher.recipe"] = words[script - 1]
         if words[0] == "nemo":
             flat |= {"launcher.nemo": words[2]}  # pretrain or finetune
         given = words[script + 1 :] if script >= 0 else words
@@ -196,7 +198,10 @@ def _filled(text: str, variables: dict[str, str]) -> str:
         for _ in range(5):  # variables that are sums themselves
             words = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
             words = words.replace("$((", "((")[:LARGEST_FILE_B]
-        return whole_number(words) or found.group()
+        if SUM.fullmatch(words) and len(words) <= 200:
+            with suppress(ValueError):
+                return str(evaluated(words))
+        return found.group()
 
     for _ in range(5):  # variables of variables
         filled = ARITHMETIC.sub(calculated, USED.sub(value, text))
@@ -206,7 +211,7 @@ def _filled(text: str, variables: dict[str, str]) -> str:
     return OUTPUT.sub("$command_output", text)
 
 
-OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -216,22 +221,37 @@ OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 """A shell divides whole numbers."""
 
 
-def whole_number(text: str) -> str:
-    """Return the value of a sum or product of whole numbers, "" where it is none or has none."""
-    if not SUM.fullmatch(text) or len(text) > 200:
-        return ""
+LONGEST = 10_000
+"""Elements of a list that is repeated."""
 
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(ast.dump(node))
+
+def evaluated(text: str) -> list[int] | int:
+    """Return the value of a sum or product of whole numbers, or of lists of such as in ([0]*3+[1]*58).
+
+    Raises ValueError for anything else.
+    """
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int() as number):
+                return number
+            case ast.UnaryOp(op=ast.USub(), operand=operand) if isinstance(number := value(operand), int):
+                return -number
+            case ast.List() | ast.Tuple():
+                return [one for one in map(value, node.elts) if isinstance(one, int)]
+            case ast.BinOp():
+                left, right, apply = value(node.left), value(node.right), OPERATORS.get(type(node.op))
+                if isinstance(left, list) and isinstance(right, int) and isinstance(node.op, ast.Mult):
+                    return left * min(right, LONGEST)
+                added = isinstance(node.op, ast.Add) or isinstance(left, int)
+                if apply and added and type(left) is type(right):
+                    return apply(left, right)
+        raise ValueError(text)
 
     try:
-        return str(value(ast.parse(text.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return ""
+        return value(ast.parse(text.strip().strip("\"'"), mode="eval").body)  # type: ignore[no-any-return]
+    except (SyntaxError, ZeroDivisionError, RecursionError) as error:
+        raise ValueError(text) from error
 
 
 def _commands(text: str) -> Iterator[list[str]]:

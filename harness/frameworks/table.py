@@ -48,9 +48,9 @@ class KeyRow(NamedTuple):
     means: str
     of: str  # the fields of Question that it decides
     default: Any = None  # the framework's own, as its file has it
-    kind: str = "text"  # count, int, number, flag, text or any
+    kind: str = "text"  # count, int, number, flag, text, any or optimizer
     values: Mapping[Any, Any] | None = None  # theirs, in lower case, to ours; any other value is refused
-    words: Mapping[Any, Any] | None = None  # ours to theirs
+    words: Mapping[Any, Any] | None = None  # ours to theirs; an optimizer without one is named as ours
     written: bool = True
 
 
@@ -160,7 +160,7 @@ def table_of(name: str) -> Framework:
     tree = yaml_tree(name)
     keys = {key: _row(row) for key, row in tree.get("keys", {}).items()}
     matters = {
-        pattern: KeyRead(key=pattern, status=LEFT, **row)
+        pattern: KeyRead(key=pattern, status=LEFT, **{"memory": "either", "seconds": "either", **row})
         for patterns, row in tree.get("matters", {}).items()
         for pattern in patterns.split()
     }
@@ -193,7 +193,8 @@ def _row(row: Mapping[str, Any]) -> KeyRow:
         ours: next(theirs for theirs, other in values.items() if other == ours) for ours in values.values()
     }
     lower = {_lower(theirs): ours for theirs, ours in values.items()}
-    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None, "words": words or None}
+    given = {"of": row["field"].lstrip("_"), **row, "values": lower or None}
+    given["words"] = row.get("words", words) or None
     return KeyRow(**given)
 
 
@@ -227,6 +228,15 @@ def nested(flat: Flat) -> dict[str, Any]:
 def matches(key: str, patterns: Iterable[str]) -> str | None:
     """Return the longest pattern that a key matches: the one that says most of it."""
     return max((one for one in patterns if fnmatchcase(key, one)), key=len, default=None)
+
+
+def kind_of(flat: Flat, kinds: Mapping[str, str]) -> tuple[str, str, Any] | None:
+    """Return the first kind with a pattern that a key, or key=value, matches; with the key and the value."""
+    for kind, patterns in kinds.items():
+        for key, value in flat.items():
+            if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
+                return kind, key, value
+    return None
 
 
 def is_off(value: Any) -> bool:
@@ -282,6 +292,8 @@ def ours(key: str, row: KeyRow, value: Any) -> Any:
 
 def theirs(key: str, row: KeyRow, value: Any) -> Any:
     """Return our value as a framework's; raises ValueError with one line."""
+    if row.kind == "optimizer":
+        return (row.words or {}).get(value, value)
     if row.words is None:
         return list(value) if isinstance(value, tuple) else value
     if value not in row.words:

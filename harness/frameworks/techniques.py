@@ -51,11 +51,8 @@ EXPERTS = "experts in one tensor stay in bf16, as in transformers 5; linear laye
 def approximated(question: Question) -> tuple[KeyRead, ...]:
     """Return what a dry run takes otherwise than the question has it, with its direction."""
     base = question.adapters.base if question.adapters else "bf16"
-    shared = base in ("nf4", "int8") and (question.devices or 1) > 1 and question.zero == 3
     found: list[tuple[str, str, str, Direction, float | None]] = []
-    if shared and base == "nf4":
-        found.append(("base", base, "a quantized base that is sharded: no peak was measured", "raises", None))
-    elif shared:
+    if base == "int8" and (question.devices or 1) > 1 and question.zero == 3:
         found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
     if base != "bf16" and question.has_experts and question.adapters.experts == "bf16":  # type: ignore[union-attr]
         found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))

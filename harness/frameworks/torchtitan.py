@@ -14,6 +14,7 @@ from typing import Any
 from harness.frameworks.models import name_in
 from harness.frameworks.python_text import Unresolved
 from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.words import layers_named
 from harness.question import Adapters, Question
 
 ONE_STAGE = ("1f1b", "gpipe")
@@ -24,19 +25,6 @@ CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]
 
 POLICIES = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
 """The registry's classes of activation checkpointing, as modes."""
-
-TARGETS = {
-    "wq": ("q_proj",),
-    "wk": ("k_proj",),
-    "wv": ("v_proj",),
-    "wkv": ("k_proj", "v_proj"),
-    "wqkv": ("q_proj", "k_proj", "v_proj"),
-    "wo": ("o_proj",),
-    "w1": ("gate_proj",),
-    "w2": ("down_proj",),
-    "w3": ("up_proj",),
-}
-"""Hugging Face's names of its linear layers."""
 
 
 def prepared(flat: Flat) -> Flat:
@@ -141,9 +129,8 @@ def settle(parts: Parts) -> Fields:
         why = "the experts' products in lower precision; bf16 is taken"
         parts.leave_out("model.converters", converters, why, "either", "lowers")
     if "_rank" in parts:
-        names = parts.get("_modules") or list(TARGETS)
-        targets = sorted({one for name in names for one in TARGETS.get(name, (name,))})
-        fields["adapters"] = Adapters(rank=parts["_rank"], targets=tuple(targets))
+        names = layers_named(parts.get("_modules") or ("attention", "mlp"))
+        fields["adapters"] = Adapters(rank=parts["_rank"], targets=tuple(sorted(names)))
         if parts["states"] == "fp32":
             why = "frozen weights stay in fp32, of which bf16 is taken"
             parts.leave_out("training.dtype", "float32", why, "raises", "none")

@@ -1,40 +1,31 @@
 """torchtune's YAML.
 
 Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py,
-full_finetune_single_device.py, lora_finetune_distributed.py, recipes/configs,
-torchtune/modules/loss/cross_entropy_loss.py).
+full_finetune_single_device.py, lora_finetune_distributed.py, lora_dpo_*.py, full_dpo_distributed.py,
+dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
 """
 
 from __future__ import annotations
 
 from harness.frameworks.models import name_in
 from harness.frameworks.table import Fields, Flat, Parts
-from harness.frameworks.words import (
-    adapters_of,
-    filled,
-    mesh,
-    offload_of,
-    offload_parts,
-    optimizer_of,
-    steps_of,
-)
+from harness.frameworks.words import adapters_of, devices_of, filled, layers_named, mesh, offload_of, steps_of
 from harness.question import Adapters, Question
 
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
 
-OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw_8bit": "bitsandbytes.optim.AdamW8bit"}
-
 OF_SEVERAL = (
-    *("run_val_every_n_steps", "batch_size_val", "dataset_val", "custom_sharded_layers", "fsdp"),
     *(
+        "run_val_every_n_steps",
+        "batch_size_val",
+        "dataset_val",
+        "custom_sharded_layers",
+        "fsdp",
         "tensor_parallel",
-        "data_parallel",
-        "context_parallel",
-        "memory_efficient_fsdp_wrap",
-        "ref_checkpointer",
     ),
+    *("data_parallel", "context_parallel", "memory_efficient_fsdp_wrap", "ref_checkpointer"),
 )
 """How keys begin that recipes of several devices alone have."""
 
@@ -71,7 +62,6 @@ def settle(parts: Parts) -> Fields:
         "dp": None if shard == -1 else shard * replicas,
         "precision": "fp8" if parts["_fp8"] else parts["_dtype"],
         "states": "bf16" if parts["_dtype"] == "bf16" else "fp32",
-        "optimizer": optimizer_of("optimizer._component_", parts["_optimizer"], parts),
         "recompute": "full" if parts["_recompute"] else "none",
         "offload": offload_of(parts),
     }
@@ -85,30 +75,47 @@ def settle(parts: Parts) -> Fields:
     fields["model_name"] = builder.removeprefix(prefix).replace("code_llama2", "codellama")
     if prefix:
         fields["adapters"] = _adapters(parts, prefix == "qlora_")
-    if _is_of_one_device(parts):
+    fields |= _method(parts)
+    if _is_called("single_device", parts) or "low_cpu_ram" in parts.flat:
         return fields | ONE_DEVICE
-    if not any(key.startswith(OF_SEVERAL) for key in parts.flat) and not _is_called("distributed", parts):
+    fields["devices"] = devices_of(parts)
+    several = fields["devices"] or _is_called("distributed", parts)
+    if not several and not any(key.startswith(OF_SEVERAL) for key in parts.flat):
         parts.assume("devices", "neither a key nor the file's name says how many GPUs; 1 is taken")
         fields["devices"] = 1
     return fields
 
 
-def _is_of_one_device(parts: Parts) -> bool:
-    """Return whether a single-device recipe is meant: no key says so, but the file's name or its folder."""
-    return _is_called("single_device", parts) or "low_cpu_ram" in parts.flat
-
-
 def _is_called(recipe: str, parts: Parts) -> bool:
-    return any(recipe in str(text) for text in (parts.name, parts.flat.get("output_dir")))
+    """Return whether a recipe is meant, by the command that starts it, the file's name or its folder."""
+    texts = (parts.name, parts.flat.get("output_dir"), parts.flat.get("launcher.recipe"))
+    return any(recipe in str(text) for text in texts)
+
+
+def _method(parts: Parts) -> Fields:
+    """Return what the recipes of DPO and GRPO train on: pairs of answers, or some generated ones per prompt.
+
+    GRPO's update takes all answers to a batch's prompts at once, after passes of the old policy's and of the
+    reference model's log-probabilities.
+    """
+    micro = parts["micro_batch_size"]
+    if "rlhf.loss" in str(parts.get("_loss")) or _is_called("_dpo", parts):
+        return {"objective": "dpo", "forward_passes": 1, "micro_batch_size": 2 * micro}
+    if "_samples" not in parts:
+        return {}
+    fields: Fields = {"objective": "grpo", "forward_passes": 2, "rollout": "transformers"}
+    if "seq_len" in parts and "_generated" in parts:
+        fields["seq_len"] = parts["seq_len"] + parts["_generated"]
+    return fields | {"micro_batch_size": micro * parts["_samples"]}
 
 
 def _adapters(parts: Parts, quantized: bool) -> Adapters:
     if "_rank" not in parts:
         raise ValueError("model.lora_rank is missing next to a builder with adapters")
-    names = [{"output_proj": "o_proj"}.get(one, one) for one in parts.get("_attention") or ATTENTION_MODULES]
+    names = [*(parts.get("_attention") or ATTENTION_MODULES), *(["mlp"] if parts.get("_mlp") else [])]
     return adapters_of(
         parts,
-        targets=tuple(sorted({*names, *(MLP_MODULES if parts.get("_mlp") else ())})),
+        targets=tuple(sorted(layers_named(names))),
         base="nf4" if quantized or parts.get("_4bit") else "bf16",
         dtype="bf16" if parts["_dtype"] == "bf16" else "fp32",
     )
@@ -123,11 +130,9 @@ def parts_of(question: Question) -> Fields:
     parts: Fields = {
         "_component": f"torchtune.models.{family}.{prefix}{builder}",
         "gradient_accumulation_steps": steps_of(question),
-        "_optimizer": OPTIMIZERS.get(question.optimizer, question.optimizer),
         "_loss": loss,
         "_chunks": chunks if chunks > 1 else None,
         "_recompute": question.recompute != "none",
-        **offload_parts(question),
         "_dtype": "fp32" if question.states == "fp32" else "bf16",
         "_fp8": question.precision == "fp8",
         **mesh(question),

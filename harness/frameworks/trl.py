@@ -15,26 +15,12 @@ from harness.frameworks import hugging_face, words
 from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
 from harness.question import Question
 
-OLDER = {"torch_dtype", "max_seq_length", "evaluation_strategy", "overwrite_output_dir", "dataset_mixer"}
-"""Keys of versions before 1.7."""
-
-KEYS_OF = {
-    "grpo": "num_generations max_completion_length steps_per_generation generation_batch_size reward_funcs",
-    "kto": "desirable_weight undesirable_weight",
-    "dpo": "precompute_ref_log_probs beta rpo_alpha max_prompt_length",
-}
-"""Keys that only a trainer's files have; the first trainer counts."""
-
-
-OF_SCRIPTS = {"do_train", "dataset_config_name", "task_name", "block_size", "max_train_samples"}
-"""Options of transformers' own example scripts, which have dataset_name too."""
-
 
 def recognised(flat: Flat) -> int:
     """Return how many keys its files have where one is TRL's alone; dataset_name may be that one."""
     names = {key.replace("-", "_") for key in flat}
     trl, others = framework_named("trl").counted(names), hugging_face.recognised(flat)
-    if "dataset_name" in names and others and not OF_SCRIPTS & names:
+    if "dataset_name" in names and others and not names & {*yaml_tree("trl")["of_scripts"].split()}:
         trl += 1
     return others + trl if trl and not {"lr", "base_model"} & names else 0
 
@@ -44,7 +30,8 @@ def prepared(flat: Flat) -> Flat:
     flat = {key.replace("-", "_"): value for key, value in flat.items()}
     if "bf16" not in flat and str(flat.get("fp16")).lower() == "true":
         flat["bf16"] = False
-    return hugging_face.prepared({**flat, "trl.older": True} if OLDER & flat.keys() else flat)
+    older = flat.keys() & {*yaml_tree("trl")["older"].split()}
+    return hugging_face.prepared({**flat, "trl.older": True} if older else flat)
 
 
 def trainer_of(parts: Parts) -> str:
@@ -54,8 +41,8 @@ def trainer_of(parts: Parts) -> str:
         parts_of_name = re.split(r"[/._-]+", name.replace("online_dpo", "online").replace("nash_md", "nash"))
         if found := [word for word in parts_of_name if word in known]:
             return found[-1]
-    given = parts.flat.keys()
-    return next((name for name, keys in KEYS_OF.items() if given & set(keys.split())), "sft")
+    own = yaml_tree("trl")["keys_of"]
+    return next((name for name, keys in own.items() if parts.flat.keys() & {*keys.split()}), "sft")
 
 
 def settle(parts: Parts) -> Fields:
@@ -85,7 +72,7 @@ def settle(parts: Parts) -> Fields:
     packed = trainer == "sft" and words.is_on(parts.flat.get("packing"))
     fields["shorter"] = not packed and fields["rollout"] == "none"
     loss = str(parts.get("_loss") or ("nll" if parts.get("_older") else "chunked_nll"))
-    fields["fused_loss"] = fields["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
+    fields["fused_loss"] = parts["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
     if online:
         if "prompt" in method:
             parts.setdefault("_prompt", method["prompt"])
@@ -104,9 +91,8 @@ def parts_of(question: Question) -> Fields:
     """Return TRL's parts of a question; raises ValueError where it cannot express it."""
     kept = tuple(one for one in question.offload if one != "activations")
     return hugging_face.parts_of(replace(question, offload=kept)) | {
-        "_activations": "activations" in question.offload,
         "_dtype": "bfloat16" if question.states == "bf16" or question.adapters else None,
-        "_liger": None,
+        "fused_loss": None,
         "_peft": question.adapters is not None,
         "_loss": "chunked_nll" if question.fused_loss else "nll",
     }

@@ -14,19 +14,10 @@ import re
 from typing import Any
 
 from harness.frameworks import megatron, words
-from harness.frameworks.table import Fields, Flat, Parts
+from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
 from harness.question import KeyRead, Question
 
 ACTOR = "actor_rollout_ref.actor."
-SECTIONS = {
-    f"{ACTOR}fsdp_config.": "engine.",
-    f"{ACTOR}megatron.": "engine.",
-    f"{ACTOR}optim.": "optim.",
-    "actor_rollout_ref.model.": "model.",
-    "model.fsdp_config.": "engine.",
-}
-"""Sections of the actor, and of the older SFT trainer, by the newer SFT trainer's names."""
-
 OF_CONFIG = re.compile(r"\$\{[^}]*[.:].*\}")
 """OmegaConf's reference to another key, which has a dot or a resolver; a shell's variable has none."""
 
@@ -38,16 +29,16 @@ FUSED = "log-probabilities overwrite the logits, of which this answer keeps copi
 
 def prepared(flat: Flat) -> Flat:
     """Return the values by the newer SFT trainer's names, with references to other keys filled in."""
-    full, values = words.filled(flat), dict[str, Any]()
+    full, values, sections = words.filled(flat), dict[str, Any](), yaml_tree("verl")["sections"]
     if any(key.startswith(f"{ACTOR}megatron.") for key in flat):
         values["engine.strategy"] = "megatron"
     for key, value in flat.items():
-        old = next((old for old in SECTIONS if key.startswith(old)), None)
+        old = next((old for old in sections if key.startswith(old)), None)
         if key == f"{ACTOR}fsdp_config.strategy" or (
             key == f"{ACTOR}strategy" and "engine.strategy" in values
         ):
             continue  # the actor's own, or its sections', decides
-        named = f"{SECTIONS[old]}{key.removeprefix(old)}" if old else key
+        named = f"{sections[old]}{key.removeprefix(old)}" if old else key
         values[named] = full[key] if isinstance(value, str) and OF_CONFIG.fullmatch(value) else value
     return values
 
@@ -65,7 +56,6 @@ def settle(parts: Parts) -> Fields:
         parts["_per_node"] = parts.get("_processes") or parts.get("_per_node")
     fields: Fields = {"devices": words.devices_of(parts)}
     fields |= _megatron(parts) if strategy == "megatron" else _fsdp(parts, strategy, older)
-    fields["optimizer"] = words.optimizer_of("optim.optimizer", parts["_optimizer"], parts)
     if parts["_rank"] > 0:
         fields["adapters"] = words.adapters_of(parts, targets=words.targets_of(parts["_targets"]))
         if parts["_dtype"] == "fp32" and strategy != "megatron":
@@ -104,14 +94,14 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
     offload = parts["_offload"] and strategy == "fsdp2"
     if older:
         offload = bool(parts.get("_cpu_offload"))
-    activations = ("activations",) if parts["_activations"] else ()
+    parts["_offload"] = offload
     fields: Fields = {
         "sharing": strategy,
         "zero": 3 if parts["_reshard"] else 2,
         "cp": parts["_ulysses"],
         "states": parts["_dtype"],
         "recompute": "full" if parts["_recompute"] else "none",
-        "offload": (*activations, *(("optimizer", "parameters") if offload else ())),
+        "offload": words.offload_of(parts),
         "tp": 1,
         "pp": 1,
         "ep": 1,
@@ -127,11 +117,8 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
 
 
 def _megatron(parts: Parts) -> Fields:
-    parts |= {"_impl": "transformer_engine", "_bf16": parts["precision"] == "bf16"}
-    parts["_fp16"] = not parts["_bf16"]
-    fields = megatron.fields_of(parts) | {"grouped_experts": parts["_grouped"]}
-    others = ("devices", "config", "model_source", "optimizer")
-    return {name: value for name, value in fields.items() if name not in others}
+    parts |= {"_bf16": parts["precision"] == "bf16", "_fp16": parts["precision"] != "bf16"}
+    return megatron.core_fields(parts) | {"grouped_experts": parts["_grouped"]}
 
 
 def _batch(parts: Parts, ranks: int | None, cp: int, older: bool) -> Fields:
@@ -200,15 +187,10 @@ def parts_of(question: Question) -> Fields:
     return {
         **parts,
         "_strategy_name": question.sharing,
-        "_micro": question.micro_batch_size,
         "_batch": question.global_batch_size or question.sequences_per_step(),
-        "_length": question.seq_len,
         "_dynamic": False,
-        "_offload": "parameters" in question.offload,
-        "_activations": "activations" in question.offload,
         "_rank": adapters.rank if adapters else 0,
         "_targets": list(adapters.targets) or None if adapters else None,
         "_per_node": question.devices,
         "_attention": "eager" if question.attention == "explicit" else None,
-        "_optimizer": {"adamw": "AdamW", "adamw_8bit": "AdamW8bit"}.get(question.optimizer),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,7 @@ def words(kind: str) -> Mapping[str, str]:
 
 def optimizer_of(key: str, name: str, parts: Parts) -> str:
     """Return an optimizer in our word; one whose states are not modelled is left out, and AdamW taken."""
-    word = name.lower().replace("-", "_").removeprefix("torch.optim.").split(".")[-1]
+    word = name.lower().replace("-", "_").split(".")[-1].removesuffix("config").removeprefix("skipstep")
     for known in (word, word.replace("_", "")):
         if known in words("optimizers"):
             return words("optimizers")[known]
@@ -46,7 +46,7 @@ def rollout_of(served: object) -> str:
     return "vllm" if is_on(served) else "transformers"
 
 
-def implementation_of(name: str) -> str:
+def implementation_of(name: object) -> str:
     """Return torch's implementation by transformers' name of an optimizer (5.23.0, trainer_optimizer.py)."""
     return "foreach" if name == "adamw_torch" else "fused"
 
@@ -97,6 +97,12 @@ def targets_of(modules: object) -> tuple[str, ...]:
         last = ALTERNATIVES.search(text)
         names += [f"{name}{last[2]}" for name in last[1].split("|")] if last else [text.split(".")[-1]]
     return () if EVERY_LAYER & set(names) else tuple(sorted(set(filter(None, names))))
+
+
+def layers_named(names: Iterable[str]) -> set[str]:
+    """Return transformers' names of linear layers that frameworks name; others stay as they are."""
+    known = yaml_tree("words")["targets"]
+    return {one for name in names for one in known.get(name, name).split()}
 
 
 def steps_of(question: Question) -> int:
@@ -164,14 +170,19 @@ def mesh_fields(parts: Parts) -> Fields:
 
 def offload_of(parts: Parts) -> tuple[str, ...]:
     """Return what lies on the host by two switches: activations, and states with parameters."""
-    activations = ("activations",) if parts["_activations"] else ()
+    activations = ("activations",) if parts.get("_activations") else ()
     return (*activations, *(("optimizer", "parameters") if parts["_offload"] else ()))
 
 
-def offload_parts(question: Question) -> Fields:
-    """Return the two switches of offloading: the inverse of `offload_of`."""
-    names = {"_activations": "activations", "_offload": "parameters"}
-    return {part: name in question.offload for part, name in names.items()}
+def usual_parts(question: Question) -> Fields:
+    """Return parts that several frameworks have by the same names; one without such a key writes none."""
+    return {
+        "_micro": question.micro_batch_size,
+        "_length": question.seq_len,
+        "_activations": "activations" in question.offload,
+        "_offload": "parameters" in question.offload,
+        **adapter_parts(question.adapters),
+    }
 
 
 def devices_of(parts: Parts) -> int | None:

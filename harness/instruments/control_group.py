@@ -123,19 +123,48 @@ class ControlGroup:
             self.path.rmdir()  # in case that the guard is no more
 
 
+class OwnGroup(NamedTuple):
+    """This process's own group of a controller: its version, its mount and the group below it."""
+
+    version: int
+    mount: Path
+    path: Path
+
+
+def own_group(controller: str) -> OwnGroup | None:
+    """Return the group that this process is in; None where the controller is not mounted.
+
+    By proc(5), cgroup and mountinfo. The path has ".." where the group is not below what is mounted here.
+    """
+    lines = [line.split(":", 2) for line in (PROC / "cgroup").read_text().splitlines()]
+    first = [path for _, names, path in lines if controller in names.split(",")]
+    version = 1 if first else 2
+    paths = first or [path for number, names, path in lines if number == "0" and not names]
+    for line in (PROC / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        has_it = version == 2 or controller in options.split(",")
+        if has_it and kind == ("cgroup2" if version == 2 else "cgroup"):
+            root, mount = before.split(" ")[3:5]
+            return OwnGroup(
+                version, Path(mount), Path(mount, os.path.relpath(paths[0], root) if paths else "..")
+            )
+    return None
+
+
 def group_places(controller: Controller) -> GroupPlaces:
     """Return where groups of the controller can be made; raises `Unavailable` where they cannot."""
     if not (PROC / "cgroup").exists():
         raise Unavailable(f"{controller.use} needs Linux with /proc")
     if os.geteuid() != 0:
         raise Unavailable(f"{controller.use} needs root")
-    lines = [line.split(":", 2) for line in (PROC / "cgroup").read_text().splitlines()]
-    first = [path for _, names, path in lines if controller.name in names.split(",")]
-    second = [path for number, names, path in lines if number == "0" and not names]
-    version, paths = (1, first) if first else (2, second)
-    mount, root = _mount(controller, version)
-    own = mount / os.path.relpath(paths[0], root) if paths else mount
-    if not paths or ".." in own.parts or not own.is_dir():
+    group = own_group(controller.name)
+    if group is None:
+        raise Unavailable(
+            f"{controller.use} needs the {controller.name} controller mounted, as at /sys/fs/cgroup"
+        )
+    version, mount, own = group
+    if ".." in own.parts or not own.is_dir():
         raise Unavailable(f"this process's own {controller.title} is not visible below {mount}")
     parent = own if version == 1 else _able(controller, own, mount)
     if not os.access(parent, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
@@ -152,20 +181,6 @@ def started_ticks(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):
         return None
-
-
-def _mount(controller: Controller, version: int) -> tuple[Path, str]:
-    """Return where the controller is mounted, and which group is its root there (proc(5), mountinfo)."""
-    for line in (PROC / "mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        first = kind == "cgroup" and controller.name in options.split(",")
-        if (kind == "cgroup2") if version == 2 else first:
-            root, mount = before.split(" ")[3:5]
-            return Path(mount), root
-    raise Unavailable(
-        f"{controller.use} needs the {controller.name} controller mounted, as at /sys/fs/cgroup"
-    )
 
 
 def _able(controller: Controller, own: Path, mount: Path) -> Path:
@@ -228,7 +243,8 @@ class CpuQuota(ControlGroup):
         if self._version == 2:
             (self.path / "cpu.max").write_text(f"{'max' if share is None else quota_us} {period_us}")
             return
-        if share is None or self._period_us() != period_us:  # no period is refused for the old quota
+        old_us = int((self.path / "cpu.cfs_period_us").read_text())
+        if share is None or old_us != period_us:  # no period is refused for the old quota
             (self.path / "cpu.cfs_quota_us").write_text("-1")
             (self.path / "cpu.cfs_period_us").write_text(str(period_us))
         (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
@@ -239,6 +255,3 @@ class CpuQuota(ControlGroup):
         stat = {name: int(count) for name, count in (line.split() for line in lines)}
         throttled_s = stat["throttled_time"] / 1e9 if self._version == 1 else stat["throttled_usec"] / 1e6
         return QuotaAccount(stat["nr_periods"], stat["nr_throttled"], throttled_s)
-
-    def _period_us(self) -> int:
-        return int((self.path / "cpu.cfs_period_us").read_text())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -57,6 +58,18 @@ def only_threads(number: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the cyclic garbage collector out of the block."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 UNARY_FUNCTIONS = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -162,25 +163,23 @@ def no_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
-@contextmanager
-def unseen_propagation() -> Iterator[None]:
+def unseen_propagation() -> AbstractContextManager[Any]:
     """Hide DTensor's shape propagation from modes inside the block; it takes no memory in a real run.
 
     It uses fake tensors; under a FakeTensorMode they would be taken for the step's own.
     """
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    original = ShardingPropagator._propagate_tensor_meta_non_cached
+    name = "_propagate_tensor_meta_non_cached"
+    return patch.object(ShardingPropagator, name, _without_modes(getattr(ShardingPropagator, name)))
 
-    def propagate(propagator: Any, schema: Any) -> Any:
+
+def _without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
         with no_modes():
-            return original(propagator, schema)
+            return function(*arguments)
 
-    ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        ShardingPropagator._propagate_tensor_meta_non_cached = original  # type: ignore[method-assign]
+    return run
 
 
 @contextmanager
@@ -222,18 +221,11 @@ class ChunksWhenAsked:
         return self._tensor.narrow(self._dim, start, min(self._length, left))
 
 
-@contextmanager
-def own_chunks_alone() -> Iterator[None]:
+def own_chunks_alone() -> AbstractContextManager[Any]:
     """Let FSDP2 cut only its own chunk from each parameter inside the block. This halves a dry run's time."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-    module: Any = _fsdp_param
-    original = module._chunk_with_empty
-    module._chunk_with_empty = ChunksWhenAsked
-    try:
-        yield
-    finally:
-        module._chunk_with_empty = original
+    return patch.object(_fsdp_param, "_chunk_with_empty", ChunksWhenAsked)
 
 
 @contextmanager
@@ -245,60 +237,38 @@ def real_fsdp2_meshes() -> Iterator[None]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
-    module: Any = _fully_shard
-    meshes: Any = DeviceMesh
-    reshard_to, join = module._get_post_forward_mesh_info, meshes._concatenate
-
-    def real(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*arguments: Any) -> Any:
-            with no_modes():
-                return make(*arguments)
-
-        return made
-
-    module._get_post_forward_mesh_info, meshes._concatenate = real(reshard_to), staticmethod(real(join))
-    try:
+    with ExitStack() as stack:
+        for owner, name in ((_fully_shard, "_get_post_forward_mesh_info"), (DeviceMesh, "_concatenate")):
+            made = _without_modes(getattr(owner, name))
+            stack.enter_context(
+                patch.object(owner, name, staticmethod(made) if owner is DeviceMesh else made)
+            )
         yield
-    finally:
-        module._get_post_forward_mesh_info, meshes._concatenate = reshard_to, staticmethod(join)
 
 
-@contextmanager
-def allocated_by_size() -> Iterator[None]:
+def allocated_by_size() -> AbstractContextManager[Any]:
     """Let FSDP1 take a storage with bytes for allocated inside the block; a fake one has the address 0."""
     from torch.distributed.fsdp import _flat_param
 
-    module: Any = _flat_param
-    original = module._data_ptr_allocated
-    module._data_ptr_allocated = lambda tensor: tensor.untyped_storage().size() > 0
-    try:
-        yield
-    finally:
-        module._data_ptr_allocated = original
+    return patch.object(_flat_param, "_data_ptr_allocated", lambda one: one.untyped_storage().size() > 0)
 
 
-@contextmanager
-def results_of_fake_works() -> Iterator[None]:
+def results_of_fake_works() -> AbstractContextManager[Any]:
     """Let an asynchronous all-reduce over a fake group have its tensor as result inside the block.
 
     A fake group's work has none, which communication hooks of DDP read.
     """
-    distributed: Any = torch.distributed
-    original = distributed.all_reduce
+    original = torch.distributed.all_reduce
 
     def all_reduce(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         work = original(tensor, *arguments, **named)
         return None if work is None else DoneWork(tensor)
 
-    distributed.all_reduce = all_reduce
-    try:
-        yield
-    finally:
-        distributed.all_reduce = original
+    return patch.object(torch.distributed, "all_reduce", all_reduce)
 
 
 class DoneWork:
-    """A collective that is done, with its result."""
+    """A collective that is done, with its result; or a send that is over, with what was sent."""
 
     def __init__(self, tensor: torch.Tensor):
         self._tensor = tensor
@@ -338,37 +308,21 @@ def take_shapes_as_given(schedule: Any) -> None:
     schedule._warmup_p2p = warm_up
 
 
-@contextmanager
-def sends_kept() -> Iterator[None]:
+def sends_kept() -> AbstractContextManager[Any]:
     """Let a pipeline's schedule keep what it sends as long as the handle of the send, as gloo does.
 
     The handles of a fake process group keep nothing. NCCL releases a tensor soon after it was sent.
     """
     schedules: Any = sys.modules.get("torch.distributed.pipelining.schedules")
     if schedules is None:
-        yield
-        return
+        return nullcontext()
     original = schedules._batch_p2p
 
     def kept(operations: Any, desc: str | None = None) -> Any:
-        sent = [SentTensor(one.tensor) for one in operations if one.op is torch.distributed.isend]
+        sent = [DoneWork(one.tensor) for one in operations if one.op is torch.distributed.isend]
         return [*original(operations, desc), *sent]
 
-    schedules._batch_p2p = kept
-    try:
-        yield
-    finally:
-        schedules._batch_p2p = original
-
-
-class SentTensor:
-    """The handle of a send that is over."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def wait(self) -> None:
-        """Do nothing."""
+    return patch.object(schedules, "_batch_p2p", kept)
 
 
 def over_storage(

@@ -381,57 +381,22 @@ def states_flop_per_token(shape: TransformerShape) -> float:
     return TRAINING_FLOP / FORWARD_FLOP * each * sum(shape.layers_are_linear)
 
 
-class FlopConvention(NamedTuple):
-    """A framework's formula of FLOP per token, with its source."""
-
-    framework: str
-    formula: str
-    source: str
-    causal_halved: bool  # whether attention counts half of its scores
-    embedding_counted: bool  # whether the embedding's parameters count as a product
-    peak: str  # what MFU is a share of
-
-
-CONVENTIONS: Mapping[str, FlopConvention] = {
-    "torchtitan": FlopConvention(
-        "torchtitan",
-        "6 × (parameters − embedding) + 12 × layers × heads × head size × sequence; active experts alone",
-        "torchtitan v0.2.2, torchtitan/models/utils.py, get_dense_model_nparams_and_flops",
-        causal_halved=False,
-        embedding_counted=False,
-        peak="the datasheet's dense bf16 rate, also for float8 (torchtitan/tools/utils.py, get_peak_flops)",
-    ),
-    "megatron": FlopConvention(
-        "megatron",
-        "6 × (matrices + output layer) + 6 × layers × heads × head size × sequence (half of the scores)",
-        "Megatron-LM d98e8a6, megatron/training/training.py, num_floating_point_operations; before core "
-        "0.12.0 all scores were counted",
-        causal_halved=True,
-        embedding_counted=False,
-        peak="no MFU is printed",
-    ),
-    "nanotron": FlopConvention(
-        "nanotron",
-        "6 × (matrices + output layer) + 12 × layers × hidden size × sequence",
-        "nanotron 2411b02, src/nanotron/models/qwen.py, get_flops",
-        causal_halved=False,
-        embedding_counted=False,
-        peak="no MFU is printed",
-    ),
-    "llm_foundry": FlopConvention(
-        "llm_foundry",
-        "6 × all parameters + 12 × layers × hidden size × sequence",
-        "llm-foundry 8c8dd48, llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch",
-        causal_halved=False,
-        embedding_counted=True,
-        peak="the datasheet's dense rate of the precision (Composer 003ec03, callbacks/speed_monitor.py)",
-    ),
+CONVENTIONS: Mapping[str, str] = {
+    # torchtitan v0.2.2, torchtitan/models/utils.py, get_dense_model_nparams_and_flops; its MFU is a share of
+    # the datasheet's dense bf16 rate, also for float8 (torchtitan/tools/utils.py, get_peak_flops)
+    "torchtitan": "6 × (parameters − embedding) + 12 × layers × heads × head size × sequence; active experts "
+    "alone",
+    # Megatron-LM d98e8a6, megatron/training/training.py, num_floating_point_operations; before core 0.12.0
+    # all scores were counted
+    "megatron": "6 × (matrices + output layer) + 6 × layers × heads × head size × sequence (half of the "
+    "scores)",
+    # nanotron 2411b02, src/nanotron/models/qwen.py, get_flops
+    "nanotron": "6 × (matrices + output layer) + 12 × layers × hidden size × sequence",
+    # llm-foundry 8c8dd48, llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch; its MFU is a share of the
+    # datasheet's dense rate of the precision (Composer 003ec03, callbacks/speed_monitor.py)
+    "llm_foundry": "6 × all parameters + 12 × layers × hidden size × sequence",
 }
-
-
-def convention_of(framework: str) -> FlopConvention | None:
-    """Return how a framework's log counts FLOP; None where its log has none."""
-    return CONVENTIONS.get(framework)
+"""Framework -> its formula of FLOP per token."""
 
 
 def flop_per_token(
@@ -441,13 +406,13 @@ def flop_per_token(
 
     `older_megatron`: Megatron-Core before 0.12.0. Raises ValueError for a framework whose log counts none.
     """
-    convention = CONVENTIONS.get(framework)
-    if convention is None:
+    if framework not in CONVENTIONS:
         raise ValueError(f"{framework}'s log counts no FLOP; those that do: {', '.join(CONVENTIONS)}")
     scores = scores_flop_per_token(shape, sum(shape.layers_have_attention) * seq_len)
-    halved = convention.causal_halved and not older_megatron
-    states = states_flop_per_token(shape) if framework == "megatron" else 0.0
-    return TRAINING_FLOP * _counted_parameters(framework, shape) + (scores / 2 if halved else scores) + states
+    products = TRAINING_FLOP * _counted_parameters(framework, shape)
+    if framework != "megatron":
+        return products + scores
+    return products + (scores if older_megatron else scores / 2) + states_flop_per_token(shape)
 
 
 def _counted_parameters(framework: str, shape: TransformerShape) -> int:

@@ -41,24 +41,21 @@ def gather(
     from harness.report.spec import load_spec
     from harness.report.training import peaks
 
-    environment = {}
-    for name in sorted({record.environment for record in records if record.environment}):
-        path = source / f"environment-{name}.json"
-        environment[name] = read_json(path) if path.exists() else "not kept"
-    spec = load_spec(suite, titles(suite) | dict(planned or {}), question=question_of(suite))
+    names = sorted({record.environment for record in records if record.environment})
+    files = {name: source / f"environment-{name}.json" for name in names}
+    environment = {name: read_json(path) if path.exists() else "not kept" for name, path in files.items()}
     shipped = workloads_of(suite)
     fields = workload_fields(suite) if shipped else {}
     defaults = {name: one["default"] for name, one in fields.items() if "default" in one}
-    spec = with_changed_workloads(spec, records, shipped, defaults)
-    known = peaks(environment.values())
+    spec = load_spec(suite, titles(suite) | dict(planned or {}), question=question_of(suite))
     return ReportData(
         suite,
-        spec,
+        with_changed_workloads(spec, records, shipped, defaults),
         records,
         verdicts,
         environment,
         load_claims(suite),
-        known,
+        peaks(environment.values()),
         tuple(left_out),
         frozenset(shipped),
         tuple(apart),
@@ -89,22 +86,16 @@ def write_index(
     `without_answers`: the list alone. Raises ConfigError, before anything is written, where results do not go
     together: two folders of one claim, two machines.
     """
-    from harness.claims.answers import answer_claims, refuse_conflicts
-    from harness.claims.load import load_claims
+    from harness.claims.answers import answer_claims
     from harness.claims.paper import load_answers
-    from harness.config.run import names
     from harness.report import write
     from harness.report.index.suite_index import findings, halves
 
     results, asked = list(folders), load_answers()
-    refuse_conflicts(
-        asked.claims, {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
-    )
-    rows = (
-        []
-        if without_answers
-        else answer_claims(asked.claims, findings(results, asked.methods), halves(results, asked.methods))
-    )
+    rows = []
+    if not without_answers:
+        found = findings(results, asked.methods), halves(results, asked.methods)
+        rows = answer_claims(asked.claims, *found)
     with _errors_of(folder):
         return write.write_index(folder, asked, rows, results)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from harness.units import LARGE, best_unit, in_unit, number, power_of_ten
@@ -78,14 +78,14 @@ def dark_rules() -> str:
 
 
 def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
-    """Return matplotlib's SVG with tips and links, and with colours as attributes."""
+    """Return matplotlib's SVG with tips and links, with colours as attributes and without needless ids."""
     import matplotlib
 
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(svg.encode())
-    for unwanted in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
-        for parent in list(root.iter()):
-            for child in parent.findall(unwanted):
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
                 parent.remove(child)
     width, height = root.attrib["viewBox"].split()[2:]
     root.attrib = {
@@ -101,11 +101,15 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
     for element in root.iter():
         _unstyled(element)
         _round(element)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.get("id") in tips:
-                _tipped(child, tips[str(child.get("id"))])
-    _drop_ids(root)
+    for element in list(root.iter()):
+        if element.get("id") in tips:
+            _tipped(element, tips[str(element.get("id"))])
+    # ids that nothing refers to go: several figures stand on one page
+    used = re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', ElementTree.tostring(root, encoding="unicode"))
+    names = {name for pair in used for name in pair}
+    for element in root.iter():
+        if element.get("id") not in names:
+            element.attrib.pop("id", None)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -135,11 +139,9 @@ def _unstyled(element: ElementTree.Element) -> None:
     """Turn fill, stroke and font of a style into attributes, which a style sheet may override."""
     if _LINK in element.attrib:
         element.set("href", element.attrib.pop(_LINK))
-    style = element.attrib.pop("style", "")
     kept = []
-    for part in filter(None, (one.strip() for one in style.split(";"))):
-        name, _, value = part.partition(":")
-        value = value.strip()
+    for part in element.attrib.pop("style", "").split(";"):
+        name, _, value = (text.strip() for text in part.partition(":"))
         if name == "font":
             size = re.search(r"([\d.]+)px", value)
             element.set("font-size", size[1] if size else str(FONT))
@@ -147,22 +149,12 @@ def _unstyled(element: ElementTree.Element) -> None:
                 element.set("font-weight", "600")
         elif name in ("fill", "stroke", "text-anchor", "opacity", "stroke-width", "stroke-dasharray"):
             element.set(name, value)
-        elif name not in ("stroke-linejoin", "stroke-linecap", "stroke-miterlimit"):
+        elif name not in ("", "stroke-linejoin", "stroke-linecap", "stroke-miterlimit"):
             kept.append(f"{name}:{value}")
     if kept:
         element.set("style", ";".join(kept))
     if element.tag == f"{{{SVG}}}text" and "fill" not in element.attrib:
         element.set("fill", LIGHT["ink"])
-
-
-def _drop_ids(root: ElementTree.Element) -> None:
-    """Remove ids that nothing refers to: several figures stand on one page."""
-    text = ElementTree.tostring(root, encoding="unicode")
-    used = set(re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', text))
-    names = {name for pair in used for name in pair if name}
-    for element in root.iter():
-        if element.get("id") not in names:
-            element.attrib.pop("id", None)
 
 
 def _round(element: ElementTree.Element) -> None:
@@ -183,7 +175,7 @@ LEAST = 3
 NARROW = 3.0
 """An axis whose ends differ by less than this factor is linear."""
 
-_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 """Multiples of each power of ten, ever closer together."""
 
@@ -202,21 +194,18 @@ def tick_text(value: float, unit: str) -> str:
         return f"{value:.3g}×"
     if unit == "%":
         return f"{100 * value:+.3g} %".replace("-", "−")
-    if unit == "1" and abs(value) >= LARGE:
+    if unit != "1":
+        shown = "s" if unit == "s" and abs(value) >= 1 else best_unit(value, unit)
+        return f"{_plain(in_unit(value, unit, shown))} {shown}"
+    if abs(value) >= LARGE:
         exponent = math.floor(math.log10(abs(value)) + 1e-9)
-        mantissa = value / 10.0**exponent
-        return (
-            f"{mantissa:.3g}×{power_of_ten(exponent)}" if f"{mantissa:.3g}" != "1" else power_of_ten(exponent)
-        )
-    if unit == "1":
-        name = max(
-            (n for n, size in _COUNTS.items() if abs(value) >= size), key=_COUNTS.__getitem__, default=""
-        )
-        if abs(value) < 1e4 or (float(value).is_integer() and abs(value) < 1e6 and value % 1000):
-            return f"{value:,.0f}" if float(value).is_integer() else _plain(value)
-        return _plain(value / _COUNTS[name]) + name
-    shown = "s" if unit == "s" and abs(value) >= 1 else best_unit(value, unit)
-    return f"{_plain(in_unit(value, unit, shown))} {shown}"
+        mantissa = f"{value / 10.0**exponent:.3g}"
+        return power_of_ten(exponent) if mantissa == "1" else f"{mantissa}×{power_of_ten(exponent)}"
+    whole = float(value).is_integer()
+    if abs(value) < 1e4 or (whole and abs(value) < 1e6 and value % 1000):
+        return f"{value:,.0f}" if whole else _plain(value)
+    name, size = next((name, size) for name, size in _COUNTS if abs(value) >= size)
+    return _plain(value / size) + name
 
 
 def _plain(value: float) -> str:
@@ -258,20 +247,23 @@ def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
     axis.set_tick_params(length=0, pad=6)
 
 
-def logarithmic(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis logarithmic from `low` to `high`, with round ticks and a faint grid."""
-    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axis, log_ticks(low, high), unit)
-    axes.grid(axis="x" if which == "x" else "y")
+    _scaled(axes, which, low, high, log_ticks(low, high), unit)
 
 
-def linear(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def linear(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis linear from `low` to `high`, with round ticks and a faint grid."""
+    _scaled(axes, which, low, high, linear_ticks(low, high), unit)
+
+
+def _scaled(
+    axes: Axes, which: Literal["x", "y"], low: float, high: float, ticks: Sequence[float], unit: str
+) -> None:
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axes.xaxis if which == "x" else axes.yaxis, linear_ticks(low, high), unit)
-    axes.grid(axis="x" if which == "x" else "y")
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, unit)
+    axes.grid(axis=which)
 
 
 def thin_x_ticks(axes: Axes) -> None:
@@ -282,18 +274,17 @@ def thin_x_ticks(axes: Axes) -> None:
     labels = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
     named = [(float(place), label.get_text()) for place, label in labels if label.get_text()]
     bottom = axes.get_ylim()[0]
-    at = [float(axes.transData.transform((place, bottom))[0]) for place, _ in named]
-    wide = [LETTER * SMALL * len(text) for _, text in named]
+    ends = [(float(axes.transData.transform((place, bottom))[0]), len(text)) for place, text in named]
     for every in range(1, len(named)):
-        kept = range(0, len(named), every)
-        pairs = pairwise(kept)
-        if all(abs(at[b] - at[a]) >= (wide[a] + wide[b]) / 2 + 4 for a, b in pairs):
+        pairs = pairwise(ends[::every])
+        if all(abs(b - a) >= LETTER * SMALL * (m + n) / 2 + 4 for (a, m), (b, n) in pairs):
             if every > 1:
-                axes.xaxis.set_ticks([named[i][0] for i in kept], labels=[named[i][1] for i in kept])
+                places, texts = zip(*named[::every], strict=True)
+                axes.xaxis.set_ticks(places, labels=texts)
             return
 
 
-def fitted(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+def fitted(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
     """Make the x or y axis logarithmic, or linear where its ends are close together."""
     (linear if high < NARROW * low else logarithmic)(axes, which, low, high, unit)
 

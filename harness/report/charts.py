@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from harness.claims.model import Claim
 from harness.report.axes import (
-    DASHES,
     LIGHT,
     MOST_LINES,
     SERIES,
-    SMALL,
     WIDTH,
     Tip,
     fitted,
@@ -24,6 +21,7 @@ from harness.report.axes import (
     tick_text,
     x_title,
 )
+from harness.report.block_tables import errors_by_method
 from harness.report.comparison import Comparison, compared, noise_of
 from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
 from harness.report.results import ResultIndex, Value
@@ -63,55 +61,44 @@ class Bar(NamedTuple):
 
 
 def bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, None with fewer than two bars."""
-    stacks: Mapping[str, str] = block.stacks
-    rows = _bars(block, spec, index)
+    """Return the figure of the variants that have any of the metrics; None with fewer than two bars."""
+    rows = [
+        Bar(spec.name("optimization", variant), parts)
+        for workload in index.names("workload", block.where)
+        for variant in index.names("optimization", block.where)
+        if any(parts := tuple(index.get(workload, variant, one, block.method) for one in block.stacks))
+    ]
+    rows.sort(key=lambda row: row.length)
     if len(rows) < 2 or rows[-1].length <= 0:
         return None
-    drawing = Drawing(block.id, 74 + BAR_ROW * len(rows) + (28 if len(stacks) > 1 else 0))
+    several = len(block.stacks) > 1
+    drawing = Drawing(block.id, 74 + BAR_ROW * len(rows) + (28 if several else 0))
     axes = drawing.axes
-    for i, (metric, label) in enumerate(stacks.items()):
-        _stack(drawing, rows, i, label, metric)
+    for i, label in enumerate(block.stacks.values()):
+        _stack(drawing, rows, i, label)
     for y, row in enumerate(rows):
         drawing.name(row.total, (row.length, y), 6)
     values = [part for row in rows for part in row.parts if part]
     linear(axes, "x", 0, rows[-1].length * 1.12, values[0].unit)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows], color=LIGHT["ink"])
-    axes.tick_params(length=0)
+    drawing.rows([row.name for row in rows])
     axes.spines["bottom"].set_visible(False)
-    name = block.x_title or spec.name("metric", next(iter(stacks)))
+    name = block.x_title or spec.name("metric", next(iter(block.stacks)))
     x_title(axes, f"{name} ({origins(value.origin for value in values)})")
-    if len(stacks) > 1:
-        drawing.canvas.legend(loc="outside upper left", ncols=len(stacks), frameon=False, fontsize=SMALL,
-                              handlelength=1.1, columnspacing=1.4)  # fmt: skip
+    if several:
+        drawing.legend("outside upper left", len(block.stacks))
     return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
 
 
-def _bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> list[Bar]:
-    """Return the variants that have any of the metrics, the shortest first."""
-    rows = []
-    for workload in index.names("workload", block.where):
-        for variant in index.names("optimization", block.where):
-            parts = tuple(index.get(workload, variant, metric, block.method) for metric in block.stacks)
-            if any(parts):
-                rows.append(Bar(spec.name("optimization", variant), parts))
-    return sorted(rows, key=lambda row: row.length)
-
-
-def _stack(drawing: Drawing, rows: list[Bar], i: int, label: str, metric: str) -> None:
+def _stack(drawing: Drawing, rows: Sequence[Bar], i: int, label: str) -> None:
     """Draw one metric's part of every bar that has some."""
-    drawn = [
-        (y, part, sum(one.median for one in row.parts[:i] if one))
-        for y, row in enumerate(rows)
-        if (part := row.parts[i]) and part.median > 0
-    ]
     colour = SERIES[i % len(SERIES)]
     drawing.axes.barh([-9], [0], color=colour, label=label)  # the legend's
-    for y, part, left in drawn:
-        text = f"{rows[y].name} · {label}: {human(part.median, part.unit)}"
-        (bar,) = drawing.axes.barh([y], [part.median], left=[left], height=0.66, color=colour)
-        bar.set_gid(drawing.tip([Tip(text, part.cell)], i))
+    for y, row in enumerate(rows):
+        if (part := row.parts[i]) and part.median > 0:
+            left = sum(one.median for one in row.parts[:i] if one)
+            (bar,) = drawing.axes.barh([y], [part.median], left=[left], height=0.66, color=colour)
+            text = f"{row.name} · {label}: {human(part.median, part.unit)}"
+            bar.set_gid(drawing.tip([Tip(text, part.cell)], i))
 
 
 EFFECT_ROW = 28
@@ -135,11 +122,6 @@ class EffectRow(NamedTuple):
     series: int
     claim: tuple[float, float, str] | None = None  # the claimed range, and who claims it
 
-    @property
-    def label(self) -> str:
-        """Return the speed-up of a time, the change of anything else."""
-        return times(self.value) if self.comparison.unit == "s" else percent(self.value - 1, True)
-
 
 def effect_plot(
     block: EffectPlotBlock, spec: Spec, index: ResultIndex, claims: Sequence[Claim] = ()
@@ -162,9 +144,7 @@ def effect_plot(
     axes.set_xlim(low, high * (high / low) ** 0.14 * 1.02)
     set_ticks(axes.xaxis, log_ticks(low, high * 1.05), "x")
     axes.grid(axis="x")
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows], color=LIGHT["ink"])
-    axes.tick_params(length=0)
+    drawing.rows([row.name for row in rows])
     x_title(axes, _effect_title(block, spec, rows, noise is not None))
     return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
 
@@ -172,28 +152,23 @@ def effect_plot(
 def _draw_effect(drawing: Drawing, y: int, row: EffectRow) -> None:
     """Draw a row: its interval, its dot, its number, and below them the bracket of what is claimed."""
     colour, axes = SERIES[row.series], drawing.axes
+    text = f"{row.name}: {row.comparison.text} {row.comparison.effect}"
     if row.claim:
-        low, high, _ = row.claim
+        low, high, by = row.claim
         ends = [low, low, high, high], [y + 0.22, y + 0.36, y + 0.36, y + 0.22]
         axes.plot(*ends, color=LIGHT["soft"], linewidth=1.3, solid_joinstyle="miter")
+        text += f"; claimed: {times(low)} … {times(high)}, {by}"
     axes.plot([row.low, row.high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
-    text = f"{row.name}: {row.comparison.text} {row.comparison.effect}"
-    text += f"; claimed: {_range(row)}, {row.claim[2]}" if row.claim else ""
     drawing.points([(row.value, y)], [Tip(text, row.comparison.cell)], row.series)
-    drawing.name(row.label, (row.high, y), 9)
-
-
-def _range(row: EffectRow) -> str:
-    low, high = (times(end) for end in (row.claim or (1.0, 1.0))[:2])
-    return f"{low} … {high}"
+    drawing.name(row.comparison.size, (row.high, y), 9)
 
 
 def _effect_title(block: EffectPlotBlock, spec: Spec, rows: Sequence[EffectRow], noise: bool) -> str:
     """Return the title of the x axis, with the origins of what is drawn and what the marks mean."""
     base = spec.name("optimization", block.baseline)
-    name = spec.name("metric", block.metric)
-    faster = rows[0].comparison.unit == "s"
-    what = f"Speed-up over {base}" if faster else f"{name}, relative to {base}"
+    what = f"Speed-up over {base}"
+    if rows[0].comparison.unit != "s":
+        what = f"{spec.name('metric', block.metric)}, relative to {base}"
     marks = [origins(row.comparison.origin for row in rows)]
     marks += ["grey band: noise of the baseline"] if noise else []
     marks += ["bracket: claimed"] if any(row.claim for row in rows) else []
@@ -208,31 +183,26 @@ def _effect_rows(
     A row names what differs: variant and workload, or the workload alone where all are of one variant.
     """
     workloads = index.names("workload", block.where, block.metric)
-    others = set(index.names("optimization", block.where)) - {block.baseline, block.noise}
+    variants = [
+        one for one in index.names("optimization", block.where) if one not in (block.baseline, block.noise)
+    ]
     rows: list[EffectRow] = []
     for workload in workloads:
-        own = []
-        for variant in index.names("optimization", block.where):
+        own, timed = [], False
+        for variant in variants:
             comparison = compared(index, workload, variant, block.pairing)
-            if comparison is None or variant in (block.baseline, block.noise):
+            if comparison is None:
                 continue
-            name = spec.name("optimization", variant)
-            where = spec.name("workload", workload)
-            label = name if len(workloads) == 1 else where if len(others) == 1 else f"{name}, {where}"
-            ratio = comparison.speed_up if comparison.unit == "s" else comparison.ratio
+            names = [spec.name("optimization", variant), spec.name("workload", workload)]
+            shown = names[:1] if len(workloads) == 1 else names[1:] if len(variants) == 1 else names
+            timed = comparison.unit == "s"
+            ratio = comparison.speed_up if timed else comparison.ratio
             if math.isfinite(ratio.low) and ratio.low > 0 and math.isfinite(ratio.high):
-                claim = _claimed(block, claims, workload, variant, faster=comparison.unit == "s")
-                series = _effect_series(comparison.effect, block.better)
-                own.append(EffectRow(label, *ratio[:3], comparison, series, claim))
-        upwards = bool(own) and (own[0].comparison.unit == "s" or block.better == "higher")
-        rows += sorted(own, key=lambda row: row.value, reverse=upwards)
+                claim = _claimed(block, claims, workload, variant, timed)
+                series = NEITHER if block.better == "neither" else SERIES_OF.get(comparison.effect, NEITHER)
+                own.append(EffectRow(", ".join(shown), *ratio[:3], comparison, series, claim))
+        rows += sorted(own, key=lambda row: row.value, reverse=timed or block.better == "higher")
     return rows[:MOST_ROWS]
-
-
-def _effect_series(effect: str, better: str) -> int:
-    """Return the colour of an effect: that of a time, so turned where more is better."""
-    series = NEITHER if better == "neither" else SERIES_OF.get(effect, NEITHER)
-    return {BETTER: WORSE, WORSE: BETTER}.get(series, series) if better == "higher" else series
 
 
 def _claimed(
@@ -276,17 +246,15 @@ class LinePoint(NamedTuple):
 
 def lines(block: LinesBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, its axes logarithmic where they are long; None where no line has two points."""
-    series, covered = _series(block, spec, index)
-    if all(len(line) < 2 for line in series.values()):
+    every, covered = _series(block, spec, index)
+    if all(len(line) < 2 for line in every.values()):
         return None
-    hidden = list(series)[MOST_LINES:]
-    series = {name: line for name, line in series.items() if name not in hidden}
-    references: Mapping[str, float] = block.references
+    series = dict(list(every.items())[:MOST_LINES])
     points = [p for line in series.values() for p in line]
     drawing = Drawing(block.id, 420)
     axes = drawing.axes
-    heights = [end for p in points for end in (p.low, p.high)] + [float(one) for one in references.values()]
-    unit = "x" if block.y.against else points[0].value.unit
+    heights = [end for p in points for end in (p.low, p.high)] + list(map(float, block.references.values()))
+    unit = "x" if block.y.over else points[0].value.unit
     room = min(1.15, (max(heights) / min(heights)) ** 0.12 * 1.002)
     fitted(axes, "y", min(heights) / room, max(heights) * room, unit)
     first, last = min(p.x for p in points), max(p.x for p in points)
@@ -294,38 +262,35 @@ def lines(block: LinesBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     dodge = max(last / first, 1.5) ** 0.006 if any(p.low != p.high for p in points) else 1.0
     fitted(axes, "x", first / margin, last * margin, "1")
     named_ticks(axes, {p.x: p.name for p in points}, WIDTH * 0.66)
-    for label in references:
-        axes.axhline(references[label], color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
+    for height in block.references.values():
+        axes.axhline(height, color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
     for i, (name, line) in enumerate(series.items()):
         _draw_line(drawing, i, name, line, unit, dodge ** (i - (len(series) - 1) / 2))
-        if mark := _mark(block, index, line):
-            tip = Tip(f"{name}: {mark.name}", mark.value.cell)
-            drawing.points([(mark.x, mark.y)], [tip], i, hollow=True, size=11)
     x_title(axes, block.x.title)
     y_title(drawing, f"{block.y.title} ({origins(p.value.origin for p in points)})")
-    ends = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
-    right_labels(drawing, [*ends, *((float(at), label, LIGHT["ink"]) for label, at in references.items())])
+    labels = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
+    labels += [(float(at), label, LIGHT["ink"]) for label, at in block.references.items()]
+    right_labels(drawing, labels)
     left_out = f" Not drawn, as another point is at the same place: {', '.join(covered)}." if covered else ""
-    left_out += not_drawn(hidden)
-    return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
+    text = block.text + left_out + not_drawn(list(every)[MOST_LINES:])
+    return drawing.finish(block.title, text.strip(), alt_text(block.title, series))
 
 
 def _draw_line(
     drawing: Drawing, i: int, name: str, line: Sequence[LinePoint], unit: str, aside: float
 ) -> None:
     """Draw one line, intervals as whiskers, moved `aside` so that no two whiskers coincide."""
-    colour = SERIES[i % len(SERIES)]
     xs, ys = [p.x * aside for p in line], [p.y for p in line]
-    drawing.axes.plot(xs, ys, color=colour, linewidth=1.8, dashes=DASHES[i % len(DASHES)] or (None, None))
+    drawing.line(xs, ys, i)
     tips = []
-    for p in line:
+    for x, p in zip(xs, line, strict=True):
         shown = times(p.y) if unit == "x" else number(p.y) if unit == "1" else human(p.y, unit)
         if p.low != p.high:
-            ends = [p.x * aside] * 2, [p.low, p.high]
-            drawing.axes.plot(*ends, color=colour, linewidth=2.2, solid_capstyle="butt")
+            colour = SERIES[i % len(SERIES)]
+            drawing.axes.plot([x, x], [p.low, p.high], color=colour, linewidth=2.2, solid_capstyle="butt")
             shown += f" ({number(p.low)} … {number(p.high)})"
         tips.append(Tip(f"{name}, {p.name}: {shown}", p.value.cell))
-    drawing.points([(p.x * aside, p.y) for p in line], tips, i)
+    drawing.points(list(zip(xs, ys, strict=True)), tips, i)
 
 
 def _series(
@@ -334,10 +299,10 @@ def _series(
     """Return for each line its points from left to right, and the names of those at the x of another."""
     series, covered = {}, dict[str, None]()
     for title, along, places in _lines_of(block, spec, index):
-        named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
-        candidates = [point(block, index, name, **place) for name, place in named]
         points: dict[float, LinePoint] = {}
-        for p in candidates:
+        for place in places:
+            name = spec.name(along, place[along]).partition(" (")[0]
+            p = point(block, index, name, **place)
             if p is not None and points.setdefault(p.x, p) is not p:
                 covered[p.name] = None
         if points:
@@ -366,25 +331,23 @@ def point(
     block: LinesBlock, index: ResultIndex, name: str, workload: str, optimization: str
 ) -> LinePoint | None:
     """Return the point of a cell on the axes of the block; None where it lacks one of them."""
-    x_axis, y_axis = block.x, block.y
-    if x_axis.field:
-        x = index.field(workload, x_axis.field)
-        name = tick_text(x, "B" if x_axis.field.endswith("_B") else "1") if x else ""
-    else:
-        across = _value(index, workload, optimization, x_axis)
-        x = across.median if across else None
-        if across and x_axis.ticks == "values":
-            name = tick_text(across.median, across.unit)
-    y = _value(index, workload, optimization, y_axis)
-    if x is None or y is None:
+    across = None if block.x.field else _value(index, workload, optimization, block.x)
+    x = index.field(workload, block.x.field) if block.x.field else across and across.median
+    y = _value(index, workload, optimization, block.y)
+    if not x or y is None:
         return None
-    if not y_axis.against:
+    if block.x.field:
+        name = tick_text(x, "B" if block.x.field.endswith("_B") else "1")
+    elif across and block.x.ticks == "values":
+        name = tick_text(x, across.unit)
+    if not block.y.over:
         return LinePoint(x, y.median, name, y, y.median, y.median)
-    pairing = Pairing(y_axis.metric, y_axis.method, y_axis.against, draws=y_axis.draws)
+    pairing = Pairing(block.y.metric, block.y.method, block.y.over, draws=block.y.draws)
     comparison = compared(index, workload, optimization, pairing)
-    if comparison is None or optimization == y_axis.against:
+    if comparison is None or optimization == block.y.over:
         return None
-    return LinePoint(x, comparison.speed_up.value, name, y, comparison.speed_up.low, comparison.speed_up.high)
+    value, low, high = comparison.speed_up[:3]
+    return LinePoint(x, value, name, y, low, high)
 
 
 def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value | None:
@@ -392,21 +355,6 @@ def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value
     if value is not None and axis.per:
         value = divided(value, index, axis.per)
     return value if value and value.median > 0 else None
-
-
-def _mark(block: LinesBlock, index: ResultIndex, line: Sequence[LinePoint]) -> LinePoint | None:
-    """Return where a line's ring is: at the mark of its first cell that has one; None beyond its ends."""
-    if not block.mark:
-        return None
-    metric, method, title = block.mark.metric, block.mark.method, block.mark.title
-    values = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
-    mark = next((value for value in values if value), None)
-    for left, right in pairwise(line):
-        if mark and left.x <= mark.median <= right.x and left.x < right.x:
-            share = math.log(mark.median / left.x) / math.log(right.x / left.x)
-            y = left.y * (right.y / left.y) ** share
-            return LinePoint(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
-    return None
 
 
 STRIP_ROW = 36
@@ -419,36 +367,34 @@ TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
 
 def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, the most accurate method first; None with fewer than two errors."""
-    groups: dict[str, list[Value]] = {}
-    for one in index.select(block.metric, block.where):
-        groups.setdefault(one.method, []).append(one)
-    if sum(map(len, groups.values())) < 2:
+    groups = errors_by_method(index, block.metric, block.where)
+    errors = [one.median for group in groups.values() for one in group]
+    if len(errors) < 2:
         return None
     methods = sorted(groups, key=lambda method: max(abs(one.median) for one in groups[method]))
     drawing = Drawing(block.id, 70 + STRIP_ROW * len(methods))
     axes = drawing.axes
-    reach = max(NEAR, 1.3 * max(abs(one.median) for group in groups.values() for one in group))
     axes.set_xscale("symlog", linthresh=NEAR, linscale=0.7)
-    lowest = min(one.median for group in groups.values() for one in group)
-    axes.set_xlim(max(-1.6, min(1.3 * lowest, -NEAR)), reach)
+    axes.set_xlim(max(-1.6, min(1.3 * min(errors), -NEAR)), max(NEAR, 1.3 * max(map(abs, errors))))
     low, high = axes.get_xlim()
     set_ticks(axes.xaxis, [tick for tick in TICKS if low <= tick <= high], "%")
     axes.grid(axis="x")
     axes.axvline(0, color=LIGHT["ink"], linewidth=1.2)
     for row, method in enumerate(methods):
         places = [(one.median, row + (i * 7 % 11 - 5) * 0.05) for i, one in enumerate(groups[method])]
-        drawing.points(places, [_error_tip(spec, one) for one in groups[method]], faded=True, size=7)
+        tips = [
+            Tip(
+                f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}: "
+                f"{percent(one.median, True)}",
+                one.cell,
+            )
+            for one in groups[method]
+        ]
+        drawing.points(places, tips, faded=True, size=7)
     names = [f"{spec.name('method', one)} ({origins(v.origin for v in groups[one])})" for one in methods]
-    axes.set_ylim(len(methods) - 0.4, -0.6)
-    axes.set_yticks(range(len(methods)), names, color=LIGHT["ink"])
-    axes.tick_params(length=0)
+    drawing.rows(names)
     x_title(axes, block.x_title or spec.name("metric", block.metric))
     return drawing.finish(block.title, block.text, alt_text(block.title, names))
-
-
-def _error_tip(spec: Spec, one: Value) -> Tip:
-    place = f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}"
-    return Tip(f"{place}: {percent(one.median, True)}", one.cell)
 
 
 FIGURES: Mapping[type[Block], Callable[..., Figure | None]] = {

@@ -9,6 +9,7 @@ from harness.records import Origin
 from harness.report.results import ResultIndex, Value
 from harness.report.spec import Pairing
 from harness.report.tables import TableCell, percent, reasoned
+from harness.sweep.preflight import SLOW_BF16
 from harness.units import counted, human, marked, number, times
 
 if TYPE_CHECKING:
@@ -59,26 +60,28 @@ class Comparison(NamedTuple):
         return inverse(self.ratio)
 
     @property
+    def size(self) -> str:
+        """Return the speed-up of a time, the change of anything else, without its interval."""
+        return self._shown(self.ratio.value)
+
+    def _shown(self, ratio: float) -> str:
+        return times(1 / ratio) if self.unit == "s" else percent(ratio - 1, True)
+
+    @property
     def text(self) -> str:
         """Return `1.41× (1.38 … 1.44) ᵐ` for times, `−43.1 % ᵐ` for anything else."""
-        note = ["throttled"] if self.throttled else []
-        if self.unit == "s":
-            low, high = (times(end).removesuffix("×") for end in (self.speed_up.low, self.speed_up.high))
-            ends = [f"{low} … {high}"] if self.has_ends else []
-            shown = times(self.speed_up.value)
-        else:
-            low, high = (percent(end - 1, True) for end in (self.ratio.low, self.ratio.high))
-            ends = [f"{low} … {high}"] if self.has_ends else []
-            shown = percent(self.ratio.value - 1, True)
-        brackets = ", ".join([*ends, *note])
-        return marked(f"{shown} ({brackets})" if brackets else shown, self.origin)
+        brackets = ["throttled"] if self.throttled else []
+        if self.has_ends:
+            ends = self.ratio[1:3] if self.unit != "s" else (self.ratio.high, self.ratio.low)
+            low, high = (self._shown(end).removesuffix("×") for end in ends)
+            brackets.insert(0, f"{low} … {high}")
+        return marked(f"{self.size} ({', '.join(brackets)})" if brackets else self.size, self.origin)
 
     @property
     def footnote(self) -> str:
         """What a reader must know of the samples that the ratio rests on; "" for nothing."""
-        if self.origin == Origin.CALCULATED and not self.left_out:
-            return ""
-        return NO_INTERVAL.get(self.ratio.basis, self.left_out)
+        exact = self.origin == Origin.CALCULATED and not self.left_out
+        return "" if exact else NO_INTERVAL.get(self.ratio.basis, self.left_out)
 
     @property
     def more_repeats(self) -> int | None:
@@ -92,8 +95,7 @@ class Comparison(NamedTuple):
     @property
     def what_decides(self) -> str:
         """Return how many more repeats would decide an undecided effect; "" where that is not known."""
-        more = self.more_repeats
-        if more is not None:
+        if (more := self.more_repeats) is not None:
             return f"about {counted(more, 'more repeat')} would decide: repeats={self.ratio.processes + more}"
         comparable = self.noise is not None or self.equal_within is not None
         processes = min(one.processes for one in (self.ratio, self.noise) if one)
@@ -101,20 +103,22 @@ class Comparison(NamedTuple):
             return f"one repeat shows no spread between processes; try repeats={FEWEST_REPEATS}"
         return ""
 
-    @property
-    def undecided(self) -> str:
-        """Return what would decide an undecided effect, and what disturbed it; "" where it is decided."""
-        if self.effect != "undecided":
-            return ""
-        busy = f"the machine was busy: other processes took {100 * self.others:.0f} % of its time"
-        return "; ".join(filter(None, [self.what_decides, busy if self.others > BUSY else ""]))
+    def notes(self, is_noise: bool, *more: str) -> tuple[str, ...]:
+        """Return what a reader must know: of the samples, what would decide it or disturbed it, `more`."""
+        undecided = []
+        if self.effect == "undecided" and not is_noise:
+            undecided.append(self.what_decides)
+            if self.others > BUSY:
+                share = f"{100 * self.others:.0f} %"
+                undecided.append(f"the machine was busy: other processes took {share} of its time")
+        return tuple(filter(None, (self.footnote, "; ".join(filter(None, undecided)), *more)))
 
     @property
     def left_out(self) -> str:
         """Which samples are in no pair; "" for none."""
-        count = self.ratio.left_out
-        samples = counted(count, "sample")
-        return f"left out: {samples} without a counterpart in the other variant" if count else ""
+        samples = counted(self.ratio.left_out, "sample")
+        text = f"left out: {samples} without a counterpart in the other variant"
+        return text if self.ratio.left_out else ""
 
     @property
     def has_ends(self) -> bool:
@@ -131,22 +135,22 @@ def compared(index: ResultIndex, workload: str, variant: str, pairing: Pairing) 
         ratio = ratio_of(index, workload, variant, pairing)
     except NoPairsError:
         return None
-    throttled = any(was_throttled(index, workload, name) for name in (variant, pairing.baseline))
     noise = noise_of(index, workload, pairing)
     effect = _effect(ratio, noise, pairing)
+    if pairing.better == "higher":
+        effect = {"pays": "costs", "costs": "pays"}.get(effect, effect)
     others = index.first(workload, variant, OTHERS)
-    draws = bool(pairing.draws)  # independent draws: repeats decide nothing
-    equal_within = None if draws or pairing.noise else pairing.equal_within
+    draws = pairing.draws  # independent draws: repeats decide nothing
     return Comparison(
         ratio,
         effect,
         value.unit,
         value.origin,
         value.cell,
-        throttled,
-        None if draws else noise,
-        others.mean if others else 0.0,
-        equal_within,
+        throttled=any(was_throttled(index, workload, name) for name in (variant, pairing.baseline)),
+        noise=None if draws else noise,
+        others=others.mean if others else 0.0,
+        equal_within=None if draws or pairing.noise else pairing.equal_within,
     )
 
 
@@ -161,11 +165,10 @@ def compile_break_even(index: ResultIndex, workload: str, variant: str, pairing:
     comparison = compared(index, workload, variant, pairing)
     compiled = _compile_time(index, workload, variant)
     base = index.get(workload, pairing.baseline, pairing.metric, pairing.method)
-    if comparison is None or comparison.effect != "pays" or comparison.unit != "s":
+    if compiled is None or base is None or comparison is None:
         return None
-    if compiled is None or base is None:
-        return None
-    return break_even(_longest_s(compiled), base.median, comparison.ratio)
+    pays = comparison.effect == "pays" and comparison.unit == "s"
+    return break_even(_longest_s(compiled), base.median, comparison.ratio) if pays else None
 
 
 def compile_cost(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> str:
@@ -174,13 +177,8 @@ def compile_cost(index: ResultIndex, workload: str, variant: str, pairing: Pairi
     compiled = _compile_time(index, workload, variant)
     if paid is None or compiled is None:
         return ""
-    took = human(_longest_s(compiled), "s")
-    did = (
-        f"its compiled code came from a cache in {took}"
-        if compiled.method == CACHED
-        else f"compiling took {took}"
-    )
-    return f"{did}, so it has paid after {steps_text(paid)}"
+    did = "its compiled code came from a cache in" if compiled.method == CACHED else "compiling took"
+    return f"{did} {human(_longest_s(compiled), 's')}, so it has paid after {steps_text(paid)}"
 
 
 def _compile_time(index: ResultIndex, workload: str, variant: str) -> Value | None:
@@ -211,9 +209,8 @@ def _effect(ratio: Ratio, noise: Ratio | None, pairing: Pairing) -> str:
 
 def was_throttled(index: ResultIndex, workload: str, variant: str) -> bool:
     """Return whether the clock was lowered, for heat or power, in any window of the variant."""
-    records = index.cells.get((workload, variant), [])
-    samples = [one.samples for record in records for one in record.measurements if one.metric == THROTTLED]
-    return any(value > 0 for some in samples for value in some)
+    measurements = (one for record in index.cells.get((workload, variant), []) for one in record.measurements)
+    return any(max(one.samples, default=0.0) > 0 for one in measurements if one.metric == THROTTLED)
 
 
 def noise_of(index: ResultIndex, workload: str, pairing: Pairing) -> Ratio | None:
@@ -227,7 +224,7 @@ def noise_of(index: ResultIndex, workload: str, pairing: Pairing) -> Ratio | Non
 def ratio_of(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> Ratio:
     """Return the variant's metric over the baseline's; raises `NoPairsError`."""
     own, base = (index.cells.get((workload, name), []) for name in (variant, pairing.baseline))
-    return compare(own, base, pairing.metric, pairing.method, bool(pairing.draws))
+    return compare(own, base, pairing.metric, pairing.method, pairing.draws)
 
 
 def why_none(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> tuple[str, str]:
@@ -246,21 +243,37 @@ def why_none(index: ResultIndex, workload: str, variant: str, pairing: Pairing) 
     return "–", f"{variant} on {workload}: nothing to compare"
 
 
-def change(
-    index: ResultIndex, value: Value, baseline: str, draws: bool = False, speed_up: bool = False
-) -> TableCell:
-    """Return a table cell with the change of a value against another variant, by the same comparison.
-
-    `speed_up`: the speed-up in its place, where the value is a time.
-    """
+def change(index: ResultIndex, value: Value, baseline: str, draws: bool, over: bool) -> TableCell:
+    """Return a cell with the change of a value against another variant; with `over` a time's speed-up."""
     pairing = Pairing(value.metric, value.method, baseline, draws=draws)
     comparison = compared(index, value.workload, value.optimization, pairing)
     if comparison is None:
         return reasoned(why_none(index, value.workload, value.optimization, pairing))
-    notes = (comparison.left_out,) if comparison.left_out else ()
-    if speed_up:
-        return TableCell(comparison.text, value.cell, notes=notes)
-    shown = percent(comparison.ratio.value - 1, True)
-    low, high = (percent(end - 1, True).removesuffix(" %") for end in comparison.ratio[1:3])
-    text = f"{shown} ({low} … {high})" if comparison.has_ends and low != high else shown
-    return TableCell(marked(text, value.origin), value.cell, notes=notes)
+    text = comparison.text
+    if not over:
+        text, low, high = (percent(end - 1, True) for end in comparison.ratio[:3])
+        if comparison.has_ends and low != high:
+            text += f" ({low.removesuffix(' %')} … {high.removesuffix(' %')})"
+        text = marked(text, value.origin)
+    return TableCell(text, value.cell, notes=(comparison.left_out,) if comparison.left_out else ())
+
+
+def comparison_cell(
+    index: ResultIndex, workload: str, variant: str, pairing: Pairing
+) -> tuple[TableCell, str]:
+    """Return a variant's ratio, or why there is none, and an effect, `noise` or `unavailable`."""
+    comparison = compared(index, workload, variant, pairing)
+    if comparison is None:
+        return reasoned(why_none(index, workload, variant, pairing)), "unavailable"
+    is_noise = variant == pairing.noise
+    notes = comparison.notes(is_noise, index.note(workload, variant, SLOW_BF16))
+    cell = TableCell(comparison.text, comparison.cell, notes=notes)
+    return cell, "noise" if is_noise else comparison.effect
+
+
+def speed_up_cell(index: ResultIndex, workload: str, variant: str, pairing: Pairing) -> TableCell:
+    """Return a speed-up with the sign of what it means."""
+    cell, effect = comparison_cell(index, workload, variant, pairing)
+    if effect not in SIGNS:
+        return cell
+    return cell._replace(text=f"{SIGNS[effect]} {cell.text}", look=LOOKS[effect])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from harness.report.axes import (
+    DASHES,
     FONT,
     LETTER,
     LIGHT,
@@ -42,10 +44,6 @@ class Figure(NamedTuple):
         ground = f'<rect width="100%" height="100%" fill="{LIGHT["ground"]}"/>'
         head, _, body = self.svg.partition(">")
         return f"{head}>{style}{ground}{body}\n".replace('href="#r-', 'href="../report.html#r-')
-
-    def inline(self) -> str:
-        """Return the SVG for a page whose style sheet has `dark_rules`."""
-        return self.svg
 
 
 @contextmanager
@@ -126,6 +124,22 @@ class Drawing:
             zorder=4,
         )
 
+    def line(self, xs: Sequence[float], ys: Sequence[float], series: int, width: float = 1.8) -> None:
+        """Draw a line in the colour and the dashes of a series."""
+        dashes = DASHES[series % len(DASHES)] or (None, None)
+        self.axes.plot(xs, ys, color=SERIES[series % len(SERIES)], linewidth=width, dashes=dashes)
+
+    def legend(self, place: Literal["outside upper left", "outside lower left"], columns: int) -> None:
+        """Write the legend in so many columns."""
+        self.canvas.legend(loc=place, ncols=columns, frameon=False, fontsize=SMALL, columnspacing=1.4,
+                           handlelength=1.1)  # fmt: skip
+
+    def rows(self, names: Sequence[str]) -> None:
+        """Make the y axis that of rows with these names, the first at the top."""
+        self.axes.set_ylim(len(names) - 0.4, -0.6)
+        self.axes.set_yticks(range(len(names)), names, color=LIGHT["ink"])
+        self.axes.tick_params(length=0)
+
     def name(
         self, text: str, place: tuple[float, float], dx: float, dy: float = 0, size: float = SMALL
     ) -> None:
@@ -161,44 +175,33 @@ def right_labels(drawing: Drawing, labels: Sequence[tuple[float, str, str]], gap
     """Write each (y, text, colour) at the right edge at its height, moved apart where texts would touch."""
     axes = drawing.axes
     drawing.canvas.draw_without_rendering()
-    to_px = axes.transData.transform
-    low, high = axes.bbox.y0, axes.bbox.y1
-    order = sorted(range(len(labels)), key=lambda i: labels[i][0])
-    wanted = [float(to_px((axes.get_xlim()[1], labels[i][0]))[1]) for i in order]
-    for i, y_px in zip(order, spaced(wanted, gap, low, high), strict=True):
-        axes.annotate(
-            labels[i][1],
-            (1, (y_px - low) / (high - low)),
-            xycoords="axes fraction",
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            color=labels[i][2],
-            fontsize=SMALL,
-            annotation_clip=False,
-        )
+    low, high, right = axes.bbox.y0, axes.bbox.y1, axes.get_xlim()[1]
+    ordered = sorted(labels, key=lambda one: one[0])
+    wanted = [float(axes.transData.transform((right, y))[1]) for y, _, _ in ordered]
+    for (_, text, colour), y_px in zip(ordered, spaced(wanted, gap, low, high), strict=True):
+        axes.annotate(text, (1, (y_px - low) / (high - low)), xycoords="axes fraction", xytext=(8, 0),
+                      textcoords="offset points", va="center", color=colour, fontsize=SMALL,
+                      annotation_clip=False)  # fmt: skip
 
 
 def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return ascending places at least `gap` apart, near the `wanted`, and within the ends if possible."""
-    groups: list[tuple[list[float], float]] = []  # members, and where the middle of the group is
+    groups: list[list[float]] = []  # each around the mean of its members
     for place in wanted:
-        groups.append(([place], place))
-        while len(groups) > 1 and _touch(groups[-2], groups[-1], gap):
-            members = groups[-2][0] + groups[-1][0]
-            groups[-2:] = [(members, sum(members) / len(members))]
+        groups.append([place])
+        while len(groups) > 1:
+            one, other = groups[-2:]
+            if fmean(other) - fmean(one) >= gap * (len(one) + len(other)) / 2:
+                break
+            groups[-2:] = [one + other]
     places: list[float] = []
-    for members, middle in groups:
+    for members in groups:
         half = gap * (len(members) - 1) / 2
-        middle = min(max(middle, low + half), max(high - half, low + half))
+        middle = min(max(fmean(members), low + half), max(high - half, low + half))
         places += [middle - half + gap * i for i in range(len(members))]
     for i in range(1, len(places)):
         places[i] = max(places[i], places[i - 1] + gap)
     return places
-
-
-def _touch(one: tuple[list[float], float], other: tuple[list[float], float], gap: float) -> bool:
-    return other[1] - one[1] < gap * (len(one[0]) + len(other[0])) / 2
 
 
 def not_drawn(names: Sequence[str]) -> str:
@@ -229,11 +232,10 @@ def name_points(
     drawing.canvas.draw_without_rendering()
     to_px, inside = drawing.axes.transData.transform, drawing.axes.bbox
     boxes: list[tuple[float, float, float, float]] = []
-    for mark in points:
-        x, y = map(float, to_px(mark))
+    for x, y in map(to_px, points):
         boxes.append((x - _HALF_MARK, x + _HALF_MARK, y - _HALF_MARK, y + _HALF_MARK))
     for name, place in names:
-        x, y = map(float, to_px(place))
+        x, y = to_px(place)
         wide = LETTER * size * len(name)
         for dx, dy in _OFFSETS:
             left = x + dx - (wide / 2 if dx == 0 else wide if dx < 0 else 0)

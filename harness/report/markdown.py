@@ -12,8 +12,8 @@ from harness.config.optimizations import BASELINE
 from harness.report.figure import Figure
 from harness.report.findings import what_pays
 from harness.report.report_data import ReportData
-from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, Spec, TableBlock, plot_of
-from harness.report.summary import PAYS, cells_line, claims_line, run_line, summary, wrong_results
+from harness.report.spec import Block, EffectPlotBlock, EffectsBlock, PairedBlock, Spec, TableBlock, plot_of
+from harness.report.summary import cells_line, claims_line, run_line, summary, wrong_results
 from harness.report.tables import Table, TableCell, TidyTable, failure_table, tidy
 from harness.report.verdicts import (
     MARKS,
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
 def arrange(data: ReportData) -> Layout:
     """Return the parts of a report; draws its figures."""
     parts = [_part(data, block) for block in data.blocks]
-    filled = [part for part in parts if part.figure or (_rows(part) and not _baseline_alone(data, part))]
+    filled = [part for part in parts if _is_filled(data, part)]
     top = _top(data, filled)
     rest = [part for part in filled if top is None or part.block.id != top.block.id]
     marked = [part for part in rest if part.block.shown] or rest[:SHOWN]
@@ -83,27 +83,24 @@ def _part(data: ReportData, block: Block) -> Part:
     return Part(block, figure=data.figure(block)) if table is None else Part(block, tidy(table))
 
 
-def _rows(part: Part) -> bool:
-    return part.table is not None and bool(part.table.table.rows)
-
-
-def _baseline_alone(data: ReportData, part: Part) -> bool:
-    """Return whether a table of variants has only the baseline, with nothing to compare it with."""
-    if not isinstance(part.block, TableBlock) or part.block.key != "optimization" or part.table is None:
-        return False
-    names = [row[0].text for row in part.table.table.rows]
-    return names == [data.spec.name("optimization", BASELINE)]
+def _is_filled(data: ReportData, part: Part) -> bool:
+    """Return whether a part has a value; a table of variants more than the baseline alone."""
+    rows = part.table.table.rows if part.table else ()
+    of_variants = isinstance(part.block, TableBlock) and part.block.key == "optimization"
+    alone = of_variants and [row[0].text for row in rows] == [data.spec.name("optimization", BASELINE)]
+    return part.figure is not None or (bool(rows) and not alone)
 
 
 def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:
     """Return the figure marked `top`, the first plot of effects, one of the first such table, or any."""
     listed = list(parts)
     drawn = [part for part in listed if part.figure]
-    if chosen := [part for part in drawn if part.block.top]:
-        return chosen[0]
     plots = [part for part in drawn if isinstance(part.block, EffectPlotBlock)]
-    if plots:
-        return next((p for p in plots if getattr(p.block, "better", "") != "neither"), plots[0])
+    judged = [
+        part for part in plots if isinstance(part.block, PairedBlock) and part.block.better != "neither"
+    ]
+    if best := [*(part for part in drawn if part.block.top), *judged, *plots]:
+        return best[0]
     for part in listed:
         if isinstance(part.block, EffectsBlock):
             block = plot_of(part.block, f"{part.block.id}_drawn", part.block.title)
@@ -134,7 +131,10 @@ def report(data: ReportData, layout: Layout) -> str:
     parts += [f"Origins: {data.legend}."]
     parts += [part_text(part, 2) for part in layout.shown]
     if layout.more:
-        parts += ["## More tables and figures", *(folded(part) for part in layout.more)]
+        parts += [
+            "## More tables and figures",
+            *(details(part.block.title, part_text(part, 0)) for part in layout.more),
+        ]
     if layout.empty:
         parts.append(f"Without a value in this run: {'; '.join(layout.empty)}.")
     if layout.claims:
@@ -148,7 +148,8 @@ def report(data: ReportData, layout: Layout) -> str:
     caveats = "\n".join(f"- {escape(one)}" for one in data.spec.caveats)
     conditions = f"{data.spec.question}\n\n{caveats}".strip()
     parts += [details(CAVEATS, conditions)] if conditions else []
-    parts.append(details("The machine, its libraries and the commit", environment_lines(data)))
+    lines = "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))
+    parts.append(details("The machine, its libraries and the commit", lines))
     parts.append("Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json).")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -156,11 +157,6 @@ def report(data: ReportData, layout: Layout) -> str:
 def details(summary: str, text: str) -> str:
     """Return a text that GitHub folds below its summary."""
     return f"<details>\n<summary>{escape(summary)}</summary>\n\n{text.strip()}\n\n</details>"
-
-
-def folded(part: Part) -> str:
-    """Return a part folded below its title."""
-    return details(part.block.title, part_text(part, 0))
 
 
 def part_text(part: Part, level: int) -> str:
@@ -175,7 +171,7 @@ def part_text(part: Part, level: int) -> str:
 
 def answers(data: ReportData) -> list[str]:
     """Return the answer to the suite's question, then whether claims hold and how far to trust it."""
-    return [*what_pays(data), *(card.answer for card in summary(data) if card.question != PAYS)]
+    return [*what_pays(data), *summary(data)]
 
 
 def counted(data: ReportData) -> str:
@@ -235,11 +231,6 @@ def claim_text(one: ClaimWithVerdicts, spec: Spec) -> str:
     lines.append("\n".join(verdicts))
     lines.append("\n".join(f"- Caveat: {caveat}" for caveat in claim.caveats))
     return "\n\n".join(line for line in lines if line)
-
-
-def environment_lines(data: ReportData) -> str:
-    """Return the environment, line by line."""
-    return "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))
 
 
 def hosts(environment: Mapping[str, object]) -> list[tuple[str, str]]:

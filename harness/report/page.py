@@ -92,14 +92,12 @@ def _record_lines(data: ReportData, record: Record) -> dict[str, str]:
     """Return a record for the list at the page's end: its head, and everything in it as lines of text."""
     cell = record.cell
     lines = [f"cell {cell.id}  repeat {cell.repeat}  seed {cell.seed}"]
-    lines += [
-        f"{one.metric}  {one.method or '-'}  {_samples(one.samples, one.unit)} {ORIGIN_MARKS[one.origin]}"
-        for one in record.measurements
-    ]
+    for one in record.measurements:
+        samples = _samples(one.samples, one.unit)
+        lines.append(f"{one.metric}  {one.method or '-'}  {samples} {ORIGIN_MARKS[one.origin]}")
     lines += [f"note: {' '.join(remark.split())}" for remark in record.notes]
     lines += [f"{name}: {value}" for name, value in sorted(record.conditions.items())]
-    if record.reason:
-        lines.append(f"reason: {record.reason}")
+    lines += [f"reason: {record.reason}"] if record.reason else []
     return {
         "id": cell.id,
         "status": record.status.replace("_", " "),

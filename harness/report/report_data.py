@@ -5,7 +5,7 @@ Choose the blocks of a suite without conf/report/<suite>.yaml: a table and a fig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -25,7 +25,6 @@ from harness.report.spec import (
     Block,
     EffectPlotBlock,
     EffectsBlock,
-    EveryMetricBlock,
     OwnBlock,
     OwnFigureBlock,
     OwnTableBlock,
@@ -42,7 +41,7 @@ BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
 """Unit to which of its values are better; rates, which are the rest, are better higher."""
 
 
-def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
+def metric_blocks(index: ResultIndex) -> list[Block]:
     """Return, per metric and method, every variant compared with the baseline, and the ratios drawn."""
     variants = index.names("optimization", {})
     noise = AGAIN if AGAIN in variants else ""
@@ -54,9 +53,9 @@ def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
         if metric.endswith("/warm_up") or metric == OTHERS:
             continue
         name = f"{metric.replace('_', ' ').replace('/', ': ')}{f' ({method})' if method else ''}"
-        id = "".join(c if c.isalnum() else "_" for c in f"{metric}_{method}".strip("_"))
+        id = "".join(c if c.isalnum() else "_" for c in f"metrics_{metric}_{method}".rstrip("_"))
         table = EffectsBlock(
-            id=f"{block.id}_{id}",
+            id=id,
             title=name[0].upper() + name[1:],
             metric=metric,
             method=method,
@@ -115,11 +114,7 @@ class ReportData:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Return the report's blocks, with the workload chosen in those about one workload."""
-        listed = [
-            block
-            for one in self.spec.blocks
-            for block in (metric_blocks(one, self.index) if isinstance(one, EveryMetricBlock) else [one])
-        ]
+        listed = self.spec.blocks or metric_blocks(self.index)
         chosen = (one for block in listed for one in _chosen(block, self.spec, self.index))
         distinct: dict[str, Block] = {}
         for block in chosen:  # those about one workload each are alike where the run has another alone
@@ -160,24 +155,23 @@ class ReportData:
         return getattr(own_report(self.suite), block.function)(block, self.spec, self.index)
 
 
-def _chosen(block: Block, spec: Spec, index: ResultIndex) -> list[Block]:
-    """Return a block about one workload for each of the user's, else for its own choice, or the first."""
+def _chosen(block: Block, spec: Spec, index: ResultIndex) -> Iterator[Block]:
+    """Yield a block about one workload for each of the user's, else for its own choice, or the first.
+
+    From the second one on its id has a number.
+    """
     if not block.workload:
-        return [block]
+        yield block
+        return
     run = index.names("workload", block.where)
-    own = [name for name in run if name in index.own]
     shipped = block.workload if block.workload in run or not run else run[0]
-    return [_about(block, spec, name, i) for i, name in enumerate(own or [shipped])]
-
-
-def _about(block: Block, spec: Spec, workload: str, place: int) -> Block:
-    """Return the block about a workload; from the second one on its id has a number."""
-    name = spec.name("workload", workload)
-    title = block.title if "{workload}" in block.title or not place else f"{block.title}: {{workload}}"
-    return replace(
-        block,
-        id=f"{block.id}_{place + 1}" if place else block.id,
-        title=title.format(workload=name),
-        text=block.text.format(workload=name),
-        where={**block.where, "workload": workload},
-    )
+    for place, workload in enumerate([name for name in run if name in index.own] or [shipped]):
+        name = spec.name("workload", workload)
+        title = block.title if "{workload}" in block.title or not place else f"{block.title}: {{workload}}"
+        yield replace(
+            block,
+            id=f"{block.id}_{place + 1}" if place else block.id,
+            title=title.format(workload=name),
+            text=block.text.format(workload=name),
+            where={**block.where, "workload": workload},
+        )

@@ -178,11 +178,8 @@ class ResultIndex:
     def names(self, key: str, where: Where, metric: str = "") -> list[str]:
         """Return the values of `key` among what `where` selects; with `metric`, those that have it."""
         if metric or key == "method":
-            names = {
-                getattr(value, key)
-                for value in self.table.values()
-                if (not metric or value.metric == metric) and self.selects(value, where)
-            }
+            values = (one for one in self.table.values() if not metric or one.metric == metric)
+            names = {getattr(one, key) for one in values if self.selects(one, where)}
         else:
             firsts = (records[0] for records in self.cells.values())
             names = {getattr(r.cell, key) for r in firsts if self._cell_fits(r, where)}
@@ -205,21 +202,19 @@ class ResultIndex:
 
         Where nothing is known but that it was not recorded, all cells below one `heading` get one sentence.
         """
-        records = self.cells.get((workload, optimization))
+        place = workload, optimization
+        records = self.cells.get(place)
         if not records:
             return "not run", f"{optimization} on {workload}: no record"
         if failed := [r for r in records if r.status != Status.OK]:
             bad = next((r for r in failed if r.status == Status.WRONG_RESULT), failed[0])
             return bad.status.replace("_", " "), f"{optimization} on {workload}: {why(bad)}"
-        derived = self._missing.get((workload, optimization, metric, method))
-        derived = derived or self._missing.get((workload, optimization, metric, ""))
-        if derived:
-            return "–", derived
-        note = self.note(workload, optimization, metric) or self.note(workload, optimization, method)
-        if not note and heading:
-            note = f"{heading}: no value was recorded"
+        known = self._missing.get((*place, metric, method)) or self._missing.get((*place, metric, ""))
+        known = known or self.note(*place, metric) or self.note(*place, method)
+        if not known and heading:
+            known = f"{heading}: no value was recorded"
         what = f"{metric} by {method}" if method else metric
-        return "–", note or f"{what} was not recorded for {optimization}"
+        return "–", known or f"{what} was not recorded for {optimization}"
 
     def note(self, workload: str, optimization: str, about: str) -> str:
         """Return what the suite noted on a metric or method of a cell after its name and a colon; else ""."""
@@ -239,20 +234,15 @@ class ResultIndex:
         return float(value) if isinstance(value, int | float) and value > 0 else None
 
     def _cell_fits(self, record: Record, where: Where) -> bool:
-        fields = record.cell.config.get("workload", {})
+        cell, fields = record.cell, record.cell.config.get("workload", {})
         for key, wanted in where.items():
-            if key in ("workload", "optimization"):
-                if key == "workload" and record.cell.workload in self.own and not self._is_own(wanted):
-                    continue
-                if not _fits(getattr(record.cell, key), wanted):
-                    return False
-            elif key != "method" and not _field_fits(fields.get(key), wanted):
+            # a block that is repeated for each of the user's workloads wants one of them
+            one_of_own = isinstance(wanted, str) and wanted in self.own
+            of_any = key == "workload" and cell.workload in self.own and not one_of_own
+            value = getattr(cell, key) if key in ("workload", "optimization") else fields.get(key)
+            if key != "method" and not of_any and not _fits(value, wanted):
                 return False
         return True
-
-    def _is_own(self, wanted: Any) -> bool:
-        """Return whether one workload of the user's is wanted: a block that is repeated for each."""
-        return isinstance(wanted, str) and wanted in self.own
 
     def _rank(self, key: str, name: str) -> tuple[int, list[tuple[int, int, str]]]:
         """Order the user's workloads first, then as the report lists, then by the sizes in the names."""
@@ -263,11 +253,8 @@ class ResultIndex:
 
     def _place(self, record: Record) -> tuple[Any, ...]:
         cell = record.cell
-        workload, optimization = (
-            self._rank("workload", cell.workload),
-            self._rank("optimization", cell.optimization),
-        )
-        return workload, optimization, cell.repeat, cell.id
+        ranks = (self._rank(key, getattr(cell, key)) for key in ("workload", "optimization"))
+        return *ranks, cell.repeat, cell.id
 
 
 def why(record: Record) -> str:
@@ -276,18 +263,14 @@ def why(record: Record) -> str:
     return record.status.replace("_", " ") + (f": {reason}" if reason else "")
 
 
-def _field_fits(value: Any, wanted: Any) -> bool:
-    """Return whether a workload's field has the wanted value; text may meet one of several patterns."""
-    patterns = isinstance(value, str) and isinstance(wanted, str | list)
-    return _fits(value, wanted) if patterns else bool(value == wanted)
-
-
-def _fits(name: str, wanted: Any) -> bool:
-    """Return whether `name` meets a pattern, or one of several; patterns that begin with `!` refuse."""
-    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+def _fits(value: Any, wanted: Any) -> bool:
+    """Return whether a value is the wanted one; text may meet one of several patterns, `!` refuses."""
+    if not isinstance(value, str) or not isinstance(wanted, str | list):
+        return bool(value == wanted)
+    patterns = [wanted] if isinstance(wanted, str) else wanted
     refused = [p[1:] for p in patterns if p.startswith("!")]
     allowed = [p for p in patterns if not p.startswith("!")] or ["*"]
-    return any(fnmatchcase(name, p) for p in allowed) and not any(fnmatchcase(name, p) for p in refused)
+    return any(fnmatchcase(value, p) for p in allowed) and not any(fnmatchcase(value, p) for p in refused)
 
 
 UNNAMED = ("source", "hf_config", "measurable", "simulated_device")
@@ -306,34 +289,27 @@ def with_changed_workloads(
     """
     names = dict(spec.names.get("workload", {}))
     for record in records:
-        workload = record.cell.workload
-        if workload in shipped:
-            fields = record.cell.config.get("workload", {})
-            if changed := _changed(fields, {**defaults, **shipped[workload]}):
-                names[workload] = f"{spec.name('workload', workload)} ({', '.join(changed)})"
+        workload, fields = record.cell.workload, record.cell.config.get("workload", {})
+        given = {**defaults, **shipped[workload]} if workload in shipped else {}
+        compared = [name for name in given if name in fields and name not in UNNAMED]
+        changed = [_stated(name, fields[name]) for name in compared if not _same(fields[name], given[name])]
+        if changed:
+            names[workload] = f"{spec.name('workload', workload)} ({', '.join(changed)})"
     return spec._replace(names={**spec.names, "workload": names})
-
-
-def _changed(fields: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Return each field that has another value than is given, with its value."""
-    compared = [name for name in given if name in fields and name not in UNNAMED]
-    return [_stated(name, fields[name]) for name in compared if not _same(fields[name], given[name])]
 
 
 def _stated(name: str, value: Any) -> str:
     """Return `field=value`, or that a table of values was changed."""
-    return f"{name} changed" if isinstance(value, dict) else f"{name}={_shown(value)}"
+    if isinstance(value, dict):
+        return f"{name} changed"
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
 
 
 def _same(ours: Any, given: Any) -> bool:
     """Return whether a record's value is the YAML's; one that refers to other keys is not compared."""
-    if isinstance(given, str) and not isinstance(ours, str):
-        try:
-            return given.startswith("${") or float(given) == ours  # PyYAML reads 1.0e9 as text
-        except ValueError:
-            return False
-    return bool(given == ours) or (isinstance(given, str) and given.startswith("${"))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(given, str) and given.startswith("${"):
+        return True
+    try:  # PyYAML reads 1.0e9 as text
+        return bool(given == ours or (not isinstance(ours, str) and float(given) == ours))
+    except (TypeError, ValueError):
+        return False

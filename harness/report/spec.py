@@ -45,6 +45,27 @@ class Pairing(NamedTuple):
     noise: str = ""  # the variant that repeats the baseline: their difference is the noise
     draws: bool = False  # rounds are independent: random draws, or fresh processes each
     equal_within: float = 0.0  # without `noise`: relative differences up to this count as none
+    better: Better = "lower"
+
+
+class Shown(_Declared, frozen=True, kw_only=True):
+    """A value of a cell and how it is shown; the cell is that of the place where it is not named."""
+
+    title: str = ""
+    metric: str = ""
+    condition: str = ""  # of the record, as text, in place of a metric
+    field: str = ""  # of the workload, in place of a metric
+    method: str = ""
+    workload: str = ""
+    optimization: str = ""
+    unit: str = "auto"  # the one that reads best
+    per: str = ""  # a metric of the same cell to divide by
+    over: str = ""  # a variant: the speed-up over it, or the change against it, with its interval
+    draws: bool = False  # of `over`: see Pairing
+
+    def __post_init__(self) -> None:
+        if sum(bool(getattr(self, name, "")) for name in ("metric", "condition", "field", "claim")) != 1:
+            raise ValueError("expected one of metric, condition, field and claim")
 
 
 class Block(_Declared, frozen=True, kw_only=True):
@@ -80,8 +101,8 @@ class Metric(_Declared, frozen=True, kw_only=True):
     """A metric in a column of its own."""
 
     title: str
-    unit: str = ""
-    method: str | None = None
+    unit: str = "auto"
+    method: str = ""
 
 
 class EffectPlotBlock(PairedBlock, frozen=True, kw_only=True):
@@ -95,7 +116,7 @@ class EffectsBlock(PairedBlock, frozen=True, kw_only=True):
 
     unit: str = "auto"
     conditions: dict[str, str] = {}  # of the record: name to heading
-    extra_metrics: dict[str, str | Metric] = {}
+    extra_metrics: dict[str, str | Metric] = {}  # to a heading, or to more
     training: bool = False  # its rows are training steps: add tokens/s, TFLOP/s, MFU and peak memory
     plot: str = ""  # the title of the same ratios, drawn
 
@@ -106,31 +127,17 @@ class SpeedupsBlock(PairedBlock, frozen=True, kw_only=True):
     heading: str = "Workload"
 
 
-class Column(_Declared, frozen=True, kw_only=True):
+class Column(Shown, frozen=True, kw_only=True):
     """A column of a table: a metric, a condition of the record, or a claim's value."""
 
-    title: str = ""  # with `by`, `{}` is the name
-    by: Key | Literal[""] = ""  # a column for each value of this key
-    metric: str = ""
+    by: Key | Literal[""] = ""  # a column for each value of this key, which is `{}` in the title
     claim: str = ""  # the id of a claim, with {workload} in it: the quoted value
-    condition: str = ""
-    method: str = ""
-    workload: str = ""
-    optimization: str = ""
-    unit: str = "1"
     statistic: Literal["median", "mean", "min", "max"] = "median"
     range: bool = False  # in brackets the statistic's lowest and highest of single repeats
-    per: str = ""  # a metric to divide by
-    relative_to: str = ""  # a variant: show the change against it
-    speed_up: bool = False  # with `relative_to`: how many times as fast
-    draws: bool = False
+    relative_to: str = ""  # a variant: the change against it, of a time too
     signed: bool = False
     notes: bool = False  # a footnote with what the suite noted on the method
-    also: Column | None = None  # a second value, in brackets
-
-    def __post_init__(self) -> None:
-        if sum(map(bool, (self.metric, self.claim, self.condition))) != 1:
-            raise ValueError("expected one of metric, claim and condition")
+    also: Column | None = None  # a second value, in brackets: by default of the same metric in its unit
 
 
 class TableBlock(Block, frozen=True, kw_only=True):
@@ -169,21 +176,10 @@ class BarsBlock(Block, frozen=True, kw_only=True):
     x_title: str = ""
 
 
-class Axis(_Declared, frozen=True, kw_only=True):
+class Axis(Shown, frozen=True, kw_only=True):
     """What is along an axis: a metric, or a field of the workload."""
 
-    title: str
-    metric: str = ""
-    field: str = ""
-    method: str = ""
-    per: str = ""  # a metric to divide by
-    against: str = ""  # a variant: the speed-up over it, with its interval
-    draws: bool = False
     ticks: Literal["names", "values"] = "names"  # of x: the names of the points, or round values
-
-    def __post_init__(self) -> None:
-        if bool(self.metric) == bool(self.field):
-            raise ValueError("expected either metric or field")
 
 
 class ChosenLine(_Declared, frozen=True, kw_only=True):
@@ -191,14 +187,6 @@ class ChosenLine(_Declared, frozen=True, kw_only=True):
 
     title: str
     where: Where
-
-
-class Mark(_Declared, frozen=True, kw_only=True):
-    """A ring on each line: at a metric along x, of the first cell of the line that has it."""
-
-    metric: str
-    method: str = ""
-    title: str = ""
 
 
 class LinesBlock(Block, frozen=True, kw_only=True):
@@ -209,7 +197,6 @@ class LinesBlock(Block, frozen=True, kw_only=True):
     line: Literal["optimization", "workload"] = "optimization"
     series: list[ChosenLine] = []
     references: dict[str, float] = {}  # label to the value of a horizontal line
-    mark: Mark | None = None
 
     def __post_init__(self) -> None:
         if self.line == "workload" and self.x.field:
@@ -248,10 +235,6 @@ class OwnFigureBlock(OwnBlock, frozen=True, kw_only=True):
     over_time: list[str] = []  # metrics whose samples are a course over time
 
 
-class EveryMetricBlock(Block, frozen=True, kw_only=True):
-    """Every metric by workload and variant, with a figure each: the default report."""
-
-
 KINDS: Mapping[str, type[Block]] = {
     "table": TableBlock,
     "effects": EffectsBlock,
@@ -264,83 +247,37 @@ KINDS: Mapping[str, type[Block]] = {
     "what_if": WhatIfBlock,
     "own_table": OwnTableBlock,
     "own_figure": OwnFigureBlock,
-    "every_metric": EveryMetricBlock,
 }
 
 
-class Picked(_Declared, frozen=True, kw_only=True):
-    """A value of a sentence."""
+class Picked(Shown, frozen=True, kw_only=True):
+    """A value of a sentence; of a clause it is by default the answer's workload and what pays most."""
 
-    workload: str = ""  # of a clause by default the answer's
-    optimization: str = ""  # of a clause by default the one that pays most
-    metric: str = ""  # either this or `condition`
-    condition: str = ""
-    method: str = ""
-    unit: str = "auto"
-    over: str = ""  # a variant: the speed-up over it, or the change against it, with its interval
-    draws: bool = False
-    per: str = ""  # a metric of the same cell to divide by: shown as a factor
     plus: str = ""  # with `per`: a metric of the same cell to add before dividing
-
-    def __post_init__(self) -> None:
-        if bool(self.metric) == bool(self.condition):
-            raise ValueError("expected either metric or condition")
 
 
 class Clause(_Declared, frozen=True, kw_only=True):
-    """A clause with `{}` for each value, about the workloads that meet a pattern."""
+    """A sentence or clause with `{}` for each value, left out where one is missing."""
 
     text: str
     values: list[Picked]
-    workload: str = "*"
+    workload: str = "*"  # of a clause on the set-up: the workloads that it is about
 
     def __post_init__(self) -> None:
         if self.text.count("{}") != len(self.values):
             raise ValueError(f"text: expected as many {{}} as values ({len(self.values)})")
 
 
-class Stated(Clause, frozen=True, kw_only=True):
-    """A sentence with `{}` for each value; left out where one is missing."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(one.workload and one.optimization for one in self.values):
-            raise ValueError("values: expected workload and optimization")
-
-
-class Also(_Declared, frozen=True, kw_only=True):
-    """Another metric to name with the effect."""
-
-    metric: str
-    title: str  # its name in a sentence, in lower case
-    method: str = ""
-    unit: str = "auto"
-
-
-class Assumed(_Declared, frozen=True, kw_only=True):
-    """What the values rest on: a field of the workload, or a metric of the baseline."""
-
-    title: str
-    field: str = ""
-    metric: str = ""
-    method: str = ""
-    unit: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.metric) == bool(self.field):
-            raise ValueError("expected either field or metric")
-
-
 class AnswerWords(_Declared, frozen=True, kw_only=True):
     """What the sentences at the top name."""
 
-    finding: list[Stated] = []  # the answer in a few words, for lists of reports: the first with all values
-    states: list[Stated] = []  # sentences after what pays or how accurate it is
+    finding: list[Clause] = []  # the answer in a few words, for lists of reports: the first with all values
+    states: list[Clause] = []  # sentences after what pays or how accurate it is
     leave_out: list[str] = []  # patterns of variants that are nothing to turn on, such as other links
     over: dict[str, list[str]] = {}  # a pattern of workloads to fairer baselines: the first with a value
     set_up: list[Clause] = []  # what of the set-up decides the size of the effect: the first with all values
-    assumes: list[Assumed] = []
-    also: list[Also] = []
+    assumes: list[Shown] = []  # what the values rest on: their titles have `{}` for the value
+    also: list[Shown] = []  # other metrics to name with the effect: their titles are in lower case
 
 
 class Heading(_Declared, frozen=True, kw_only=True):
@@ -367,7 +304,6 @@ class _File(_Declared, frozen=True, kw_only=True):
     top: str = ""  # the id of the block next to the answer
 
 
-DEFAULT_BLOCKS: tuple[Block, ...] = (EveryMetricBlock(id="metrics", title="Every metric"),)
 CLAIMS = "The claims"
 FAILURES = Heading(
     title="Cells without a result",
@@ -382,7 +318,7 @@ class Spec(NamedTuple):
     title: str
     question: str
     names: Mapping[str, Mapping[str, str]]
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # none: every metric, see `harness.report.report_data`
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
     answer: AnswerWords = AnswerWords()
@@ -413,7 +349,7 @@ def load_spec(
     if rows := titles_of_rows(suite):
         named["workload"] = rows
     if not path.exists():
-        return Spec(suite, question or suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
+        return Spec(suite, question or suite, "", named, (), {"optimization": ("baseline",)})
     data = _converted(path.name, dict(read_yaml(path)), _File)
     blocks = [
         block for i, one in enumerate(data.blocks) for block in _blocks(f"{path.name}.blocks[{i}]", one, data)
@@ -452,6 +388,10 @@ def _blocks(where: str, data: Any, file: _File) -> list[Block]:
     common |= file.each.get(kinds[0], {})
     common |= {"workload": file.workload} if "{workload}" in str(given.get("title")) else {}
     common |= {"function": id} if issubclass(kind, OwnBlock) else {}
+    for column in given.get("columns", ()):
+        also = column.get("also") if isinstance(column, dict) else None
+        if isinstance(also, dict) and not also.keys() & {"metric", "claim"}:
+            also |= {name: column[name] for name in ("metric", "unit") if name in column and name not in also}
     block = _converted(f"{where} ({id})", {"id": id, **common, **given}, kind)
     if not isinstance(block, EffectsBlock) or not block.plot:
         return [block]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.claims.model import Verdict
 from harness.records import Record, Status
 from harness.report.block_tables import error_rows
 from harness.report.comparison import noise_of
-from harness.report.findings import answer, answer_block
 from harness.report.report_data import ReportData
 from harness.report.results import ResultIndex
 from harness.report.spec import EffectsBlock, ErrorsBlock
@@ -37,32 +37,29 @@ def machines(environment: Mapping[str, Any]) -> str:
 
 def machine(environment: Mapping[str, Any]) -> str:
     """Return a machine in words, with torch's version; what the environment does not state is left out."""
-    cpu = " ".join(
-        str(part)
-        for part in (
-            counted(environment["cores"], "core") if environment.get("cores") else "",
-            environment.get("cpu", ""),
-        )
-        if part
-    )
-    parts = [cpu, f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else ""]
-    if "gpus" in environment:
-        names = [str(gpu["name"]) for gpu in environment["gpus"]]
-        several = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-        parts.append(", ".join(several) or "no GPU")
+    cores = counted(environment["cores"], "core") if environment.get("cores") else ""
     torch = environment.get("versions", {}).get("torch")
-    parts.append(f"torch {torch}" if torch else "")
-    return " · ".join(part for part in parts if part)
+    parts = [
+        " ".join(filter(None, [cores, str(environment.get("cpu", ""))])),
+        f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else "",
+        ", ".join(f"{count} × {name}" for name, count in _gpus(environment).items()) or "no GPU",
+        f"torch {torch}" if torch else "",
+    ]
+    if "gpus" not in environment:
+        del parts[2]
+    return " · ".join(filter(None, parts))
+
+
+def _gpus(environment: Mapping[str, Any]) -> Counter[str]:
+    return Counter(str(gpu["name"]) for gpu in environment.get("gpus", ()))
 
 
 def device(environment: Any) -> str:
     """Return the GPUs of a machine, or its processor where it has none; "" where it was not kept."""
     if not isinstance(environment, Mapping):
         return ""
-    names = [str(gpu["name"]) for gpu in environment.get("gpus", ())]
-    several = [f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in names]
-    processor = " ".join(str(environment.get("cpu", "")).split())
-    return ", ".join(dict.fromkeys(several)) or processor
+    gpus = (f"{count} × {name}" if count > 1 else name for name, count in _gpus(environment).items())
+    return ", ".join(gpus) or " ".join(str(environment.get("cpu", "")).split())
 
 
 def days(records: Iterable[Record]) -> str:
@@ -119,13 +116,12 @@ def wrong_results(records: Iterable[Record], name: Any) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for (workload, variant), processes in of_pair.items():
         reasons = [failure_reason(one) for one in processes if one.status == Status.WRONG_RESULT]
-        if not reasons:
-            continue
-        others = len(set(reasons)) - 1
-        more = f" (and {counted(others, 'other reason')})" if others else ""
-        share = "" if len(reasons) == len(processes) else f" ({len(reasons)} of {len(processes)} processes)"
-        key = name("optimization", variant), reasons[0] + more
-        alike.setdefault(key, []).append(name("workload", workload) + share)
+        if reasons:
+            others = len(set(reasons)) - 1
+            reason = reasons[0] + (f" (and {counted(others, 'other reason')})" if others else "")
+            part = f" ({len(reasons)} of {len(processes)} processes)" if len(reasons) < len(processes) else ""
+            key = name("optimization", variant), reason
+            alike.setdefault(key, []).append(name("workload", workload) + part)
     return [f"{variant} on {'; '.join(where)}: {reason}" for (variant, reason), where in alike.items()]
 
 
@@ -133,41 +129,12 @@ def _distinct(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
 
 
-PAYS = "What pays, and by how much?"
-CLAIMS = "Do the claims hold?"
-TRUST = "Can the numbers be trusted?"
-
-
-class SummaryCard(NamedTuple):
-    """A question, and its answer in lines of (left, right)."""
-
-    question: str
-    lines: tuple[tuple[str, str], ...]
-    remark: str
-
-    @property
-    def answer(self) -> str:
-        """Return the answer in one line, after its question where it is no sentence."""
-        given = ", ".join(f"{left} {right}" for left, right in self.lines)
-        return f"{self.question} {given.capitalize()}. {self.remark}".strip() if given else self.remark
-
-
-def summary(data: ReportData) -> list[SummaryCard]:
-    """Return the cards for which the report has a block."""
-    cards = [_pays(data), _claims(data), _trust(data)]
-    return [card for card in cards if card is not None]
-
-
-def _pays(data: ReportData) -> SummaryCard | None:
-    block = answer_block(data) or next((one for one in data.blocks if isinstance(one, EffectsBlock)), None)
-    sentences = answer(data)
-    return SummaryCard(PAYS, (), " ".join(sentences)) if block is not None and sentences else None
-
-
-def _claims(data: ReportData) -> SummaryCard | None:
-    if all(verdict.outcome == "unavailable" for verdict in data.verdicts):
-        return None
-    return SummaryCard(CLAIMS, (), f"{CLAIMS} {claims_line(data.verdicts, data.records)}")
+def summary(data: ReportData) -> list[str]:
+    """Return whether the claims hold, and whether the numbers can be trusted, where the report has either."""
+    held = []
+    if any(verdict.outcome != "unavailable" for verdict in data.verdicts):
+        held = [f"Do the claims hold? {claims_line(data.verdicts, data.records)}"]
+    return [*held, *_trust(data)]
 
 
 def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
@@ -188,27 +155,23 @@ def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
         text += f" {counted(context, 'has', 'have')} values under other conditions, as context."
     if without:
         reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
-        gpu = sum(any(_needs_gpu(one, reasons) for one in some) for some in without)
+        told = ([f"{reasons.get(one.cell, '')} {one.reason}" for one in some] for some in without)
+        gpu = sum(any(map(NEEDS_GPU.search, some)) for some in told)
         text += f" {counted(len(without), 'has', 'have')} no value here"
         text += f", {gpu} of them for lack of a GPU." if gpu else "."
     return text
 
 
-def _needs_gpu(verdict: Verdict, reasons: Mapping[str, str]) -> bool:
-    return bool(NEEDS_GPU.search(reasons.get(verdict.cell, "")) or NEEDS_GPU.search(verdict.reason))
-
-
 def cells_line(records: Sequence[Record]) -> str:
     """Return how many cells have a result, how many failed, and how many need what this machine lacks."""
-    ended = [record.status for record in records]
-    well = ended.count(Status.OK)
-    text = f"{counted(well, 'cell has', 'cells have')} a result."
+    ended = Counter(record.status for record in records)
+    text = f"{counted(ended[Status.OK], 'cell has', 'cells have')} a result."
+    failed = [s for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended]
+    if failed:
+        named = ", ".join(f"{ended[status]} {status.replace('_', ' ')}" for status in failed)
+        text += f" Failed: {named}."
     lacking = [record for record in records if record.status == Status.UNAVAILABLE]
     gpu = sum(bool(NEEDS_GPU.search(record.reason)) for record in lacking)
-    failed = {s: ended.count(s) for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended}
-    if failed:
-        named = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
-        text += f" Failed: {named}."
     if gpu:
         text += f" {counted(gpu, 'needs', 'need')} a GPU."
     if len(lacking) > gpu:
@@ -218,48 +181,47 @@ def cells_line(records: Sequence[Record]) -> str:
     return text
 
 
-def _trust(data: ReportData) -> SummaryCard | None:
+def _trust(data: ReportData) -> list[str]:
     block = next((b for b in data.blocks if isinstance(b, ErrorsBlock) and b.headline), None)
     if block is None:
         timed = next((b for b in data.blocks if isinstance(b, EffectsBlock) and b.noise), None)
-        return None if timed is None else _noise(data.index, timed)
+        return [_noise(data.index, timed)] if timed else []
     row = next((r for r in error_rows(block, data.index) if r.method == block.headline), None)
     if row is None:
-        remark = "No cell of this run has a measured value yet with which an estimate can be compared."
-        return SummaryCard(TRUST, (), remark)
-    lines = (
-        ("median |error|", percent(row.median)),
-        ("worst error", percent(row.worst, True)),
-        ("underestimates in", percent(row.under)),
-        ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
-        *([("worst single sample", percent(row.worst_sample, True))] if row.several else []),
-    )
-    name = data.spec.name("method", row.method)
-    remark = f"{name}, compared with real runs in {counted(row.cells, 'cell')}. {block.headline_note}"
-    return SummaryCard(TRUST, lines, remark.strip())
+        return ["No cell of this run has a measured value yet with which an estimate can be compared."]
+    name, cells = data.spec.name("method", row.method), counted(len(row.each), "cell")
+    figures = {
+        "median |error|": percent(row.median),
+        "worst error": percent(row.worst, True),
+        "underestimates in": percent(row.under),
+        "worst underestimate": percent(row.lowest, True) if row.under else "–",
+        **({"worst single sample": percent(row.worst_sample, True)} if row.several else {}),
+    }
+    return [_trusted(figures, f"{name}, compared with real runs in {cells}. {block.headline_note}")]
 
 
-def _noise(index: ResultIndex, block: EffectsBlock) -> SummaryCard:
+def _trusted(figures: Mapping[str, str], remark: str) -> str:
+    given = ", ".join(f"{name} {figure}" for name, figure in figures.items())
+    return f"Can the numbers be trusted? {given.capitalize()}. {remark}".strip()
+
+
+def _noise(index: ResultIndex, block: EffectsBlock) -> str:
     """Return by how much the baseline differs from itself, over all workloads with both."""
     noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.pairing))]
     if not noises:
-        remark = (
-            "The baseline was not timed against itself in this run, so differences cannot be separated from "
-            "noise."
-        )
-        return SummaryCard(TRUST, (), remark)
+        lacking = "not timed against itself in this run, so differences cannot be separated from noise"
+        return f"The baseline was {lacking}."
     off = [max(one.value, 1 / one.value) - 1 for one in noises]
     apart = sum(not one.low <= 1 <= one.high for one in noises)
-    lines = (
-        ("baseline against itself, median", percent(statistics.median(off))),
-        ("worst", percent(max(off))),
-        ("judged different", f"{apart} of {len(noises)}"),
-    )
-    processes = sorted({one.processes for one in noises})
-    fewest = f"{processes[0]} to " if len(processes) > 1 else ""
-    count = fewest + counted(processes[-1], "process", "processes")
+    figures = {
+        "baseline against itself, median": percent(statistics.median(off)),
+        "worst": percent(max(off)),
+        "judged different": f"{apart} of {len(noises)}",
+    }
+    fewest, most = (end(one.processes for one in noises) for end in (min, max))
+    count = (f"{fewest} to " if fewest < most else "") + counted(most, "process", "processes")
     remark = (
         f"The same code as two variants on {counted(len(noises), 'workload')}, in {count} each; at 95 % one "
         "in twenty is expected to be judged different by chance."
     )
-    return SummaryCard(TRUST, lines, remark)
+    return _trusted(figures, remark)

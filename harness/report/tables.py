@@ -13,7 +13,7 @@ from typing import NamedTuple
 from harness.records import Record, Status
 from harness.report.results import ResultIndex, Value, why
 from harness.report.spec import Spec
-from harness.units import best_unit, counted, human, in_unit, marked, without_unit
+from harness.units import counted, human, in_unit, marked, without_unit
 
 SMALLEST = 0.001
 """Bytes that are less of a column's unit are not shown in full."""
@@ -95,10 +95,8 @@ class Table(NamedTuple):
 
     def with_columns(self, columns: Sequence[int]) -> Table:
         """Return the table with these columns alone."""
-        return self._replace(
-            header=tuple(self.header[i] for i in columns),
-            rows=tuple(tuple(row[i] for i in columns) for row in self.rows),
-        )
+        rows = tuple(tuple(row[i] for i in columns) for row in self.rows)
+        return self._replace(header=tuple(self.header[i] for i in columns), rows=rows)
 
 
 class TidyTable(NamedTuple):
@@ -119,11 +117,8 @@ class TidyTable(NamedTuple):
         if not self.hidden:
             return [self.table]
         starts = range(heads, count, COLUMNS - heads)
-        ends = [min(start + COLUMNS - heads, count) for start in starts]
-        return [
-            self.table.with_columns([*range(heads), *range(start, end)])
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        rest = [range(start, min(start + COLUMNS - heads, count)) for start in starts]
+        return [self.table.with_columns([*range(heads), *columns]) for columns in rest]
 
 
 def tidy(table: Table) -> TidyTable:
@@ -143,7 +138,7 @@ def trimmed(table: Table) -> tuple[Table, str]:
     rows = [row for row in table.rows if not _empty(row)]
     left_out = _left_out([row for row in table.rows if _empty(row)])
     heads = heads_of(rows)
-    filled = [i for i in range(len(table.header)) if i < heads or any(not _absent(row[i]) for row in rows)]
+    filled = [i for i in range(len(table.header)) if i < heads or not all(_absent(row[i]) for row in rows)]
     alike = [i for i in filled if i >= heads and _alike([row[i] for row in rows])]
     if alike:
         same = "; ".join(f"{table.header[i]}: {rows[0][i].text}" for i in alike)
@@ -215,31 +210,20 @@ def failure_table(spec: Spec, index: ResultIndex) -> Table:
         if record.status != Status.OK:
             workload = "" if record.status == Status.UNAVAILABLE else record.cell.workload
             alike.setdefault((workload, record.cell.optimization, why(record)), []).append(record)
-    rows = tuple(
-        (
-            word(_workloads(spec, records)),
-            word(spec.name("optimization", variant)),
-            TableCell(records[0].status.replace("_", " "), records[0].cell.id, "bad"),
-            word(failure_reason(records[0]) + _repeats(records)),
-        )
-        for (_, variant, _), records in alike.items()
-    )
+    rows = []
+    for (workload, variant, _), records in alike.items():
+        on = dict.fromkeys(spec.name("workload", record.cell.workload) for record in records)
+        repeats = f" ({counted(len(records), 'repeat')})" if workload and len(records) > 1 else ""
+        status = TableCell(records[0].status.replace("_", " "), records[0].cell.id, "bad")
+        reason = word(failure_reason(records[0]) + repeats)
+        rows.append((word("; ".join(on)), word(spec.name("optimization", variant)), status, reason))
     header = ("Workload", "Optimization", "Status", "Reason")
-    return Table("failures", spec.failures.title, spec.failures.text, header, rows)
+    return Table("failures", spec.failures.title, spec.failures.text, header, tuple(rows))
 
 
 def failure_reason(record: Record) -> str:
     """Return the reason of a cell without a result, in one line."""
     return why(record).partition(": ")[2] or "no reason given"
-
-
-def _workloads(spec: Spec, records: Sequence[Record]) -> str:
-    return "; ".join(dict.fromkeys(spec.name("workload", record.cell.workload) for record in records))
-
-
-def _repeats(records: Sequence[Record]) -> str:
-    several = len(records) > 1 and records[0].status != Status.UNAVAILABLE
-    return f" ({counted(len(records), 'repeat')})" if several else ""
 
 
 def percent(share: float, signed: bool = False) -> str:
@@ -258,18 +242,21 @@ def divided(value: Value, index: ResultIndex, per: str) -> Value | None:
 def show(value: Value, unit: str, signed: bool = False) -> str:
     """Return the value in `unit` (auto: the one that reads best) with its origin's mark."""
     if unit == "auto":
-        return marked(
-            human(value.median, value.unit, best_unit(value.median, value.unit), signed), value.origin
-        )
-    end = " %" if unit == "%" else ""
-    if value.unit == "B" and 0 < in_unit(value.median, value.unit, unit) < SMALLEST and not signed:
-        return marked(f"<\u00a0{SMALLEST}", value.origin)
-    return marked(without_unit(value.median, value.unit, unit, signed) + end, value.origin)
+        text = human(value.median, value.unit, signed=signed)
+    elif value.unit == "B" and 0 < in_unit(value.median, value.unit, unit) < SMALLEST and not signed:
+        text = f"<\u00a0{SMALLEST}"
+    else:
+        text = without_unit(value.median, value.unit, unit, signed) + (" %" if unit == "%" else "")
+    return marked(text, value.origin)
 
 
-def missing(index: ResultIndex, place: Mapping[str, str], heading: str) -> TableCell:
-    """Return what a column headed `heading` shows for a missing value: a word and a note."""
-    return reasoned(index.reason(**place, heading=heading))
+def missing(index: ResultIndex, place: Sequence[str], heading: str) -> TableCell:
+    """Return what a column headed `heading` shows for a missing value: a word and a note.
+
+    `place`: workload, optimization, metric and method.
+    """
+    workload, optimization, metric, method = place
+    return reasoned(index.reason(workload, optimization, metric, method, heading))
 
 
 def reasoned(reason: tuple[str, str]) -> TableCell:

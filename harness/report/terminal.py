@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from harness.report.findings import answer, answer_block
 from harness.report.report_data import ReportData
@@ -16,6 +16,9 @@ from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, heads_of, trimmed
 from harness.report.verdicts import verdict_table
 from harness.units import ORIGIN_MARKS, counted, kept_together
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
 WIDTH = 100
@@ -62,16 +65,13 @@ def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bo
 
 def _tail(data: ReportData, page: Path, width: int, everything: bool) -> list[str]:
     left_out = [*data.left_out, *data.apart]
-    left_out = left_out if everything else [_cut(sentence, width) for sentence in left_out]
-    marks = data.legend if everything else short_legend(data)
-    more = "" if everything else "; show=all prints every table here"
-    return [cells_line(data.records), *left_out, marks, f"Report: {page}{more}"]
-
-
-def short_legend(data: ReportData) -> str:
-    """Return what the marks of origins mean, in a word each."""
+    if everything:
+        return [cells_line(data.records), *left_out, data.legend, f"Report: {page}"]
+    left_out = [_cut(sentence, width) for sentence in left_out]
     origins = {one.origin for record in data.records for one in record.measurements}
-    return " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
+    legend = " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
+    last = f"Report: {page}; show=all prints every table here"
+    return [cells_line(data.records), *left_out, legend, last]
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:
@@ -90,25 +90,16 @@ def _table(data: ReportData) -> Table | None:
     return None
 
 
-def _show_all(console: object, data: ReportData) -> None:
+def _show_all(console: Console, data: ReportData) -> None:
     """Print every table, the verdicts with a value, the summary."""
-    from rich.console import Console
-
-    assert isinstance(console, Console)
-    for made in [*map(data.table, data.blocks), with_values(data)]:
+    verdicts = [v for v in data.verdicts if v.outcome != "unavailable"]
+    for made in [*map(data.table, data.blocks), verdict_table(data.spec.claims, data.claims, verdicts)]:
         if made is not None and made.rows:
             made = trimmed(made)[0]
             lines = _lines(made, console.width, 10_000, console.is_terminal, notes=len(made.notes))
             console.print("\n".join(lines), markup=False, soft_wrap=True)
-    for card in summary(data)[1:]:
-        console.print(f"{card.question} {card.answer}", markup=False)
-
-
-def with_values(data: ReportData) -> Table:
-    """Return the verdicts that have a value; the summary counts those that have none."""
-    return verdict_table(
-        data.spec.claims, data.claims, [v for v in data.verdicts if v.outcome != "unavailable"]
-    )
+    for text in summary(data):
+        console.print(text, markup=False)
 
 
 def fitting(made: Table, width: int) -> Table:

@@ -74,24 +74,24 @@ class PeakRates(NamedTuple):
 
 def add_training_metrics(index: ResultIndex, peaks: PeakRates) -> None:
     """Add the derived metrics of every cell with tokens per step, or the reason why one is missing."""
-    times = [value for value in index.table.values() if value.metric == "time"]
     timed: dict[tuple[str, str], list[Value]] = {}
-    for value in times:
-        timed.setdefault((value.workload, value.optimization), []).append(value)
+    for value in index.table.values():
+        if value.metric == "time":
+            timed.setdefault((value.workload, value.optimization), []).append(value)
     added = []
-    for (workload, variant), records in index.cells.items():
-        tokens = index.first(workload, variant, "tokens_per_step")
+    for place, records in index.cells.items():
+        tokens = index.first(*place, "tokens_per_step")
         if tokens is None:
             continue
-        for value in timed.get((workload, variant), ()):
+        for value in timed.get(place, ()):
             derived, reasons = of_step(value, tokens.median, records[0], index, peaks)
             added += derived
             for metric, reason in reasons.items():
                 for method in (value.method, ""):
-                    index.lacks(workload, variant, metric, method, reason)
-        if (workload, variant) not in timed:
+                    index.lacks(*place, metric, method, reason)
+        if place not in timed:
             for metric in DERIVED:
-                index.lacks(workload, variant, metric, "", "no time of a step was recorded")
+                index.lacks(*place, metric, "", "no time of a step was recorded")
     index.add(added)
 
 
@@ -138,13 +138,12 @@ def devices(conditions: Mapping[str, str]) -> int:
 
 def flops_per_step(index: ResultIndex, workload: str, variant: str) -> tuple[float, str]:
     """Return the FLOPs of a step over all devices and how they were counted; 0 where they are unknown."""
-    recorded = index.first(workload, variant, "flops")
+    recorded, tokens, parameters = (
+        index.first(workload, variant, name) for name in ("flops", "tokens_per_step", "parameters")
+    )
     if recorded is not None:
         return recorded.median, "as the suite counts them from the shapes"
-    tokens = index.first(workload, variant, "tokens_per_step")
-    parameters = index.first(workload, variant, "parameters")
-    stated = index.condition(workload, variant, "parameters")
-    count = parameters.median if parameters else float(stated) if stated else 0.0
+    count = parameters.median if parameters else float(index.condition(workload, variant, "parameters") or 0)
     if tokens is None or not count:
         return 0.0, ""
     return 6 * count * tokens.median, "6 × parameters × tokens per step"
@@ -162,21 +161,16 @@ def basis(block: Block, index: ResultIndex, peaks: PeakRates) -> str:
     columns = {one.metric for one in block.columns} if isinstance(block, TableBlock) else set()
     if not (isinstance(block, EffectsBlock) and block.training) and not columns & {RATE, MFU}:
         return ""
-    cells = {
-        (v.workload, v.optimization): index.cells[v.workload, v.optimization][0]
-        for v in index.select(RATE, block.where)
-    }
-    counts = sorted({flops_per_step(index, *cell)[1] for cell in cells})
-    known = (peaks.of(record.conditions) for record in cells.values())
-    used = sorted(
-        {f"{name}, {human(rate, 'FLOP/s')}" for rate, name in (p for p in known if not isinstance(p, str))}
-    )
-    parts = [f"FLOPs per step: {'; '.join(counts)}."] if counts else []
-    parts += [f"Peak: {'; '.join(used)}."] if used else []
-    if cells and not index.select("peak_memory", block.where):
-        parts.append("Peak memory per device was not recorded.")
+    cells = dict.fromkeys((v.workload, v.optimization) for v in index.select(RATE, block.where))
     if not cells:
-        parts = ["Tokens/s, TFLOP/s and MFU per device are left out: no time of these steps was recorded."]
+        return "Tokens/s, TFLOP/s and MFU per device are left out: no time of these steps was recorded."
+    counts = sorted({flops_per_step(index, *cell)[1] for cell in cells})
+    known = [peaks.of(index.cells[cell][0].conditions) for cell in cells]
+    used = sorted({f"{one[1]}, {human(one[0], 'FLOP/s')}" for one in known if not isinstance(one, str)})
+    parts = [f"FLOPs per step: {'; '.join(counts)}."]
+    parts += [f"Peak: {'; '.join(used)}."] if used else []
+    if not index.select("peak_memory", block.where):
+        parts.append("Peak memory per device was not recorded.")
     return " ".join(parts)
 
 
@@ -188,12 +182,8 @@ def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> PeakRates:
         if data.get("device"):
             rates = {name: float(rate) for name, rate in data["matmul_FLOP_per_s"].items()}
             sheets.append(Datasheet(str(data["device"]), str(data["name"]), rates))
-    return PeakRates(tuple(sheets), _measured(environments))
-
-
-def _measured(environments: Iterable[Any]) -> Mapping[str, float]:
-    """Return the rates of one thread times the cores, of the first environment that has any; else {}."""
+    measured: dict[str, float] = {}  # of the first environment that has any: one thread's times the cores
     for one in environments:
-        if isinstance(one, Mapping) and (rates := one.get("matmul_FLOP_per_s")):
-            return {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
-    return {}
+        rates = one.get("matmul_FLOP_per_s", {}) if isinstance(one, Mapping) else {}
+        measured = measured or {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
+    return PeakRates(tuple(sheets), measured)

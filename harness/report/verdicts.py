@@ -107,13 +107,19 @@ def _noise(verdict: Verdict) -> str:
 def _order_sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> str:
     """Return every step in order, their origin, and which of them decides."""
     verb = "increases" if verdict.outcome == "holds" else "goes"
-    steps = ", ".join(f"{_shown(step)} to {step.after}" for step in verdict.steps)
-    rests_on = dict.fromkeys(text for step in verdict.steps if (text := _step_basis(step)))
+    steps: list[str] = []
+    rests_on: dict[str, None] = {}
+    for step in verdict.steps:
+        low, high = _times(step.low), _times(step.high)
+        between = f" ({low} to {high})" if low != high else ""
+        steps.append(f"{_times(step.ratio)}{between} to {step.after}")
+        if step.basis in ("pairs", "ranges"):
+            paired = step.basis == "pairs"
+            rests_on[_rounds(step.processes, step.samples) if paired else "ranges of all samples"] = None
     origin = f"{verdict.origin}, {' or '.join(rests_on)}" if rests_on else verdict.origin
     asked = f", where each step is to be at least {_times(claim.value)}" if claim.value > 1 else ""
-    end = _order_end(claim, verdict)
-    start = f"{interpretation.text} {verb} from {interpretation.order[0]} by {steps}"
-    return f"{start} ({origin}){asked}: {end}{_noise(verdict)}."
+    start = f"{interpretation.text} {verb} from {interpretation.order[0]} by {', '.join(steps)}"
+    return f"{start} ({origin}){asked}: {_order_end(claim, verdict)}{_noise(verdict)}."
 
 
 def _order_end(claim: Claim, verdict: Verdict) -> str:
@@ -130,19 +136,8 @@ def _order_end(claim: Claim, verdict: Verdict) -> str:
     return f"{_named(undecided)} {spread} on both sides of what counts as an increase"
 
 
-def _step_basis(step: AdjacentRatio) -> str:
-    if step.basis == "pairs":
-        return _rounds(step.processes, step.samples)
-    return "ranges of all samples" if step.basis == "ranges" else ""
-
-
 def _named(steps: Sequence[AdjacentRatio]) -> str:
     return " and ".join(f"from {step.before} to {step.after}" for step in steps)
-
-
-def _shown(step: AdjacentRatio) -> str:
-    low, high = _times(step.low), _times(step.high)
-    return _times(step.ratio) + (f" ({low} to {high})" if low != high else "")
 
 
 def _times(ratio: float) -> str:
@@ -252,12 +247,13 @@ def outcomes_line(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
 def verdict_table(heading: Heading, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
     """Return one row per interpretation."""
     rows = []
-    for claim, claim_verdicts in judged(claims, verdicts):
-        for i, verdict in enumerate(claim_verdicts):
+    for claim, own in judged(claims, verdicts):
+        for i, verdict in enumerate(own):
+            first = (claim.quoted_by, quoted(claim)) if i == 0 else ("", "")
             rows.append(
                 (
-                    word(claim.quoted_by if i == 0 else ""),
-                    TableCell(quoted(claim) if i == 0 else ""),
+                    word(first[0]),
+                    TableCell(first[1]),
                     word(verdict.interpretation),
                     TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from harness.claims.answers import AnsweredClaim
@@ -42,15 +43,12 @@ def benchmark_json(suite: str, index: ResultIndex, environment: Mapping[str, Any
 
     `environment`: as stored, by its digest; that of the newest record is written.
     """
-    benchmarks = []
     wrong = wrong_variants(index.records)
-    for (workload, variant), records in index.cells.items():
-        if (workload, variant) in wrong:
-            continue
-        for method in _methods(records):
-            samples = _samples(records, method)
-            if samples:
-                benchmarks.append(_benchmark(suite, workload, variant, method, samples, records[0]))
+    benchmarks = [
+        _benchmark(suite, *place, method, samples, records[0])
+        for place, records in index.cells.items()
+        for method, samples in _samples(records if place not in wrong else ()).items()
+    ]
     if not benchmarks:
         return ""
     newest = max(index.records, key=lambda record: (record.started_at, record.cell.id))
@@ -86,10 +84,10 @@ def stats(samples: Sequence[float]) -> dict[str, Any]:
     ordered, count = sorted(samples), len(samples)
     mean, total = statistics.mean(samples), sum(samples)
     deviation = statistics.stdev(samples) if count > 1 else 0
-    q1, q3 = _quartiles(ordered)
+    q1, q3 = (float(end) for end in np.quantile(ordered, (0.25, 0.75), method="hazen"))
     low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    within = [value for value in ordered if low <= value <= high]
     beyond = sum(not mean - deviation <= value <= mean + deviation for value in samples)
-    outside = sum(not low <= value <= high for value in samples)
     return {
         "min": ordered[0],
         "max": ordered[-1],
@@ -100,45 +98,24 @@ def stats(samples: Sequence[float]) -> dict[str, Any]:
         "iqr": q3 - q1,
         "q1": q1,
         "q3": q3,
-        "iqr_outliers": outside,
+        "iqr_outliers": count - len(within),
         "stddev_outliers": beyond,
-        "outliers": f"{beyond};{outside}",
-        "ld15iqr": next((value for value in ordered if value >= low), ordered[0]),
-        "hd15iqr": next((value for value in reversed(ordered) if value <= high), ordered[-1]),
+        "outliers": f"{beyond};{count - len(within)}",
+        "ld15iqr": within[0],
+        "hd15iqr": within[-1],
         "ops": count / total,
         "total": total,
     }
 
 
-def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return its quartiles: of an even number the halves' medians, of an odd one between two samples."""
-    count = len(ordered)
-    if count == 1:
-        return ordered[0], ordered[0]
-    if count % 2 == 0:
-        return statistics.median(ordered[: count // 2]), statistics.median(ordered[count // 2 :])
-    n, rest = divmod(count, 4)
-    if rest == 1:
-        low, high = ordered[n - 1 : n + 1], ordered[3 * n : 3 * n + 2]
-        return 0.25 * low[0] + 0.75 * low[1], 0.75 * high[0] + 0.25 * high[1]
-    low, high = ordered[n : n + 2], ordered[3 * n + 1 : 3 * n + 3]
-    return 0.75 * low[0] + 0.25 * low[1], 0.25 * high[0] + 0.75 * high[1]
-
-
-def _methods(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(m.method for r in records for m in r.measurements if m.metric == TIMED))
-
-
-def _samples(records: Sequence[Record], method: str) -> list[float]:
-    """Return all rounds of all repeats that ended well."""
-    return [
-        value
-        for record in records
-        if record.status == Status.OK
-        for one in record.measurements
-        if (one.metric, one.method) == (TIMED, method)
-        for value in one.samples
-    ]
+def _samples(records: Sequence[Record]) -> dict[str, list[float]]:
+    """Return by method all rounds of all repeats that ended well."""
+    samples: dict[str, list[float]] = {}
+    for record in records:
+        for one in record.measurements if record.status == Status.OK else ():
+            if one.metric == TIMED and one.samples:
+                samples.setdefault(one.method, []).extend(one.samples)
+    return samples
 
 
 def _machine(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,12 +159,10 @@ def effects_csv(data: ReportData) -> str:
 def _rows(data: ReportData) -> Iterator[dict[str, Any]]:
     index, seen = data.index, set()
     for block in data.blocks:
-        if not isinstance(block, EffectsBlock | SpeedupsBlock):
+        if not isinstance(block, EffectsBlock | SpeedupsBlock) or block.pairing[:3] in seen:
             continue
-        metric, method, baseline = place = block.pairing[:3]
-        if place in seen:
-            continue
-        seen.add(place)
+        metric, method, baseline = block.pairing[:3]
+        seen.add((metric, method, baseline))
         for workload, variant in index.cells:
             base, ours = (index.get(workload, one, metric, method) for one in (baseline, variant))
             comparison = compared(index, workload, variant, block.pairing)
@@ -223,12 +198,13 @@ def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
     lines = []
     for row in rows:
         claim = row.claim
-        published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
-        evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
-        known = {"accepted": accepted_text(row), "published": published, "evidence": evidence}
-        known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
-        known["would_decide"] = row.would_decide
-        lines.append([known.get(name, getattr(claim, name, "")) for name in FIELDS])
+        known = {
+            "accepted": accepted_text(row),
+            "published": "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public),
+            "evidence": "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence),
+        }
+        of_row = {name: getattr(row, name) for name in ("answer", "strength", "why", "would_decide")}
+        lines.append({name: getattr(claim, name, "") for name in FIELDS} | known | of_row)
     return pd.DataFrame(lines, columns=list(FIELDS)).to_csv(index=False, lineterminator="\n")
 
 
@@ -240,19 +216,20 @@ def write_suite(folder: Path, data: ReportData) -> Path:
     from harness.report import page
 
     layout = arrange(data)
-    figures = layout.figures
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for path in (folder / "figures").glob("*.svg"):
-        if path.name not in figures:  # drawn by an earlier report
+        if path.name not in layout.figures:  # drawn by an earlier report
             path.unlink()
-    for name, figure in figures.items():
-        _write(folder / "figures" / name, figure.file())
-    _write(folder / "report.md", markdown.report(data, layout))
-    _write(folder / "verdicts.json", verdicts_json(data.claims, data.verdicts))
-    _write(folder / "measurements.csv", measurements_csv(data.records))
-    _write_or_remove(folder / "effects.csv", effects_csv(data))
-    _write_or_remove(folder / "benchmark.json", benchmark_json(data.suite, data.index, data.environment))
-    _write(folder / "report.html", page.suite_page(data, layout))
+    texts = {f"figures/{name}": figure.file() for name, figure in layout.figures.items()}
+    texts |= {
+        "report.md": markdown.report(data, layout),
+        "verdicts.json": verdicts_json(data.claims, data.verdicts),
+        "measurements.csv": measurements_csv(data.records),
+        "effects.csv": effects_csv(data),
+        "benchmark.json": benchmark_json(data.suite, data.index, data.environment),
+        "report.html": page.suite_page(data, layout),
+    }
+    _write(folder, texts)
     return folder / "report.html"
 
 
@@ -277,13 +254,16 @@ def write_index(
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     figure = forest(rows)
     answers = Answers(asked, rows, figure, index_rows(folders))
-    _write(folder / "index.md", index_markdown(answers))
-    _write(folder / "index.html", index_page(answers))
     tables = paper_tables(asked, rows) if rows else []
-    _write_or_remove(folder / "tables.md", tables_markdown(tables) if tables else "")
-    _write_or_remove(folder / "tables.html", tables_page(tables) if tables else "")
-    _write_or_remove(folder / "answers.csv", answers_csv(rows) if rows else "")
-    _write_or_remove(folder / "figures/answers.svg", figure.file() if figure else "")
+    texts = {
+        "index.md": index_markdown(answers),
+        "index.html": index_page(answers),
+        "tables.md": tables_markdown(tables) if tables else "",
+        "tables.html": tables_page(tables) if tables else "",
+        "answers.csv": answers_csv(rows) if rows else "",
+        "figures/answers.svg": figure.file() if figure else "",
+    }
+    _write(folder, texts)
     return folder / "index.html"
 
 
@@ -312,13 +292,10 @@ def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
     return json.dumps({"schema": 2, "verdicts": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _write_or_remove(path: Path, text: str) -> None:
-    """Write the file, or remove an earlier report's where there is nothing to write."""
-    if text:
-        _write(path, text)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write each file, or remove an earlier report's where there is nothing to write."""
+    for name, text in texts.items():
+        if text:
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        else:
+            (folder / name).unlink(missing_ok=True)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
 
 from harness.instruments.prices import DATE, DATES, PriceList, price_lists
 from harness.records import Origin, Reading, Unavailable
@@ -35,9 +36,6 @@ SECONDS_PER_HOUR = 3600.0
 
 NO_INTEREST = 1e-300
 """Interest per year below which there is none: smaller numbers lose their digits."""
-
-STEPS = 100
-"""Halvings of an interval, after which its ends are equal in float64."""
 
 
 class CostParts(NamedTuple):
@@ -92,16 +90,6 @@ def cost_parts(machine: Mapping[str, Amount], owner: Mapping[str, Amount], gpus:
 def usd_per_unit(usd_per_hour: Amount, per_s: float) -> Amount:
     """Return dollars per token or sample of a GPU at a price per hour and a throughput per second."""
     return usd_per_hour / (per_s * SECONDS_PER_HOUR)
-
-
-def solved(function: Callable[[float], float], target: float, low: float, high: float) -> float | None:
-    """Return where an increasing function has a value, by bisection; None where it is not in between."""
-    if not function(low) <= target <= function(high):
-        return None
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) < target else (low, middle)
-    return (low + high) / 2
 
 
 SOURCE_KEYS = ("at", "date", "source")
@@ -314,8 +302,10 @@ def calibrated_owner(subject: Subject) -> CostInputs | None:
         owner = with_input(subject.owner, "interest", interest)
         return float(central_parts(subject, subject.baseline, owner).total)
 
-    interest = solved(total, published, 0.0, 1.0)
-    return None if interest is None else with_input(subject.owner, "interest", interest)
+    if not total(0.0) <= published <= total(1.0):
+        return None
+    interest = float(brentq(lambda one: total(one) - published, 0.0, 1.0, xtol=1e-15))
+    return with_input(subject.owner, "interest", interest)
 
 
 MOST = 10_000

@@ -11,9 +11,9 @@ import importlib
 import io
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,10 @@ Tokens = NDArray[np.uint16]
 
 
 class Source(NamedTuple):
-    """Files of one kind of document, in one format. `samples`: documents in them, `text_B`: their bytes."""
+    """A file of one kind of document. `samples`: documents in it, `text_B`: their bytes."""
 
     name: str
-    files: tuple[str, ...]
+    file: str
     format: str  # "jsonl", "parquet", "array_record", "webdataset" or "mds"
     samples: int
     text_B: int
@@ -52,15 +52,6 @@ class MixturePhase(NamedTuple):
 
     first_step: int
     weights: tuple[float, ...]
-
-
-class DocumentPiece(NamedTuple):
-    """A part of a document: `length` tokens from token `first` on. `sample` counts over all epochs."""
-
-    source: int
-    sample: int
-    first: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +69,7 @@ class LoaderSpec:
     seed: int = 0
     read_delay_s: float = 0.0  # emulated storage: before every read of a file
     read_B_per_s: float = 0.0  # emulated storage: rate of one file; 0: as fast as it is
-    options: dict[str, object] = field(default_factory=dict)  # of one loader alone
+    options: dict[str, Any] = field(default_factory=dict)  # of one loader alone
 
     @property
     def documents_per_group(self) -> int:
@@ -102,8 +93,8 @@ class PackedBatch(NamedTuple):
     """Documents packed into rows, for one rank.
 
     `tokens` and `segments` (R, C / P): a token's document within its row, from 1; 0 is padding. `documents`
-    and `real_tokens` count those of the full rows, whatever the slice. `pieces` (n, 4): what the rows
-    contain, in the columns of `DocumentPiece`, where the loader knows it.
+    and `real_tokens` count those of the full rows, whatever the slice. `pieces` (n, 4), where the loader
+    knows them: source, document, first token and length of each part of a document in the rows.
     """
 
     tokens: Tokens
@@ -111,13 +102,6 @@ class PackedBatch(NamedTuple):
     documents: int
     real_tokens: int
     pieces: NDArray[np.int64] | None = None
-
-
-class Loader(Protocol):
-    """A module `suites/dataloader/<name>.py` of one loader."""
-
-    def batches(self, spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-        """Return the rank's batches without end; closing the iterator ends what it has started."""
 
 
 class LoaderError(RuntimeError):
@@ -212,21 +196,22 @@ def context_slice(rows: NDArray[np.uint16], cp_size: int, cp_rank: int) -> NDArr
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One loader: the module `suites/dataloader/<loader>.py`, with options of its own (plain JSON)."""
+    """One loader: the module `suites/dataloader/loaders/<loader>.py`, with options of its own (plain JSON).
+
+    Its `FORMATS` are the file formats that it reads, those that are preferred first. `batches(spec, place)`
+    returns a rank's batches without end; closing that iterator ends what it has started. It raises
+    `Unavailable` for what the loader cannot do, and `LoaderError` where a file cannot be read.
+    """
 
     workload: Workload
     seed: int
     loader: str = "baseline_loader"
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def changed(self, **fields: Any) -> Subject:
-        """Return the subject with other values of these fields."""
-        return replace(self, **fields)
 
-    @property
-    def described(self) -> dict[str, Any]:
-        """Return it as plain data, for ranks."""
-        return asdict(self)
+def loads_with(loader: str) -> Callable[[Subject], Subject]:
+    """Return what applies an optimization that is a loader."""
+    return lambda subject: replace(subject, loader=loader)
 
 
 def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:
@@ -254,13 +239,15 @@ BUFFER_B = 64 << 10
 """Buffer of each open file: hundreds are open at once."""
 
 
+INSTALL = "pip install throughput-harness[dataloader]"
+
+
 def library(name: str) -> Any:
     """Return an optional library's module; raises `Unavailable` with what to install where it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
-        reason = f"{package} cannot be imported ({error}): pip install throughput-harness[dataloader]"
+        reason = f"{name.partition('.')[0]} cannot be imported ({error}): {INSTALL}"
         raise Unavailable(" ".join(reason.split())) from error
 
 
@@ -306,36 +293,22 @@ class Throttle:
             time.sleep(left_s)
 
 
-class SlowFile(io.RawIOBase):
+class SlowFile(io.FileIO):
     """A file, open for reading, whose reads take the time of the emulated storage."""
 
+    read = io.RawIOBase.read  # type: ignore[assignment] # by way of `readinto`
+    readall = io.RawIOBase.readall
+
     def __init__(self, path: str, throttle: Throttle) -> None:
-        self._file = io.FileIO(path)
+        super().__init__(path)
         self._throttle = throttle
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Read into the buffer and return the bytes read, after the time that the storage takes."""
         begin_s = time.perf_counter()
-        size_B = self._file.readinto(buffer) or 0
+        size_B = super().readinto(buffer) or 0
         self._throttle.wait(size_B, begin_s)
         return size_B
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to an offset and return it; this takes no time."""
-        return self._file.seek(offset, whence)
-
-    def readable(self) -> bool:
-        """Return true."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return true."""
-        return True
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        super().close()
 
 
 def open_file(path: str, spec: LoaderSpec) -> BinaryIO:

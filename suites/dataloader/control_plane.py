@@ -35,6 +35,9 @@ MEAN_LOG, SPREAD_LOG = 8.0, 1.2
 """Mean and spread of the logarithm of a document's tokens: a median of 3,000."""
 
 
+BALANCE = BalanceSettings("greedy", 1.0, 1e-4)
+
+
 class UnreadPlanner(Planner):
     """A planner of documents that no one reads: their lengths come from a seed."""
 
@@ -70,7 +73,7 @@ class SimulatedClients:
 
 def specification(groups: int, documents: int) -> LoaderSpec:
     """Return even sources whose documents are divided over groups."""
-    sources = tuple(Source(f"source {one}", (), "jsonl", 1 << 40, 0) for one in range(SOURCES))
+    sources = tuple(Source(f"source {one}", "", "jsonl", 1 << 40, 0) for one in range(SOURCES))
     return LoaderSpec(
         sources=sources,
         mixture=(MixturePhase(0, (1 / SOURCES,) * SOURCES),),
@@ -80,13 +83,13 @@ def specification(groups: int, documents: int) -> LoaderSpec:
     )
 
 
-def planning_s(groups: int, documents: int, steps: int = STEPS) -> list[float]:
+def planning_s(groups: int, documents: int) -> list[float]:
     """Return the seconds that planning takes per step, one after another, in this process."""
     spec = specification(groups, documents)
-    mixture, balance, taken_s = Mixture(spec), BalanceSettings("greedy", 1.0, 1e-4), []
-    for step in range(steps):
+    mixture, taken_s = Mixture(spec), []
+    for step in range(STEPS):
         begin_s = time.perf_counter()
-        plan_steps(spec, mixture, balance, step, 1, random_lengths)
+        plan_steps(spec, mixture, BALANCE, step, 1, random_lengths)
         taken_s.append(time.perf_counter() - begin_s)
     return taken_s
 
@@ -105,10 +108,8 @@ def delivered_s(askers: int, documents: int) -> Iterator[list[float]]:
     """Return how long each of the askers waits for its plan, in each step after the first."""
     import ray
 
-    job, settings = (
-        f"control-{askers}",
-        ActorSettings(f"control-{askers}", BalanceSettings("greedy", 1.0, 1e-4)),
-    )
+    job = f"control-{askers}"
+    settings = ActorSettings(job, BALANCE)
     planner = started(UnreadPlanner, job, "planner", specification(askers, documents), settings)
     processes = [
         ray.remote(SimulatedClients).options(num_cpus=0).remote(planner)

@@ -15,25 +15,16 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from harness import records
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, Source, library
-from suites.dataloader.installed_files import (
-    FileEntry,
-    GeneratedDocuments,
-    Root,
-    content_of,
-    default_roots,
-    generated,
-    grouped,
-    usable,
-)
+from suites.dataloader.installed_files import FileEntry, content_of, default_roots, grouped, usable
 
 TEXT_SOURCES = 306
 """Number of sources of the paper's data set navit_data."""
@@ -58,15 +49,13 @@ class Documents(Protocol):
         """Return one document."""
 
 
-@dataclass(frozen=True)
-class FileDocuments:
-    """Documents that are files. `left_out`: number of files that are not used, by reason."""
+class FileDocuments(NamedTuple):
+    """Documents that are files."""
 
     names: tuple[str, ...]
     files: tuple[tuple[str, ...], ...]
     file_sizes_B: tuple[tuple[int, ...], ...]
     digest: str
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def sizes_B(self, source: int) -> Sequence[int]:
         """Return the bytes of each document of a source."""
@@ -88,70 +77,61 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "throughput-harness"
 
 
-def sources_of_text(
-    count: int = TEXT_SOURCES,
-    largest_B: int | None = None,
-    roots: Sequence[Root] | None = None,
-    cache: Path | None = None,
-) -> FileDocuments:
+def sources_of_text(count: int = TEXT_SOURCES) -> FileDocuments:
     """Return the largest pairs of package and kind of text file, with a digest of names, sizes and contents.
 
     A document is a file of UTF-8 text of 1 byte to 1 MiB, unpacked where it ends in .gz. Pairs are ordered by
-    bytes on disk and have at least four documents. `largest_B` caps the text of each source. The result is
-    kept in the folder `cache` and used again while no file's size or time has changed.
+    bytes on disk and have at least four documents. The result is kept in the cache's folder and used again
+    while no file's size or time has changed.
 
     Raises `Unavailable`, with the number found, where there are fewer pairs.
     """
-    given = default_roots() if roots is None else tuple(roots)
-    groups, left_out = grouped(given)
-    kept = (cache or cache_folder()) / f"text-{_fingerprint(groups, count, largest_B)}.json"
+    roots = default_roots()
+    groups = grouped(roots)
+    kept = cache_folder() / f"text-{_fingerprint(groups, count)}.json"
     if kept.is_file():
-        return _stored(kept)
-    order = sorted(groups, key=lambda name: (-sum(one.size_B for one in groups[name]), name))
-    found: dict[str, tuple[list[str], list[int]]] = {}
+        return msgspec.json.decode(kept.read_bytes(), type=FileDocuments)
+    names: list[str] = []
+    described = []
     total = hashlib.sha256()
-    for name in order:
-        if len(found) < count and len(groups[name]) >= FEWEST_DOCUMENTS:
-            files, sizes_B, digest = _described(groups[name], left_out, largest_B)
+    for name in sorted(groups, key=lambda name: (-sum(one.size_B for one in groups[name]), name)):
+        if len(names) < count and len(groups[name]) >= FEWEST_DOCUMENTS:
+            files, sizes_B, digest = _described(groups[name])
             if len(files) >= FEWEST_DOCUMENTS:
-                found[name] = (files, sizes_B)
+                names.append(name)
+                described.append((tuple(files), tuple(sizes_B)))
                 total.update(name.encode() + b"\0" + digest)
-    if len(found) < count:
-        folders = ", ".join(one.folder for one in given)
+    if len(names) < count:
         raise Unavailable(
-            f"{len(found)} of {count} sources of text found in {folders}: a source is a package's files of "
-            f"one kind, at least {FEWEST_DOCUMENTS}; install more packages or ask for fewer sources"
+            f"{len(names)} of {count} sources of text found in {', '.join(one.folder for one in roots)}: a "
+            f"source is a package's files of one kind, at least {FEWEST_DOCUMENTS}; install more packages or "
+            "ask for fewer sources"
         )
-    documents = _file_documents(found, total.hexdigest(), left_out)
-    _store(kept, documents)
+    every_file, every_size_B = zip(*described, strict=True)
+    documents = FileDocuments(tuple(names), every_file, every_size_B, total.hexdigest())
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(f".{os.getpid()}.part")  # another process may do so at once
+    part.write_bytes(msgspec.json.encode(documents))
+    part.replace(kept)
     return documents
 
 
-def _described(
-    entries: Sequence[FileEntry], left_out: Counter[str], largest_B: int | None
-) -> tuple[list[str], list[int], bytes]:
+def _described(entries: Iterable[FileEntry]) -> tuple[list[str], list[int], bytes]:
     """Return the files that are documents, their sizes, and a digest of sizes and contents."""
     files: list[str] = []
     sizes_B: list[int] = []
     total = hashlib.sha256()
-    text_B = 0
     for entry in entries:
-        if largest_B is not None and text_B >= largest_B:
-            break
-        data, reason = usable(entry.path)
-        if reason:
-            left_out[reason] += 1
-            continue
-        files.append(entry.path)
-        sizes_B.append(len(data))
-        text_B += len(data)
-        total.update(len(data).to_bytes(8, "little") + data)
+        if (data := usable(entry.path)) is not None:
+            files.append(entry.path)
+            sizes_B.append(len(data))
+            total.update(len(data).to_bytes(8, "little") + data)
     return files, sizes_B, total.digest()
 
 
-def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int, largest_B: int | None) -> str:
-    """Return a digest of the files' paths, sizes and times, and of the requested count and largest size."""
-    total = hashlib.sha256(f"text 1 {count} {largest_B} {FEWEST_DOCUMENTS}".encode())
+def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int) -> str:
+    """Return a digest of the files' paths, sizes and times, and of the requested count."""
+    total = hashlib.sha256(f"text 2 {count} {FEWEST_DOCUMENTS}".encode())
     for name in sorted(groups):
         for entry in groups[name]:
             line = f"{name}\0{entry.path}\0{entry.size_B}\0{entry.modified_ns}\n"
@@ -159,70 +139,26 @@ def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int, largest_
     return total.hexdigest()[:16]
 
 
-def _file_documents(
-    found: Mapping[str, tuple[list[str], list[int]]], digest: str, left_out: Mapping[str, int]
-) -> FileDocuments:
-    return FileDocuments(
-        tuple(found),
-        tuple(tuple(files) for files, _ in found.values()),
-        tuple(tuple(sizes_B) for _, sizes_B in found.values()),
-        digest,
-        dict(left_out),
-    )
-
-
-def _store(path: Path, documents: FileDocuments) -> None:
-    """Write the description where it can be; another process may do so at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    fields = {name: getattr(documents, name) for name in FileDocuments.__dataclass_fields__}
-    part.write_text(json.dumps(fields))
-    part.replace(path)
-
-
-def _stored(path: Path) -> FileDocuments:
-    fields = json.loads(path.read_text())
-    for name in ("files", "file_sizes_B"):
-        fields[name] = tuple(tuple(one) for one in fields[name])
-    return FileDocuments(**{**fields, "names": tuple(fields["names"])})
-
-
-class CorpusSettings(NamedTuple):
-    """How a corpus is written.
-
-    `seed`: shuffles each source's documents, once. `files_per_source`: files that share its documents in
-    equal numbers; fewer where there are fewer documents. `row_group_rows`: of Parquet; 0 leaves pyarrow's
-    default, 2^20 rows, which is one row group per file here. `compression`: of Parquet, pyarrow's default.
-    """
-
-    seed: int = 0
-    files_per_source: int = 1
-    row_group_rows: int = 0
-    compression: str = "snappy"
-
-
 class WrittenAs(NamedTuple):
-    """The suffix of a file's name, and the function that writes one."""
+    """The suffix of a file's name, and the function that writes one; row groups are Parquet's alone."""
 
     suffix: str
-    write: Callable[[Path, Iterable[bytes], CorpusSettings], None]
+    write: Callable[[Path, Iterable[bytes], int], None]
 
 
-def _jsonl(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
+def _jsonl(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for one in documents:
             file.write(json.dumps({"text": one.decode()}, ensure_ascii=False) + "\n")
 
 
-def _parquet(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
+def _parquet(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
     table = arrow.table({"text": arrow.array(list(documents), arrow.string())})
-    parquet.write_table(
-        table, path, row_group_size=settings.row_group_rows or None, compression=settings.compression
-    )
+    parquet.write_table(table, path, row_group_size=row_group_rows or None)
 
 
-def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
+def _array_record(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     module = library("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(path), "group_size:1")  # as Grain's documents advise
     for one in documents:
@@ -230,7 +166,7 @@ def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettin
     writer.close()
 
 
-def _webdataset(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
+def _webdataset(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, one in enumerate(documents):
             member = tarfile.TarInfo(f"{number:08d}.txt")
@@ -239,7 +175,7 @@ def _webdataset(path: Path, documents: Iterable[bytes], settings: CorpusSettings
             archive.members.clear()  # type: ignore[attr-defined] # it would keep all
 
 
-def _mds(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
+def _mds(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     streaming = library("streaming")
     with streaming.MDSWriter(out=str(path), columns={"text": "str"}) as writer:
         for one in documents:
@@ -255,37 +191,15 @@ WRITTEN_AS = {
 }
 """How each format is written. An "mds" file is a folder with an index and shards of its own."""
 
-
-__all__ = [
-    "Corpus",
-    "CorpusSettings",
-    "Documents",
-    "FileDocuments",
-    "GeneratedDocuments",
-    "Root",
-    "cache_folder",
-    "generated",
-    "load",
-    "sources_of_text",
-    "write",
-]
-
 INDEX = "index.json"
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(NamedTuple):
     """Sources in one format in a folder. `digest`: of names, sizes and contents, whatever the format."""
 
-    folder: str
     digest: str
     sources: tuple[Source, ...]
-
-    @property
-    def documents(self) -> int:
-        """Return the documents of all sources."""
-        return sum(one.samples for one in self.sources)
 
     @property
     def text_B(self) -> int:
@@ -293,25 +207,30 @@ class Corpus:
         return sum(one.text_B for one in self.sources)
 
 
-def write(
-    folder: str | Path | None, format: str, documents: Documents, settings: CorpusSettings | None = None
-) -> Corpus:
+class CorpusIndex(NamedTuple):
+    """What a corpus's index has: its sources with their files' names, and the size of each file."""
+
+    digest: str
+    sources: tuple[Source, ...]
+    file_B: tuple[int | None, ...]  # None: a folder
+
+
+def write(folder: str | Path | None, format: str, documents: Documents, row_group_rows: int = 0) -> Corpus:
     """Return the corpus of these documents, written in `folder` (by default the cache) unless it is there.
 
-    Formats: jsonl, parquet, array_record, webdataset and mds. A corpus appears at once when it is complete;
-    two processes may write it at the same time. Raises `LoaderError` where an existing one is damaged,
-    `Unavailable` where the format's library is missing.
+    Formats: jsonl, parquet, array_record, webdataset and mds. `row_group_rows`: of Parquet; 0 leaves
+    pyarrow's default, 2^20 rows, which is one row group per file here. A corpus appears at once when it is
+    complete; two processes may write it at the same time. Raises `LoaderError` where an existing one is
+    damaged, `Unavailable` where the format's library is missing.
     """
-    given = settings or CorpusSettings()
-    _refuse(format, documents, given)
     root = Path(folder) if folder is not None else cache_folder()
-    key = records.digest([INDEX_VERSION, format, documents.digest, list(documents.names), given._asdict()])
+    key = records.digest([INDEX_VERSION, format, documents.digest, list(documents.names), row_group_rows])
     target = root / f"text-{format}-{key}"
     if not target.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=root))
         try:
-            _write_index(part, documents, _write_sources(part, format, documents, given), given)
+            (part / INDEX).write_bytes(msgspec.json.encode(_written(part, format, documents, row_group_rows)))
             part.chmod(0o755)
             _publish(part, target)
         finally:
@@ -319,72 +238,41 @@ def write(
     return load(target)
 
 
-def load(folder: str | Path) -> Corpus:
+def load(folder: Path) -> Corpus:
     """Return the corpus that `write` has put into this folder.
 
     Raises `LoaderError` where the index is missing or damaged, or a file's size is not what was written.
     """
-    path = Path(folder) / INDEX
     try:
-        index = json.loads(path.read_text())
-        if index["index_version"] != INDEX_VERSION:
-            raise LoaderError(f"corpus {folder}: its index has version {index['index_version']}, not 1")
-        sources = tuple(_source(Path(folder), one) for one in index["sources"])
-        return Corpus(str(folder), str(index["digest"]), sources)
+        index = msgspec.json.decode((folder / INDEX).read_bytes(), type=CorpusIndex)
+        for source, size_B in zip(index.sources, index.file_B, strict=True):
+            found_B = (folder / source.file).stat().st_size
+            if size_B not in (None, found_B):
+                raise LoaderError(
+                    f"source {source.name}, file {folder / source.file}: it has {found_B} bytes, {size_B} "
+                    "were written; remove the folder"
+                )
     except FileNotFoundError as error:
         raise LoaderError(f"corpus {folder}: {error.filename} does not exist; remove the folder") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise LoaderError(f"corpus {folder}: its index is damaged ({error}); remove the folder") from error
+    sources = tuple(one._replace(file=str(folder / one.file)) for one in index.sources)
+    return Corpus(index.digest, sources)
 
 
-def _refuse(format: str, documents: Documents, settings: CorpusSettings) -> None:
-    if format not in WRITTEN_AS:
-        raise ValueError(f"format {format!r} is not one of {', '.join(WRITTEN_AS)}")
-    if settings.files_per_source < 1 or settings.row_group_rows < 0:
-        raise ValueError("files_per_source is at least 1, row_group_rows at least 0")
-
-
-def _write_sources(
-    folder: Path, format: str, documents: Documents, settings: CorpusSettings
-) -> list[dict[str, Any]]:
-    """Write all sources and return their entries of the index."""
+def _written(folder: Path, format: str, documents: Documents, row_group_rows: int) -> CorpusIndex:
+    """Write all sources, each one's documents in an order shuffled once, and return their index."""
     suffix, write_file = WRITTEN_AS[format]
-    entries = []
+    sources, files_B = [], []
     for source, name in enumerate(documents.names):
         sizes_B = documents.sizes_B(source)
         order = list(range(len(sizes_B)))
-        random.Random(f"{settings.seed} {name}").shuffle(order)
-        count = min(settings.files_per_source, len(order))
-        stem = f"{source:04d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}"
-        files = {}
-        for number in range(count):
-            part = order[number * len(order) // count : (number + 1) * len(order) // count]
-            path = folder / (f"{stem}.{suffix}" if count == 1 else f"{stem}-{number:03d}.{suffix}")
-            write_file(path, (documents.document(source, one) for one in part), settings)
-            files[path.name] = path.stat().st_size if path.is_file() else None
-        entries.append(
-            {
-                "name": name,
-                "format": format,
-                "samples": len(order),
-                "text_B": int(sum(sizes_B)),
-                "file_B": files,
-            }
-        )
-    return entries
-
-
-def _write_index(
-    folder: Path, documents: Documents, entries: list[dict[str, Any]], settings: CorpusSettings
-) -> None:
-    index = {
-        "index_version": INDEX_VERSION,
-        "digest": documents.digest,
-        "settings": settings._asdict(),
-        "left_out": dict(getattr(documents, "left_out", {})),
-        "sources": entries,
-    }
-    (folder / INDEX).write_text(json.dumps(index, indent=1))
+        random.Random(f"0 {name}").shuffle(order)
+        path = folder / f"{source:04d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{suffix}"
+        write_file(path, (documents.document(source, one) for one in order), row_group_rows)
+        sources.append(Source(name, path.name, format, len(order), int(sum(sizes_B))))
+        files_B.append(path.stat().st_size if path.is_file() else None)
+    return CorpusIndex(documents.digest, tuple(sources), tuple(files_B))
 
 
 def _publish(part: Path, target: Path) -> None:
@@ -394,15 +282,3 @@ def _publish(part: Path, target: Path) -> None:
     except OSError:
         if not (target / INDEX).is_file():
             raise
-
-
-def _source(folder: Path, entry: dict[str, Any]) -> Source:
-    for name, size_B in entry["file_B"].items():
-        found_B = (folder / name).stat().st_size
-        if size_B is not None and found_B != size_B:
-            raise LoaderError(
-                f"source {entry['name']}, file {folder / name}: it has {found_B} bytes, {size_B} were "
-                "written; remove the folder"
-            )
-    files = tuple(str(folder / name) for name in entry["file_B"])
-    return Source(entry["name"], files, entry["format"], int(entry["samples"]), int(entry["text_B"]))

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
 from suites.dataloader.disaggregation.calls import found
-from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces
+from suites.dataloader.disaggregation.plan import ActorSettings, Mixture, Pieces, wanted
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.loaders.disaggregated import DisaggregatedLoader
+from suites.dataloader.workload import Workload
 
 UNDISTURBED_S = 10.0
 """How long batches are taken before the first actor is killed: throughput is compared with that."""
@@ -32,26 +33,11 @@ RECOVERED = 0.9
 """Share of the undisturbed throughput at which it counts as recovered."""
 
 
-class Killed(NamedTuple):
-    """Which actor was killed, and when (seconds from the start)."""
-
-    name: str
-    at_s: float
-
-
-class FailurePace(NamedTuple):
-    """For how many seconds, how often an actor is killed, and how long a step takes that uses a batch."""
-
-    seconds: float
-    kill_interval_s: float
-    step_s: float
-
-
 class Killer:
     """Kills the process of a random actor every `interval_s` seconds, until `stop`."""
 
     def __init__(self, settings: ActorSettings, groups: int, interval_s: float, seed: int) -> None:
-        self.killed: list[Killed] = []
+        self.killed_s: list[float] = []  # since it began
         self._names = ["planner", *(f"constructor-{one}" for one in range(groups))]
         self._names += [f"loader-{one}" for one in range(settings.loaders + settings.shadows)]
         self._job, self._interval_s, self._random = settings.job, interval_s, random.Random(seed)
@@ -76,14 +62,15 @@ class Killer:
                 )
             except (ray.exceptions.RayError, ProcessLookupError, ValueError):
                 continue  # it is still starting anew after the last time
-            self.killed.append(Killed(name, time.perf_counter() - self._begin_s))
+            self.killed_s.append(time.perf_counter() - self._begin_s)
 
 
-def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePace) -> Iterator[Reading]:
-    """Take batches of all groups for some seconds while actors are killed; compare each with the files.
+def run(spec: LoaderSpec, address: str, pace: Workload) -> Iterator[Reading]:
+    """Take batches of all groups while actors are killed, and compare each with the files.
 
     Raises `WrongResult` where a document is lost, doubled or different.
     """
+    settings = ActorSettings("failures", loaders=2, most_loaders=2, shadows=1)
     loaders = [
         DisaggregatedLoader(spec, RankPlace(group, 0), settings, address) for group in range(spec.dp_size)
     ]
@@ -103,19 +90,20 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
     finally:
         killer.stop()
     least = int(pace.seconds / pace.kill_interval_s / 2)
-    if len(killer.killed) < least:
-        raise WrongResult(f"{len(killer.killed)} actors were killed, not at least {least}: nothing was tried")
+    if len(killer.killed_s) < least:
+        raise WrongResult(
+            f"{len(killer.killed_s)} actors were killed, not at least {least}: nothing was tried"
+        )
     compared = refuse_changed(spec, steps)
     yield Reading("steps", "1", len(steps), Origin.MEASURED)
-    yield Reading("killed", "1", len(killer.killed), Origin.MEASURED)
+    yield Reading("killed", "1", len(killer.killed_s), Origin.MEASURED)
     yield Reading("documents_compared", "1", compared, Origin.MEASURED)
     yield Reading("longest_wait", "s", float(np.diff(arrived_s, prepend=0.0).max()), Origin.MEASURED)
-    killed_s = [one.at_s for one in killer.killed]
     yield Reading("step_rate", "Hz", usual_Hz, Origin.MEASURED, "undisturbed")
     yield Reading(
         "step_rate", "Hz", len(arrived_s) / arrived_s[-1], Origin.MEASURED, "while actors are killed"
     )
-    for recovery_s in recoveries_s(np.array(arrived_s), killed_s, pace.seconds, usual_Hz):
+    for recovery_s in recoveries_s(np.array(arrived_s), killer.killed_s, pace.seconds, usual_Hz):
         yield Reading("recovery", "s", recovery_s, Origin.MEASURED)
 
 
@@ -162,13 +150,8 @@ def refuse_changed(spec: LoaderSpec, steps: list[list[TakenBatch]]) -> int:
     Return the documents compared; raises `WrongResult`.
     """
     reader, mixture, compared = SourceReader(spec), Mixture(spec), 0
-    begins = mixture.taken(0)
     for step, batches in enumerate(steps):
-        ends = begins + mixture.counts(step, 1)[0]
-        documents = {
-            source: (int(begins[source]), int(ends[source] - begins[source]))
-            for source in np.flatnonzero(ends > begins).tolist()
-        }
+        documents = wanted(mixture, step, 1)
         lengths = reader.lengths(documents, {source: first for source, (first, _) in documents.items()})
         expected = sorted(
             (source, documents[source][0] + number, first, min(int(length) - first, spec.context_length))
@@ -184,6 +167,5 @@ def refuse_changed(spec: LoaderSpec, steps: list[list[TakenBatch]]) -> int:
             rows = pack([reader.tokens(one) for one in ones], spec.context_length)
             if checksum(*rows) != batch.checksum:
                 raise WrongResult(f"step {step}: the rows of group {group} differ from its documents")
-        begins = ends
         compared += sum(count for _, count in documents.values())
     return compared

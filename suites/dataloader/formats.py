@@ -1,6 +1,6 @@
 """How each file format is read: the documents of one source from any number on, each as bytes.
 
-Documents come in the order of the source's files, with little memory per reader. Those of a Parquet file are
+Documents come in the order of the source's file, with little memory per reader. Those of a Parquet file are
 streamed by Arrow, or by row group through a temporary file.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 from suites.dataloader.batch import (
     BUFFER_B,
@@ -23,12 +22,10 @@ from suites.dataloader.batch import (
     LoaderSpec,
     Source,
     Throttle,
-    Tokens,
     UnreadableFile,
     library,
     one_line,
     open_file,
-    tokenize,
 )
 
 BATCH_B = 64 << 10
@@ -55,12 +52,6 @@ def _parquet_file(path: str, spec: LoaderSpec) -> Iterator[Any]:
             raise UnreadableFile(f"it is not a whole Parquet file: {one_line(error)}") from error
         with file:
             yield file
-
-
-def count_rows(path: str, spec: LoaderSpec) -> int:
-    """Return the documents of a Parquet file."""
-    with _parquet_file(path, spec) as file:
-        return int(file.metadata.num_rows)
 
 
 def streamed(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
@@ -183,13 +174,6 @@ ARRAY_RECORD_BUFFER_B = 32 << 10
 _OFFSETS: dict[tuple[str, int, int], dict[int, int]] = {}  # by file, size and time: of every 256th line
 
 
-class FileFormat(NamedTuple):
-    """`size` returns the number of documents of a file, `documents` returns them from a number on."""
-
-    size: Callable[[str, LoaderSpec], int]
-    documents: Callable[[str, LoaderSpec, int], Iterator[bytes | CorruptSample]]
-
-
 def _lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes]:
     """Return the file's lines from line `skip` on; begin at the closest offset known, and remember more."""
     status = os.stat(path)
@@ -205,10 +189,6 @@ def _lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes]:
                 yield line
             number += 1
             offset += len(line)
-
-
-def _count_lines(path: str, spec: LoaderSpec) -> int:
-    return sum(1 for _ in _lines(path, spec, 0))
 
 
 def _json_lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
@@ -248,14 +228,6 @@ def _array_record_file(path: str) -> Any:
     return reader
 
 
-def _count_records(path: str, spec: LoaderSpec) -> int:
-    reader = _array_record_file(path)
-    try:
-        return int(reader.num_records())
-    finally:
-        reader.close()
-
-
 def _array_record(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
     """Return records by number. The library opens the file itself: the emulated storage waits afterwards."""
     throttle = Throttle(spec)
@@ -277,49 +249,8 @@ def _array_record(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | Co
         reader.close()
 
 
-def _members(path: str, spec: LoaderSpec) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    try:
-        with open_file(path, spec) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined] # it would keep all
-                if member.isfile():
-                    yield archive, member
-    except tarfile.TarError as error:
-        raise UnreadableFile(f"it is not a whole tar file: {error}") from error
-
-
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    try:
-        content = archive.extractfile(member)
-        return content.read() if content else b""
-    except tarfile.TarError as error:
-        raise UnreadableFile(f"it is truncated in its member {member.name}: {error}") from error
-
-
-def _count_members(path: str, spec: LoaderSpec) -> int:
-    return sum(1 for _ in _members(path, spec))
-
-
-def _webdataset(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
-    """Return the files of a tar shard: each is one document."""
-    for number, (archive, member) in enumerate(_members(path, spec)):
-        if number >= skip:
-            yield _member(archive, member)
-
-
-FORMATS = {
-    "jsonl": FileFormat(_count_lines, _json_lines),
-    "parquet": FileFormat(count_rows, streamed),
-    "array_record": FileFormat(_count_records, _array_record),
-    "webdataset": FileFormat(_count_members, _webdataset),
-}
-"""Readers by `Source.format`. "mds" is read by its own library alone."""
-
-SPOOLED = {**FORMATS, "parquet": FileFormat(count_rows, spooled)}
-"""The same, with as little memory per reader as can be."""
-
-
-Decoded = TypeVar("Decoded")
+FORMATS = {"jsonl": _json_lines, "parquet": streamed, "array_record": _array_record}
+"""What returns the documents of a file from a number on, by `Source.format`."""
 
 
 class BadSample(NamedTuple):
@@ -331,96 +262,46 @@ class BadSample(NamedTuple):
     reason: str
 
 
-def read(
-    source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
-) -> Iterator[Tokens | BadSample]:
-    """Return the tokens of the source's documents of one epoch, from number `first` on, in the files' order.
-
-    With `spool`, a Parquet row group is decoded at once into a temporary file, for least memory per open
-    reader; without, Arrow streams it. Other formats need no such file.
-
-    Raises `LoaderError` where the source is empty, and where a file is missing, cut or of another format
-    once reading comes to it; `Unavailable` where the format's library is missing.
-    """
-    return _decoded(source, _numbered(source, spec, first, spool), _tokens)
-
-
 def read_text(
     source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
 ) -> Iterator[bytes | BadSample]:
-    """Return the documents' text as UTF-8, checked, as `read` does: half of the memory of its tokens."""
-    return _decoded(source, _numbered(source, spec, first, spool), _utf8)
+    """Return the text of the source's documents of one epoch, from number `first` on, in the file's order.
 
+    It is UTF-8, checked. With `spool`, a Parquet row group is decoded at once into a temporary file, for the
+    least memory per open reader; without, Arrow streams it. Other formats need no such file.
 
-class _Numbered(NamedTuple):
-    number: int
-    file: str
-    data: bytes | CorruptSample
-
-
-def _numbered(source: Source, spec: LoaderSpec, first: int, spool: bool = False) -> Iterator[_Numbered]:
-    """Check the source at once; open its files when the first document is asked for."""
-    if source.format not in FORMATS:
-        raise LoaderError(
-            f"source {source.name}: format {source.format!r} is not one of {', '.join(sorted(FORMATS))}"
-        )
-    if not source.files or source.samples <= 0:
-        raise LoaderError(
-            f"source {source.name} is empty: {len(source.files)} files with {source.samples} documents"
-        )
-    if not 0 <= first <= source.samples:
-        raise LoaderError(
-            f"source {source.name}: there is no document {first}; it has {source.samples}, from 0 on"
-        )
-    return _read_files(source, spec, first, (SPOOLED if spool else FORMATS)[source.format])
-
-
-def _read_files(source: Source, spec: LoaderSpec, first: int, format: FileFormat) -> Iterator[_Numbered]:
-    size_of, documents = format
-    number = skip = first
-    for file in source.files:
-        try:
-            if skip and file != source.files[-1]:
-                size = size_of(file, spec)
-                if skip >= size:
-                    skip -= size
-                    continue
-            for data in documents(file, spec, skip):
-                yield _Numbered(number, file, data)
-                number += 1
-        except (OSError, UnreadableFile) as error:
-            reason = "it does not exist" if isinstance(error, FileNotFoundError) else one_line(error)
-            raise LoaderError(f"source {source.name}, file {file}: {reason}") from error
-        skip = 0
+    Raises `LoaderError` where the source is empty, and where the file is missing, cut or of another format
+    once reading comes to it; `Unavailable` where the format's library is missing.
+    """
+    where = f"source {source.name}, file {source.file}"
+    if source.samples <= 0:
+        raise LoaderError(f"{where}: it is empty, with {source.samples} documents")
+    number = first
+    documents = spooled if spool and source.format == "parquet" else FORMATS[source.format]
+    try:
+        for data in documents(source.file, spec, first):
+            reason = _fault(data) if isinstance(data, bytes) else str(data)
+            if reason or not isinstance(data, bytes):
+                yield BadSample(source.name, number, source.file, reason)
+            else:
+                yield data
+            number += 1
+    except (OSError, UnreadableFile) as error:
+        reason = "it does not exist" if isinstance(error, FileNotFoundError) else one_line(error)
+        raise LoaderError(f"{where}: {reason}") from error
     if number != source.samples:
         raise LoaderError(
-            f"source {source.name}, file {source.files[-1]}: the source ends after {number} documents, not "
-            f"{source.samples}: a file is truncated, or another one than was counted"
+            f"{where}: the source ends after {number} documents, not {source.samples}: it is truncated, "
+            "or another one than was counted"
         )
 
 
-def _decoded(
-    source: Source, documents: Iterator[_Numbered], decode: Callable[[bytes], Decoded]
-) -> Iterator[Decoded | BadSample]:
-    for number, file, data in documents:
-        try:
-            if isinstance(data, CorruptSample):
-                raise data
-            got: Decoded | BadSample = decode(data)
-        except CorruptSample as error:
-            got = BadSample(source.name, number, file, str(error))
-        yield got
-
-
-def _tokens(data: bytes) -> Tokens:
-    return tokenize(_utf8(data))
-
-
-def _utf8(data: bytes) -> bytes:
-    if data.isascii():  # much faster, and needs no copy
-        return data
+def _fault(text: bytes) -> str:
+    """Return why a text cannot be used; "" where it can."""
+    if text.isascii():  # much faster, and needs no copy
+        return ""
     try:
-        data.decode()
+        text.decode()
     except UnicodeDecodeError as error:
-        raise CorruptSample(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
-    return data
+        return f"the text is not UTF-8: {error.reason} at byte {error.start}"
+    return ""

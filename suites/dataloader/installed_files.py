@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,22 +86,15 @@ def default_roots() -> tuple[Root, ...]:
     )
 
 
-def grouped(
-    roots: Sequence[Root],
-) -> tuple[dict[str, list[FileEntry]], Counter[str]]:
-    """Return the files by the name of their source, in the order of their paths."""
+def grouped(roots: Sequence[Root]) -> dict[str, list[FileEntry]]:
+    """Return the text files of at most 1 MiB by the name of their source, in the order of their paths."""
     groups: defaultdict[str, list[FileEntry]] = defaultdict(list)
-    left_out: Counter[str] = Counter()
     for root in roots:
         for entry in _walk(root.folder):
             kind = kind_of_text(os.path.basename(entry.path))
-            if not kind:
-                left_out["of another kind"] += 1
-            elif entry.size_B > LARGEST_DOCUMENT_B:
-                left_out["too large"] += 1
-            else:
+            if kind and entry.size_B <= LARGEST_DOCUMENT_B:
                 groups[f"{_package(root, entry.path)}/{kind}"].append(entry)
-    return {name: sorted(groups[name]) for name in groups}, left_out
+    return {name: sorted(groups[name]) for name in groups}
 
 
 def _walk(folder: str) -> Iterator[FileEntry]:
@@ -130,15 +123,11 @@ def _package(root: Root, path: str) -> str:
 def kind_of_text(name: str) -> str:
     """Return the kind of text that a file of this name has, "" for none."""
     lower = name.lower().removesuffix(".gz")
-    suffix = _suffix(lower)
+    suffix = lower.rpartition(".")[2] if "." in lower else ""
     if suffix in _BY_SUFFIX and suffix not in ("txt", "md", "rst"):
         return _BY_SUFFIX[suffix]
     named = (kind for pattern, kind in NAMED if pattern.match(lower) and ".so." not in lower)
     return next(named, _BY_SUFFIX.get(suffix, ""))
-
-
-def _suffix(name: str) -> str:
-    return name.rpartition(".")[2] if "." in name else ""
 
 
 def content_of(path: str) -> bytes:
@@ -150,19 +139,16 @@ def content_of(path: str) -> bytes:
         return file.read(LARGEST_DOCUMENT_B + 1)
 
 
-def usable(path: str) -> tuple[bytes, str]:
-    """Return the file's content, and why it is not a document."""
+def usable(path: str) -> bytes | None:
+    """Return the file's content; None where it is no document: not UTF-8, empty, too large, not readable."""
     try:
         data = content_of(path)
-        if len(data) <= LARGEST_DOCUMENT_B:
-            data.decode()
-    except UnicodeDecodeError:
-        return b"", "not UTF-8"
-    except (OSError, EOFError, zlib.error):
-        return b"", "not readable"
-    if not data:
-        return b"", "empty"
-    return data, "too large" if len(data) > LARGEST_DOCUMENT_B else ""
+        if not 0 < len(data) <= LARGEST_DOCUMENT_B:
+            return None
+        data.decode()
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error):
+        return None
+    return data
 
 
 @dataclass(frozen=True)
@@ -197,27 +183,17 @@ class GeneratedDocuments:
         return (name + self.pool[first : first + size_B])[:size_B]
 
 
-def generated(
-    count: int,
-    documents: int,
-    seed: int = 0,
-    median_B: int = 2048,
-    sigma: float = 1.5,
-    source_sigma: float = 1.0,
-) -> GeneratedDocuments:
-    """Return `count` synthetic sources with `documents` documents in total.
+def generated(count: int, documents: int, seed: int = 0, median_B: int = 2048) -> GeneratedDocuments:
+    """Return `count` synthetic sources with `documents` documents in total, at least one each.
 
-    Sizes are log-normal around `median_B` bytes, at most 1 MiB; documents per source are log-normal too, with
-    at least one each.
+    Sizes are log-normal around `median_B` bytes, at most 1 MiB; documents per source are log-normal too.
     """
-    if not 0 < count <= documents:
-        raise ValueError(f"{documents} documents cannot be divided among {count} sources: one each is needed")
     random = np.random.default_rng(seed)
-    shares = random.lognormal(0.0, source_sigma, count)
+    shares = random.lognormal(0.0, 1.0, count)
     counts = 1 + np.floor((documents - count) * shares / shares.sum()).astype(np.int64)
     counts[np.argmax(counts)] += documents - counts.sum()
     sizes = tuple(
-        np.clip(random.lognormal(np.log(median_B), sigma, number), 1, LARGEST_DOCUMENT_B).astype(np.int32)
+        np.clip(random.lognormal(np.log(median_B), 1.5, number), 1, LARGEST_DOCUMENT_B).astype(np.int32)
         for number in counts
     )
     names = tuple(f"generated-{number:04d}" for number in range(count))
@@ -229,6 +205,6 @@ def _pool(random: np.random.Generator, size_B: int) -> bytes:
     vocabulary = [
         bytes(random.choice(letters, length)) for length in np.clip(random.geometric(0.2, 5000), 1, 14)
     ]
-    ranks = np.clip(random.zipf(1.3, size_B // 3), 1, len(vocabulary)) - 1
-    text = b" ".join(vocabulary[rank] for rank in ranks)
+    ranks = np.clip(random.zipf(1.3, size_B // 4), 1, len(vocabulary)) - 1
+    text = b" ".join(map(vocabulary.__getitem__, ranks.tolist()))
     return (text * (1 + size_B // len(text)))[:size_B]

@@ -10,14 +10,13 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.records import Json, WrongResult
-from suites.dataloader.batch import END, PADDING, LoaderSpec, Tokens, split, tokenize
+from suites.dataloader.batch import END, PADDING, LoaderSpec, PackedBatch, Tokens, split, tokenize
 from suites.dataloader.corpus import Documents, cache_folder
 
 VERSION = 1
@@ -42,9 +41,9 @@ def piece_hash(piece: Tokens) -> int:
     return int.from_bytes(blake2b(piece.astype("<u2").tobytes(), digest_size=8).digest(), "little")
 
 
-def piece_index(documents: Documents, context_length: int, folder: Path | None = None) -> PieceIndex:
-    """Return the index of a corpus's pieces; it is kept in `folder`, by default that of the corpora."""
-    root = folder or cache_folder()
+def piece_index(documents: Documents, context_length: int) -> PieceIndex:
+    """Return the index of a corpus's pieces; it is kept in the folder of the corpora."""
+    root = cache_folder()
     kept = root / f"pieces-{VERSION}-{documents.digest[:24]}-{context_length}.npz"
     if kept.is_file():
         with np.load(kept, allow_pickle=False) as stored:
@@ -66,15 +65,6 @@ def _indexed(documents: Documents, context_length: int) -> PieceIndex:
                 sources.append(source)
     every, first, equal = np.unique(np.array(hashes, np.uint64), return_index=True, return_counts=True)
     return PieceIndex(every, np.array(sources, np.int32)[first], equal)
-
-
-class FullRows(NamedTuple):
-    """A group's batch: full rows (R, C), and what the loader reports of them."""
-
-    tokens: Tokens
-    segments: NDArray[np.uint16]
-    documents: int
-    real_tokens: int
 
 
 def check_steps(spec: LoaderSpec, index: PieceIndex, ranks: Sequence[Sequence[Json]]) -> None:
@@ -105,7 +95,7 @@ def check_steps(spec: LoaderSpec, index: PieceIndex, ranks: Sequence[Sequence[Js
     _refuse_shared(spec, index, seen, drawn)
 
 
-def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json]]) -> FullRows:
+def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json]]) -> PackedBatch:
     """Return the rows of a group, put together from its ranks' slices."""
     given = [ranks[group * spec.cp_size + one][step] for one in range(spec.cp_size)]
     where = f"group {group}, batch {step}"
@@ -120,7 +110,7 @@ def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json
     if width * spec.cp_size != spec.context_length:
         raise WrongResult(f"{where}: rows of {width} tokens on each of {spec.cp_size} ranks")
     tokens, segments = (_joined([_array(one, name) for one in given]) for name in ("tokens", "segments"))
-    rows = FullRows(tokens, segments, first["documents"], first["real_tokens"])
+    rows = PackedBatch(tokens, segments, first["documents"], first["real_tokens"])
     if int((segments > 0).sum()) != rows.real_tokens:
         raise WrongResult(
             f"{where}: {int((segments > 0).sum())} tokens of documents, reported are {rows.real_tokens}"
@@ -144,7 +134,7 @@ def _joined(slices: Sequence[NDArray[Any]]) -> NDArray[Any]:
     )
 
 
-def pieces_of(rows: FullRows, where: str = "") -> Iterator[Tokens]:
+def pieces_of(rows: PackedBatch, where: str = "") -> Iterator[Tokens]:
     """Return the pieces in full rows; raises `WrongResult` where segments or END tokens do not fit."""
     for tokens, segments in zip(rows.tokens, rows.segments, strict=True):
         count = int(segments.max(initial=0))

@@ -10,10 +10,10 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -21,9 +21,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool, Ra
 from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderSpec, MixturePhase, Source, library
-
-INSTALL = "pip install throughput-harness[dataloader]"
+from suites.dataloader.batch import INSTALL, LoaderSpec, library
 
 
 def loader_module(name: str) -> Any:
@@ -32,21 +30,6 @@ def loader_module(name: str) -> Any:
         return importlib.import_module(f"suites.dataloader.loaders.{name}")
     except ImportError as error:
         raise Unavailable(f"the loader {name} cannot be imported ({error}): {INSTALL}") from error
-
-
-def plain(spec: LoaderSpec) -> dict[str, Any]:
-    """Return a specification as plain data, for JSON."""
-    return asdict(spec)
-
-
-def specified(data: Mapping[str, Any]) -> LoaderSpec:
-    """Return the specification of plain data."""
-    sources = tuple(
-        Source(name, tuple(files), format, samples, text_B)
-        for name, files, format, samples, text_B in data["sources"]
-    )
-    mixture = tuple(MixturePhase(first, tuple(weights)) for first, weights in data["mixture"])
-    return LoaderSpec(**{**data, "sources": sources, "mixture": mixture})
 
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
@@ -91,7 +74,7 @@ class LoaderRanks:
             self.pool = stack.enter_context(
                 RankPool([RankLocation((), ALONE)] * ranks, LOOPBACK, timeout_s=TIMEOUT_S)
             )
-            self.call("begin", loader=loader, spec=plain(spec), libraries=list(libraries))
+            self.call("begin", loader=loader, spec=asdict(spec), libraries=list(libraries))
             self.idle_B = pss_B(pid for rank in self.pool.pids for pid in tree(rank))
             self._stack = stack.pop_all()
 
@@ -151,8 +134,6 @@ class LoaderRanks:
         psutil.wait_procs(alive, ENDED_WITHIN_S)
 
 
-T = TypeVar("T")
-
 LEAST_APART_S = 0.5
 """Seconds between two samples at least."""
 
@@ -160,11 +141,11 @@ SHARE = 0.02
 """Share of one core that sampling may take: the kernel walks all pages of a process, for seconds if large."""
 
 
-class MemorySampler(Generic[T]):
+class MemorySampler:
     """Calls `sample` again and again in a thread until `close`; `samples` are what it has returned."""
 
-    def __init__(self, sample: Callable[[], T]) -> None:
-        self.samples: list[T] = []
+    def __init__(self, sample: Callable[[], LoaderMemory]) -> None:
+        self.samples: list[LoaderMemory] = []
         self._sample, self._lock, self._stopped = sample, threading.Lock(), threading.Event()
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

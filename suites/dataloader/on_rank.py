@@ -10,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import RankState
 from harness.records import Unavailable
-from suites.dataloader.batch import PackedBatch, RankPlace
+from suites.dataloader.batch import INSTALL, LoaderSpec, PackedBatch, RankPlace
 from suites.dataloader.fed_step import FedTrainer
-from suites.dataloader.loader_ranks import INSTALL, loader_module, specified
+from suites.dataloader.loader_ranks import loader_module
 
 
 def begin(state: RankState, loader: str, spec: Mapping[str, Any], libraries: Sequence[str]) -> None:
     """Import what the loader needs; nothing is loaded yet."""
     torch.set_num_threads(1)
-    state["spec"] = specified(spec)
+    state["spec"] = msgspec.convert(spec, LoaderSpec)
     state["place"] = RankPlace.of(dist.get_rank(), state["spec"].cp_size)
     state["module"] = loader_module(loader)
     for name in libraries:
@@ -129,9 +130,9 @@ def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[s
         begin_s = time.perf_counter()
         batch = _next(state)
         waited_s = time.perf_counter() - begin_s
-        times = trainer.step(batch)
+        cpu_s, flop = trainer.step(batch)
         step_s = time.perf_counter() - begin_s
-        own = {"step_s": step_s, "wait_s": waited_s, "cpu_s": times.cpu_s, "flop": times.flop}
+        own = {"step_s": step_s, "wait_s": waited_s, "cpu_s": cpu_s, "flop": flop}
         steps.append({**own, **counted(state, batch)})
     return steps
 

@@ -22,13 +22,13 @@ def disaggregated_balanced(subject: Subject) -> Subject:
     model = subject.workload
     flop = flop_of_model(model.hidden_size, model.num_hidden_layers, model.num_attention_heads)
     balance = ["greedy", flop.linear, flop.quadratic]
-    return subject.changed(loader="disaggregated", options={**subject.options, "balance": balance})
+    return replace(subject, loader="disaggregated", options={**subject.options, "balance": balance})
 
 
 def disaggregated_autoscaled(subject: Subject) -> Subject:
     """The disaggregated loader, balanced, with as many source loaders as its steps need: 1 to 4."""
     balanced = disaggregated_balanced(subject)
-    return balanced.changed(options={**balanced.options, "most_loaders": MOST_LOADERS})
+    return replace(balanced, options={**balanced.options, "most_loaders": MOST_LOADERS})
 
 
 def greedy(subject: Assigned) -> Assigned:

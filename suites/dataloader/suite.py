@@ -16,11 +16,12 @@ from typing import Any
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase, Subject
-from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
-from suites.dataloader.disaggregation.plan import ActorSettings
+from suites.dataloader.corpus import Corpus, Documents, sources_of_text, write
+from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySampler, loader_module
 from suites.dataloader.workload import Workload
+from suites.training.workload import refuse_odd_heads
 
 GENERATED_DOCUMENTS = 40
 """Mean documents of a source of synthetic text."""
@@ -44,10 +45,8 @@ WARM_UP_STEPS = 2
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline: torch's DataLoader in each rank."""
     given = Workload(**workload)
-    if given.trains and given.hidden_size // given.num_attention_heads % 2:
-        raise Unavailable(
-            f"rotary positions need an even head size, not {given.hidden_size // given.num_attention_heads}"
-        )
+    if given.trains:
+        refuse_odd_heads(given)
     return Subject(given, seed)
 
 
@@ -69,13 +68,13 @@ def prepare(subject: Subject) -> Session:
     Raises `Unavailable` where the loader cannot do this, or by its own estimate does not fit this host.
     """
     workload = subject.workload
-    if workload.kind in OF_ACTORS and not getattr(loader_module(subject.loader), "HAS_ACTORS", False):
+    if workload.kind in OF_ACTORS and subject.loader != "disaggregated":
         raise Unavailable(f"{subject.loader} has no actors and no planner")
     if workload.text == "installed":
         documents: Documents = sources_of_text(workload.sources)
     else:
         documents = generated(workload.sources, workload.sources * GENERATED_DOCUMENTS, subject.seed)
-    corpus = write(None, file_format(subject), documents, corpus_settings(subject))
+    corpus = write(None, file_format(subject), documents, row_group_rows(subject))
     spec = specification(subject, corpus)
     module = loader_module(subject.loader)
     if hasattr(module, "refuse_unfit"):
@@ -89,10 +88,9 @@ def file_format(subject: Subject) -> str:
     return subject.workload.format if subject.workload.format in formats else formats[0]
 
 
-def corpus_settings(subject: Subject) -> CorpusSettings:
-    """Return how the corpus is written: row groups count for Parquet alone."""
-    rows = subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
-    return CorpusSettings(row_group_rows=rows)
+def row_group_rows(subject: Subject) -> int:
+    """Return the rows of a row group, which Parquet alone has; 0: one row group per file."""
+    return subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
 
 
 def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
@@ -190,9 +188,7 @@ def of_actors(session: Session) -> Iterator[Reading]:
         if workload.kind == "control_plane":
             yield from control_plane.run(workload.clients, workload.documents_per_step)
         else:
-            pace = failures.FailurePace(workload.seconds, workload.kill_interval_s, workload.step_s)
-            settings = ActorSettings("failures", loaders=2, most_loaders=2, shadows=1)
-            yield from failures.run(session.spec, settings, ray.address, pace)
+            yield from failures.run(session.spec, ray.address, workload)
 
 
 def loaded(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:

@@ -63,8 +63,6 @@ class Settings:
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with senders that follow DCQCN."""
-    if settings.marking not in MARKINGS:
-        raise ValueError(f"dcqcn: marking={settings.marking!r}; allowed: {', '.join(MARKINGS)}")
     control = partial(Dcqcn, marking=MARKINGS[settings.marking])
     return replace(subject, control=control, name=f"DCQCN, {settings.marking} marking")
 

@@ -78,21 +78,10 @@ def check(session: Session) -> None:
 
 def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
-    workload, policy = session.subject.workload, session.subject.policy
-    return {
-        "device": "cpu",
-        "fabric": "simulated",
-        "collective": workload.collective,
-        "routing": policy.method,
-        "hash": policy.hashed_fields,
-        "queue_pairs": str(policy.queue_pairs),
-        "messages": "split" if policy.split else "in turn",
-        "nodes": str(workload.ranks // workload.ranks_per_node),
-        "ranks": str(workload.ranks),
-        "placement": workload.placement,
-        "failed_uplinks": str(workload.failed_uplinks),
-        "message_B": str(workload.buffer_B),
-    }
+    workload = session.subject.workload
+    nodes, failed = workload.ranks // workload.ranks_per_node, workload.failed_uplinks
+    own = {"fabric": "simulated", "nodes": str(nodes), "failed_uplinks": str(failed)}
+    return workload.conditions(session.subject.policy) | own
 
 
 def read_once(session: Session) -> Iterator[Reading]:

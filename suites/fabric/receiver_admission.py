@@ -43,14 +43,7 @@ class Settings:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject whose senders wait to be cleared.
-
-    Raises ValueError for no slots or empty ones.
-    """
-    if settings.channels < 1 or settings.slots < 1 or not settings.slot_B > 0:
-        raise ValueError(
-            f"receiver_admission: {settings}: expected at least one channel, one slot and one byte"
-        )
+    """Return the subject whose senders wait to be cleared."""
     name = f"admission, {settings.slots_per_connection} × {settings.slot_B:g} B per connection"
     return replace(subject, control=partial(Admission, settings=settings), name=name)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.report.axes import SMALL, Tip, fitted, x_title
 from harness.report.figure import Drawing, Figure, alt_text, name_points, origins, y_title
-from harness.report.results import ResultIndex
+from harness.report.results import ResultIndex, Value
 from harness.report.spec import OwnFigureBlock, Spec
 from harness.units import human
 
@@ -24,10 +26,8 @@ def trade_off(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure |
     if len(dots) < 2:
         return None
     drawing = Drawing(block.id, 400)
-    for axis, values in (("x", [x for _, x, _ in dots]), ("y", [y for _, _, y in dots])):
-        low, high = (end(value.median for value in values) for end in (min, max))
-        room = max(1.04, (high / low) ** 0.1)
-        fitted(drawing.axes, axis, low / room, high * room, values[0].unit)
+    fitted(drawing.axes, "x", *_ends([x for _, x, _ in dots]), dots[0][1].unit)
+    fitted(drawing.axes, "y", *_ends([y for _, _, y in dots]), dots[0][2].unit)
     for i, (name, x, y) in enumerate(dots):
         tip = Tip(f"{name}: {human(y.median, y.unit)}", y.cell)
         drawing.points([(x.median, y.median)], [tip], i, size=9)
@@ -36,3 +36,10 @@ def trade_off(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure |
     x_title(drawing.axes, "Completion")
     y_title(drawing, f"Mean queue in the switch ({origins(y.origin for _, _, y in dots)})")
     return drawing.finish(block.title, block.text, alt_text(block.title, (name for name, _ in named)))
+
+
+def _ends(values: Sequence[Value]) -> tuple[float, float]:
+    """Return the ends of an axis with room beyond its outer values."""
+    low, high = min(one.median for one in values), max(one.median for one in values)
+    room = max(1.04, (high / low) ** 0.1)
+    return low / room, high * room

@@ -293,21 +293,9 @@ def validate_routes(counted_B: FloatArray, routed_B: FloatArray) -> None:
 
 def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
-    workload, policy = session.subject.workload, session.subject.policy
-    return {
-        "device": "cpu",
-        "fabric": "emulated",
-        "collective": workload.collective,
-        "routing": policy.method,
-        "hash": policy.hashed_fields,
-        "queue_pairs": str(policy.queue_pairs),
-        "messages": "split" if policy.split else "in turn",
-        "nodes": str(workload.ranks),
-        "ranks": str(workload.ranks),
-        "placement": workload.placement,
-        "failed_uplinks": "0",
-        "message_B": str(workload.buffer_B),
-    }
+    workload = session.subject.workload
+    own = {"fabric": "emulated", "nodes": str(workload.ranks), "failed_uplinks": "0"}
+    return workload.conditions(session.subject.policy) | own
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:

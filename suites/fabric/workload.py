@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from harness.bounds import Bounds, PositiveInt
 from harness.instruments.network.clos import Clos
 from harness.records import Unavailable
+
+if TYPE_CHECKING:
+    from harness.instruments.network.routing import RoutingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,20 @@ class Workload:
         """Return the fabric with every link at that share of its rate; raises ValueError for none."""
         nic_B_per_s, uplink_B_per_s = share * self.nic_B_per_s, share * self.uplink_B_per_s
         return Clos(self.racks, self.nics_per_rack, self.spines, nic_B_per_s, uplink_B_per_s)
+
+    def conditions(self, policy: RoutingPolicy) -> dict[str, str]:
+        """Return the conditions that a claim may name."""
+        return {
+            "device": "cpu",
+            "collective": self.collective,
+            "routing": policy.method,
+            "hash": policy.hashed_fields,
+            "queue_pairs": str(policy.queue_pairs),
+            "messages": "split" if policy.split else "in turn",
+            "ranks": str(self.ranks),
+            "placement": self.placement,
+            "message_B": str(self.buffer_B),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,10 +206,9 @@ class EmulatedCluster(TrainingCluster):
         super().close()
         self.network.close()
 
-    def enter(self, key: str, step: TrainingStep) -> None:
-        """Create a variant's trainers, which last until it leaves."""
+    def ready(self) -> None:
+        """Let links be as fast as they are while trainers are created."""
         self.shape(None)
-        super().enter(key, step)
 
     def rate(self, link_B_per_s: float) -> float:
         """Return the rate here, in B/s, of a link of the paper's run, scaled by the strategy's own bytes."""

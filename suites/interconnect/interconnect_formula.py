@@ -3,9 +3,9 @@
 The baseline is FSDP2 over the workload's link, in bf16. The computation is the step's FLOP over a share of
 the GPU's peak that the workload states, or over the rate of the run which Table III quotes.
 
-Each time is a pair of bounds. Two assumptions about traffic and two about overlap span them. The best case
-moves `node_aware` traffic and hides as much of it as possible. The worst case moves `ring` traffic and hides
-nothing. The parameters of a config.json's model are counted, and those that one token uses.
+Each time is a pair of bounds, [at best, at worst], of which the first need not be the smaller one. The best
+case moves `node_aware` traffic and hides as much of it as possible. The worst case moves `ring` traffic and
+hides nothing. The parameters of a config.json's model are counted, and those that one token uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.interconnect.workload import InterconnectFormulaWorkload
@@ -32,52 +35,21 @@ from suites.training.step_time.collectives import (
     training_flop,
 )
 
+Pair = NDArray[np.float64]
+"""One quantity at best and at worst (2,)."""
 
-class Assumption(NamedTuple):
-    """One assumption about traffic and one about overlap."""
-
-    traffic: TrafficPattern
-    overlap: Literal["none", "perfect"]
-
-
-BEST = Assumption("node_aware", "perfect")
-WORST = Assumption("ring", "none")
+TRAFFIC: tuple[TrafficPattern, TrafficPattern] = ("node_aware", "ring")
+EXPOSED = np.array([0.0, 1.0])
+"""Share of the communication that computation cannot hide."""
 
 
-class BestAndWorstCase(NamedTuple):
-    """One quantity under `BEST` and under `WORST`; `at_best` need not be the smaller of the two."""
-
-    at_best: float
-    at_worst: float
-
-    @classmethod
-    def same(cls, value: float) -> Self:
-        """Return the bounds of a value that depends on neither assumption."""
-        return cls(value, value)
-
-
-def step_seconds(
-    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: float, assumed: Assumption
-) -> float:
+def step_bounds(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: Pair | float) -> Pair:
     """Return the seconds per step: computation plus communication, or the longer where they overlap."""
-    communication_s = communication_seconds(exchange, cluster, rate_B_per_s, assumed.traffic)
-    exposed = 0.0 if assumed.overlap == "perfect" else 1.0
-    return float(overlapped_s(compute_s, communication_s, exposed))
+    sent_s = [communication_seconds(exchange, cluster, rate_B_per_s, traffic) for traffic in TRAFFIC]
+    return np.asarray(overlapped_s(np.asarray(compute_s), np.array(sent_s), EXPOSED))
 
 
-def step_bounds(
-    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: BestAndWorstCase
-) -> BestAndWorstCase:
-    """Return the seconds per step in the best and in the worst case, each with its own computation."""
-    return BestAndWorstCase(
-        step_seconds(exchange, cluster, rate_B_per_s, compute_s.at_best, BEST),
-        step_seconds(exchange, cluster, rate_B_per_s, compute_s.at_worst, WORST),
-    )
-
-
-def compute_left(
-    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step_s: float
-) -> BestAndWorstCase:
+def compute_left(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step_s: float) -> Pair:
     """Return the seconds of computation in a step that took `step_s` over a link of `rate_B_per_s`.
 
     The model is solved for the computation under each assumption. It reproduces this one step by
@@ -85,22 +57,22 @@ def compute_left(
     full step. At rates above the calibrated one the bounds change places, because the sum falls there and the
     maximum does not. Raises ValueError where communication alone takes longer than the step.
     """
-    communication_s = communication_seconds(exchange, cluster, rate_B_per_s, WORST.traffic)
+    communication_s = communication_seconds(exchange, cluster, rate_B_per_s, TRAFFIC[1])
     if communication_s >= step_s:
         raise ValueError(
-            f"no time is left for computation: {WORST.traffic} traffic alone takes {communication_s:.3g} s "
+            f"no time is left for computation: {TRAFFIC[1]} traffic alone takes {communication_s:.3g} s "
             f"of a step of {step_s:.3g} s"
         )
-    return BestAndWorstCase(step_s, step_s - communication_s)
+    return np.array([step_s, step_s - communication_s])
 
 
 def sufficient_rate(
     exchange: Exchange,
     cluster: Cluster,
-    compute_s: BestAndWorstCase,
+    compute_s: Pair | float,
     added: float = 0.05,
     other: Exchange | None = None,
-) -> BestAndWorstCase:
+) -> Pair:
     """Return the link rate in B/s from which a step takes at most (1 + added) times that of `other`.
 
     `other`: an exchange that sends less; None sends nothing, so the network adds the share `added` to the
@@ -109,21 +81,16 @@ def sufficient_rate(
     their links. Infinite where latency alone adds more; 0 on one node.
     """
 
-    def traffic_and_latency(traffic: TrafficPattern) -> tuple[float, float, float, float]:
-        own = link_bytes(exchange, cluster, traffic), latency_seconds(exchange, cluster)
-        if other is None:
-            return *own, 0.0, 0.0
-        return *own, link_bytes(other, cluster, traffic), latency_seconds(other, cluster)
-
-    more = 1 + added
-    sent_B, latency_s, others_B, others_s = traffic_and_latency(BEST.traffic)
+    more, (best_s, worst_s) = 1 + added, np.broadcast_to(compute_s, 2).tolist()
+    latency_s, others_s = (latency_seconds(one, cluster) if one else 0.0 for one in (exchange, other))
+    best_B, worst_B = (link_bytes(exchange, cluster, one) for one in TRAFFIC)
+    others_best_B, others_worst_B = (link_bytes(other, cluster, one) if other else 0.0 for one in TRAFFIC)
     at_best = min(
-        _rate(sent_B, more * compute_s.at_best - latency_s),
-        _rate(sent_B - more * others_B, more * others_s - latency_s),
+        _rate(best_B, more * best_s - latency_s),
+        _rate(best_B - more * others_best_B, more * others_s - latency_s),
     )
-    sent_B, latency_s, others_B, others_s = traffic_and_latency(WORST.traffic)
-    at_worst = _rate(sent_B - more * others_B, added * compute_s.at_worst + more * others_s - latency_s)
-    return BestAndWorstCase(at_best, at_worst)
+    at_worst = _rate(worst_B - more * others_worst_B, added * worst_s + more * others_s - latency_s)
+    return np.array([at_best, at_worst])
 
 
 def _rate(traffic_B: float, room_s: float) -> float:
@@ -240,6 +207,8 @@ PUBLISHED_TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own
 values are not stated."""
 
+CASES = ("at best", "at worst")
+
 OTHER_MFUS = (0.2, 0.4, 0.6)
 """Shares of the peak for which step times are calculated as well: what a slow and a fast job achieve."""
 
@@ -273,10 +242,10 @@ def check(subject: Subject) -> None:
     """
     cluster = subject.workload.cluster
     gradients_B = published_run.ELEMENT_B * subject.parameters / subject.gradient_accumulation_steps
-    least_B = crossing_share(cluster, BEST.traffic) * gradients_B
+    least_B = crossing_share(cluster, TRAFFIC[0]) * gradients_B
     compute_s = compute_bounds(subject)
-    least_s = max(compute_s.at_best, least_B / subject.link_B_per_s)
-    step_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, compute_s).at_best
+    least_s = max(compute_s[0], least_B / subject.link_B_per_s)
+    step_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, compute_s)[0]
     if not least_s <= step_s < math.inf:
         raise WrongResult(f"a step takes {step_s:.4g} s; no algorithm takes less than {least_s:.4g} s")
 
@@ -307,10 +276,9 @@ def sample(subject: Subject) -> Iterator[Reading]:
     )
     slow_s = step_bounds(baseline.exchange, cluster, baseline.link_B_per_s, compute_s)
     step_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, compute_s)
-    speedup = BestAndWorstCase(slow_s.at_best / step_s.at_best, slow_s.at_worst / step_s.at_worst)
     yield Reading("link_rate", "B/s", subject.link_B_per_s, Origin.CALCULATED, "paper")
     yield from bounds_readings("time", "s", step_s)
-    yield from bounds_readings("speedup", "1", speedup)
+    yield from bounds_readings("speedup", "1", slow_s / step_s)
     yield from bounds_readings("enough_rate", "B/s", sufficient_rate(subject.exchange, cluster, compute_s))
     if subject.exchange != baseline.exchange:
         ends = sufficient_rate(baseline.exchange, cluster, compute_s, other=subject.exchange)
@@ -318,16 +286,16 @@ def sample(subject: Subject) -> Iterator[Reading]:
     yield from assumptions(subject, compute_s)
     if workload.peak_FLOP_per_s is not None:
         for mfu in OTHER_MFUS:
-            other_s = BestAndWorstCase.same(flop(subject) / (mfu * workload.peak_FLOP_per_s))
+            other_s = flop(subject) / (mfu * workload.peak_FLOP_per_s)
             bounds_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, other_s)
-            for method, value in zip(("at best", "at worst"), bounds_s, strict=True):
+            for method, value in zip(CASES, bounds_s.tolist(), strict=True):
                 yield Reading("time", "s", value, Origin.CALCULATED, f"{method}, MFU {mfu:.0%}")
 
 
-def assumptions(subject: Subject, compute_s: BestAndWorstCase) -> Iterator[Reading]:
+def assumptions(subject: Subject, compute_s: Pair) -> Iterator[Reading]:
     """Yield the sizes and the compute rate that the times assume, and what the variant needs."""
     workload = subject.workload
-    rate = BestAndWorstCase(*(flop(subject) / seconds for seconds in compute_s))
+    rate = flop(subject) / compute_s
     for metric, unit, value in (
         ("parameters", "1", subject.parameters),
         ("active_parameters", "1", subject.active_parameters),
@@ -340,13 +308,12 @@ def assumptions(subject: Subject, compute_s: BestAndWorstCase) -> Iterator[Readi
     yield from bounds_readings("computation", "s", compute_s)
     yield from bounds_readings("compute_rate", "FLOP/s", rate)
     if workload.peak_FLOP_per_s is not None:
-        share = BestAndWorstCase(*(one / workload.peak_FLOP_per_s for one in rate))
-        yield from bounds_readings("compute_share", "1", share)
+        yield from bounds_readings("compute_share", "1", rate / workload.peak_FLOP_per_s)
 
 
-def bounds_readings(metric: str, unit: str, bounds: BestAndWorstCase) -> Iterator[Reading]:
+def bounds_readings(metric: str, unit: str, bounds: Pair) -> Iterator[Reading]:
     """Yield each bound by its own method, and both as samples of the method `band`."""
-    for method, value in (("at best", bounds.at_best), ("at worst", bounds.at_worst)):
+    for method, value in zip(CASES, bounds.tolist(), strict=True):
         yield Reading(metric, unit, value, Origin.CALCULATED, method)
         yield Reading(metric, unit, value, Origin.CALCULATED, "band")
 
@@ -356,7 +323,7 @@ def flop(subject: Subject) -> float:
     return float(training_flop(subject.active_parameters, subject.workload.tokens_per_gpu))
 
 
-def compute_bounds(subject: Subject) -> BestAndWorstCase:
+def compute_bounds(subject: Subject) -> Pair:
     """Return the seconds of computation per micro-batch under both assumptions.
 
     Without `mfu` the rate is that of the published run: its FLOP over its measured step, less the
@@ -364,9 +331,9 @@ def compute_bounds(subject: Subject) -> BestAndWorstCase:
     """
     workload = subject.workload
     if workload.mfu is not None and workload.peak_FLOP_per_s is not None:
-        return BestAndWorstCase.same(flop(subject) / (workload.mfu * workload.peak_FLOP_per_s))
+        return np.full(2, flop(subject) / (workload.mfu * workload.peak_FLOP_per_s))
     published = Exchange(published_run.PARAMETERS, "fsdp", published_run.ELEMENT_B)
     cluster = Cluster(published_run.NODES, published_run.GPUS_PER_NODE)
     left = compute_left(published, cluster, published_run.FAST_B_PER_S, published_run.FAST_STEP_S)
     share = flop(subject) / float(training_flop(published_run.PARAMETERS, PUBLISHED_TOKENS_PER_GPU))
-    return BestAndWorstCase(*(seconds * share for seconds in left))
+    return left * share

@@ -17,12 +17,10 @@ def bf16_reduce(subject: Subject) -> Subject:
 
     Raises `Unavailable` for deepspeed.
     """
-    from suites.training.techniques import apply_techniques
-
     strategy = subject.workload.strategy
     if strategy == "zero3":
         raise Unavailable("deepspeed reduces gradients in the parameters' type; use strategy ddp or fsdp2")
-    return subject.with_step(apply_techniques(subject.step, [{strategy: {"reduce_dtype": "bf16"}}]))
+    return subject.with_techniques([{strategy: {"reduce_dtype": "bf16"}}])
 
 
 def hybrid_shard(subject: Subject) -> Subject:
@@ -30,14 +28,12 @@ def hybrid_shard(subject: Subject) -> Subject:
 
     Raises `Unavailable` where that shards nothing.
     """
-    from suites.training.techniques import apply_techniques
-
     if subject.workload.strategy != "fsdp2":
         raise Unavailable("hybrid sharding needs strategy=fsdp2")
     ranks = subject.workload.ranks_per_node
     if ranks < 2:
         raise Unavailable(f"hybrid sharding needs at least 2 ranks per node, not ranks_per_node={ranks}")
-    return subject.with_step(apply_techniques(subject.step, [{"fsdp2": {"shard_within": ranks}}]))
+    return subject.with_techniques([{"fsdp2": {"shard_within": ranks}}])
 
 
 def link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1)]) -> Subject:
@@ -53,10 +49,8 @@ def overlap(subject: Subject, buckets: PositiveInt) -> Subject:
 
     `buckets`: DDP buckets per model. Raises `Unavailable` for deepspeed.
     """
-    from suites.training.techniques import apply_techniques
-
     strategy = subject.workload.strategy
     changes = {"ddp": {"buckets": buckets}, "fsdp2": {"forward_prefetch": True}}
     if strategy not in changes:
         raise Unavailable("deepspeed already prefetches and reduces in buckets; use strategy ddp or fsdp2")
-    return subject.with_step(apply_techniques(subject.step, [{strategy: changes[strategy]}]))
+    return subject.with_techniques([{strategy: changes[strategy]}])

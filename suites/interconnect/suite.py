@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean
 
 from harness.instruments.distributed.remote_ranks import Launch, launch
@@ -21,8 +20,9 @@ from suites.interconnect.emulated_cluster import EmulatedCluster, computed_s, tr
 from suites.interconnect.training_cluster import SHARED, Subject, TrainingCluster, strategy_step
 from suites.interconnect.workload import Workload
 from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning
+from suites.training.shared_trainers import shared
 from suites.training.techniques import Techniques
-from suites.training.techniques import apply_techniques as with_techniques
+from suites.training.workload import refuse_odd_heads
 
 KEYS = itertools.count()
 
@@ -30,13 +30,14 @@ KEYS = itertools.count()
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline: the workload's strategy over its own link."""
     given = Workload(**workload)
+    refuse_odd_heads(given)
     validate(given, launch())
     return Subject(given, seed, strategy_step(given, seed), given.link_B_per_s)
 
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     """Return the subject with the techniques of an optimization's list; raises `Unavailable`."""
-    return subject.with_step(with_techniques(subject.step, techniques))
+    return subject.with_techniques(techniques)
 
 
 def bf16_FLOP(subject: Subject) -> float:
@@ -50,16 +51,13 @@ def bf16_FLOP(subject: Subject) -> float:
 
 
 def validate(workload: Workload, here: Launch | None) -> None:
-    """Raise `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
+    """Raise `Unavailable` for nodes that are not there."""
     if here is not None:
         training_cluster.validate_nodes(workload, here)
     elif workload.nodes != 2:
         raise Unavailable(
             f"nodes={workload.nodes}: this machine emulates two nodes; start more with torchrun or srun"
         )
-    head_size = workload.hidden_size // workload.num_attention_heads
-    if head_size % 2:
-        raise Unavailable(f"rotary positions need an even head size, not {head_size}")
 
 
 def validate_loss_steps(subject: Subject) -> None:
@@ -85,13 +83,9 @@ def prepare(subject: Subject) -> Session:
     validate_loss_steps(subject)
     if launch() is not None:
         training_cluster.validate_link(subject)
-    cluster = shared_ranks(subject.workload, subject.seed)
+    cluster = shared(started_ranks, subject.workload, subject.seed)
     session = Session(subject, cluster, f"{subject.strategy}{next(KEYS)}")
-    try:
-        cluster.enter(session.key, subject.step)
-    except BaseException:
-        close(session)
-        raise
+    cluster.enter(session.key, subject.step)
     return session
 
 
@@ -228,8 +222,7 @@ def predict(session: Session, cluster: EmulatedCluster, rate_B_per_s: float) -> 
     yield Reading("time", "s", computed_s(events) / batches, Origin.MEASURED, "without network")
 
 
-@lru_cache(maxsize=1)
-def shared_ranks(workload: Workload, seed: int) -> TrainingCluster:
+def started_ranks(workload: Workload, seed: int) -> TrainingCluster:
     """Return the ranks of all variants of a workload: those that a launcher started, else two nodes here."""
     here = launch()
     return EmulatedCluster(workload, seed) if here is None else training_cluster.RealCluster(here)
@@ -238,6 +231,3 @@ def shared_ranks(workload: Workload, seed: int) -> TrainingCluster:
 def close(session: Session) -> None:
     """Release the variant's trainers; with the last of them ranks and network end."""
     session.cluster.leave(session.key)
-    if not session.cluster.variants:
-        session.cluster.close()
-        shared_ranks.cache_clear()

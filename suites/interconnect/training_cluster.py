@@ -20,7 +20,7 @@ from suites.interconnect import on_rank
 from suites.interconnect.workload import Workload
 from suites.training.shared_trainers import SharedTrainers
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, build_step, strategy_of
+from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
 
 
 class TrainingCluster(SharedTrainers):
@@ -89,9 +89,9 @@ class Subject:
         technique = strategy_of(self.step)
         return self.step.features.sharding if technique == "zero" else str(technique)
 
-    def with_step(self, step: TrainingStep) -> Subject:
-        """Return the subject with another training step."""
-        return replace(self, step=step)
+    def with_techniques(self, techniques: Techniques) -> Subject:
+        """Return the subject with further techniques of its step; raises `Unavailable`."""
+        return replace(self, step=apply_techniques(self.step, techniques))
 
 
 TIMEOUT_S = 300.0

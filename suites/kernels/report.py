@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.report.axes import LIGHT, SMALL, Tip, logarithmic, x_title
-from harness.report.block_tables import speed_up_cell, timed_variants
-from harness.report.comparison import SIGNS_LEGEND
+from harness.report.block_tables import timed_variants
+from harness.report.comparison import SIGNS_LEGEND, speed_up_cell
 from harness.report.figure import Drawing, Figure, alt_text, name_points, origins, y_title
 from harness.report.results import ResultIndex, Value
 from harness.report.spec import OwnFigureBlock, OwnTableBlock, Pairing, Spec
@@ -101,8 +101,7 @@ def _row(index: ResultIndex, value: Value, measured: Rates) -> tuple[TableCell, 
     time = TableCell(show(value, "auto"), value.cell, notes=(slow,) if slow else ())
     if moved is None or flops is None:
         name, heading = (BYTES, "Min. bytes") if moved is None else (FLOPS, "GFLOP")
-        place = {"workload": workload, "optimization": variant, "metric": name, "method": ""}
-        absent = missing(index, place, heading)
+        absent = missing(index, (workload, variant, name, ""), heading)
         return absent, absent, time, TableCell("unknown", look="muted"), DASH, DASH
     work = TableCell(show(moved, "auto"), moved.cell), TableCell(show(flops, "GFLOP"), flops.cell)
     bound = measured.bound(moved.median, flops.median, index.condition(workload, variant, "precision"))

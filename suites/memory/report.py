@@ -73,8 +73,7 @@ def _drawn(
     axes.set_xticks([])
     x_title(axes, "Allocations and releases of one step, in order")
     y_title(drawing, f"Live bytes ({origins([one.origin])})")
-    drawing.canvas.legend(loc="outside lower left", ncols=len(series), frameon=False, fontsize=SMALL,
-                          handlelength=1.1, columnspacing=1.4)  # fmt: skip
+    drawing.legend("outside lower left", len(series))
     return drawing.finish(block.title, block.text, alt_text(f"{block.title}, {variant}, {text}", series))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from harness.report.axes import DASHES, MOST_LINES, SERIES, Tip, linear, x_title
+from harness.report.axes import MOST_LINES, SERIES, Tip, linear, x_title
 from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
 from harness.report.results import ResultIndex
 from harness.report.spec import OwnFigureBlock, Spec
@@ -26,8 +26,7 @@ def losses(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | No
     linear(axes, "y", min(heights) - margin, max(heights) + margin, "1")
     linear(axes, "x", 1, max(2, *(len(line) for line, _ in series.values())), "1")
     for i, (name, (line, cell)) in enumerate(series.items()):
-        dashes = DASHES[i % len(DASHES)] or (None, None)
-        axes.plot(range(1, len(line) + 1), line, color=SERIES[i % len(SERIES)], linewidth=1.6, dashes=dashes)
+        drawing.line(range(1, len(line) + 1), line, i, 1.6)
         drawing.points([(len(line), line[-1])], [Tip(f"{name}, {len(line)}: {number(line[-1])}", cell)], i)
     x_title(axes, "Steps")
     y_title(drawing, f"Loss ({origins(value.origin for value in index.select(LOSS, block.where))})")

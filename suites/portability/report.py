@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.report.axes import DASHES, MOST_LINES, SERIES, Tip, x_title
+from harness.report.axes import MOST_LINES, SERIES, Tip, x_title
 from harness.report.figure import Drawing, Figure, alt_text, not_drawn, right_labels, y_title
 from harness.report.results import ResultIndex, Value
 from harness.report.spec import OwnBlock, OwnFigureBlock, OwnTableBlock, Pairing, Spec
@@ -131,8 +131,7 @@ def cascade(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | N
         label = spec.name("optimization", name)
         heights = [e for e, _ in supported]
         xs = list(range(1, len(heights) + 1))
-        style = DASHES[i % len(DASHES)] or (None, None)
-        drawing.axes.plot(xs, heights, color=SERIES[i % len(SERIES)], linewidth=1.8, dashes=style)
+        drawing.line(xs, heights, i)
         tips = []
         for e, place in supported:
             value = time_of(index, place, name)

@@ -7,7 +7,7 @@ them in one way. Of a dry run, late releases such as those of FSDP1 are replayed
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.memory.caching_allocator import AllocatorBlock, AllocatorSettings, CachingAllocator
+from harness.instruments.memory.caching_allocator import AllocatorBlock, CachingAllocator
 from harness.instruments.memory.memory_timeline import MemoryEvent, Timeline
 from harness.instruments.timing.device_telemetry import telemetry_of
 from harness.instruments.torch_internals import require_tried_version
@@ -46,14 +46,6 @@ class AllocatorEvent(NamedTuple):
     stream: int = 0
 
 
-class Used(NamedTuple):
-    """An operation that reads tensors: its place in the order of operations, and when it ran."""
-
-    number: int
-    begin_ns: int
-    end_ns: int
-
-
 @contextmanager
 def cpu_profile() -> Iterator[Any]:
     """Return a profiler of the CPU's allocations, and of operations with the storages that they read."""
@@ -68,47 +60,45 @@ def cpu_events(profile: Any) -> list[AllocatorEvent]:
     Storages made before that step are released like any other.
     """
     require_tried_version()
-    nodes = sorted(_nodes(profile.profiler.kineto_results.experimental_event_tree()), key=lambda one: one[0])
-    begins_ns = [begin for begin, _, operation, _ in nodes if operation is not None]
-    last: dict[int, Used] = {}  # by address
+    nodes = sorted(
+        _nodes(profile.profiler.kineto_results.experimental_event_tree()),
+        key=lambda one: one[0].start_time_ns,
+    )
+    begins_ns = [node.start_time_ns for node, is_operation in nodes if is_operation]
+    used_ns: dict[int, int] = {}  # when the last use of a storage ended, by address
     events: list[AllocatorEvent] = []
     step, number = -1, -1
-    for begin_ns, node, operation, allocation in nodes:
-        if operation is not None:
+    for node, is_operation in nodes:
+        fields = node.extra_fields
+        if is_operation:
             number += 1
-            if node.name.startswith(MARK):
-                step += 1
-            for address in _storages(operation.inputs):
-                last[address] = Used(number, begin_ns, node.end_time_ns)
-        elif allocation is not None and allocation.alloc_size:
-            address, size_B = allocation.ptr, allocation.alloc_size
-            used = last.pop(address, None)
+            step += node.name.startswith(MARK)
+            used_ns.update(dict.fromkeys(_storages(fields.inputs), node.end_time_ns))
+        elif fields.alloc_size:
+            end_ns = used_ns.pop(fields.ptr, None)
             if step < 0:
                 continue
-            if size_B > 0 or used is None:
-                events.append(AllocatorEvent(step, size_B, address))
+            if fields.alloc_size > 0 or end_ns is None:
+                events.append(AllocatorEvent(step, fields.alloc_size, fields.ptr))
                 continue
-            idle_ns = max(begin_ns - used.end_ns, 0)
-            further = number - (
-                bisect_left(begins_ns, used.end_ns) - 1
-            )  # that began after the last use ended
-            events.append(AllocatorEvent(step, size_B, address, idle_ns / 1e9, max(further, 0)))
+            idle_ns = max(node.start_time_ns - end_ns, 0)
+            further = number - (bisect_left(begins_ns, end_ns) - 1)  # that began after the last use ended
+            events.append(AllocatorEvent(step, fields.alloc_size, fields.ptr, idle_ns / 1e9, max(further, 0)))
     return events
 
 
-def _nodes(roots: Iterable[Any]) -> Iterator[tuple[int, Any, Any, Any]]:
-    """Return (begin, node, its operation or None, its allocation or None) of every node that is one."""
+def _nodes(roots: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Return every operation, with True, and every allocation on the CPU, with False."""
     from torch._C._profiler import _EventType
 
     stack = list(roots)
     while stack:
         node = stack.pop()
         stack.extend(node.children)
-        kind, fields = node.tag, node.extra_fields
-        if kind == _EventType.TorchOp:
-            yield node.start_time_ns, node, fields, None
-        elif kind == _EventType.Allocation and fields.device.type == "cpu":
-            yield node.start_time_ns, node, None, fields
+        if node.tag == _EventType.TorchOp:
+            yield node, True
+        elif node.tag == _EventType.Allocation and node.extra_fields.device.type == "cpu":
+            yield node, False
 
 
 def _storages(inputs: Sequence[Any]) -> Iterator[int]:
@@ -120,36 +110,22 @@ def _storages(inputs: Sequence[Any]) -> Iterator[int]:
             yield one.storage_data_ptr
 
 
-def cuda_history(work: Callable[[Callable[[], None]], None]) -> Mapping[str, Any]:
-    """Return CUDA's memory snapshot of `work`, which calls what it is given at the begin of each step."""
-    memory: Any = torch.cuda.memory
-    begins: list[int] = []
-    memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=HISTORY)
-    try:
-        work(lambda: begins.append(len(_trace(memory._snapshot()))))
-        torch.cuda.synchronize()
-        snapshot = dict(memory._snapshot())
-    finally:
-        memory._record_memory_history(enabled=None)
-    return {"trace": _trace(snapshot), "begins": begins}
-
-
-def _trace(snapshot: Mapping[str, Any]) -> list[Any]:
-    traces: list[list[Any]] = snapshot["device_traces"]
+def _trace() -> list[Any]:
+    """Return the entries of CUDA's memory history so far."""
+    traces: list[list[Any]] = torch.cuda.memory._snapshot()["device_traces"]
     return traces[torch.cuda.current_device()]
 
 
-def cuda_events(history: Mapping[str, Any]) -> list[AllocatorEvent]:
-    """Return the events of a `cuda_history` from its first step on.
+def cuda_events(trace: Sequence[Mapping[str, Any]], begins: Sequence[int]) -> list[AllocatorEvent]:
+    """Return the events of CUDA's memory history from the first step on; steps begin at these entries.
 
     A release takes effect with `free_completed`. Its request comes earlier where another stream had recorded
     the block (torch.Tensor.record_stream). Names of actions: torch/cuda/_memory_viz.py.
     """
     events, requested_us = [], {}
-    begins: Sequence[int] = history["begins"]
-    for index, entry in enumerate(history["trace"]):
+    for index, entry in enumerate(trace):
         step = sum(begin <= index for begin in begins) - 1
-        address, size_B, stream = entry.get("addr"), entry["size"], entry.get("stream", 0)
+        address, size_B, stream = entry.get("addr", 0), entry["size"], entry.get("stream", 0)
         if entry["action"] == "free_requested":
             requested_us[address] = entry["time_us"]
         if step < 0:
@@ -176,11 +152,9 @@ class StepSummary(NamedTuple):
     held_operations: float | None  # the same in operations
 
 
-def summaries(
-    events: Sequence[AllocatorEvent], settings: AllocatorSettings | None = None
-) -> list[StepSummary]:
+def summaries(events: Sequence[AllocatorEvent]) -> list[StepSummary]:
     """Return one summary per step, in order."""
-    allocator, blocks = CachingAllocator(settings), dict[int, AllocatorBlock]()
+    allocator, blocks = CachingAllocator(), dict[int, AllocatorBlock]()
     found: list[StepSummary] = []
     before: list[int] = []
     live_B = 0
@@ -257,17 +231,20 @@ def _on_cuda(step: Mapping[str, Any], settling: int, steady: int) -> list[dict[s
     for _ in range(settling):
         trainer.train_step(trainer.text_batches())
     counted: list[dict[str, int]] = []
-
-    def work(begin_step: Any) -> None:
+    begins: list[int] = []
+    memory: Any = torch.cuda.memory
+    memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=HISTORY)
+    try:
         for _ in range(steady):
             torch.cuda.reset_peak_memory_stats(device())
             before = torch.cuda.memory_stats(device())
-            begin_step()
+            begins.append(len(_trace()))
             trainer.train_step(trainer.text_batches())
             torch.cuda.synchronize(device())
             counted.append(since(before, torch.cuda.memory_stats(device())))
-
-    found = summaries(cuda_events(cuda_history(work)))
+        found = summaries(cuda_events(_trace(), begins))
+    finally:
+        memory._record_memory_history(enabled=None)
     trainer.close()
     return [{**one._asdict(), **own} for one, own in zip(found, counted, strict=True)]
 
@@ -292,14 +269,12 @@ COMMUNICATION = "communication"
 GATHER_STREAM = 1
 
 
-def reserved_by_step(
-    timeline: Timeline, most: int, steps: int, seed: int, settings: AllocatorSettings | None = None
-) -> list[int]:
+def reserved_by_step(timeline: Timeline, most: int, steps: int, seed: int) -> list[int]:
     """Return the most bytes reserved in each of `steps` steady steps after those of the timeline.
 
     Communication buffers are in a pool of their own, that of the stream that gathers.
     """
-    model = DelayedAllocator(timeline.kinds, most, seed, settings)
+    model = DelayedAllocator(timeline.kinds, most, seed)
     model.serve(timeline.events)
     steady = timeline.events[timeline.since :]
     inherited, kept = from_before(steady)
@@ -340,10 +315,8 @@ class DelayedAllocator:
     (limit_all_gathers, torch/distributed/fsdp/_limiter_utils.py), which bounds the delay by 2.
     """
 
-    def __init__(
-        self, kinds: Sequence[str], most: int, seed: int, settings: AllocatorSettings | None = None
-    ) -> None:
-        self.allocator = CachingAllocator(settings)
+    def __init__(self, kinds: Sequence[str], most: int, seed: int) -> None:
+        self.allocator = CachingAllocator()
         self._kinds, self._most, self._random = kinds, most, Random(seed)
         self._blocks: dict[int, AllocatorBlock] = {}
         self._late: list[tuple[int, AllocatorBlock]] = []  # (the allocation that it waits for, the block)

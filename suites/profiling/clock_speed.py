@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import fmean
 
 from harness.instruments.control_group import LEAST_QUOTA_S, CpuQuota
@@ -27,7 +26,6 @@ from suites.profiling.speed_model import (
     MeanParts,
     Speeds,
     Subject,
-    baseline,
     dwells,
     loss_as_waiting,
     mean_parts,
@@ -36,7 +34,9 @@ from suites.profiling.speed_model import (
 )
 from suites.profiling.workload import ClockSpeedWorkload
 from suites.training import correctness
-from suites.training.shared_trainers import SharedTrainers
+from suites.training.shared_trainers import SharedTrainers, shared
+from suites.training.techniques import build_step
+from suites.training.workload import refuse_odd_heads
 
 
 class ImposedSpeeds:
@@ -130,19 +130,10 @@ class PacedRanks(SharedTrainers):
             instants = self.call("instants", key=key, count=count)
         return instants, imposed
 
-    def leave(self, key: str | None) -> None:
-        """Release a variant's trainers, if it has any; with the last of them the ranks end."""
-        super().leave(key)
-        if not self.variants:
-            self.speeds.close()
-            self.pool.close()
-            shared.cache_clear()
-
-
-@lru_cache(maxsize=1)
-def shared(workload: ClockSpeedWorkload) -> PacedRanks:
-    """Return the ranks of all variants of a workload."""
-    return PacedRanks(workload)
+    def close(self) -> None:
+        """End the ranks, whose quotas go first."""
+        self.speeds.close()
+        super().close()
 
 
 KEYS = itertools.count()
@@ -153,23 +144,17 @@ WARM_UP = 3
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the step with every rank at full speed."""
+    """Return the step with every rank at full speed; all gradients in one bucket."""
     given = ClockSpeedWorkload(**workload)
-    head_size = given.hidden_size // given.num_attention_heads
-    if head_size % 2:
-        raise Unavailable(f"rotary positions need an even head size, not {head_size}")
-    validate_quota(given)
-    return baseline(given, seed)
-
-
-def validate_quota(workload: ClockSpeedWorkload) -> None:
-    """Raise `Unavailable` where a slow rank's quota is below what the kernel allows."""
-    least_s = workload.core_share * workload.slow * workload.quota_period_s
+    refuse_odd_heads(given)
+    least_s = given.core_share * given.slow * given.quota_period_s
     if least_s < LEAST_QUOTA_S:
         raise Unavailable(
             f"core_share × slow × quota_period_s = {least_s:g} s: expected at least {LEAST_QUOTA_S:g} s, the "
             "kernel's shortest quota"
         )
+    step = build_step(given.training, [*SHARED, {"ddp": {"buckets": 1}}], seed)
+    return Subject(given, seed, step)
 
 
 @dataclass(slots=True)
@@ -190,13 +175,8 @@ def prepare(subject: Subject) -> Session:
             f"{workload.dp_size} ranks with {workload.core_share:g} of a core each leave too little of "
             f"{cores} cores, so that speeds would not be those imposed; set core_share lower"
         )
-    session = Session(subject, shared(workload), f"{subject.speeds.pattern} {next(KEYS)}")
-    try:
-        session.ranks.enter(session.key, subject.step)
-        session.ranks.call("watch_arrivals", key=session.key)
-    except BaseException:
-        close(session)
-        raise
+    session = Session(subject, shared(PacedRanks, workload), f"{subject.speeds.pattern} {next(KEYS)}")
+    session.ranks.enter(session.key, subject.step)
     return session
 
 
@@ -204,6 +184,7 @@ def check(session: Session) -> None:
     """Compare losses and gradients with plain PyTorch's; raises `WrongResult`."""
     call = session.ranks.call
     session.max_error = correctness.check_on_ranks(session.subject.step, call, session.key, SHARED)
+    call("watch_arrivals", key=session.key)
     call("instants", key=session.key, count=WARM_UP)
 
 

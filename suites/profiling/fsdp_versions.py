@@ -12,22 +12,22 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import fmean, stdev
 
 import torch
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.records import Json, Note, Origin, Reading
 from suites.profiling import allocator_events
 from suites.profiling.allocator_events import reserved_by_step
 from suites.profiling.workload import FsdpVersionsWorkload
 from suites.training import correctness
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.shared_trainers import SharedTrainers, backend_of
+from suites.training.shared_trainers import SharedTrainers, backend_of, shared
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 from suites.training.techniques import apply_techniques as with_techniques
+from suites.training.workload import refuse_odd_heads
 
 TIMEOUT_S = 300.0
 
@@ -42,19 +42,6 @@ class ShardingRanks(SharedTrainers):
         ]
         super().__init__(RankPool(places, "127.0.0.1", self.backend, TIMEOUT_S), allocator_events)
         self.call("use_ring")
-
-    def leave(self, key: str | None) -> None:
-        """Release a variant's trainers, if it has any; with the last of them the ranks end."""
-        super().leave(key)
-        if not self.variants:
-            self.pool.close()
-            shared.cache_clear()
-
-
-@lru_cache(maxsize=1)
-def shared(workload: FsdpVersionsWorkload) -> ShardingRanks:
-    """Return the ranks of all variants of a workload."""
-    return ShardingRanks(workload.dp_size)
 
 
 def shared_techniques(workload: FsdpVersionsWorkload) -> Techniques:
@@ -79,16 +66,6 @@ class Subject:
         """Return "fsdp1" or "fsdp2"."""
         return str(strategy_of(self.step))
 
-    def with_step(self, step: TrainingStep) -> Subject:
-        """Return the subject with another training step."""
-        return replace(self, step=step)
-
-
-def baseline(workload: FsdpVersionsWorkload, seed: int) -> Subject:
-    """Return the step under FSDP1, whose units are the layers."""
-    techniques = [*shared_techniques(workload), "fsdp1"]
-    return Subject(workload, build_step(workload.training, techniques, seed))
-
 
 KEYS = itertools.count()
 
@@ -108,17 +85,15 @@ AT_ONCE = "released at once"
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the step under FSDP1."""
+    """Return the step under FSDP1, whose units are the layers."""
     given = FsdpVersionsWorkload(**workload)
-    head_size = given.hidden_size // given.num_attention_heads
-    if head_size % 2:
-        raise Unavailable(f"rotary positions need an even head size, not {head_size}")
-    return baseline(given, seed)
+    refuse_odd_heads(given)
+    return Subject(given, build_step(given.training, [*shared_techniques(given), "fsdp1"], seed))
 
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     """Return the subject with the techniques of an optimization's list; raises `Unavailable`."""
-    return subject.with_step(with_techniques(subject.step, techniques))
+    return replace(subject, step=with_techniques(subject.step, techniques))
 
 
 def bf16_FLOP(subject: Subject) -> float:
@@ -143,14 +118,9 @@ def prepare(subject: Subject) -> Session:
     key = f"{subject.version} {next(KEYS)}"
     if subject.workload.simulated:
         return Session(subject, None, key)
-    ranks = shared(subject.workload)
-    session = Session(subject, ranks, key)
-    try:
-        ranks.enter(key, subject.step)
-    except BaseException:
-        close(session)
-        raise
-    return session
+    ranks = shared(ShardingRanks, subject.workload.dp_size)
+    ranks.enter(key, subject.step)
+    return Session(subject, ranks, key)
 
 
 def check(session: Session) -> None:
@@ -202,12 +172,8 @@ def of_steps(steps: list[dict[str, float | None]], cuda: bool) -> Iterator[Readi
     """Return the readings of each step; of what is reserved, the origin depends on the device."""
     reserved = (Origin.MEASURED, "allocator") if cuda else (Origin.SIMULATED, "replayed")
     for one in steps:
-        for metric, name in (
-            ("allocations", "allocations"),
-            ("releases", "releases"),
-            ("same_order", "same_order"),
-        ):
-            yield Reading(metric, "1", float(one[name] or 0), Origin.MEASURED)
+        for metric in ("allocations", "releases", "same_order"):
+            yield Reading(metric, "1", float(one[metric] or 0), Origin.MEASURED)
         yield Reading("peak_memory", "B", float(one["live_peak_B"] or 0), Origin.MEASURED, "allocator")
         yield Reading("reserved_memory", "B", float(one["reserved_peak_B"] or 0), *reserved)
         yield Reading("grown_memory", "B", float(one["grown_B"] or 0), Origin.MEASURED)

@@ -23,7 +23,6 @@ import torch
 from harness.instruments.control_group import CpuQuota
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown, breakdown
-from harness.instruments.traces.breakdown import breakdown as broken_down
 from harness.instruments.traces.causes import Cause, advice, causes, sentence
 from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
@@ -122,7 +121,7 @@ def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) ->
     with tempfile.TemporaryDirectory(dir=ranks.folder) as folder:
         records = ranks.record(key, workload.recorded_pairs, subject.injection, order, folder)
         clock = relative_clock(records, ranks.fastest_chain_s)
-        found = broken_down(
+        found = breakdown(
             read_traces(Path(folder)),
             model_FLOP=model_FLOP(workload),
             peak_FLOP_per_s=workload.peak_FLOP_per_s or ranks.FLOP_per_s,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from harness.bounds import Bounds
+from harness.bounds import Bounds, PositiveInt
 
 if TYPE_CHECKING:
     from suites.profiling.recorder import Subject
     from suites.profiling.speed_model import Subject as PacedStep
+
+
+ChosenRank = Annotated[int, Bounds(at_least=0, at_most=7)] | None
+CoreShare = Annotated[float, Bounds(above=0, below=1)]
+SleepSeconds = Annotated[float, Bounds(above=0, at_most=1)]
 
 
 def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1e5)] = 300e6) -> Subject:
@@ -19,11 +24,7 @@ def slow_link(subject: Subject, rate_B_per_s: Annotated[float, Bounds(at_least=1
     return subject.with_injection(kind="slow_link", rank=-1, rate_B_per_s=rate_B_per_s)
 
 
-def competing_load(
-    subject: Subject,
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None,
-    share: Annotated[float, Bounds(above=0, below=1)] = 0.25,
-) -> Subject:
+def competing_load(subject: Subject, rank: ChosenRank = None, share: CoreShare = 0.25) -> Subject:
     """Another process on the core of one rank, which takes a known share of its time.
 
     `rank`: None: the last. `share`: of the core, for the other process.
@@ -31,11 +32,7 @@ def competing_load(
     return subject.with_injection(kind="competing_load", rank=rank, share=share)
 
 
-def cpu_quota(
-    subject: Subject,
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None,
-    share: Annotated[float, Bounds(above=0, below=1)] = 0.75,
-) -> Subject:
+def cpu_quota(subject: Subject, rank: ChosenRank = None, share: CoreShare = 0.75) -> Subject:
     """A quota on the processor time of one rank, by the kernel's bandwidth control.
 
     `rank`: None: the last. `share`: of a core, for the rank.
@@ -43,11 +40,7 @@ def cpu_quota(
     return subject.with_injection(kind="cpu_quota", rank=rank, share=share)
 
 
-def data_wait(
-    subject: Subject,
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None,
-    seconds: Annotated[float, Bounds(above=0, at_most=1)] = 0.02,
-) -> Subject:
+def data_wait(subject: Subject, rank: ChosenRank = None, seconds: SleepSeconds = 0.02) -> Subject:
     """A wait in the loader before each batch of one rank, as by a slow source of data.
 
     `rank`: None: the last. `seconds`: before each batch.
@@ -56,10 +49,7 @@ def data_wait(
 
 
 def launch_sleep(
-    subject: Subject,
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None,
-    seconds: Annotated[float, Bounds(above=0, at_most=1)] = 0.002,
-    every: Annotated[int, Bounds(at_least=1)] = 2,
+    subject: Subject, rank: ChosenRank = None, seconds: SleepSeconds = 0.002, every: PositiveInt = 2
 ) -> Subject:
     """A sleep before every n-th launch of a linear layer on one rank, as by a busy thread of Python.
 
@@ -76,20 +66,14 @@ def alternating(
 
     `dwell_s`: how long a rank keeps a speed; `together`: ranks change at once, else each by itself.
     """
-    from suites.profiling.speed_model import Speeds
-
-    return subject.at(Speeds("alternating", dwell_s, together))
+    return subject.at("alternating", dwell_s, together)
 
 
 def one_slow(subject: PacedStep) -> PacedStep:
     """One rank at reduced speed, all others at full speed."""
-    from suites.profiling.speed_model import Speeds
-
-    return subject.at(Speeds("one_slow"))
+    return subject.at("one_slow")
 
 
 def steady(subject: PacedStep) -> PacedStep:
     """All ranks at the mean of slow and full speed, all the time."""
-    from suites.profiling.speed_model import Speeds
-
-    return subject.at(Speeds("steady"))
+    return subject.at("steady")

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import combinations
 from random import Random
 from statistics import fmean, median
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from harness.instruments.control_group import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
@@ -23,8 +23,7 @@ from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from suites.profiling import competing_process, recorder
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
-from suites.training import on_rank as training_on_rank
-from suites.training.shared_trainers import backend_of
+from suites.training.shared_trainers import SharedTrainers, backend_of
 from suites.training.step import TrainingStep
 
 PERIOD_S = 0.01
@@ -34,19 +33,8 @@ Toggle = Callable[[bool], None]
 """Turns an injected loss on or off."""
 
 
-class InjectedRanks(Protocol):
-    """What an injector has to know of the ranks."""
-
-    cores: list[int]
-    network: Network | None
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the process of each rank."""
-
-
 @contextmanager
-def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
+def injector(ranks: RecordedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
     """Give the switch of a loss injected from outside, and the id of a competing process, else 0.
 
     It is off at first and at the end. A rank's own sleeps are switched on the rank.
@@ -55,7 +43,7 @@ def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tupl
         yield lambda on: None, 0
     elif injection.kind == "competing_load":
         with competing(ranks.cores[injection.rank], injection.share) as process:
-            yield stopped_or_not(process), process.pid
+            yield lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP), process.pid
     elif injection.kind == "cpu_quota":
         with CpuQuota() as quota:
             quota.enter(ranks.pids[injection.rank])
@@ -79,11 +67,6 @@ def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def stopped_or_not(process: subprocess.Popen[str]) -> Toggle:
-    """Return what continues and stops a process."""
-    return lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
 
 @contextmanager
@@ -117,14 +100,15 @@ class RankRecord(NamedTuple):
         return [*self.without, *self.injected]
 
 
-class RecordedRanks:
-    """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough."""
+class RecordedRanks(SharedTrainers):
+    """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough.
+
+    Variants that inject into the same step share its trainers; `running` counts them.
+    """
 
     def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.variants = 0
+        self.running = 0
         self.checked: set[str] = set()
-        self._made: set[str] = set()
         self.backend = "gloo" if workload.linked else backend_of(workload.dp_size)
         self.network: Network | None = None
         self.fastest_chain_s = math.inf
@@ -133,50 +117,39 @@ class RecordedRanks:
         self.cores = cores[:count] if len(cores) >= count and self.backend == "gloo" else []
         with ExitStack() as stack:
             self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="traces"))
-            places, address = (
-                [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)],
-                "127.0.0.1",
-            )
+            address = "127.0.0.1"
+            places = [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)]
             if workload.linked:
                 self.network = stack.enter_context(Network(linked(count)))
                 places, address = located(self.network)
-            self.pool = stack.enter_context(RankPool(places, address, self.backend))
+            super().__init__(stack.enter_context(RankPool(places, address, self.backend)), recorder)
             self.call("begin", cores=self.cores)
-            self.FLOP_per_s = self._matmul_rate()
+            rates = self.call("matmul_rate")
+            self.FLOP_per_s = None if None in rates else fmean(rates)  # of a core; None on GPUs
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         """End the ranks and remove what was made for them."""
+        super().close()
         self._stack.close()
-
-    def _matmul_rate(self) -> float | None:
-        """Return the mean rate of the ranks' cores; None on GPUs."""
-        rates = self.call("matmul_rate")
-        return None if None in rates else fmean(rates)
 
     def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's step on the ranks, if none has made the same."""
-        self.variants += 1
-        if key not in self._made:
-            self.train("make", key=key, step=step.described)
-            self._made.add(key)
+        self.running += 1
+        if key not in self.variants:
+            self.call("make", key=key, step=step.described)
+            self.variants.add(key)
 
-    def leave(self) -> None:
-        """Count one variant less."""
-        self.variants -= 1
+    def leave(self, key: str) -> None:
+        """Count one variant less; with the last of them the ranks end."""
+        self.running -= 1
+        if not self.running:
+            self.close()
 
     @property
     def pids(self) -> list[int]:
         """Return the process of each rank."""
         return self.pool.pids
-
-    def call(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `on_rank` returned on each rank."""
-        return self.pool.call(f"{recorder.__name__}:{function}", **arguments)
-
-    def train(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.on_rank` returned on each rank."""
-        return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
     def record(
         self, key: str, pairs: int, injection: Injection | None, order: Random, folder: str = ""

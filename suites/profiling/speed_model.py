@@ -13,18 +13,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from random import Random
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from harness.instruments.distributed.rank_worker import RankState
 from suites.profiling.workload import ClockSpeedWorkload
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, build_step
+from suites.training.techniques import Techniques
 from suites.training.trainer import Trainer
 
 
@@ -56,21 +56,26 @@ class MeanParts(NamedTuple):
 
 def mean_parts(ranks: Sequence[Mapping[str, Sequence[float]]]) -> MeanParts:
     """Return the means of what `instants` returned; the first update of the ranks is left out."""
-    last_ready_s = [max(all_ready) for all_ready in zip(*(one["ready"] for one in ranks), strict=True)]
-    of_ranks, steps_s = [], []
-    for one in ranks:
-        parts = []
-        for step, (before_s, averaged_s) in enumerate(pairwise(one["averaged"]), start=1):
-            ready_s, cpu_s = one["ready"][step], one["ready_cpu_s"][step] - one["averaged_cpu_s"][step - 1]
-            waiting_s, communication_s = last_ready_s[step] - ready_s, averaged_s - last_ready_s[step]
-            parts.append(StepParts(ready_s - before_s, waiting_s, communication_s, cpu_s))
-            steps_s.append(averaged_s - before_s)
-        of_ranks.append(StepParts(*map(fmean, zip(*parts, strict=True))))
-    return MeanParts(fmean(steps_s), tuple(of_ranks))
+    ready_s, ready_cpu_s, averaged_s, averaged_cpu_s = (
+        np.array([one[name] for one in ranks])
+        for name in ("ready", "ready_cpu_s", "averaged", "averaged_cpu_s")
+    )  # each of [rank, update]
+    last_ready_s, ready_s = ready_s.max(axis=0)[1:], ready_s[:, 1:]
+    parts = (
+        ready_s - averaged_s[:, :-1],
+        last_ready_s - ready_s,
+        averaged_s[:, 1:] - last_ready_s,
+        ready_cpu_s[:, 1:] - averaged_cpu_s[:, :-1],
+    )
+    means = np.mean(parts, axis=2).T.tolist()
+    return MeanParts(float(np.diff(averaged_s).mean()), tuple(StepParts(*one) for one in means))
 
 
 SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
 """Techniques that plain PyTorch has too where a variant is compared with it."""
+
+
+SpeedPattern = Literal["full", "one_slow", "steady", "alternating"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Speeds:
     by itself.
     """
 
-    pattern: Literal["full", "one_slow", "steady", "alternating"] = "full"
+    pattern: SpeedPattern = "full"
     dwell_s: float = 0.0
     together: bool = False
 
@@ -95,14 +100,9 @@ class Subject:
     step: TrainingStep
     speeds: Speeds = Speeds()
 
-    def at(self, speeds: Speeds) -> Subject:
+    def at(self, pattern: SpeedPattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
         """Return the subject at other speeds."""
-        return replace(self, speeds=speeds)
-
-
-def baseline(workload: ClockSpeedWorkload, seed: int) -> Subject:
-    """Return the step with every rank at full speed; all gradients in one bucket."""
-    return Subject(workload, seed, build_step(workload.training, [*SHARED, {"ddp": {"buckets": 1}}], seed))
+        return replace(self, speeds=Speeds(pattern, dwell_s, together))
 
 
 class Dwell(NamedTuple):

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from random import Random
 
 import torch
@@ -38,6 +37,7 @@ from suites.profiling.ranks import RecordedRanks
 from suites.profiling.recorder import Subject, baseline
 from suites.profiling.workload import Workload
 from suites.training.correctness import check_on_ranks
+from suites.training.shared_trainers import shared
 from suites.training.techniques import Techniques, build_step
 
 
@@ -92,7 +92,7 @@ def prepare(subject: Subject) -> Session:
     """
     if subject.workload.trace is not None:
         return read_elsewhere(subject)
-    ranks = shared_ranks(subject.workload)
+    ranks = shared(RecordedRanks, subject.workload)
     session = RunningStep(subject, ranks, key_of(subject), order=Random(subject.seed))
     try:
         ranks.enter(session.key, subject.step)
@@ -124,9 +124,9 @@ def check(session: Session) -> None:
     if device.type == "cuda":
         one_layer = replace(step.given, num_hidden_layers=1)
         step = build_step(one_layer, step.described["techniques"], step.seed)
-    ranks.train("make", key="checked", step=step.described)
-    check_on_ranks(step, ranks.train, "checked", session.subject.workload.shared_techniques, device)
-    ranks.train("drop", key="checked")
+    ranks.call("make", key="checked", step=step.described)
+    check_on_ranks(step, ranks.call, "checked", session.subject.workload.shared_techniques, device)
+    ranks.call("drop", key="checked")
     ranks.checked.add(session.key)
 
 
@@ -189,17 +189,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
             yield from recovery_readings(recording, injection, truth_s)
 
 
-@lru_cache(maxsize=1)
-def shared_ranks(workload: Workload) -> RecordedRanks:
-    """Return the ranks of all variants of a workload."""
-    return RecordedRanks(workload)
-
-
 def close(session: Session) -> None:
     """Leave the ranks; with the last variant they end."""
-    if isinstance(session, TracedElsewhere):
-        return
-    session.ranks.leave()
-    if not session.ranks.variants:
-        session.ranks.close()
-        shared_ranks.cache_clear()
+    if isinstance(session, RunningStep):
+        session.ranks.leave(session.key)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.report.axes import DASHES, LIGHT, MOST_LINES, SERIES, Tip, linear, x_title
+from harness.report.axes import LIGHT, MOST_LINES, SERIES, Tip, linear, x_title
 from harness.report.figure import Drawing, Figure, alt_text, right_labels, y_title
 from harness.report.results import ResultIndex
 from harness.report.spec import OwnFigureBlock, OwnTableBlock, Spec
@@ -279,7 +279,7 @@ def calibration(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure
     ends = []
     for i, (name, (found, cell)) in enumerate(list(lines.items())[:MOST_LINES]):
         shares = [float((found <= level).mean()) for level in levels]
-        axes.plot(levels, shares, color=SERIES[i], linewidth=1.9, dashes=DASHES[i] or (None, None))
+        drawing.line(list(levels), shares, i, 1.9)
         at_90 = float((found <= 0.9).mean())
         drawing.points([(0.9, at_90)], [Tip(f"{name}: {percent(at_90)} inside the 90 % interval", cell)], i)
         ends.append((shares[-2], name, SERIES[i]))

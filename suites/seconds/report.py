@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.records import Origin
-from harness.report.axes import DASHES, LIGHT, MOST_LINES, SERIES, SMALL, Tip, linear, logarithmic, x_title
+from harness.report.axes import LIGHT, MOST_LINES, SERIES, SMALL, Tip, linear, logarithmic, x_title
 from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
 from harness.report.results import ResultIndex, Value
 from harness.report.spec import OwnFigureBlock, Spec
@@ -110,8 +110,7 @@ def _point(drawing: Drawing, spec: Spec, title: str, dots: list[tuple[Value, Val
 
 def _draw(drawing: Drawing, i: int, name: str, curve: Curve) -> None:
     xs, ys = zip(*curve.places, strict=True)
-    drawing.axes.plot(xs, ys, color=SERIES[i % len(SERIES)], linewidth=2.2 if i == 0 else 1.5,
-                      dashes=DASHES[i % len(DASHES)] or (None, None))  # fmt: skip
+    drawing.line(xs, ys, i, 2.2 if i == 0 else 1.5)
     tips = [Tip(f"{name}, {number(x)}: {human(y, curve.unit)}", curve.cell) for x, y in curve.places]
     drawing.points(curve.places, tips, i, size=3.5)
 

@@ -199,6 +199,4 @@ def _axes(drawing: Drawing, names: list[str], ends: list[float]) -> None:
     axes.set_xlim(low, high * (high / low) ** 0.12)
     set_ticks(axes.xaxis, log_ticks(low, high * 1.02), "x")
     axes.grid(axis="x")
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_yticks(range(len(names)), names, color=LIGHT["ink"])
-    axes.tick_params(length=0)
+    drawing.rows(names)

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from suites.training.optimizers import share_states
 from suites.training.step import Contract, TrainingStep, Within, loosest
 from suites.training.techniques import Techniques, build_step, combined
 from suites.training.trainer import Trainer
+from suites.training.workload import refuse_odd_heads
 
 Batch = tuple[Tensor, Tensor]
 """Tokens and their successors, int64, each (sequences, T)."""
@@ -53,54 +54,32 @@ def make_batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -
     return tokens.numpy(), targets.numpy()
 
 
-class UpdateLoader(Protocol):
-    """Gives the batches of one update after the other, and makes the next one in or during a step."""
+class UpdateLoader:
+    """Gives the batches of one update after the other, made in the step as by a DataLoader without workers.
 
-    def take(self) -> Batch:
-        """Return the batch of the next update, on the device."""
-
-    def finish(self) -> None:
-        """Wait until what was begun during the step is ready: a step ends with it."""
-
-
-class LoadedInStep:
-    """Makes each batch when the step asks for it, as a DataLoader without workers does."""
-
-    def __init__(self, workload: Workload, seed: int, device: torch.device) -> None:
-        self._arguments = workload.vocab_size, (workload.sequences, workload.seq_len), seed
-        self._device, self._taken = device, 0
-
-    def take(self) -> Batch:
-        """Make a batch, and return it."""
-        batch = on_device(make_batch(*self._arguments, self._taken), self._device)
-        self._taken += 1
-        return batch
-
-    def finish(self) -> None:
-        """Do nothing: nothing was begun."""
-
-
-class LoadedAhead:
-    """Lets another process make the next batch while the step runs.
-
-    A step begins with its batch ready and ends once the next one is, so each timed step has the work of one
-    batch in it, and none is done during another variant's turn.
+    `loads_ahead`: another process makes the next batch while the step runs. A step then begins with its batch
+    ready and ends once the next one is, so each timed step has the work of one batch in it, and none is done
+    during another variant's turn.
     """
 
-    def __init__(self, workload: Workload, seed: int, device: torch.device) -> None:
-        self._arguments = workload.vocab_size, (workload.sequences, workload.seq_len), seed
-        self._device, self._taken = device, 0
-        self._ready: Arrays = make_batch(*self._arguments, 0)
+    def __init__(self, subject: Subject) -> None:
+        given = subject.workload
+        self._arguments = given.vocab_size, (given.sequences, given.seq_len), subject.seed
+        self._device, self._ahead, self._taken = subject.device, subject.loads_ahead, 0
+        self._ready = make_batch(*self._arguments, 0) if self._ahead else None
         self._begun: Future[Arrays] | None = None
 
     def take(self) -> Batch:
-        """Return the batch that is ready; let the next one be made."""
+        """Return the batch of the next update, on the device."""
+        arrays = self._ready or make_batch(*self._arguments, self._taken)
         self._taken += 1
-        self._begun = worker().submit(make_batch, *self._arguments, self._taken)
-        return on_device(self._ready, self._device)
+        if self._ahead:
+            self._begun = worker().submit(make_batch, *self._arguments, self._taken)
+        tokens, targets = (torch.from_numpy(one).to(self._device) for one in arrays)
+        return tokens, targets
 
     def finish(self) -> None:
-        """Wait for the next batch."""
+        """Wait until what was begun during the step is ready: a step ends with it."""
         if self._begun is not None:
             self._ready, self._begun = self._begun.result(), None
 
@@ -119,12 +98,6 @@ def stop_worker() -> None:
     if worker.cache_info().currsize:
         worker().shutdown(wait=True, cancel_futures=True)
         worker.cache_clear()
-
-
-def on_device(arrays: Arrays, device: torch.device) -> Batch:
-    """Return a batch as tensors on the device."""
-    tokens, targets = (torch.from_numpy(one).to(device) for one in arrays)
-    return tokens, targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +158,7 @@ class StackTrainer:
         self.step_description = subject.step_of(times)
         self.trainer = Trainer(self.step_description, subject.device)
         self.count = self.step_description.workload.gradient_accumulation_steps
-        make = LoadedAhead if subject.loads_ahead else LoadedInStep
-        self.loader: UpdateLoader = make(subject.workload, subject.seed, subject.device)
+        self.loader = UpdateLoader(subject)
         self._whole = subject.whole
 
     def accumulate(self, batch: Batch) -> Tensor:
@@ -239,7 +211,7 @@ class BaselineUpdates(NamedTuple):
     peak_B: float
 
 
-def check_losses(session: Session) -> None:
+def check(session: Session) -> None:
     """Compare the first updates with the baseline's, each variant from the same weights and on the same text.
 
     Raises `WrongResult` where a loss, or all gradients of the first update together, are off by more than the
@@ -373,8 +345,7 @@ def build(workload: Json, seed: int) -> Subject:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.device == "cuda" and device.type != "cuda":
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
-    if given.shape.head_size % 2:
-        raise Unavailable(f"rotary positions need an even head size, not {given.shape.head_size}")
+    refuse_odd_heads(given)
     return Subject(given, seed, device)
 
 
@@ -394,11 +365,6 @@ def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
 def prepare(subject: Subject) -> Session:
     """Return the variant's session; its trainer is built by `check`."""
     return Session(subject)
-
-
-def check(session: Session) -> None:
-    """Compare the losses and gradients of the first updates with the baseline's; raises `WrongResult`."""
-    check_losses(session)
 
 
 def conditions(session: Session) -> Mapping[str, str]:

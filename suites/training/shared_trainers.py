@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,20 +27,46 @@ class SharedTrainers:
         return self.pool.call(f"{module.__name__}:{function}", **arguments)
 
     def enter(self, key: str, step: TrainingStep) -> None:
-        """Create a variant's trainers, which last until it leaves."""
+        """Create a variant's trainers, which last until it leaves; it has left where that fails."""
         self.variants.add(key)
-        self.call("make", key=key, step=step.described)
+        try:
+            self.ready()
+            self.call("make", key=key, step=step.described)
+        except BaseException:
+            self.leave(key)
+            raise
 
-    def leave(self, key: str | None) -> None:
-        """Release a variant's trainers, if it has any."""
-        if key in self.variants:
-            self.variants.remove(key)
-            if len(self.pool):
-                self.call("drop", key=key)
+    def ready(self) -> None:
+        """Prepare for a variant's trainers, where a suite has more than the ranks."""
+
+    def leave(self, key: str) -> None:
+        """Release a variant's trainers; with the last of them the ranks end."""
+        self.variants.discard(key)
+        if not self.variants:
+            self.close()
+        elif len(self.pool):
+            self.call("drop", key=key)
 
     def close(self) -> None:
-        """End the ranks."""
+        """End the ranks: they are shared no more."""
+        for key in [key for key, ranks in SHARED.items() if ranks is self]:
+            del SHARED[key]
         self.pool.close()
+
+
+SHARED: dict[tuple[Any, ...], Any] = {}
+"""The ranks that are shared now, by what started them."""
+
+T = TypeVar("T", bound=SharedTrainers)
+
+
+def shared(start: Callable[..., T], *arguments: Any) -> T:
+    """Return the ranks of all variants of a workload: those that are there, or `start(*arguments)`."""
+    key = (start, *arguments)
+    if key not in SHARED:
+        SHARED[key] = start(*arguments)
+    ranks: T = SHARED[key]
+    return ranks
 
 
 def backend_of(ranks: int) -> str:

@@ -54,7 +54,7 @@ def test_where_rounds_are_draws_every_speed_up_is_their_mean(suite):
     assert {one.stat for one in paired} == {"mean"}
     blocks = load_spec(suite).blocks
     compare = [one.draws for one in blocks if isinstance(one, PairedBlock) and one.noise]
-    compare += [one.y.draws for one in blocks if isinstance(one, LinesBlock) and one.y.against]
+    compare += [one.y.draws for one in blocks if isinstance(one, LinesBlock) and one.y.over]
     assert compare
     assert all(compare)
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ FILES = (*ROOT.glob("results/reference/fit/*.*"), *ROOT.glob("tests/data/configs
 COMMAND = re.compile(r"\$ python -m (harness\.(?:advise|cost|fit) (?:.*\\\n)*.*)\n")
 
 
+@cache
 def output_of(command: str) -> list[str]:
     """Return the lines that a command prints in a folder with the files that pages name."""
     with TemporaryDirectory() as folder:

@@ -13,13 +13,7 @@ from harness.ask.engines import answer_to
 from harness.ask.lines import PROGRAMS
 from harness.ask.mine import own_step
 from harness.ask.page import view
-from harness.ask.page.asked import (
-    CONTROLS,
-    AskedPage,
-    Values,
-    first_question,
-    layout_values,
-)
+from harness.ask.page.asked import CONTROLS, AskedPage, Values, first_question, layout_values
 from harness.ask.words import ADVISE, words_of
 from harness.ask.written import RECOMPUTES
 from harness.commands.entry import shortened
@@ -52,14 +46,11 @@ class FormControl(NamedTuple):
     options: Options = ()
 
 
-SIZES = (
-    FormControl("num_hidden_layers", "Layers"),
-    FormControl("hidden_size", "Hidden size"),
-    FormControl("num_attention_heads", "Attention heads"),
-    FormControl("num_key_value_heads", "Key-value heads"),
-    FormControl("intermediate_size", "Intermediate size"),
-    FormControl("vocab_size", "Vocabulary"),
-)
+SIZES = {
+    **{"num_hidden_layers": "Layers", "hidden_size": "Hidden size", "num_attention_heads": "Attention heads"},
+    **{"num_key_value_heads": "Key-value heads", "intermediate_size": "Intermediate size"},
+    **{"vocab_size": "Vocabulary"},
+}
 """Of the model, folded under its heading."""
 
 
@@ -78,17 +69,14 @@ def app_of(words: Sequence[str], folder: Path) -> Dash:
         """Answer for what the controls have now."""
         return answered(page, values, shown, str(ctx.triggered_id))
 
+    inputs = {"shown": Input("view", "value"), "clicks": Input("fastest", "n_clicks")}
     app.callback(
         output={
             "message": Output("message", "children"),
             "parts": {name: Output(name, of) for name, of in PARTS.items()},
             "values": {name: Output(name, "value") for name in CONTROLS},
         },
-        inputs={
-            "values": {name: Input(name, "value") for name in CONTROLS},
-            "shown": Input("view", "value"),
-            "clicks": Input("fastest", "n_clicks"),
-        },
+        inputs={"values": {name: Input(name, "value") for name in CONTROLS}, **inputs},
         prevent_initial_call=True,
     )(changed)
     return app
@@ -196,7 +184,8 @@ def form(models: Sequence[str], values: Mapping[str, Any]) -> html.Form:
     for heading, listed in controls(models).items():
         shown = [html.Legend(heading), *(field(one, values[one.name]) for one in listed)]
         if heading == "Model":
-            sizes = html.Div([field(one, values[one.name]) for one in SIZES], className="sizes")
+            named = [field(FormControl(name, label), values[name]) for name, label in SIZES.items()]
+            sizes = html.Div(named, className="sizes")
             shown.append(html.Details([html.Summary("Change its sizes"), sizes]))
         parts.append(html.Fieldset(shown))
     button = html.Button("Find the fastest layout", id="fastest", type="button", n_clicks=0)
@@ -207,10 +196,9 @@ def field(control: FormControl, value: Any) -> html.Div:
     """Return one control with its label."""
     name, label, hint, choices = control
     options = [{"value": chosen, "label": text} for chosen, text in choices]
-    part = (
-        dcc.Dropdown(id=name, options=options, value=value, clearable=False, searchable=len(options) > 8)
-        if options
-        else dcc.Input(id=name, type="number", value=value, min=0, debounce=WAIT_S)
-    )
+    part: Any = dcc.Input(id=name, type="number", value=value, min=0, debounce=WAIT_S)
+    if options:
+        searchable = len(options) > 8
+        part = dcc.Dropdown(id=name, options=options, value=value, clearable=False, searchable=searchable)
     labelled = html.Label([label, *([html.Small(hint)] if hint else [])], htmlFor=name)
     return html.Div([labelled, part], className=f"field{' wide' if name in WIDE else ''}")

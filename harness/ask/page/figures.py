@@ -61,27 +61,18 @@ def figure(title: str, rows: int, traces: Sequence[Json], ends: Sequence[float],
         "margin": {"l": 62, "r": 16, "t": 26 if stacked else 8, "b": 50},
         "showlegend": False,
         "font": {"family": FAMILY, "size": 13, "color": LIGHT["ink"]},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"font": {"family": FAMILY, "size": 13}},
         "xaxis": {
-            "showgrid": True,
-            "gridcolor": LIGHT["faint"],
-            "zeroline": False,
-            "fixedrange": False,
+            "showgrid": True, "gridcolor": LIGHT["faint"], "zeroline": False, "fixedrange": False,
             "title": {"text": title, "standoff": 8},
-            "range": ends,
-            "rangemode": "tozero" if stacked else "normal",
+            "range": ends, "rangemode": "tozero" if stacked else "normal",
         },
         "yaxis": {
-            "range": [rows - 0.5, -0.5],
-            "fixedrange": True,
-            "showgrid": False,
-            "zeroline": False,
-            "tickvals": labelled,
-            "ticktext": [f"Rank {rank}" for rank in labelled],
+            "range": [rows - 0.5, -0.5], "fixedrange": True, "showgrid": False, "zeroline": False,
+            "tickvals": labelled, "ticktext": [f"Rank {rank}" for rank in labelled],
         },
-    }
+    }  # fmt: skip
     return {"data": traces, "layout": base | layout}
 
 
@@ -90,16 +81,13 @@ def timeline_figure(ranks: Sequence[Spans]) -> Json:
     traces = []
     edge = 0.6 if sum(map(len, ranks)) < 400 else 0
     for kind, look in TIMES.items():
-        spans = [
-            (rank, start, end) for rank, row in enumerate(ranks) for name, start, end in row if name == kind
-        ]
+        every = ((rank, *span) for rank, row in enumerate(ranks) for span in row)
+        spans = [(rank, start, end) for rank, name, start, end in every if name == kind]
         if spans:
-            said = [
-                f"{human(end - start, 's')}, from {start:.4g} s to {end:.4g} s" for _, start, end in spans
-            ]
-            lengths, rows = [end - start for _, start, end in spans], [rank for rank, *_ in spans]
-            base = {"base": [start for _, start, _ in spans]}
-            traces.append(bars(look, rows, lengths, said, edge) | base)
+            rows, starts, ends = map(list, zip(*spans, strict=True))
+            lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+            said = [f"{human(end - at, 's')}, from {at:.4g} s to {end:.4g} s" for _, at, end in spans]
+            traces.append(bars(look, rows, lengths, said, edge) | {"base": starts})
     low = min((row[0][1] for row in ranks if row), default=0.0)
     high = max((row[-1][2] for row in ranks if row), default=1.0)
     return figure("Seconds", len(ranks), traces, [low, high], barmode="overlay")

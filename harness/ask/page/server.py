@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.ask.words import ADVISE, allowed
 from harness.commands.entry import DONE, print_all
-from harness.commands.grammar import CommandWords, read
+from harness.commands.grammar import read
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -31,15 +31,17 @@ NOT_SHOWN = ("mine", "price", "rate", "write", "show")
 def serve(argv: Sequence[str]) -> int:
     """Serve the page until Ctrl-C; return the exit status. Raises ConfigError."""
     words = read(argv, (*allowed(ADVISE), "serve"))
-    port = port_of(words)
+    typed, text = words.typed["serve"], words.values["serve"]
+    if text != "true" and (not text.isdecimal() or int(text) > 65535):
+        raise ConfigError(f"{typed}: expected true or a port, as serve={USUAL_PORT}; 0: any")
+    port = USUAL_PORT if text == "true" else int(text)
     if unused := [words.typed[key] for key in NOT_SHOWN if key in words]:
         raise ConfigError(f"{unused[0]}: the page of serve= does not show it; leave one of the two out")
     if find_spec("dash") is None:
         raise ConfigError(
-            f"{words.typed['serve']}: dash is not installed; the extra `serve` brings it: pip install "
+            f"{typed}: dash is not installed; the extra `serve` brings it: pip install "
             "'throughput-harness[serve]'"
         )
-    typed = words.typed["serve"]
     asked = [f"{key}={text}" for key, text in words.values.items() if key not in ("serve", "out")]
     with listener(port, typed) as opened, tempfile.TemporaryDirectory() as folder:
         server = server_of(asked, Path(folder), opened)
@@ -59,16 +61,6 @@ def listener(port: int, typed: str) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]
         raise ConfigError(f"{typed}: port {port} of {HOST}: {reason}; give another") from error
-
-
-def port_of(words: CommandWords) -> int:
-    """Return the port; raises ConfigError."""
-    text = words.values["serve"]
-    if text == "true":
-        return USUAL_PORT
-    if not text.isdecimal() or int(text) > 65535:
-        raise ConfigError(f"{words.typed['serve']}: expected true or a port, as serve={USUAL_PORT}; 0: any")
-    return int(text)
 
 
 def server_of(words: Sequence[str], folder: Path, opened: socket.socket) -> BaseWSGIServer:

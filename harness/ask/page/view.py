@@ -11,9 +11,8 @@ from typing import Any
 from dash import html
 
 from harness.answer import Answer, Interval, StepAnswer
-from harness.ask.advise_lines import chance, shares, worth_of
 from harness.ask.engines import ENGINES, answer_to
-from harness.ask.lines import GB, devices_of, link_title, parameters, trainer
+from harness.ask.lines import GB, chance, devices_of, link_title, parameters, shares, trainer, worth_of
 from harness.ask.mine import FAMILIES, LISTED, OwnStep, likely_causes
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question
@@ -69,11 +68,11 @@ def headline(answer: Answer, question: Question) -> list[Component]:
     in_all = f"{human(tokens_per_s * (question.devices or 1), 'token/s')} in all"
     left_B, room = one.room_B - one.needed_B, f"{GB(one.needed_B)} of {GB(one.room_B)} GB"
     memory = ("fits", f"{GB(left_B)} GB left: {room}", "yes")
-    if not one.fits:
-        memory = ("does not fit", f"{GB(-left_B)} GB too much: {room}", "no")
     if answer.verdict == "depends":
         memory = ("depends", f"{room}, within how far off the prediction may be", "tight")
-    elif one.fits and one.retries:
+    elif not one.fits:
+        memory = ("does not fit", f"{GB(-left_B)} GB too much: {room}", "no")
+    elif one.retries:
         memory = ("fits barely", f"{GB(left_B)} GB left: {room}; the allocator may retry", "tight")
     tiles = [tile("step", "Time per step, as tuned", *seconds_words(one.step_s))]
     if one.as_run_s is not None:
@@ -132,10 +131,10 @@ def tile(name: str, title: str, text: str, below: str, state: str = "") -> html.
 
 def legend(kinds: Mapping[str, ShownKind], sizes: Mapping[str, str]) -> list[html.Span]:
     """Return the kinds that are shown, each with its colour and its size."""
+    named = [(look, sizes[kind]) for kind, look in kinds.items() if kind in sizes]
     return [
-        html.Span([html.I(style={"background": look.colour}), look.title, html.B(sizes[kind])])
-        for kind, look in kinds.items()
-        if kind in sizes
+        html.Span([html.I(style={"background": look.colour}), look.title, html.B(size)])
+        for look, size in named
     ]
 
 
@@ -170,10 +169,7 @@ def tables(step: StepAnswer, seconds: RanksByKind, sizes_B: RanksByKind) -> list
         html.Section([table(["Where the seconds go", "per step", "share"], parts)]),
     ]
     numbers = [by_rank("Seconds", TIMES, seconds, 1.0), by_rank("GB", BYTES, sizes_B, 1e9)]
-    return [
-        html.Div(pair, className="pair"),
-        html.Details([html.Summary("The figures as tables"), *numbers]),
-    ]
+    return [html.Div(pair, className="pair"), html.Details([html.Summary("The figures as tables"), *numbers])]
 
 
 def by_rank(unit: str, kinds: Mapping[str, ShownKind], ranks: RanksByKind, scale: float) -> Component:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from harness.commands.entry import DONE, FAILED, print_all, start
 from harness.commands.grammar import read, write_text
@@ -33,46 +31,30 @@ OPTIONS = {"--fail-above": "a share such as 0.05", "--json": "a path", "--markdo
 KEYS = ("fail_above", "json", "markdown")
 
 
-class CompareCommand(NamedTuple):
-    """What was typed."""
-
-    a: Path
-    b: Path
-    fail_above: float | None = None
-    json: Path | None = None
-    markdown: Path | None = None
-
-
 def main(argv: Sequence[str]) -> int:
     """Compare two folders; return the exit status."""
     logging.basicConfig(format="harness.compare: %(message)s", level=logging.WARNING)
-    return start("harness.compare", argv, USAGE, lambda words: compare(asked(words)))
+    return start("harness.compare", argv, USAGE, compare)
 
 
-def asked(argv: Sequence[str]) -> CompareCommand:
-    """Return what the words ask; raises ConfigError."""
+def compare(argv: Sequence[str]) -> int:
+    """Compare, print and write what was asked for; return the exit status; raises ConfigError."""
     words = read(argv, KEYS, OPTIONS)
     if len(words.paths) != 2:
         given = " ".join(map(str, words.paths)) or "none"
         raise ConfigError(f"expected two results folders, A and B; got {given}")
-    share = words.share("fail_above", "0.05 for 5 %")
-    return CompareCommand(*words.paths, share, words.path("json"), words.path("markdown"))
-
-
-def compare(command: CompareCommand) -> int:
-    """Compare, print and write what was asked for; return the exit status; raises ConfigError."""
+    expected = "a share of at least 0 and below 1, such as 0.05 for 5 %"
+    fail_above = words.number("fail_above", expected, share=True) if "fail_above" in words else None
     from harness.commands.compare.comparison import compare_folders, read_folder
     from harness.commands.compare.lines import as_data, condition_changes, markdown
 
-    a, b = read_folder(command.a), read_folder(command.b)
-    found = compare_folders(a, b, command.fail_above)
+    a, b = map(read_folder, words.paths)
+    found = compare_folders(a, b, fail_above)
     conditions = condition_changes(a, b, found.matched)
     text = markdown(a, b, found, conditions)
-    if command.markdown is not None:
-        write_text(command.markdown, text)
-    if command.json is not None:
-        write_text(
-            command.json, json.dumps(as_data(a, b, found, conditions), indent=1, allow_nan=False) + "\n"
-        )
+    if (path := words.path("markdown")) is not None:
+        write_text(path, text)
+    if (path := words.path("json")) is not None:
+        write_text(path, json.dumps(as_data(a, b, found, conditions), indent=1, allow_nan=False) + "\n")
     print_all([text.rstrip()])
     return FAILED if found.is_failure else DONE

@@ -86,7 +86,9 @@ class Change(NamedTuple):
         excess = sign * self.log_ratio - log_margin
         if not self.is_decidable or excess <= ROUNDING:
             return 1.0
-        return 0.0 if self.error == 0 else _tail(excess / self.error, self.degrees)
+        from scipy.special import stdtr
+
+        return 0.0 if self.error == 0 else float(stdtr(self.degrees, -excess / self.error))
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> Change:
@@ -133,12 +135,6 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _tail(t: float, degrees: float) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(degrees, -t))
-
-
 JUDGED_BY_UNIT = (Origin.MEASURED, Origin.EMULATED, Origin.SIMULATED)
 """Origins whose unit decides. A calculated metric counts only where the report compares it."""
 
@@ -182,18 +178,14 @@ def directions(suite: str) -> Directions:
     """Return what conf/report/<suite>.yaml declares; raises ConfigError where that file has a mistake."""
     from harness.report.spec import EffectsBlock, OwnFigureBlock, PairedBlock, load_spec
 
-    better: dict[tuple[str, str], str] = {}
-    draws: set[tuple[str, str]] = set()
-    shown: list[str] = []
-    series: list[str] = []
-    for block in load_spec(suite).blocks:
-        if isinstance(block, PairedBlock):
-            key = block.metric, block.method
-            better.setdefault(key, block.better)
-            draws |= {key} if block.draws else set()
-            shown.append(block.metric)
-        if isinstance(block, EffectsBlock):
-            shown += [*block.extra_metrics, *([PEAK_MEMORY] if block.training else [])]
-        if isinstance(block, OwnFigureBlock):
-            series += block.over_time
-    return Directions(better, frozenset(draws), frozenset(shown), tuple(dict.fromkeys(series)))
+    blocks = load_spec(suite).blocks
+    paired = [one for one in blocks if isinstance(one, PairedBlock)]
+    effects = [one for one in blocks if isinstance(one, EffectsBlock)]
+    figures = [one for one in blocks if isinstance(one, OwnFigureBlock)]
+    shown = {one.metric for one in paired} | {name for one in effects for name in one.extra_metrics}
+    return Directions(
+        {(one.metric, one.method): one.better for one in reversed(paired)},  # the first of a metric counts
+        frozenset((one.metric, one.method) for one in paired if one.draws),
+        frozenset(shown | {PEAK_MEMORY for one in effects if one.training}),
+        tuple(dict.fromkeys(name for one in figures for name in one.over_time)),
+    )

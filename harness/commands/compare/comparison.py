@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -93,7 +93,7 @@ class MetricChange(NamedTuple):
         """
         if not self.sign or self.not_compared:
             return 1.0
-        log_margin = math.log1p(margin) if self.sign > 0 else -_log(1 - margin)
+        log_margin = math.log1p(margin) if self.sign > 0 else -math.log1p(-margin)
         changes = [self.change] + ([self.effect_change] if self.effect_change else [])
         return max(one.p_beyond(log_margin, self.sign) for one in changes)
 
@@ -136,7 +136,10 @@ def _compared(
     draws: bool,
 ) -> MetricChange:
     if not all(0 < value < math.inf for side in samples for taken in side.values() for value in taken):
-        return _without_ratio(made, samples)
+        if samples[0] != samples[1]:
+            return made._replace(not_compared="a sample is not a positive number")
+        value = next(iter(samples[0].values()))[0]
+        return made._replace(a=value, b=value, change=Change(0.0, exact=True))
     logs = [[_location(taken, draws) for taken in side.values()] for side in samples]
     change = _exact(samples, made.origin) or welch(*logs)
     a, b = (math.exp(fmean(side)) for side in logs)
@@ -150,24 +153,15 @@ def _compared(
     return made._replace(effect_a=effect_a, effect_b=effect_b, effect_change=welch(*effects))
 
 
-def _without_ratio(made: MetricChange, samples: Sequence[Mapping[int, Sequence[float]]]) -> MetricChange:
-    """Return the metric with its values: where both are the same there is no change, else no ratio."""
-    if samples[0] == samples[1]:
-        value = next(iter(samples[0].values()))[0]
-        return made._replace(a=value, b=value, change=Change(0.0, exact=True))
-    return made._replace(not_compared="a sample is not a positive number")
-
-
 def _exact(samples: Sequence[Mapping[int, Sequence[float]]], origin: str) -> Change | None:
     """Return the change of values that repeat exactly; None where they do not, or where too few show it."""
     counts = len(samples[0]), len(samples[1])
     if samples[0] == samples[1]:
         return Change(0.0, processes=counts, exact=True)
-    sides = [{tuple(taken) for taken in side.values()} for side in samples]
-    if any(len(side) > 1 for side in sides) or (min(counts) < 3 and origin not in DETERMINISTIC):
+    a, b = ({tuple(taken) for taken in side.values()} for side in samples)
+    if max(len(a), len(b)) > 1 or (min(counts) < 3 and origin not in DETERMINISTIC):
         return None
-    (a,), (b,) = sides
-    difference = _location(b, True) - _location(a, True)
+    difference = _location(b.pop(), True) - _location(a.pop(), True)
     return Change(0.0 if abs(difference) < ROUNDING else difference, processes=counts, exact=True)
 
 
@@ -214,20 +208,12 @@ def _samples(repeats: Repeats, key: tuple[str, str]) -> dict[int, tuple[float, .
     return {repeat: one.samples for repeat, one in found.items() if one is not None and one.samples}
 
 
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
-Environments = Mapping[str, Mapping[str, Any]]
-"""Digest to what environment-<digest>.json describes."""
-
-
 class ResultsFolder(NamedTuple):
     """The records of the last plan of one folder, and the environments that they name."""
 
     path: Path
     records: tuple[Record, ...]
-    environments: Environments
+    environments: Mapping[str, Mapping[str, Any]]  # digest to what environment-<digest>.json describes
 
     def machine(self, record: Record) -> str:
         """Return the processor, cores, memory and GPUs of a record's host in words."""
@@ -251,25 +237,15 @@ def read_folder(path: Path) -> ResultsFolder:
         read = read_records(results_folder(path))
     except StoreError as error:
         raise ConfigError(str(error)) from None
-    _refuse_malformed(path, read)
-    records = tuple(planned(path, read))
-    if not records:
-        raise ConfigError(
-            f"{path}: holds no record" + (" of its plan" if (path / "plan.json").exists() else "")
-        )
-    return ResultsFolder(path, records, _environments(path))
-
-
-def _refuse_malformed(path: Path, records: Iterable[Record]) -> None:
-    """Raise ConfigError where a record's parts are not of the kind that a comparison reads."""
-    for record in records:
+    for record in read:
         samples = (value for one in record.measurements for value in one.samples)
         whole = isinstance(record.cell.config, dict) and isinstance(record.conditions, dict)
         if not (whole and all(isinstance(value, int | float) for value in samples)):
             raise ConfigError(f"{path / RECORDS}: the record of cell {record.cell.id} is malformed")
-
-
-def _environments(path: Path) -> Environments:
+    records = tuple(planned(path, read))
+    if not records:
+        of_plan = " of its plan" if (path / "plan.json").exists() else ""
+        raise ConfigError(f"{path}: holds no record{of_plan}")
     environments = {}
     for file in sorted(path.glob("environment-*.json")):
         try:
@@ -279,7 +255,7 @@ def _environments(path: Path) -> Environments:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConfigError(f"{file}: not an environment: {error!r}") from None
         environments[file.stem.removeprefix("environment-")] = environment
-    return environments
+    return ResultsFolder(path, records, environments)
 
 
 class CellName(NamedTuple):
@@ -343,7 +319,12 @@ def compare_folders(a: ResultsFolder, b: ResultsFolder, fail_above: float | None
             known[name.suite] = directions(name.suite)
         of, base = known[name.suite], name._replace(optimization=BASELINE)
         is_baseline = name.optimization in (BASELINE, BASELINE + AGAIN)
-        statuses += _status_change(name, cells_a[name], cells_b[name])
+        ended = [
+            Counter(str(one.status) for repeats in side[name].values() for one in repeats.values())
+            for side in (cells_a, cells_b)
+        ]
+        if set(ended[0]) != set(ended[1]):
+            statuses.append(StatusChange(name, *ended))
         for machines in _pairs(cells_a[name], cells_b[name]):
             cells = cells_a[name][machines[0]], cells_b[name][machines[1]]
             baselines = cells_a.get(base, {}).get(machines[0], {}), cells_b.get(base, {}).get(machines[1], {})
@@ -376,24 +357,17 @@ def _pairs(a: _ByMachine, b: _ByMachine) -> list[tuple[str, str]]:
     return same or [(one, other) for one in a for other in b]
 
 
-def _status_change(name: CellName, a: _ByMachine, b: _ByMachine) -> list[StatusChange]:
-    counts = [
-        Counter(str(one.status) for repeats in side.values() for one in repeats.values()) for side in (a, b)
-    ]
-    return [StatusChange(name, *counts)] if set(counts[0]) != set(counts[1]) else []
-
-
 def _metrics_of_one(cells: tuple[Repeats, Repeats], of: Directions) -> tuple[int, int]:
     """Return how many metrics only A has, and only B, of a cell that ended ok in both."""
+    records = [[one for one in side.values() if one.status == Status.OK] for side in cells]
     a, b = (
         {
             (one.metric, one.method)
-            for record in side.values()
-            if record.status == Status.OK
-            for one in record.measurements
+            for of_cell in side
+            for one in of_cell.measurements
             if not of.is_series(one.metric)
         }
-        for side in cells
+        for side in records
     )
     return (len(a - b), len(b - a)) if a and b else (0, 0)
 
@@ -413,29 +387,23 @@ def _verdicts(metrics: Sequence[MetricChange]) -> Iterator[str]:
         elif one.change.exact and one.change.log_ratio == 0:
             yield "same"
         elif one.change.exact or i in differs:
-            yield {1: "worse", -1: "better", 0: "changed"}[_direction(one)]
+            yield {1: "worse", -1: "better", 0: "changed"}[
+                one.sign if one.change.log_ratio > 0 else -one.sign
+            ]
         else:
             low, high = one.change.interval or (0.0, math.inf)
             yield "no difference" if low >= 1 / (1 + MOST_BAND) and high <= 1 + MOST_BAND else "undecided"
 
 
-def _direction(one: MetricChange) -> int:
-    return one.sign if one.change.log_ratio > 0 else -one.sign
-
-
 def _failed(metrics: Sequence[MetricChange], fail_above: float | None) -> list[bool]:
     """Return which metrics got worse by more than the margin, beyond the noise of the whole comparison."""
-    failed = [False] * len(metrics)
     if fail_above is None:
-        return failed
-    judged = [i for i, one in enumerate(metrics) if one.is_judged]
+        return [False] * len(metrics)
+    p_worse, judged = [one.p_worse(fail_above) for one in metrics], [one.is_judged for one in metrics]
+    tested = [i for i, is_judged in enumerate(judged) if is_judged]
     found = significant(
-        [metrics[i].p_worse(fail_above) for i in judged],
-        [metrics[i].is_declared for i in judged],
-        FALSE_FAILURES,
+        [p_worse[i] for i in tested], [metrics[i].is_declared for i in tested], FALSE_FAILURES
     )
-    for i, is_worse in zip(judged, found, strict=True):
-        failed[i] = is_worse
-    for i, one in enumerate(metrics):  # values that repeat exactly have no noise
-        failed[i] = failed[i] or (one.is_exact and one.p_worse(fail_above) == 0)
-    return failed
+    worse = {i for i, is_worse in zip(tested, found, strict=True) if is_worse}
+    # Values that repeat exactly have no noise.
+    return [i in worse or (one.is_exact and p_worse[i] == 0) for i, one in enumerate(metrics)]

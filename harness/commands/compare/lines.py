@@ -7,7 +7,7 @@ conditions and statuses. In the table failures come first, then what changed mos
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -65,9 +65,8 @@ def _used(folder: ResultsFolder) -> list[Mapping[str, Any]]:
 def _of_environments(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[ConditionChange]:
-    described = [[dict(_described(one)) for one in side] for side in (a, b)]
-    names = dict.fromkeys(name for side in described for one in side for name in one)
-    for name in names:
+    described = [[_described(one) for one in side] for side in (a, b)]
+    for name in dict.fromkeys(name for side in described for one in side for name in one):
         first, second = (
             ", ".join(dict.fromkeys(one.get(name) or "none" for one in side)) for side in described
         )
@@ -75,49 +74,49 @@ def _of_environments(
             yield ConditionChange(name, first, second)
 
 
-def _described(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what numbers depend on, as (name, text)."""
+def _described(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what numbers depend on, by name."""
     if "unknown" in environment:
-        yield HOST, f"unknown host {environment['unknown']}".strip()
-        return
-    yield HOST, machine(environment)
-    yield "GPU driver", str(environment.get("driver", ""))
-    for library, version in environment.get("versions", {}).items():
-        yield library, str(version)
-    yield "Python", str(environment.get("python", ""))
-    yield "system", str(environment.get("system", ""))
+        return {HOST: f"unknown host {environment['unknown']}".strip()}
     commit = str(environment.get("commit", ""))[:7]
-    yield "commit", f"{commit} with changes" if environment.get("dirty") and commit else commit
+    return {
+        HOST: machine(environment),
+        "GPU driver": str(environment.get("driver", "")),
+        **{library: str(version) for library, version in environment.get("versions", {}).items()},
+        "Python": str(environment.get("python", "")),
+        "system": str(environment.get("system", "")),
+        "commit": f"{commit} with changes" if environment.get("dirty") and commit else commit,
+    }
 
 
 def _of_cells(matched: Sequence[tuple[Repeats, Repeats]]) -> Iterator[ConditionChange]:
     """Yield what differs in the cells' configuration and conditions; cells that differ alike in one."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
+    found: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for a, b in matched:
-        first, second = (dict(_of_record(next(iter(side.values())))) for side in (a, b))
+        first, second = (_of_record(next(iter(side.values()))) for side in (a, b))
         if len(a) != len(b):
             first["repeats"], second["repeats"] = str(len(a)), str(len(b))
         for name in dict.fromkeys([*first, *second]):
             pair = first.get(name, "none"), second.get(name, "none")
             if pair[0] != pair[1]:
-                pairs = found.setdefault(name, {})
-                pairs[pair] = pairs.get(pair, 0) + 1
+                found[name][pair] += 1
     for name, pairs in found.items():
         if len(pairs) > FEW_VALUES:
             yield ConditionChange(name, "several values", "others", sum(pairs.values()))
         else:
-            for (one, other), count in pairs.items():
-                yield ConditionChange(name, _cut(one), _cut(other), count)
+            for both, count in pairs.items():
+                one, other = (t if len(t) <= LONGEST else f"{t[: LONGEST - 1]}…" for t in both)
+                yield ConditionChange(name, one, other, count)
 
 
-def _of_record(record: Record) -> Iterator[tuple[str, str]]:
-    for name, value in _flat(record.cell.config):
-        yield name, value
-    for name, value in record.conditions.items():
-        yield f"condition {name}", str(value)
-    yield "seed", str(record.cell.seed - record.cell.repeat)
-    yield "limits.timeout_s", f"{record.limits.timeout_s:g}"
-    yield "limits.memory_B", str(record.limits.memory_B)
+def _of_record(record: Record) -> dict[str, str]:
+    return {
+        **dict(_flat(record.cell.config)),
+        **{f"condition {name}": str(value) for name, value in record.conditions.items()},
+        "seed": str(record.cell.seed - record.cell.repeat),
+        "limits.timeout_s": f"{record.limits.timeout_s:g}",
+        "limits.memory_B": str(record.limits.memory_B),
+    }
 
 
 def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
@@ -127,10 +126,6 @@ def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(value, where)
         else:
             yield where, str(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 FORMAT = 1
@@ -164,12 +159,9 @@ def as_data(
 
 
 def _metric(one: MetricChange) -> dict[str, Any]:
-    data = {
-        name: value
-        for name, value in one._asdict().items()
-        if name not in ("change", "effect_change", "machines", "is_declared")
-    }
-    return {name: _finite(value) for name, value in data.items()} | {
+    apart = ("change", "effect_change", "machines", "is_declared")
+    data = {name: _finite(value) for name, value in one._asdict().items() if name not in apart}
+    return data | {
         "machine_a": one.machines[0],
         "machine_b": one.machines[1],
         "compared_in_report": one.is_declared,
@@ -212,31 +204,19 @@ def table_part(found: FolderComparison) -> str:
     shown = rows[:ROWS]
     metrics = [found.metrics[i] for i in shown]
     several_hosts = len({one.machines for one in found.metrics}) > 1
-    lines = [
-        (
-            TableCell(
-                one.workload + (f" ({' → '.join(dict.fromkeys(one.machines))})" if several_hosts else ""),
-                look="word",
-            ),
-            TableCell(one.optimization, look="word"),
-            TableCell(metric_name(one), look="word"),
-            TableCell(_values(one)),
-            TableCell(ratio_text(one.change)),
-            TableCell(_effect_text(one)),
-            TableCell("failure" if found.failed[i] else found.verdicts[i], look="word"),
-        )
-        for i, one in zip(shown, metrics, strict=True)
-    ]
-    header = (
-        "Workload",
-        "Optimization",
-        "Metric",
-        "A → B",
-        "B / A (95 % interval)",
-        "Over baseline, A → B",
-        "Verdict",
-    )
-    text = grid(Table("changes", "", "", header, tuple(lines)))
+    header = ("Workload", "Optimization", "Metric", "A → B", "B / A (95 % interval)", "Over baseline, A → B")
+    lines = []
+    for i, one in zip(shown, metrics, strict=True):
+        hosts = f" ({' → '.join(dict.fromkeys(one.machines))})" if several_hosts else ""
+        names = (f"{one.workload}{hosts}", one.optimization, metric_name(one))
+        numbers = (_values(one), ratio_text(one.change), _effect_text(one))
+        verdict = "failure" if found.failed[i] else found.verdicts[i]
+        lines.append((
+            *(TableCell(name, look="word") for name in names),
+            *map(TableCell, numbers),
+            TableCell(verdict, look="word"),
+        ))  # fmt: skip
+    text = grid(Table("changes", "", "", (*header, "Verdict"), tuple(lines)))
     more = len(rows) - len(shown)
     left = f"Not shown: {counted(more, 'row')}; `--json PATH` has all of them. " if more else ""
     return f"{text}\n\n{left}{legend(one.origin for one in metrics)}"
@@ -244,26 +224,14 @@ def table_part(found: FolderComparison) -> str:
 
 def ranked(found: FolderComparison) -> list[int]:
     """Return which metrics the table shows, in its order: what differs, and what may differ by much."""
-    shown = [
-        i
-        for i, (one, verdict) in enumerate(zip(found.metrics, found.verdicts, strict=True))
-        if found.failed[i] or verdict in DIFFERENT or (verdict == "undecided" and _may_differ(one))
-    ]
-    decided = {i: found.verdicts[i] in DIFFERENT for i in shown}
-    return sorted(
-        shown,
-        key=lambda i: (
-            not found.failed[i],
-            not decided[i],
-            -found.metrics[i].change.beyond_noise,
-            -abs(found.metrics[i].change.log_ratio),
-        ),
-    )
-
-
-def _may_differ(one: MetricChange) -> bool:
-    """Return whether an undecided metric seems to differ by more than the largest difference that is none."""
-    return bool(one.sign) and not one.not_compared and abs(one.change.log_ratio) > math.log1p(MOST_BAND)
+    order = []
+    for i, (one, verdict) in enumerate(zip(found.metrics, found.verdicts, strict=True)):
+        size, beyond = abs(one.change.log_ratio), one.change.beyond_noise
+        # Undecided, it seems to differ by more than the largest difference that is none.
+        may = verdict == "undecided" and one.sign and not one.not_compared and size > math.log1p(MOST_BAND)
+        if found.failed[i] or verdict in DIFFERENT or may:
+            order.append((not found.failed[i], verdict not in DIFFERENT, -beyond, -size, i))
+    return [i for *_, i in sorted(order)]
 
 
 def metric_name(one: MetricChange) -> str:
@@ -315,12 +283,9 @@ def markdown(
     a: ResultsFolder, b: ResultsFolder, found: FolderComparison, conditions: Sequence[ConditionChange]
 ) -> str:
     """Return the comparison as Markdown."""
-    parts = ["\n".join(f"{line}  " for line in summary(a, b, found, conditions)).rstrip()]
-    parts += [table_part(found)]
-    parts += [_baselines(found)]
-    parts += _statuses(found)
-    parts += _conditions(found, conditions)
-    parts += [HOW_TO_READ]
+    top = "\n".join(f"{line}  " for line in summary(a, b, found, conditions)).rstrip()
+    apart = (*_statuses(found), _conditions(found, conditions))
+    parts = (top, table_part(found), _baselines(found), *apart, HOW_TO_READ)
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -330,25 +295,18 @@ def summary(
     """Return three lines: on which hosts, how much changed, whether that is a failure."""
     host = next((one for one in conditions if one.name == HOST), None)
     others = [one.name for one in conditions if one.name != HOST and not one.cells]
-    where = f"Hosts differ: {host.a} in A, {host.b} in B." if host else f"Same host: {_hosts(a)}."
+    same = "; ".join(dict.fromkeys(a.machine(one) for one in a.records))
+    where = f"Hosts differ: {host.a} in A, {host.b} in B." if host else f"Same host: {same}."
     differ = f" Also different: {', '.join(others)}." if others else ""
-    return [
-        f"{where}{differ} A is {escape(str(a.path))}, B is {escape(str(b.path))}.",
-        _counts(found),
-        _answer(found),
-    ]
-
-
-def _hosts(folder: ResultsFolder) -> str:
-    return "; ".join(dict.fromkeys(folder.machine(one) for one in folder.records))
-
-
-def _counts(found: FolderComparison) -> str:
     counts = Counter(found.verdicts)
-    shown = [f"{counts[name]} {name}" for name in ORDER if counts[name]]
+    shown = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
     metrics, cells = counted(len(found.metrics), "metric"), counted(len(found.matched), "cell")
     ended = f" {counted(len(found.statuses), 'cell')} ended differently." if found.statuses else ""
-    return f"{metrics} of {cells} in both: {', '.join(shown)}.{ended}"
+    return [
+        f"{where}{differ} A is {escape(str(a.path))}, B is {escape(str(b.path))}.",
+        f"{metrics} of {cells} in both: {shown}.{ended}",
+        _answer(found),
+    ]
 
 
 ORDER = (*DIFFERENT, "no difference", "same", "undecided")
@@ -360,16 +318,18 @@ def _answer(found: FolderComparison) -> str:
     if found.fail_above is None:
         if not (changed := ranked(found)) or found.verdicts[changed[0]] not in DIFFERENT:
             return "Nothing changed beyond the noise."
-        first = found.metrics[changed[0]]
-        return f"Changed most beyond the noise: {_name(first)}, {ratio_text(first.change)}."
+        one = found.metrics[changed[0]]
+        name = f"{metric_name(one)} of {one.optimization} on {one.workload}"
+        return f"Changed most beyond the noise: {name}, {ratio_text(one.change)}."
     margin = f"{100 * found.fail_above:g} %"
     worse, lost = sum(found.failed), sum(one.is_lost for one in found.statuses)
-    parts = (
-        [f"{counted(worse, 'metric is', 'metrics are')} worse by more than {margin} beyond the noise"]
-        if worse
-        else []
-    )
-    parts += [f"{counted(lost, 'cell')} no longer {'ends' if lost == 1 else 'end'} ok"] if lost else []
+    parts = []
+    if worse:
+        parts.append(
+            f"{counted(worse, 'metric is', 'metrics are')} worse by more than {margin} beyond the noise"
+        )
+    if lost:
+        parts.append(f"{counted(lost, 'cell')} no longer {'ends' if lost == 1 else 'end'} ok")
     if parts:
         return f"**Failure:** {' and '.join(parts)}."
     judged = sum(one.is_judged or (one.is_exact and bool(one.sign)) for one in found.metrics)
@@ -377,10 +337,6 @@ def _answer(found: FolderComparison) -> str:
         f"No failure: none of {counted(judged, 'metric')} that can be judged is worse by more than {margin} "
         f"beyond the noise."
     )
-
-
-def _name(one: MetricChange) -> str:
-    return f"{metric_name(one)} of {one.optimization} on {one.workload}"
 
 
 def _baselines(found: FolderComparison) -> str:
@@ -410,10 +366,8 @@ def _statuses(found: FolderComparison) -> Iterator[str]:
         ]
         lines += [f"- and {len(ended) - LISTED} more"] if len(ended) > LISTED else []
         yield "**Cells that ended differently**\n\n" + "\n".join(lines)
-    for folder, cells, metrics in (
-        ("A", found.only_a, found.metrics_only_a),
-        ("B", found.only_b, found.metrics_only_b),
-    ):
+    only = (("A", found.only_a, found.metrics_only_a), ("B", found.only_b, found.metrics_only_b))
+    for folder, cells, metrics in only:
         if cells:
             names = "; ".join(_cell(one) for one in cells[:LISTED])
             more = f"; and {len(cells) - LISTED} more" if len(cells) > LISTED else ""
@@ -430,7 +384,7 @@ def _ended(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} ({count})" for name, count in counts.items())
 
 
-def _conditions(found: FolderComparison, conditions: Sequence[ConditionChange]) -> Iterator[str]:
+def _conditions(found: FolderComparison, conditions: Sequence[ConditionChange]) -> str:
     cells = f"{same_identities(found.matched)} of {counted(len(found.matched), 'cell')}"
     note = f"The same configuration, sources, machine and libraries in both: {cells}."
     lines = [
@@ -438,8 +392,6 @@ def _conditions(found: FolderComparison, conditions: Sequence[ConditionChange]) 
         + (f" ({counted(one.cells, 'cell')})" if one.cells else "")
         for one in conditions
     ]
-    yield (
-        "\n\n".join(["**Conditions that differ**", "\n".join(lines), note])
-        if lines
-        else f"No condition differs. {note}"
-    )
+    if not lines:
+        return f"No condition differs. {note}"
+    return "\n\n".join(["**Conditions that differ**", "\n".join(lines), note])

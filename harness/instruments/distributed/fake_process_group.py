@@ -52,27 +52,21 @@ def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def mesh_of_sizes(
+    device_type: str, sizes: tuple[int, ...], names: tuple[str, ...] | None = None
+) -> DeviceMesh:
+    """Return all ranks of the current process group, fake or real, in dimensions of these sizes and names.
+
+    The outermost first. May be called under FakeTensorMode: the mesh's own table of ranks consists of real
+    tensors nonetheless.
+    """
+    with torch_internals.no_modes():
+        return init_device_mesh(device_type, sizes, mesh_dim_names=names)
+
+
 def rank_mesh(device_type: str) -> DeviceMesh:
-    """Return all ranks of the current process group, fake or real, in one dimension.
-
-    May be called under FakeTensorMode: the mesh's own table of ranks consists of real tensors nonetheless.
-    Raises RuntimeError where there is no process group.
-    """
-    return _mesh(device_type, (world_size(),))
-
-
-def mesh_of_rows(device_type: str, width: int, names: tuple[str, str]) -> DeviceMesh:
-    """Return all ranks as `rank_mesh` does, in rows of `width` neighbours; fewer ranks are one row.
-
-    `names`: of the two dimensions.
-    """
-    width = min(width, world_size())
-    return _mesh(device_type, (world_size() // width, width), names)
-
-
-def mesh_of_sizes(device_type: str, sizes: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
-    """Return all ranks as `rank_mesh` does, in dimensions of these sizes and names, the outermost first."""
-    return _mesh(device_type, sizes, names)
+    """Return all ranks in one dimension; raises RuntimeError where there is no process group."""
+    return mesh_of_sizes(device_type, (world_size(),))
 
 
 def mesh_of_ranks(device_type: str, ranks: Tensor, names: tuple[str, ...]) -> DeviceMesh:
@@ -88,11 +82,6 @@ def world_size() -> int:
             "no process group: enter fake_process_group, or start real ranks, before sharding a model"
         )
     return dist.get_world_size()
-
-
-def _mesh(device_type: str, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
-    with torch_internals.no_modes():
-        return init_device_mesh(device_type, shape, mesh_dim_names=names)
 
 
 METHODS = ("reduce_scatter_single", "_reduce_scatter_base")

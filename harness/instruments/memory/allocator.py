@@ -32,36 +32,32 @@ class AllocatorWatch:
     def __init__(self, device: torch.device):
         self.device = device
         self.peaks: list[SpanPeak] = []
-        self._marks: list[str] = []
-        self._resident_B: list[int] = []
-        self._cuda: list[tuple[int, int]] = []
+        self._open: str | None = None
         self._resident_before_B = psutil.Process().memory_info().rss
 
     def mark(self, name: str) -> None:
         """Begin a span `name`, until the next mark. Names may repeat; each is a separate span."""
-        self._close_span()
+        self.close_span()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            with torch.profiler.record_function(f"{_MARK}{len(self._marks)}"):
+            with torch.profiler.record_function(f"{_MARK}{len(self.peaks)}"):
                 pass
         _reset_resident_peak()
-        self._marks.append(name)
+        self._open = name
 
-    def _close_span(self) -> None:
-        if not self._marks:
+    def close_span(self) -> None:
+        """End the span that is open; its live bytes on the CPU are known once the watch has ended."""
+        if self._open is None:
             return
+        live_B, reserved_B = 0, None
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            allocated_B = torch.cuda.max_memory_allocated(self.device)
-            self._cuda.append((allocated_B, torch.cuda.max_memory_reserved(self.device)))
-        self._resident_B.append(_resident_peak() - self._resident_before_B)
-
-    def _finish(self, profile: Any) -> None:
-        live_B = _live_peaks(profile) if profile is not None else [allocated for allocated, _ in self._cuda]
-        for index, name in enumerate(self._marks):
-            reserved_B = self._cuda[index][1] if self._cuda else None
-            self.peaks.append(SpanPeak(name, live_B[index], reserved_B, self._resident_B[index]))
+            live_B = torch.cuda.max_memory_allocated(self.device)
+            reserved_B = torch.cuda.max_memory_reserved(self.device)
+        resident_B = _resident_peak() - self._resident_before_B
+        self.peaks.append(SpanPeak(self._open, live_B, reserved_B, resident_B))
+        self._open = None
 
 
 @contextmanager
@@ -74,14 +70,14 @@ def watch(device: torch.device) -> Iterator[AllocatorWatch]:
     watched = AllocatorWatch(device)
     if device.type == "cuda":
         yield watched
-        watched._close_span()
-        watched._finish(None)
+        watched.close_span()
         return
     gc.collect()  # what is released later must have been made inside the block
     with memory_profile() as profile:
         yield watched
-        watched._close_span()
-    watched._finish(profile)
+        watched.close_span()
+    live = zip(watched.peaks, _live_peaks(profile), strict=True)
+    watched.peaks[:] = [one._replace(live_B=live_B) for one, live_B in live]
 
 
 @contextmanager

@@ -83,18 +83,12 @@ FEWEST = 400
 """Below so many multiplications per matrix, torch computes a batched product by a loop of its own, which is
 fast and copies no operand (ATen/native/LinearAlgebra.cpp, `bmm_out_or_baddbmm_`)."""
 
-STAND_INS = ("mm", "addmm", "bmm", "baddbmm")
-"""Operations that `Bf16Products` has methods for."""
+STAND_INS = {"mm": "product", "addmm": "sum", "bmm": "product", "baddbmm": "sum"}
+"""Operation -> the method of `Bf16Products` in its place."""
 
 WATCHED = (
-    "addmm_",
-    "baddbmm_",
-    "mm.out",
-    "addmm.out",
-    "bmm.out",
-    "baddbmm.out",
-    "convolution",
-    "convolution_backward",
+    *("addmm_", "baddbmm_", "mm.out", "addmm.out", "bmm.out", "baddbmm.out"),
+    *("convolution", "convolution_backward"),
 )
 """Other operations that may compute bf16 products slowly; they run as they are, and are named."""
 
@@ -119,7 +113,7 @@ class Bf16Products:
 
     def kernels(self) -> dict[str, Callable[..., Any]]:
         """Return the CPU kernel of each operation: a function of (dispatch keys, arguments …)."""
-        replaced = {name: self._guarded(name, getattr(self, name)) for name in STAND_INS}
+        replaced = {name: self._guarded(name, getattr(self, method)) for name, method in STAND_INS.items()}
         return replaced | {name: self._guarded(name, None) for name in WATCHED}
 
     def _guarded(self, name: str, stand_in: Callable[..., Tensor] | None) -> Callable[..., Any]:
@@ -140,34 +134,18 @@ class Bf16Products:
         """Return whether a call of one of torch's operations is computed by a stand-in."""
         return operation.name() in {f"aten::{name}" for name in STAND_INS} and is_replaceable(args)
 
-    def mm(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return `left` `right`."""
-        result = left.new_empty(left.shape[0], right.shape[1])
-        self._multiply(result, left, right)
-        return result
-
-    def addmm(
-        self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
-    ) -> Tensor:
-        """Return beta `added` + alpha `left` `right`."""
-        result = left.new_empty(left.shape[0], right.shape[1])
-        self._multiply(result, left, right, added.expand_as(result), beta, alpha)
-        return result
-
-    def bmm(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return `left` `right` for each matrix of a batch."""
-        result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
-        for index in range(left.shape[0]):
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return `left` `right`, or that of each matrix of a batch."""
+        result = left.new_empty(*left.shape[:-1], right.shape[-1])
+        for index in _matrices(left):
             self._multiply(result[index], left[index], right[index])
         return result
 
-    def baddbmm(
-        self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
-    ) -> Tensor:
-        """Return beta `added` + alpha `left` `right` for each matrix of a batch."""
-        result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    def sum(self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        """Return beta `added` + alpha `left` `right`, or that of each matrix of a batch."""
+        result = left.new_empty(*left.shape[:-1], right.shape[-1])
         added = added.expand_as(result)
-        for index in range(left.shape[0]):
+        for index in _matrices(left):
             self._multiply(result[index], left[index], right[index], added[index], beta, alpha)
         return result
 
@@ -188,10 +166,8 @@ class Bf16Products:
                 total.copy_(added[rows, columns])
             keep = beta  # of what `total` holds before the first product
             for inner in _cuts(left.shape[1]):
-                left_block, right_block = (
-                    self._widen(1, left[rows, inner]),
-                    self._widen(2, right[inner, columns]),
-                )
+                left_block = self._widen(1, left[rows, inner])
+                right_block = self._widen(2, right[inner, columns])
                 total.addmm_(left_block, right_block, beta=keep, alpha=alpha)
                 keep = 1
             block.copy_(total)
@@ -202,6 +178,11 @@ class Bf16Products:
         if block.stride(0) == 1 and block.stride(1) != 1:
             return flat.view(block.shape[1], block.shape[0]).t().copy_(block)
         return flat.view(block.shape).copy_(block)
+
+
+def _matrices(left: Tensor) -> Iterator[Any]:
+    """Return the indices of a batch's matrices, or that of the only one."""
+    return iter(range(left.shape[0]) if left.dim() == 3 else (...,))
 
 
 def _cuts(size: int) -> list[slice]:

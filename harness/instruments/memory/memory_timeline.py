@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Hashable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
+import msgspec
 
 from harness.instruments.memory.workspaces import OperationCall, workspaces
 
@@ -184,49 +183,34 @@ def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
     return ordered
 
 
-HashableT = TypeVar("HashableT", bound=Hashable)
+ZLIB = b"\x78"
+"""The first byte of what zlib compresses (RFC 1950); MessagePack begins a list of five with another."""
+
+Encoded = tuple[int, int, list[str], list[OpSite], list[tuple[int, int, int, int]]]
+"""Steady step, granularity, kinds, places; and of each event its storage, bytes, place and stream."""
 
 
 def to_bytes(timeline: Timeline, compressed: bool = True) -> bytes:
-    """Return a timeline as an npz archive of integers, with its places as JSON."""
-    places, place_of = _numbered([event.place for event in timeline.events])
-    events = np.array(
-        [
-            [event.storage, event.delta_B, place, event.stream]
-            for event, place in zip(timeline.events, place_of, strict=True)
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 4)
-    kinds = np.array([KINDS.index(kind) for kind in timeline.kinds], dtype=np.uint8)
-    text = json.dumps([timeline.since, timeline.round_to_B, [list(place) for place in places]])
-    file = io.BytesIO()
-    save: Any = np.savez_compressed if compressed else np.savez
-    save(file, events=events, kinds=kinds, text=np.frombuffer(text.encode(), dtype=np.uint8))
-    return file.getvalue()
+    """Return a timeline as MessagePack, by default compressed by zlib."""
+    numbers: dict[OpSite, int] = {}
+    events = [
+        (storage, delta_B, numbers.setdefault(place, len(numbers)), stream)
+        for storage, delta_B, place, stream in timeline.events
+    ]
+    whole: Encoded = (timeline.since, timeline.round_to_B, timeline.kinds, list(numbers), events)
+    content = msgspec.msgpack.encode(whole)
+    return zlib.compress(content) if compressed else content
 
 
 def from_bytes(content: bytes) -> Timeline:
     """Return the timeline of `to_bytes`; raises ValueError for anything else."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            events, kinds, text = archive["events"], archive["kinds"], archive["text"]
-        since, round_to_B, listed = json.loads(text.tobytes())
-        places = [OpSite(phase, name, tuple(shape), line) for phase, name, shape, line in listed]
-        return Timeline(
-            [
-                MemoryEvent(storage, delta_B, places[place], stream)
-                for storage, delta_B, place, stream in events.tolist()
-            ],
-            [KINDS[kind] for kind in kinds.tolist()],
-            since,
-            round_to_B,
-        )
-    except Exception as error:  # zipfile, zlib and numpy raise errors of their own
+        if content[:1] == ZLIB:
+            content = zlib.decompress(content)
+        since, round_to_B, kinds, places, listed = msgspec.msgpack.decode(content, type=Encoded)
+        events = [
+            MemoryEvent(storage, delta_B, places[place], stream) for storage, delta_B, place, stream in listed
+        ]
+    except (zlib.error, msgspec.MsgspecError, IndexError) as error:
         raise ValueError(f"no timeline: {error}") from error
-
-
-def _numbered(values: list[HashableT]) -> tuple[list[HashableT], list[int]]:
-    """Return the different values, and the number of each value among them."""
-    numbers: dict[HashableT, int] = {}
-    of_each = [numbers.setdefault(value, len(numbers)) for value in values]
-    return list(numbers), of_each
+    return Timeline(events, kinds, since, round_to_B)

@@ -149,37 +149,18 @@ def _read(profile: Any) -> list[int]:
     return peaks
 
 
-POINTWISE = frozenset(
-    {
-        "aten::add",
-        "aten::add_",
-        "aten::sub",
-        "aten::sub_",
-        "aten::mul",
-        "aten::mul_",
-        "aten::div",
-        "aten::div_",
-    }
-)
+POINTWISE = frozenset(f"aten::{name}{end}" for name in ("add", "sub", "mul", "div") for end in ("", "_"))
 FOREACH = frozenset({"aten::_foreach_add_", "aten::_foreach_mul_", "aten::_foreach_div_"})  # loops on the CPU
 
 
 def host_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return the bytes of a CPU operation beyond its results, where a rule gives them."""
-    return copy_temporary_bytes(operation, arguments, result) or cast_temporary_bytes(
-        operation, arguments, result
-    )
-
-
-def copy_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return the most bytes of `operation` beyond its results; `arguments` with keywords last.
+    """Return the bytes of a CPU operation beyond its results, where a rule gives them; keywords are last.
 
     `fsdp::all_gather_copy_in` and `fsdp::split_with_sizes_copy` need nothing, whatever the types.
     """
-    if operation.namespace == "fsdp" and operation._opname == "chunk_cat":
-        tensors, dim, chunks, out = arguments
-        return chunk_cat_bytes(tensors, dim, chunks, out)
-    return 0
+    if operation.namespace == "fsdp":
+        return chunk_cat_bytes(*arguments) if operation._opname == "chunk_cat" else 0
+    return cast_temporary_bytes(operation, arguments, result)
 
 
 def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tensor) -> int:
@@ -218,15 +199,12 @@ def cast_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
             _number_bytes(result) if len(tensors) == 1 else sum(_cast_bytes(one, result) for one in tensors)
         )
     if name in FOREACH and isinstance(arguments[1], int | float | list):
-        return _number_bytes(arguments[0][0]) if _of_numbers(arguments[1]) else 0
+        listed = arguments[1] if isinstance(arguments[1], list) else []
+        return 0 if any(isinstance(one, Tensor) for one in listed) else _number_bytes(arguments[0][0])
     if name == "aten::_safe_softmax":
         rows = result.numel() // max(result.shape[-1], 1)
         return int(result.numel() + rows)  # masks of -inf scores and of rows that are all -inf: one byte each
     return 0
-
-
-def _of_numbers(value: Any) -> bool:
-    return not isinstance(value, list) or not any(isinstance(one, Tensor) for one in value)
 
 
 def _number_bytes(tensor: Tensor) -> int:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from harness.instruments.network.netns_server import NAMESPACES, interface
-from harness.instruments.network.topology import Flow, RouteRule, Topology, validate_rate, validate_rules
+from harness.instruments.network.topology import Flow, RouteRule, Topology
 from harness.records import Unavailable
 
 SERVER = "harness.instruments.network.netns_server"
@@ -35,19 +35,20 @@ GRACE_S = 5.0
 CANNOT = {
     "build": "be made",
     "rate": "be shaped",
-    "hash": "set what its switches hash",
-    "rules": "take routing rules",
-    "egress": "report routes",
+    "hash_by": "set what its switches hash",
+    "set_rules": "take routing rules",
+    "egress_links": "report routes",
     "sent": "be read",
     "retransmitted": "be read",
 }
+"""Request, a method of the server -> what the network cannot do where it fails."""
 
 
 class Network:
     """A topology built from namespaces; a context that removes it. Raises `Unavailable` where it cannot be
     built.
 
-    With `receive_buffer_B` connections use credits, see `tcp_window`; else by the kernel's own TCP.
+    With `receive_buffer_B` connections use credits, see `topology`; else by the kernel's own TCP.
     """
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
@@ -87,24 +88,19 @@ class Network:
 
     def set_rate(self, link: int, rate_B_per_s: float | None) -> None:
         """Set the link's rate in each direction; None: what the machine can carry."""
-        validate_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
         self._ask("rate", link=link, rate_B_per_s=rate_B_per_s)
 
     def hash_ports(self, ports: bool) -> None:
         """Make switches hash addresses and ports, as initially, or addresses alone."""
-        self._ask("hash", ports=ports)
+        self._ask("hash_by", ports=ports)
 
     def set_rules(self, rules: Sequence[RouteRule]) -> None:
-        """Route packets by these rules, in place of those of the previous call; what is not named is hashed.
-
-        Raises TopologyError for a rule that names no existing link.
-        """
-        validate_rules(self.topology, rules)
-        self._ask("rules", rules=[list(one) for one in rules])
+        """Route packets by these rules, in place of the previous call's; what is not named is hashed."""
+        self._ask("set_rules", rules=[list(one) for one in rules])
 
     def egress_links(self, flows: Sequence[Flow]) -> list[int]:
         """Return the link by which each flow leaves its switch, as the kernel there reports it."""
-        links: list[int] = self._ask("egress", flows=[list(one) for one in flows])
+        links: list[int] = self._ask("egress_links", flows=[list(one) for one in flows])
         return links
 
     def sent(self) -> list[tuple[int, int]]:

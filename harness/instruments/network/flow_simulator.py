@@ -7,15 +7,13 @@ All flows of a collective have the same bytes, B, and so have its rings on each 
 is that of the fullest link, max over links of load / capacity: at the start the least rate is x = min of
 capacity / crossings, on that link. No rate falls below x, because links only lose flows; and flows across
 that link keep rate x until they end, at B / x. So no steps are needed, and it does not matter whether rings
-are in lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a check.
+are in lockstep or queue pairs of a ring wait for one another.
 
 Where whole messages of a ring take more queue pairs in turn than messages are in flight, they go in turns:
 first over the first queue pairs of all connections, then over the next. Each turn lasts as its fullest link,
 since a ring advances at one pace. That is an upper bound, because a connection may be some messages ahead.
 
-How concurrent flows share links, max-min fair, and when each of them ends.
-
-The step of the flow simulator: after `routing`. Each flow, or ring of flows, is an entity with one rate.
+How concurrent flows share links, max-min fair: each flow, or ring of flows, is an entity with one rate.
 Shapes: E entities, F flows, L links, K crossings of an entity over a link. Rates in B/s.
 
 Max-min fair: no rate can be raised without lowering one that is no higher (Bertsekas and Gallager, Data
@@ -34,22 +32,17 @@ from numpy.typing import NDArray
 from harness.instruments.network import routing
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
 from harness.instruments.network.routing import (
-    ALONE,
     Flows,
     RoutingPolicy,
     bus_bandwidth,
     flows_of,
     part,
-    validate_queue_pairs,
 )
 from harness.records import Origin, Reading
 
 ROUNDING = 1e-9
 """Relative tolerance: links whose shares differ by less are filled together, so that rounding orders no
 equals."""
-
-TOLERANCE = 1e-3
-"""Default tolerance of `completions_s`."""
 
 
 class Crossings(NamedTuple):
@@ -63,41 +56,21 @@ class Crossings(NamedTuple):
     times: FloatArray
 
 
-def entities(flows: Flows) -> IntArray:
-    """Return the entity of each flow (F,): its ring, or itself; numbered from 0."""
-    own_F = np.where(flows.ring == ALONE, flows.ring.max() + 1 + np.arange(len(flows.ring)), flows.ring)
-    return np.unique(own_F, return_inverse=True)[1].astype(np.int64)
-
-
-def crossings(path_FJ: IntArray, entity_F: IntArray | None = None) -> Crossings:
-    """Return the crossings from each flow's links (`IN_RACK` for none).
-
-    Without `entity_F` each flow is an entity. Raises ValueError where there is no flow, or an entity crosses
-    no link.
-    """
-    entity_F = np.arange(len(path_FJ)) if entity_F is None else entity_F
-    if not len(path_FJ):
-        raise ValueError("no flows: there is nothing to share")
-    links = int(path_FJ.max()) + 1
-    keys = (entity_F[:, None] * links + path_FJ)[path_FJ != IN_RACK]
+def crossings(path_EJ: IntArray) -> Crossings:
+    """Return the crossings from each entity's links (`IN_RACK` for none), at least one of each."""
+    links = int(path_EJ.max()) + 1
+    keys = (np.arange(len(path_EJ))[:, None] * links + path_EJ)[path_EJ != IN_RACK]
     key_K, times_K = np.unique(keys, return_counts=True)
-    merged = Crossings(key_K // max(links, 1), key_K % max(links, 1), times_K.astype(np.float64))
-    if len(np.unique(merged.entity)) <= entity_F.max():
-        raise ValueError("a flow crosses no link: nothing bounds its rate")
-    return merged
+    return Crossings(key_K // links, key_K % links, times_K.astype(np.float64))
 
 
 def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:
     """Return the max-min fair rate of each entity (E,), exact to `ROUNDING`; 0 for one that crosses nothing.
 
     Progressive filling: links that are no wider than any other on their entities' paths fill first, all of
-    them at once, because what is assigned elsewhere can only widen them. Raises ValueError where a crossed
-    link has a rate that is not positive and finite.
+    them at once, because what is assigned elsewhere can only widen them.
     """
     entity_K, link_K, times_K = crossed
-    crossed_L = capacity_L[link_K]
-    if not np.all((crossed_L > 0) & np.isfinite(crossed_L)):
-        raise ValueError("a link that flows cross has a rate that is not above 0 and finite")
     rate_E, left_L = np.zeros(entity_K.max(initial=-1) + 1), capacity_L.astype(np.float64)
     while entity_K.size:
         share_K = _share(link_K, times_K, left_L)[link_K]
@@ -113,33 +86,6 @@ def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:
         left_L = np.maximum(left_L - given_L, 0.0)
         entity_K, link_K, times_K = entity_K[~settled_K], link_K[~settled_K], times_K[~settled_K]
     return rate_E
-
-
-def completions_s(
-    crossed: Crossings, size_B_E: FloatArray, capacity_L: FloatArray, tolerance: float = TOLERANCE
-) -> FloatArray:
-    """Return when each entity (E,) has carried its bytes; all start at 0 and shares change as each ends.
-
-    Stepped from completion to completion. Entities that would end in the same step if they were larger by up
-    to `tolerance` of their bytes end with it, so times are exact for a tolerance of 0. That bounds the number
-    of steps to about ln(fastest/slowest rate) / `tolerance` for equal sizes, instead of one per entity.
-    Raises ValueError for sizes or a tolerance out of range, and as `shares`.
-    """
-    if not (np.all((size_B_E > 0) & np.isfinite(size_B_E)) and 0 <= tolerance < 1):
-        raise ValueError("sizes must be above 0 and finite, and the tolerance from 0 to below 1")
-    now_s, over_s_E, left_B_E = 0.0, np.zeros(len(size_B_E)), size_B_E.astype(np.float64)
-    runs_E = np.ones(len(size_B_E), dtype=np.bool_)
-    while runs_E.any():
-        rate_E = shares(crossed, capacity_L)
-        at = np.flatnonzero(runs_E)
-        step_s = float(((left_B_E[at] + tolerance * size_B_E[at]) / rate_E[at]).min())
-        ends = at[left_B_E[at] / rate_E[at] <= step_s]
-        now_s += step_s
-        over_s_E[ends], runs_E[ends] = now_s, False
-        left_B_E[at] = np.maximum(left_B_E[at] - rate_E[at] * step_s, 0.0)
-        still_K = runs_E[crossed.entity]
-        crossed = Crossings(crossed.entity[still_K], crossed.link[still_K], crossed.times[still_K])
-    return over_s_E
 
 
 def _share(link_K: IntArray, times_K: FloatArray, left_L: FloatArray) -> FloatArray:
@@ -205,7 +151,6 @@ def simulate(
     `nic_HG` are the NICs of the ranks (hosts in the order of ranks, GPUs). `seed` is that of the switches'
     hash. Raises ValueError as `flows_of` and `routing.choose_spines`.
     """
-    validate_queue_pairs(policy.queue_pairs)
     connections = flows_of(kind, nic_HG, size_B)
     pairs = (
         policy.queue_pairs if policy.method == "hash" and policy.hash_ports else 1
@@ -224,11 +169,8 @@ def simulate_routed(
 ) -> CollectiveResult:
     """Simulate one collective whose flows use the given spines (F,), as real switches chose them.
 
-    `flows` are those of all queue pairs, used in so many `turns`. Raises ValueError for flows of unequal
-    bytes, which have to be stepped, and as `Clos.paths`.
+    `flows` are those of all queue pairs, used in so many `turns`. Raises ValueError as `Clos.paths`.
     """
-    if np.ptp(flows.size_B) > ROUNDING * flows.size_B.max():
-        raise ValueError("flows of a collective have equal bytes; use `stepped_s` for others")
     turn_F = flows.queue_pair * turns // (flows.queue_pair.max() + 1)
     load_B_TL = [
         loads_B(clos, Flows(*(column[turn_F == turn] for column in flows)), spine_F[turn_F == turn])
@@ -244,18 +186,6 @@ def loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
         crosses_F = link_F >= 0
         load_B_L += np.bincount(link_F[crosses_F], flows.size_B[crosses_F], clos.links)
     return load_B_L
-
-
-def stepped_s(clos: Clos, flows: Flows, spine_F: IntArray, tolerance: float = TOLERANCE) -> FloatArray:
-    """Return when each ring, or flow outside of rings, ends, by steps: for flows of any bytes.
-
-    Raises ValueError as `Clos.paths` and `completions_s`.
-    """
-    entity_F = entities(flows)
-    crossed = crossings(clos.paths(flows.source, flows.destination, spine_F), entity_F)
-    size_B_E = np.zeros(int(entity_F.max()) + 1)
-    size_B_E[entity_F] = flows.size_B
-    return completions_s(crossed, size_B_E, clos.capacities(), tolerance)
 
 
 def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_TL: FloatArray) -> CollectiveResult:

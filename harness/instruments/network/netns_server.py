@@ -16,18 +16,26 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments.network import topology as tcp_window
-from harness.instruments.network.topology import ETHERNET_B, Flow, Link, RouteRule, Topology, burst_B
+from harness.instruments.network.topology import (
+    ETHERNET_B,
+    METRICS,
+    SYSCTLS,
+    Flow,
+    Link,
+    RouteRule,
+    Topology,
+    burst_B,
+    limit_window,
+)
 
-SYSCTLS = Path("/proc/sys/net/ipv4")
 HASH_POLICY, HASH_FIELDS = SYSCTLS / "fib_multipath_hash_policy", SYSCTLS / "fib_multipath_hash_fields"
 BY_ADDRESSES, BY_FIELDS = "0", "3"
 FIVE_TUPLE = "0x37"
@@ -38,47 +46,18 @@ packets never leave the machine: a route that cannot be predicted and that chang
 FIRST_TABLE = 1000
 """First of the routing tables for rules; the kernel's own are below 256."""
 
-Entered = Callable[[str], AbstractContextManager[None]]
-"""A context that moves this thread into a node's namespace and back."""
-
 PER_SOURCE, FOR_ALL = 100, 200
 """Priorities of rules: those for one source come first, the main table (32766) last."""
 
 
-def hash_by(switches: Iterable[str], entered: Entered, ports: bool) -> None:
-    """Make switches hash connections by addresses and ports, or by addresses alone."""
-    for node in switches:
-        with entered(node):
-            hash_here(ports)
-
-
 def hash_here(ports: bool) -> None:
-    """Set the same for the namespace that this thread is in."""
+    """Make this thread's namespace hash connections by addresses and ports, or by addresses alone."""
     if not HASH_FIELDS.exists():
         raise ValueError(
             "this kernel does not spread connections by ports (Linux 5.14, CONFIG_IP_ROUTE_MULTIPATH)"
         )
     HASH_FIELDS.write_text(FIVE_TUPLE)
     HASH_POLICY.write_text(BY_FIELDS if ports else BY_ADDRESSES)
-
-
-def set_rules(topology: Topology, kernels: Mapping[str, IPRoute], rules: Sequence[RouteRule]) -> None:
-    """Install routes for the rules, in place of all earlier ones."""
-    for node in topology.switches:
-        _forget(kernels[node])
-    tables: dict[tuple[str, str | None], int] = {}
-    for one in rules:
-        kernel, ends = kernels[one.switch], dict(topology.around(one.switch))
-        place = (one.switch, one.source)
-        if place not in tables:
-            tables[place] = FIRST_TABLE + len(tables)
-            rule: dict[str, Any] = {"table": tables[place], "priority": FOR_ALL}
-            if one.source is not None:
-                rule |= {"priority": PER_SOURCE, "src": str(topology.host_address(one.source)), "src_len": 32}
-            kernel.rule("add", **rule)
-        gateway = topology.address(ends[one.link], one.link)
-        subnet = str(topology.subnet(topology.link_of(one.host)))
-        kernel.route("replace", dst=subnet, gateway=str(gateway), table=tables[place])
 
 
 def _forget(kernel: IPRoute) -> None:
@@ -93,41 +72,6 @@ def _forget(kernel: IPRoute) -> None:
 def _source(rule: Any) -> dict[str, Any]:
     source = rule.get_attr("FRA_SRC")
     return {} if source is None else {"src": source, "src_len": 32}
-
-
-def egress_links(topology: Topology, entered: Entered, flows: Sequence[Flow], interface: Any) -> list[int]:
-    """Return the link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
-    if shutil.which("ip") is None:
-        raise ValueError("finding a connection's route needs the program ip (Debian: iproute2)")
-    links: dict[Flow, int] = {}
-    for switch in {flow.switch for flow in flows}:
-        mine = [flow for flow in flows if flow.switch == switch]
-        commands = "".join(
-            f"route get {topology.host_address(one.destination)} from {topology.host_address(one.source)} "
-            f"iif {interface(one.link)} ipproto tcp sport {one.source_port} dport {one.destination_port}\n"
-            for one in mine
-        )
-        with entered(switch):
-            done = subprocess.run(
-                ["ip", "-json", "-batch", "-"], input=commands, capture_output=True, text=True, check=False
-            )
-        if done.returncode:
-            raise ValueError(f"{switch} has no route: {done.stderr.strip().splitlines()[0]}")
-        by_name = {interface(link): link for link, _ in topology.around(switch)}
-        devices = [one["dev"] for one in _documents(done.stdout)]
-        links |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
-    return [links[flow] for flow in flows]
-
-
-def _documents(text: str) -> list[dict[str, Any]]:
-    """Return the objects of one JSON list after another."""
-    decoder, at, documents = json.JSONDecoder(), 0, list[dict[str, Any]]()
-    while at < len(text.rstrip()):
-        document, at = decoder.raw_decode(text, at)
-        documents += document
-        while at < len(text) and text[at].isspace():
-            at += 1
-    return documents
 
 
 NAMESPACES = "/run/netns"
@@ -167,11 +111,11 @@ class NetnsServer:
             self._configure(name, forwards=node in topology.switches)
             if receive_buffer_B is not None:
                 with entered(name):
-                    tcp_window.limit_window(receive_buffer_B)
+                    limit_window(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
         for index in range(len(topology.links)):
             self._add_link(index)
-        metrics = {} if receive_buffer_B is None else {"metrics": tcp_window.METRICS}
+        metrics = {} if receive_buffer_B is None else {"metrics": METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
             for route in topology.routes(node):
@@ -198,25 +142,62 @@ class NetnsServer:
             kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
 
     def hash_by(self, ports: bool) -> None:
-        """See the function of this name."""
-        hash_by(self._topology.switches, self._entered, ports)
+        """Make switches hash connections by addresses and ports, or by addresses alone."""
+        for node in self._topology.switches:
+            with entered(self._names[node]):
+                hash_here(ports)
 
-    def set_rules(self, rules: list[RouteRule]) -> None:
-        """See the function of this name."""
-        set_rules(self._topology, self._kernels, rules)
+    def set_rules(self, rules: list[list[Any]]) -> None:
+        """Install routes for the rules, in place of all earlier ones."""
+        topology = self._topology
+        for node in topology.switches:
+            _forget(self._kernels[node])
+        tables: dict[tuple[str, str | None], int] = {}
+        for one in map(RouteRule._make, rules):
+            kernel, ends = self._kernels[one.switch], dict(topology.around(one.switch))
+            place = (one.switch, one.source)
+            if place not in tables:
+                tables[place] = FIRST_TABLE + len(tables)
+                rule: dict[str, Any] = {"table": tables[place], "priority": FOR_ALL}
+                if one.source is not None:
+                    source = str(topology.host_address(one.source))
+                    rule |= {"priority": PER_SOURCE, "src": source, "src_len": 32}
+                kernel.rule("add", **rule)
+            gateway = topology.address(ends[one.link], one.link)
+            subnet = str(topology.subnet(topology.link_of(one.host)))
+            kernel.route("replace", dst=subnet, gateway=str(gateway), table=tables[place])
 
-    def egress_links(self, flows: list[Flow]) -> list[int]:
-        """See the function of this name."""
-        return egress_links(self._topology, self._entered, flows, interface)
+    def egress_links(self, flows: list[list[Any]]) -> list[int]:
+        """Return the link by which each flow leaves its switch, by the kernel's own choice."""
+        if shutil.which("ip") is None:
+            raise ValueError("finding a connection's route needs the program ip (Debian: iproute2)")
+        every = list(map(Flow._make, flows))
+        links: dict[Flow, int] = {}
+        for switch in {flow.switch for flow in every}:
+            mine = [flow for flow in every if flow.switch == switch]
+            commands = "".join(map(self._route_get, mine))
+            with entered(self._names[switch]):
+                command = ["ip", "-json", "-batch", "-"]
+                done = subprocess.run(command, input=commands, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ValueError(f"{switch} has no route: {done.stderr.strip().splitlines()[0]}")
+            by_name = {interface(link): link for link, _ in self._topology.around(switch)}
+            devices = [json.loads(line)[0]["dev"] for line in done.stdout.splitlines()]
+            links |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
+        return [links[flow] for flow in every]
 
-    def _entered(self, node: str) -> AbstractContextManager[None]:
-        return entered(self._names[node])
+    def _route_get(self, flow: Flow) -> str:
+        """Return the command of ip(8) that asks for a flow's route at its switch."""
+        source, destination = map(self._topology.host_address, (flow.source, flow.destination))
+        return (
+            f"route get {destination} from {source} iif {interface(flow.link)} ipproto tcp "
+            f"sport {flow.source_port} dport {flow.destination_port}\n"
+        )
 
     def sent(self) -> list[list[int]]:
         """Return the bytes that each link's ends have sent, frame headers included."""
-        return [
-            [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
-        ]
+        links = enumerate(self._topology.links)
+        return [[self._sent(node, index) for node in link[:2]] for index, link in links]
 
     def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted."""
@@ -246,7 +227,7 @@ class NetnsServer:
         return int(attributes.get_attr("IFLA_STATS64")["tx_bytes"])
 
     def _sent_again(self, host: str) -> int:
-        with self._entered(host):
+        with entered(self._names[host]):
             lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("RetransSegs")])
@@ -293,39 +274,31 @@ def error_text(error: Exception, doing: str) -> str:
     return f"{kind}{error}".splitlines()[0]
 
 
-def answer(request: dict[str, Any], state: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
-    """Carry out a request and return the answer: for a built network the process that owns its namespaces."""
-    if request["do"] == "build":
-        given = request["topology"]
-        links = tuple(Link(*one) for one in given["links"])
-        topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links, given["frame_B"])
-        state["server"] = NetnsServer(prefix, topology, request["receive_buffer_B"], stack)
-        return os.getpid()
-    server: NetnsServer = state["server"]
-    if request["do"] == "rate":
-        return server.rate(request["link"], request["rate_B_per_s"])
-    if request["do"] == "hash":
-        return server.hash_by(request["ports"])
-    if request["do"] == "rules":
-        return server.set_rules([RouteRule(*one) for one in request["rules"]])
-    if request["do"] == "egress":
-        return server.egress_links([Flow(*one) for one in request["flows"]])
-    if request["do"] == "retransmitted":
-        return server.retransmitted()
-    return server.sent()
+def build(
+    prefix: str, stack: ExitStack, topology: dict[str, Any], receive_buffer_B: int | None
+) -> NetnsServer:
+    """Return the server of a new network."""
+    links = tuple(map(Link._make, topology["links"]))
+    nodes = Topology(tuple(topology["hosts"]), tuple(topology["switches"]), links, topology["frame_B"])
+    return NetnsServer(prefix, nodes, receive_buffer_B, stack)
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    prefix, state = sys.argv[1], dict[str, Any]()
+    """Answer until the input ends: a new network by the process that owns its namespaces."""
+    prefix, server = sys.argv[1], None
     Path(NAMESPACES).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for line in sys.stdin:
             request = json.loads(line)
+            do = request.pop("do")
             try:
-                reply = {"answer": answer(request, state, prefix, stack)}
+                if do == "build":
+                    server, answer = build(prefix, stack, **request), os.getpid()
+                else:
+                    answer = getattr(server, do)(**request)
+                reply: dict[str, Any] = {"answer": answer}
             except Exception as error:
-                reply = {"error": error_text(error, request["do"])}
+                reply = {"error": error_text(error, do)}
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
 

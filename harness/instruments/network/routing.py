@@ -20,9 +20,8 @@ NVLink. NCCL's PXN, which first moves data to the other's rail over NVLink, is l
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,6 @@ from numpy.typing import NDArray
 from harness.bounds import Bounds
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
 from harness.records import Unavailable
-
-CollectiveKind = Literal["allreduce", "alltoall"]
 
 ALONE = -1
 """Marks a flow that belongs to no ring."""
@@ -55,30 +52,13 @@ def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -
 
     That holds for messages in turn as for split ones, over the whole collective.
 
-    Raises ValueError for another kind, a size that is not positive and finite, fewer than one queue pair, or
-    where there would be no flow: fewer than two hosts.
+    Raises ValueError where there would be no flow: fewer than two hosts.
     """
-    if kind not in get_args(CollectiveKind):
-        raise ValueError(f"there is no collective '{kind}': {' or '.join(get_args(CollectiveKind))}")
-    if not 0 < size_B < math.inf:
-        raise ValueError(f"no flows: a collective of {size_B} B; its size must be above 0 and finite")
     if len(nic_HG) < 2:
         raise ValueError(f"no flows: a collective on {len(nic_HG)} host does not touch the network")
     rows = _ring(nic_HG, size_B) if kind == "allreduce" else _pairs(nic_HG, size_B)
-    return split_over_queue_pairs(rows, queue_pairs)
-
-
-def split_over_queue_pairs(flows: Flows, queue_pairs: int) -> Flows:
-    """Return each flow split into equal parts; raises ValueError for fewer than one queue pair."""
-    validate_queue_pairs(queue_pairs)
-    parts = [part(flows, number, queue_pairs) for number in range(queue_pairs)]
+    parts = [part(rows, number, queue_pairs) for number in range(queue_pairs)]
     return Flows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def validate_queue_pairs(queue_pairs: int) -> None:
-    """Raise ValueError for fewer than one queue pair."""
-    if queue_pairs < 1:
-        raise ValueError(f"a connection has at least one queue pair, not {queue_pairs}")
 
 
 def part(flows: Flows, number: int, queue_pairs: int) -> Flows:
@@ -130,13 +110,13 @@ TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """How a flow gets its spine: hash | pinned | central.
+    """How a flow gets its spine.
 
     The hash is one of addresses and, with `hash_ports`, of ports too. A connection has `queue_pairs`. Whole
     messages take them in turn, `IN_FLIGHT` at once; with `split` each message takes all of them.
     """
 
-    method: str = "hash"
+    method: Literal["hash", "pinned", "central"] = "hash"
     hash_ports: bool = False
     queue_pairs: int = 1
     split: bool = False
@@ -174,19 +154,13 @@ class Routed:
 
 
 def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0) -> IntArray:
-    """Return the spine of each flow (F,), `IN_RACK` where it needs none.
-
-    `seed` is that of the switches' hash. Raises ValueError for a routing that is none of hash, pinned,
-    central.
-    """
+    """Return the spine of each flow (F,), `IN_RACK` where it needs none; `seed`: of the switches' hash."""
     if policy.method == "hash":
         spine_F = ecmp(flows, clos, policy.hash_ports, seed)
     elif policy.method == "pinned":
         spine_F = pinned(flows, clos, seed)
-    elif policy.method == "central":
-        spine_F = central(flows, clos)
     else:
-        raise ValueError(f"there is no routing '{policy.method}': hash, pinned or central")
+        spine_F = central(flows, clos)
     return np.where(clos.rack(flows.source) == clos.rack(flows.destination), IN_RACK, spine_F)
 
 

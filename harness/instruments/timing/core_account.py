@@ -38,9 +38,9 @@ from typing import NamedTuple
 
 import psutil
 
+from harness.instruments.control_group import own_group
+
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
-CGROUPS = Path("/proc/self/cgroup")
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 class CoreCounts(NamedTuple):
@@ -65,33 +65,16 @@ def waited_s() -> float:
 
 def throttled_s() -> float:
     """Return the seconds that this process's control group was held back by a quota."""
-    stat = _stat_file()
-    if stat is None or not stat.is_file():
+    try:
+        group = own_group("cpu")
+        counts = (
+            dict(line.split() for line in (group.path / "cpu.stat").read_text().splitlines()) if group else {}
+        )
+    except OSError:
         return 0.0
-    counts = dict(line.split() for line in stat.read_text().splitlines())
     if "throttled_time" in counts:  # version 1, ns
         return int(counts["throttled_time"]) / 1e9
     return int(counts.get("throttled_usec", 0)) / 1e6
-
-
-def _stat_file() -> Path | None:
-    """Return the cpu.stat of this process's group; None where no controller is mounted."""
-    try:
-        lines = [line.split(":", 2) for line in CGROUPS.read_text().splitlines()]
-        mounts = MOUNTS.read_text().splitlines()
-    except OSError:
-        return None
-    first = [path for _, names, path in lines if "cpu" in names.split(",")]
-    second = [path for number, names, path in lines if number == "0" and not names]
-    for line in mounts:
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        wanted = first if kind == "cgroup" and "cpu" in options.split(",") else []
-        wanted = second if kind == "cgroup2" and not first else wanted
-        if wanted:
-            root, mount = before.split(" ")[3:5]
-            return Path(mount, os.path.relpath(wanted[0], root), "cpu.stat")
-    return None
 
 
 Clock = Callable[[], float]

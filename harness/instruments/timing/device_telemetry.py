@@ -3,10 +3,7 @@
 NVIDIA's by NVML (nvidia-ml-py), AMD's by amdsmi, a CPU's from the kernel's cpufreq and thermal zones where it
 exposes them; in most virtual machines it does not. Nothing is set, only read.
 
-Clocks and throttling of the timed device, read during each window.
-
-A GPU by NVML, found by its UUID, since NVML ignores CUDA_VISIBLE_DEVICES. A CPU where the kernel exposes its
-clock (cpufreq); in most virtual machines it does not, and nothing is read.
+A GPU is found by its UUID, since NVML ignores CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,57 +21,6 @@ CPU_CLOCKS = Path("/sys/devices/system/cpu")
 
 HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")
 """Reasons for a clock below its maximum that are not throttling: idle, or set so by a person."""
-
-
-class Telemetry(Protocol):
-    """What is read during a window."""
-
-    def readings(self) -> Iterator[Reading]:
-        """Return one reading of each metric."""
-
-
-class CpuClocks:
-    """The mean clock of the CPUs, from cpufreq (in kHz there)."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self._files = files
-
-    def readings(self) -> Iterator[Reading]:
-        """Return `cpu_clock`, Hz."""
-        kHz = [int(file.read_text()) for file in self._files]
-        yield Reading("cpu_clock", "Hz", 1e3 * sum(kHz) / len(kHz), Origin.MEASURED, "cpufreq")
-
-
-class GpuClocks:
-    """The SM clock of one GPU and whether it is throttled, by NVML (`library` is pynvml)."""
-
-    def __init__(self, library: Any, handle: Any) -> None:
-        self._library = library
-        self._handle = handle
-        harmless = [getattr(library, f"nvmlClocksThrottleReason{name}", 0) for name in HARMLESS_REASONS]
-        self._harmless = sum(set(harmless))
-
-    def readings(self) -> Iterator[Reading]:
-        """Return `sm_clock`, Hz, and `throttled`, 1 where the clock is reduced for heat or power."""
-        MHz = self._library.nvmlDeviceGetClockInfo(self._handle, self._library.NVML_CLOCK_SM)
-        reasons = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
-        yield Reading("sm_clock", "Hz", 1e6 * MHz, Origin.MEASURED, "nvml")
-        yield Reading("throttled", "1", float(bool(reasons & ~self._harmless)), Origin.MEASURED, "nvml")
-
-
-def telemetry_of(device: torch.device) -> Telemetry | None:
-    """Return the telemetry of `device`; None where there is none."""
-    if device.type == "cuda":
-        import pynvml
-
-        try:
-            pynvml.nvmlInit()
-            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-            return GpuClocks(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
-        except pynvml.NVMLError:  # no library, or a slice of a GPU, which has no readable clock
-            return None
-    files = sorted(CPU_CLOCKS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    return CpuClocks(files) if files else None
 
 
 PERIOD_S = 0.02
@@ -147,6 +93,35 @@ def telemetry_readings(means: dict[str, float], method: str) -> Iterator[Reading
         yield Reading(metric, unit, value, Origin.MEASURED, method)
 
 
+WATCHED = {
+    "cpufreq": (("clock_Hz", "cpu_clock", "Hz"),),
+    "nvml": (("clock_Hz", "sm_clock", "Hz"), ("throttled", "throttled", "1")),
+}
+"""Method -> the fields that are read during a window, each with its metric and unit."""
+
+
+class Telemetry(NamedTuple):
+    """What is read during each window of a stopwatch."""
+
+    read: ReadState
+    method: str
+
+    def readings(self) -> Iterator[Reading]:
+        """Return one reading of each metric that the device reports."""
+        state = self.read()
+        for field, metric, unit in WATCHED[self.method]:
+            value = getattr(state, field)
+            if value is not None:
+                yield Reading(metric, unit, value, Origin.MEASURED, self.method)
+
+
+def telemetry_of(device: torch.device) -> Telemetry | None:
+    """Return the telemetry of `device`; None where there is none."""
+    on_gpu = device.type == "cuda"
+    read = nvidia_reader(device) if on_gpu else cpu_reader(CPU_CLOCKS, THERMAL_ZONES)
+    return None if read is None else Telemetry(read, "nvml" if on_gpu else "cpufreq")
+
+
 def state_reader(device: torch.device) -> ReadState | None:
     """Return what reads the state of the device; None where nothing does."""
     if device.type != "cuda":
@@ -160,15 +135,7 @@ def cpu_reader(clocks: Path, zones: Path) -> ReadState | None:
     milli_C = sorted(zones.glob("thermal_zone*/temp"))
     if not kHz and not milli_C:
         return None
-
-    def read() -> DeviceState:
-        clock, heat = _mean(kHz), _mean(milli_C)
-        return DeviceState(
-            clock_Hz=None if clock is None else clock / MILLI,
-            temperature_C=None if heat is None else heat * MILLI,
-        )
-
-    return read
+    return lambda: DeviceState(clock_Hz=_mean(kHz, 1 / MILLI), temperature_C=_mean(milli_C, MILLI))
 
 
 def nvidia_reader(device: torch.device) -> ReadState | None:
@@ -189,14 +156,20 @@ def nvml_reader(library: Any, handle: Any) -> ReadState:
     for name in HARMLESS_REASONS:
         harmless |= getattr(library, f"nvmlClocksThrottleReason{name}", 0)
 
+    def reported(factor: float, call: Callable[..., int], kind: int | None = None) -> float | None:
+        try:
+            return factor * (call(handle) if kind is None else call(handle, kind))
+        except library.NVMLError:  # this GPU does not report it
+            return None
+
     def read() -> DeviceState:
         reasons = library.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return DeviceState(
             clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
-            peak_clock_Hz=library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
-            memory_clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM) / MICRO,
-            power_W=library.nvmlDeviceGetPowerUsage(handle) * MILLI,
-            temperature_C=float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
+            peak_clock_Hz=reported(1 / MICRO, library.nvmlDeviceGetMaxClockInfo, library.NVML_CLOCK_SM),
+            memory_clock_Hz=reported(1 / MICRO, library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_MEM),
+            power_W=reported(MILLI, library.nvmlDeviceGetPowerUsage),
+            temperature_C=reported(1.0, library.nvmlDeviceGetTemperature, library.NVML_TEMPERATURE_GPU),
             throttled=float(bool(reasons & ~harmless)),
         )
 
@@ -236,6 +209,6 @@ def amdsmi_reader(library: Any, handle: Any) -> ReadState:
     return read
 
 
-def _mean(files: Sequence[Path]) -> float | None:
-    values = [int(file.read_text()) for file in files]
+def _mean(files: Sequence[Path], factor: float) -> float | None:
+    values = [factor * int(file.read_text()) for file in files]
     return sum(values) / len(values) if values else None

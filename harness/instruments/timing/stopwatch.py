@@ -9,15 +9,14 @@ overwritten before each call (`cold`); clocks and throttling are read while the 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from harness.instruments.process import no_collection
 from harness.instruments.timing.core_account import core_clock
 from harness.instruments.timing.device_telemetry import Telemetry, telemetry_of
 from harness.records import Origin, Reading
@@ -35,24 +34,17 @@ def nothing() -> None:
     """Do nothing during a window: no telemetry."""
 
 
-class Timer(Protocol):
-    """Measures the seconds of a number of calls, with the device idle before and after."""
-
-    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
-
-    def seconds_cold(self, work: Work, calls: int) -> float | None:
-        """Return the same with the cache overwritten before each call; None where that is not done."""
-
-
 class ClockTimer:
-    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds."""
+    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds.
+
+    A timer measures a number of calls, with the device idle before and after.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
 
     def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Return seconds by the clock."""
+        """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
         begin_s = self._clock()
         for _ in range(calls):
             work()
@@ -111,7 +103,11 @@ class Stopwatch:
     """Times one piece of work, window by window; `calibrate` sets the `calls` per window."""
 
     def __init__(
-        self, work: Work, timer: Timer, telemetry: Telemetry | None = None, window_s: float = WINDOW_S
+        self,
+        work: Work,
+        timer: ClockTimer | CudaTimer,
+        telemetry: Telemetry | None = None,
+        window_s: float = WINDOW_S,
     ) -> None:
         self._work = work
         self._timer = timer
@@ -155,15 +151,3 @@ def stopwatch(work: Work, device: torch.device) -> Stopwatch:
     return Stopwatch(
         work, ClockTimer(core_clock() if one_thread else time.perf_counter), telemetry_of(device)
     )
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of a window."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

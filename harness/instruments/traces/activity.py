@@ -24,8 +24,6 @@ from harness.instruments.traces.trace import (
     OwnedTimes,
     RankTrace,
     inside,
-    owners,
-    pieces,
 )
 
 LEAST_PERIOD, LEAST_NAMES = 8, 4
@@ -37,58 +35,6 @@ ALIKE = 0.98
 
 SAMPLE = 512
 """Kernels that are compared first."""
-
-
-class RepeatedKernels(NamedTuple):
-    """A number of kernels that repeats, when each repetition begins, and at last its end."""
-
-    period: int
-    edges_ns: Ints
-
-
-def repeated_kernels(trace: RankTrace) -> RepeatedKernels | None:
-    """Return the shortest repetition that covers all kernels, None where there is none.
-
-    Layers repeat within a step. They differ from steps by the kernels that are not part of them: each name
-    must be in every repetition.
-    """
-    kernels = np.flatnonzero(trace.of_kind(EventKind.KERNEL))
-    launch = trace.launch_of[kernels]
-    called = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], trace.start_ns[kernels])
-    kernels = kernels[np.argsort(called, kind="stable")]
-    names = trace.name_of[kernels]
-    period = _period(names)
-    if period is None:
-        return None
-    count = len(names) // period
-    first = np.minimum.accumulate(trace.start_ns[kernels][::-1])[::-1]  # of this and all later ones
-    edges = [int(first[i * period]) for i in range(count)]
-    last = kernels[: count * period]
-    edges.append(int(first[count * period]) if count * period < len(names) else int(trace.end_ns[last].max()))
-    edges_ns = np.asarray(edges, np.int64)
-    return RepeatedKernels(period, edges_ns) if np.all(np.diff(edges_ns) > 0) else None
-
-
-def _period(names: Ints) -> int | None:
-    """Return the shortest period of a sequence with at least two repetitions, None where there is none.
-
-    It is a distance between two kernels of the rarest name, which each repetition must have.
-    """
-    different, counts = np.unique(names, return_counts=True)
-    if len(names) < 2 * LEAST_PERIOD or len(different) < LEAST_NAMES:
-        return None
-    rarest = np.flatnonzero(names == different[counts.argmin()])
-    for period in (rarest[1:] - rarest[0]).tolist():
-        repetitions = len(names) // period
-        if period < LEAST_PERIOD or repetitions > len(rarest) or repetitions < 2:
-            continue
-        if _alike(names[period : period + SAMPLE], names[:SAMPLE]) and _alike(names[period:], names):
-            return int(period)
-    return None
-
-
-def _alike(later: Ints, earlier: Ints) -> bool:
-    return bool(np.mean(later == earlier[: len(later)]) >= ALIKE)
 
 
 TOLERANCE_ns = 1000
@@ -121,11 +67,6 @@ class FoundSteps(NamedTuple):
 
     steps: tuple[Step, ...]
     how: str
-
-
-def steps(trace: RankTrace) -> tuple[Step, ...]:
-    """Return the steps in order; raises TraceError where they overlap."""
-    return find_steps(trace).steps
 
 
 def find_steps(trace: RankTrace) -> FoundSteps:
@@ -162,20 +103,19 @@ def _training_track(trace: RankTrace) -> int:
 def _following(trace: RankTrace, marks: list[Step]) -> tuple[Step, ...]:
     """Return the profiler's steps, each to the beginning of the next; raises TraceError."""
     found = []
-    for i, mark in enumerate(marks):
-        following = marks[i + 1] if i + 1 < len(marks) else None
-        if following is not None and following.start_ns < mark.end_ns - TOLERANCE_ns:
+    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+        if following is None:
+            end_ns = _last_end_ns(trace, mark)
+        elif following.start_ns < mark.end_ns - TOLERANCE_ns:
             raise TraceError(
                 f"{trace.path}: step {following.number} begins before step {mark.number} has ended: a clock "
                 "runs backwards; record the trace again"
             )
-        if following is not None and following.number == mark.number + 1:
-            found.append(mark._replace(end_ns=following.start_ns))
+        elif following.number == mark.number + 1:
+            end_ns = following.start_ns
         else:
-            end_ns = _last_end_ns(trace, mark)
-            found.append(
-                mark._replace(end_ns=end_ns if following is None else min(end_ns, following.start_ns))
-            )
+            end_ns = min(_last_end_ns(trace, mark), following.start_ns)
+        found.append(mark._replace(end_ns=end_ns))
     return tuple(found)
 
 
@@ -197,12 +137,8 @@ def _marks(trace: RankTrace) -> list[Step]:
         if by_number:
             on_device = kinds == (EventKind.DEVICE_ANNOTATION,)
             track = {"track": _training_track(trace)} if on_device else {}
-            return sorted((one._replace(**track) for one in by_number.values()), key=_start_ns)
+            return sorted((one._replace(**track) for one in by_number.values()), key=lambda one: one.start_ns)
     return []
-
-
-def _start_ns(step: Step) -> int:
-    return step.start_ns
 
 
 def _last_end_ns(trace: RankTrace, mark: Step) -> int:
@@ -251,7 +187,7 @@ def _bounded(trace: RankTrace, bounds: list[int], track: int) -> tuple[Step, ...
     called = trace.start_ns[trace.launch_of[trace.launch_of >= 0]]
     if not len(called):
         called = trace.start_ns[trace.of_kind(EventKind.OP)]
-    work = _count(np.sort(called), edges)
+    work = np.diff(np.searchsorted(np.sort(called), edges))
     kept = [i for i in range(len(work)) if 0 < i < len(work) - 1 or work[i] >= LEAST_WORK * np.median(work)]
     found = [Step(n, int(edges[i]), int(edges[i + 1]), track) for n, i in enumerate(kept)]
     if found:
@@ -259,20 +195,52 @@ def _bounded(trace: RankTrace, bounds: list[int], track: int) -> tuple[Step, ...
     return tuple(found)
 
 
-def _count(at_ns: Ints, edges: Ints) -> Ints:
-    return np.diff(np.searchsorted(at_ns, edges))
-
-
 def _repeated(trace: RankTrace) -> FoundSteps | None:
-    """Return the steps in which the same kernels repeat."""
-    found = repeated_kernels(trace)
-    if found is None:
+    """Return the steps of the shortest repetition that covers all kernels, None where there is none.
+
+    Layers repeat within a step. They differ from steps by the kernels that are not part of them: each name
+    must be in every repetition.
+    """
+    kernels = np.flatnonzero(trace.of_kind(EventKind.KERNEL))
+    launch = trace.launch_of[kernels]
+    called = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], trace.start_ns[kernels])
+    kernels = kernels[np.argsort(called, kind="stable")]
+    names = trace.name_of[kernels]
+    period = _period(names)
+    if period is None:
+        return None
+    count = len(names) // period
+    first = np.minimum.accumulate(trace.start_ns[kernels][::-1])[::-1]  # of this and all later ones
+    edges = [int(first[i * period]) for i in range(count)]
+    last = kernels[: count * period]
+    edges.append(int(first[count * period]) if count * period < len(names) else int(trace.end_ns[last].max()))
+    if not np.all(np.diff(edges) > 0):
         return None
     track = _training_track(trace)
-    edges = found.edges_ns.tolist()
-    steps_found = tuple(Step(n, edges[n], edges[n + 1], track) for n in range(len(edges) - 1))
-    how = f"{len(steps_found)} steps are repetitions of the same {found.period} kernels"
-    return FoundSteps(steps_found, how)
+    found = tuple(Step(n, edges[n], edges[n + 1], track) for n in range(count))
+    return FoundSteps(found, f"{count} steps are repetitions of the same {period} kernels")
+
+
+def _period(names: Ints) -> int | None:
+    """Return the shortest period of a sequence with at least two repetitions, None where there is none.
+
+    It is a distance between two kernels of the rarest name, which each repetition must have.
+    """
+    different, counts = np.unique(names, return_counts=True)
+    if len(names) < 2 * LEAST_PERIOD or len(different) < LEAST_NAMES:
+        return None
+    rarest = np.flatnonzero(names == different[counts.argmin()])
+    for period in (rarest[1:] - rarest[0]).tolist():
+        repetitions = len(names) // period
+        if period < LEAST_PERIOD or repetitions > len(rarest) or repetitions < 2:
+            continue
+        if _alike(names[period : period + SAMPLE], names[:SAMPLE]) and _alike(names[period:], names):
+            return int(period)
+    return None
+
+
+def _alike(later: Ints, earlier: Ints) -> bool:
+    return bool(np.mean(later == earlier[: len(later)]) >= ALIKE)
 
 
 COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"
@@ -333,6 +301,16 @@ class Activity:
         return whole_trace(self.trace) if self.whole else find_steps(self.trace)
 
     @cached_property
+    def edges_ns(self) -> Ints:
+        """Return when each step begins and ends. [step, 2]"""
+        return np.array([(one.start_ns, one.end_ns) for one in self.steps], np.int64)
+
+    def step_at(self, at_ns: Ints) -> Ints:
+        """Return in which step each instant is, by its position; -1 for none. [instant]"""
+        step = np.searchsorted(self.edges_ns[:, 0], at_ns, side="right") - 1
+        return np.where((step >= 0) & (at_ns < self.edges_ns[np.maximum(step, 0), 1]), step, -1)
+
+    @cached_property
     def training_track(self) -> int:
         """Return the thread of the host that trains."""
         return self.steps[0].track
@@ -388,57 +366,27 @@ class Activity:
     @cached_property
     def loading(self) -> OwnedTimes:
         """Return when the training thread waits for its next batch."""
-        return self.when(LOADING, self.training_track)
-
-    def when(self, pattern: str, track: int) -> OwnedTimes:
-        """Return when the host is in operators or annotations of this name, on one thread."""
         trace = self.trace
-        chosen = trace.of_kind(EventKind.OP, EventKind.ANNOTATION) & (trace.track_of == track)
-        return self.pieces(chosen & trace.named(pattern))
-
-    def pieces(self, events: Mask) -> OwnedTimes:
-        """Return the times of some events as disjoint pieces."""
-        at = np.flatnonzero(events)
-        return pieces(self.trace.start_ns[at], self.trace.end_ns[at], at)
-
-    @cached_property
-    def host_event(self) -> Ints:
-        """Return each event's host event: a kernel's launch, a host event itself; -1 unknown. [event]"""
-        trace = self.trace
-        on_device = trace.of_kind(EventKind.KERNEL, EventKind.COPY)
-        return np.where(on_device, trace.launch_of, np.arange(len(trace)))
+        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION) & (trace.track_of == self.training_track)
+        return trace.pieces(hosts & trace.named(LOADING))
 
     @cached_property
     def phase(self) -> Ints:
         """Return the phase of each event as an index of `PHASES`, -1 unknown; by its launch. [event]"""
-        trace, host = self.trace, self.host_event
-        known = np.maximum(host, 0)
-        track, start_ns = trace.track_of[known], trace.start_ns[known]
-        phase = np.where(track == self.training_track, 0, -1)
+        trace, host = self.trace, self.trace.host_event
+        phase = np.where(trace.track_of[np.maximum(host, 0)] == self.training_track, 0, -1)
+        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
         for number, pattern in ((1, BACKWARD), (2, OPTIMIZER)):
-            for one in np.unique(trace.track_of[trace.named(pattern)]):
-                here = np.flatnonzero(track == one)
-                phase[here[inside(self.when(pattern, int(one)), start_ns[here])]] = number
+            phase[trace.around(hosts & trace.named(pattern), host) >= 0] = number
         phase[host < 0] = -1
         return phase
 
     @cached_property
-    def _outermost(self) -> dict[int, OwnedTimes]:
-        """Return the operators that no other operator contains, by thread."""
-        trace = self.trace
-        ops = trace.of_kind(EventKind.OP) & ~trace.named(NO_COMPUTATION) & trace.named("::")
-        return {int(t): self.pieces(ops & (trace.track_of == t)) for t in np.unique(trace.track_of[ops])}
-
-    @cached_property
     def operator_of(self) -> Ints:
         """Return the outermost operator in which each event or its launch begins, -1 for none. [event]"""
-        trace, host = self.trace, self.host_event
-        track = trace.track_of[np.maximum(host, 0)]
-        found = np.full(len(trace), -1, np.int64)
-        for one, of in self._outermost.items():
-            here = np.flatnonzero((host >= 0) & (track == one))
-            found[here] = owners(of, trace.start_ns[host[here]])
-        return found
+        trace = self.trace
+        operators = trace.of_kind(EventKind.OP) & ~trace.named(NO_COMPUTATION) & trace.named("::")
+        return trace.around(operators, trace.host_event)
 
     def operation_names(self, event: int) -> str:
         """Return the operation of an event: a collective, the operator that launched it, or its own name."""
@@ -476,15 +424,10 @@ class Activity:
         """Return the function of a kernel, without its template arguments and parameters."""
         return taken_apart(self.trace.name(event)).function or self.trace.name(event)
 
-    def group(self, event: int) -> str:
-        """Return the process group of a communication event; "" where the trace does not have it."""
-        call = self.trace.collectives.get(event)
-        return call.group if call else ""
-
     def collective(self, event: int) -> str:
-        """Return the operation and the process group of a communication event."""
-        group = self.group(event)
-        return f"{self.operation(event)} of {group}" if group else self.operation(event)
+        """Return the operation and the process group of a communication event, where the trace has it."""
+        call = self.trace.collectives.get(event)
+        return f"{self.operation(event)} of {call.group}" if call and call.group else self.operation(event)
 
     def copy_name(self, event: int) -> str:
         """Return the kind of a copy: "Memcpy HtoD"."""

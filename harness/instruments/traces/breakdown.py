@@ -10,6 +10,7 @@ collective that another has not begun, and then the clocks are shifted by the me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
@@ -25,10 +26,11 @@ from harness.instruments.traces.factors import (
     factors,
     overlap_factor,
     shares,
+    time_in,
     work_shares,
 )
 from harness.instruments.traces.segments import Segments, State, Wait, segments
-from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, covered_by_both_ns
+from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, covered_ns, intersection
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank completes before all have arrived."""
@@ -75,11 +77,12 @@ def match(activities: Sequence[Activity], align: bool | None = None) -> Matching
     shared = _shared(found)
     if not shared:
         return replace(nothing, missing=("which ranks wait: the ranks share no collective in their steps",))
-    start_ns = np.array([_times(activities, found, key, "start_ns") for key in shared], np.int64)
-    end_ns = np.array([_times(activities, found, key, "end_ns") for key in shared], np.int64)
-    present = np.array([[key in one for one in found] for key in shared])
-    offsets_ns, clocks, missing = _offsets(activities, start_ns, end_ns, present, align)
-    waits = _waits(activities, found, shared, start_ns - offsets_ns, present, offsets_ns)
+    events = np.array([[one.get(key, -1) for one in found] for key in shared])
+    times = [(one.trace.start_ns, one.trace.end_ns) for one in activities]
+    start_ns = np.stack([start[events[:, rank]] for rank, (start, _) in enumerate(times)], axis=1)
+    end_ns = np.stack([end[events[:, rank]] for rank, (_, end) in enumerate(times)], axis=1)
+    offsets_ns, clocks, missing = _offsets(activities, start_ns, end_ns, events >= 0, align)
+    waits = _waits(activities, events, start_ns - offsets_ns, offsets_ns)
     return Matching(waits, tuple(int(one) for one in offsets_ns), clocks, len(shared), missing)
 
 
@@ -88,21 +91,20 @@ def keyed(activity: Activity) -> dict[CollectiveKey, int]:
     trace = activity.trace
     found: dict[CollectiveKey, int] = {}
     counts: dict[CollectiveKey, int] = {}
-    starts_ns = np.array([step.start_ns for step in activity.steps], np.int64)
-    for event in np.flatnonzero(activity.communication):
-        called_ns = trace.start_ns[max(activity.host_event[event], 0)]
-        at = int(np.searchsorted(starts_ns, called_ns, side="right")) - 1
-        operation = activity.operation(int(event))
-        if at < 0 or called_ns >= activity.steps[at].end_ns or operation not in SYNCHRONISING:
+    events = np.flatnonzero(activity.communication)
+    steps = activity.step_at(trace.start_ns[np.maximum(trace.host_event[events], 0)])
+    for event, at in zip(events.tolist(), steps.tolist(), strict=True):
+        operation = activity.operation(event)
+        if at < 0 or operation not in SYNCHRONISING:
             continue
-        call = trace.collectives.get(int(event))
+        call = trace.collectives.get(event)
         ranks = call.ranks if call else ""
         if call and call.sequence >= 0:
-            found[CollectiveKey(call.group, ranks, operation, -1, call.sequence)] = int(event)
+            found[CollectiveKey(call.group, ranks, operation, -1, call.sequence)] = event
             continue
         key = CollectiveKey(call.group if call else "", ranks, operation, activity.steps[at].number, 0)
         counts[key] = counts.get(key, 0) + 1
-        found[key._replace(number=counts[key])] = int(event)
+        found[key._replace(number=counts[key])] = event
     return found
 
 
@@ -117,28 +119,12 @@ def _is_ambiguous(activity: Activity) -> bool:
 
 def _shared(found: Sequence[Mapping[CollectiveKey, int]]) -> list[CollectiveKey]:
     """Return the keys that at least two ranks have, in the order of the first."""
-    seen: dict[CollectiveKey, int] = {}
-    for one in found:
-        for key in one:
-            seen[key] = seen.get(key, 0) + 1
+    seen = Counter(key for one in found for key in one)
     return [key for key, count in seen.items() if count > 1]
 
 
-def _times(
-    activities: Sequence[Activity],
-    found: Sequence[Mapping[CollectiveKey, int]],
-    key: CollectiveKey,
-    name: str,
-) -> list[int]:
-    """Return a time of one collective on each rank, 0 where it has none."""
-    return [
-        int(getattr(one.trace, name)[events[key]]) if key in events else 0
-        for one, events in zip(activities, found, strict=True)
-    ]
-
-
 def _offsets(
-    activities: Sequence[Activity], start_ns: Ints, end_ns: Ints, present: Ints, align: bool | None
+    activities: Sequence[Activity], start_ns: Ints, end_ns: Ints, present: Mask, align: bool | None
 ) -> tuple[Ints, str, tuple[str, ...]]:
     """Return what to subtract from each rank's clock, how that was decided, and what is missing."""
     none = np.zeros(len(activities), np.int64)
@@ -173,7 +159,7 @@ def _offsets(
     )
 
 
-def _next_rank(present: Ints, aligned: set[int]) -> tuple[int, int] | None:
+def _next_rank(present: Mask, aligned: set[int]) -> tuple[int, int] | None:
     """Return a rank that shares collectives with an aligned one, and that one."""
     for rank in range(present.shape[1]):
         if rank not in aligned:
@@ -184,24 +170,17 @@ def _next_rank(present: Ints, aligned: set[int]) -> tuple[int, int] | None:
 
 
 def _waits(
-    activities: Sequence[Activity],
-    found: Sequence[Mapping[CollectiveKey, int]],
-    shared: Sequence[CollectiveKey],
-    arrival_ns: Ints,
-    present: Ints,
-    offsets_ns: Ints,
+    activities: Sequence[Activity], events: Ints, arrival_ns: Ints, offsets_ns: Ints
 ) -> tuple[dict[int, Wait], ...]:
     """Return the wait of each rank but the last in each collective."""
-    arrival_ns = np.where(present, arrival_ns, np.iinfo(np.int64).min)
+    arrival_ns = np.where(events >= 0, arrival_ns, np.iinfo(np.int64).min)
     last = arrival_ns.argmax(axis=1)
     waits: tuple[dict[int, Wait], ...] = tuple({} for _ in activities)
-    for i, key in enumerate(shared):
-        slowest = int(last[i])
-        for rank, activity in enumerate(activities):
-            if present[i, rank] and rank != slowest:
-                event = found[rank][key]
+    for i, slowest in enumerate(last.tolist()):
+        for rank, event in enumerate(events[i].tolist()):
+            if event >= 0 and rank != slowest:
                 until_ns = int(arrival_ns[i, slowest] + offsets_ns[rank])
-                until_ns = min(until_ns, int(activity.trace.end_ns[event]))
+                until_ns = min(until_ns, int(activities[rank].trace.end_ns[event]))
                 waits[rank][event] = Wait(until_ns, activities[slowest].trace.rank)
     return waits
 
@@ -221,10 +200,8 @@ class RankBreakdown:
     step_ns: tuple[int, ...]
     shares: tuple[TimeShare, ...]
     work: tuple[WorkShare, ...]
-    factors: Factors
     overlapped_s: float  # of communication per step, while the rank computes
     fused_s: float  # of that per step, in kernels that compute and communicate
-    missing: tuple[str, ...]
 
     @property
     def step_s(self) -> float:
@@ -233,7 +210,7 @@ class RankBreakdown:
 
     def share_of(self, state: State) -> float:
         """Return which part of the step is spent in a state, from 0 to 1."""
-        return sum(share.mean_s for share in self.shares if share.state == state) / self.step_s
+        return time_in(self.shares, state) / self.step_s
 
 
 @dataclass(frozen=True)
@@ -266,15 +243,11 @@ class Breakdown:
     @property
     def exposed_s(self) -> float:
         """Return the time per step of communication that nothing hides, waiting for ranks included."""
-        return sum(
-            share.mean_s
-            for share in self.shares
-            if share.state in (State.COMMUNICATION, State.WAITING_FOR_RANK)
-        )
+        return time_in(self.shares, State.COMMUNICATION, State.WAITING_FOR_RANK)
 
     def share_of(self, state: State) -> float:
         """Return which part of the step is spent in a state, from 0 to 1, as a mean over ranks."""
-        return sum(share.mean_s for share in self.shares if share.state == state) / self.step_s
+        return time_in(self.shares, state) / self.step_s
 
 
 def breakdown(
@@ -290,58 +263,58 @@ def breakdown(
 
     `model_FLOP` is per step and rank, `peak_FLOP_per_s` per rank. `known_factors` has what a trace cannot
     have: instruction, utilisation, frequency; overlap overrides that of the trace. `align_clocks`: see
-    `collectives.match`. `communication` has regular expressions of kernels that communicate, beyond those
+    `match`. `communication` has regular expressions of kernels that communicate, beyond those
     that are recognized. Raises TraceError, and ValueError for a factor that is unknown or not positive.
     """
     activities = _activities(traces, tuple(communication))
     numbers = _common_steps(activities)
     matching = match(activities, align_clocks)
-    given = dict(known_factors or {})
-
-    def factors_of(found: Sequence[TimeShare], overlap: float | None) -> Factors:
-        known = given if overlap is None else {"overlap": overlap, **given}
-        return factors(found, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
-
-    ranks, overlaps = [], []
-    for activity, waits in zip(activities, matching.waits, strict=True):
-        cut = segments(activity, waits)
-        chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
-        lengths_ns = tuple(activity.steps[i].end_ns - activity.steps[i].start_ns for i in chosen)
-        found = shares(activity, cut, chosen)
-        _check_work(activity, found)
-        overlap = overlap_factor(activity)
-        overlaps.append(overlap)
-        ranks.append(
-            RankBreakdown(
-                rank=activity.trace.rank,
-                activity=activity,
-                segments=cut,
-                chosen=chosen,
-                step_ns=lengths_ns,
-                shares=found,
-                work=work_shares(activity, cut, chosen),
-                factors=factors_of(found, overlap[0] if overlap else None),
-                overlapped_s=_both_s(activity, chosen, activity.computing, activity.communication),
-                fused_s=_both_s(activity, chosen, activity.fused, activity.fused),
-                missing=_missing(activity),
-            )
-        )
+    each = zip(activities, matching.waits, strict=True)
+    ranks = tuple(_of_rank(activity, waits, numbers) for activity, waits in each)
+    known, overlaps = dict(known_factors or {}), list(filter(None, map(overlap_factor, activities)))
+    if len(overlaps) == len(ranks):
+        known = {"overlap": float(np.mean(overlaps)), **known}
     mean = _means([one.shares for one in ranks])
-    mean_overlap = None if None in overlaps else float(np.mean([one[0] for one in overlaps if one]))
-    both = factors_of(mean, mean_overlap)
-    missing = dict.fromkeys([*both.missing, *matching.missing, *(m for one in ranks for m in one.missing)])
+    found = factors(mean, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
+    missing = [*found.missing, *matching.missing, *(line for one in activities for line in _missing(one))]
     if len(traces) < traces[0].world_size:
-        missing[_absent_ranks(traces)] = None
+        there = f"{len(traces)} of {traces[0].world_size} ranks"
+        missing.append(
+            f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
+        )
     return Breakdown(
-        ranks=tuple(ranks),
+        ranks=ranks,
         step_numbers=numbers,
         step_s=float(np.mean([one.step_s for one in ranks])),
         shares=mean,
         work=_means([one.work for one in ranks]),
-        factors=both,
+        factors=found,
         matching=matching,
-        missing=tuple(missing),
+        missing=tuple(dict.fromkeys(missing)),
         steps_found=activities[0].found_steps.how,
+    )
+
+
+def _of_rank(activity: Activity, waits: Mapping[int, Wait], numbers: tuple[int, ...]) -> RankBreakdown:
+    """Return what one rank's steps of these numbers went to; raises TraceError where nothing runs in them."""
+    cut = segments(activity, waits)
+    chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
+    found = shares(activity, cut, chosen)
+    if not any(share.state in WORK for share in found):
+        raise TraceError(
+            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
+        )
+    return RankBreakdown(
+        rank=activity.trace.rank,
+        activity=activity,
+        segments=cut,
+        chosen=chosen,
+        step_ns=tuple(np.diff(activity.edges_ns[list(chosen)])[:, 0].tolist()),
+        shares=found,
+        work=work_shares(activity, cut, chosen),
+        overlapped_s=_both_s(activity, chosen, activity.computing, activity.communication),
+        fused_s=_both_s(activity, chosen, activity.fused, activity.fused),
     )
 
 
@@ -367,19 +340,11 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
     return tuple(sorted(common))
 
 
-def _check_work(activity: Activity, found: Sequence[TimeShare]) -> None:
-    if not any(share.state in WORK for share in found):
-        raise TraceError(
-            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
-        )
-
-
 def _both_s(activity: Activity, chosen: Sequence[int], one: Mask, other: Mask) -> float:
     """Return the mean time per step in which events of two kinds run."""
-    edges = np.array([activity.steps[i][1:3] for i in chosen], np.int64)
-    both = covered_by_both_ns(activity.pieces(one), activity.pieces(other), edges[:, 0], edges[:, 1])
-    return float(np.mean(both)) / 1e9
+    start_ns, end_ns = activity.edges_ns[list(chosen)].T
+    both = intersection(activity.trace.pieces(one), activity.trace.pieces(other))
+    return float(np.mean(covered_ns(both, start_ns, end_ns))) / 1e9
 
 
 def _missing(activity: Activity) -> tuple[str, ...]:
@@ -400,18 +365,12 @@ def _missing(activity: Activity) -> tuple[str, ...]:
             f"launches of {count} kernels: idle time before them has an unknown cause; record with "
             "ProfilerActivity.CPU, too"
         )
-    unread = [name for name in trace.unread if trace.unread[name] > 0]
-    if unread:
-        found.append(f"events of a device in categories that are not read: {', '.join(sorted(unread))}")
+    if trace.unread:
+        found.append(f"events of a device in categories that are not read: {', '.join(sorted(trace.unread))}")
     for pattern in activity.patterns:
         if not np.any(trace.named(pattern) & trace.of_kind(EventKind.KERNEL, EventKind.COPY)):
             found.append(f"kernels for communication={pattern}: no kernel has such a name")
     return tuple(found)
-
-
-def _absent_ranks(traces: Sequence[RankTrace]) -> str:
-    there = f"{len(traces)} of {traces[0].world_size} ranks"
-    return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
 
 
 AnyShare = TypeVar("AnyShare", TimeShare, WorkShare)

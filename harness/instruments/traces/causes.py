@@ -277,10 +277,9 @@ def advice(of: Breakdown) -> list[str]:
 def launches(rank: RankBreakdown) -> Launches | None:
     """Return a rank's launches and launch gaps, None without a device or without launches."""
     activity, trace = rank.activity, rank.activity.trace
-    edges = np.array([activity.steps[i][1:3] for i in rank.chosen], np.int64)
     events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
     called_ns = trace.start_ns[trace.launch_of[events]]
-    events = events[_within(edges, called_ns)]
+    events = events[np.isin(activity.step_at(called_ns), rank.chosen)]
     if not len(events):
         return None
     calls = np.unique(trace.launch_of[events])
@@ -300,11 +299,6 @@ def launches(rank: RankBreakdown) -> Launches | None:
         pause_s=float(gaps_ns[long].sum()) / 1e9 / count,
         host=_host_at(rank, int(middle_ns[gaps_ns.argmax()])) if long.any() else "",
     )
-
-
-def _within(edges: Ints, at_ns: Ints) -> Ints:
-    step = np.searchsorted(edges[:, 0], at_ns, side="right") - 1
-    return np.flatnonzero((step >= 0) & (at_ns < edges[np.maximum(step, 0), 1]))
 
 
 def _gaps(rank: RankBreakdown) -> tuple[Ints, Ints]:

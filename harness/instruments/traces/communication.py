@@ -21,17 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.instruments.traces.trace import (
-    EventKind,
-    Ints,
-    Mask,
-    OwnedTimes,
-    RankTrace,
-    innermost,
-    inside,
-    owners,
-    pieces,
-)
+from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, having
 
 
 class KernelRole(IntEnum):
@@ -43,45 +33,39 @@ class KernelRole(IntEnum):
 
 
 class KernelFamily(NamedTuple):
-    """Kernels of one origin: a pattern, the collective if all of them do the same, and a source."""
+    """Kernels of one origin: a pattern, and the collective if all of them do the same."""
 
     library: str
     pattern: str
-    source: str
     operation: str = ""
 
 
-LIBRARIES: tuple[KernelFamily, ...] = (
-    KernelFamily("NCCL", r"nccl", "github.com/NVIDIA/nccl"),
-    KernelFamily("RCCL", r"rccl", "github.com/ROCm/rccl"),
-    KernelFamily("MSCCL++", r"msccl", "github.com/microsoft/mscclpp"),
-    KernelFamily("oneCCL", r"one_?ccl|(?<![a-z])ccl(::|_)", "github.com/uxlfoundation/oneCCL"),
-    KernelFamily("UCCL", r"uccl", "github.com/uccl-project/uccl"),
+LIBRARIES = (
+    KernelFamily("NCCL", r"nccl"),  # github.com/NVIDIA/nccl
+    KernelFamily("RCCL", r"rccl"),  # github.com/ROCm/rccl
+    KernelFamily("MSCCL++", r"msccl"),  # github.com/microsoft/mscclpp
+    KernelFamily("oneCCL", r"one_?ccl|(?<![a-z])ccl(::|_)"),  # github.com/uxlfoundation/oneCCL
+    KernelFamily("UCCL", r"uccl"),  # github.com/uccl-project/uccl
+    # gitee.com/ascend/hccl and others
+    KernelFamily("another vendor's library", r"(?<![a-z])(h|m|x|t|v|e|cn|bk)ccl(?!u)|(?<![a-z])hcom_"),
+    KernelFamily("NVSHMEM", r"nv_?shmem"),  # docs.nvidia.com/nvshmem
+    KernelFamily("rocSHMEM", r"roc_?shmem"),  # github.com/ROCm/rocSHMEM
+    KernelFamily("Intel SHMEM", r"(?<![a-z])ishmem"),  # github.com/oneapi-src/ishmem
+    # github.com/deepseek-ai/DeepEP
+    KernelFamily("DeepEP", r"deep_?ep(?![a-z])|hybrid_?ep(?![a-z])"),
+    # github.com/NVIDIA/TransformerEngine
+    KernelFamily("userbuffers", r"user_?buffers|(?<![a-z0-9])ub_(all|reduce|ag_|rs_|send|recv|push|pull)"),
+    # github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem
     KernelFamily(
-        "another vendor's library",
-        r"(?<![a-z])(h|m|x|t|v|e|cn|bk)ccl(?!u)|(?<![a-z])hcom_",
-        "gitee.com/ascend/hccl",
+        "symmetric memory", r"symm(etric)?_?mem|(?<![a-z0-9])multimem_|(?<![a-z])nvls(?![a-z])|c10d::"
     ),
-    KernelFamily("NVSHMEM", r"nv_?shmem", "docs.nvidia.com/nvshmem"),
-    KernelFamily("rocSHMEM", r"roc_?shmem", "github.com/ROCm/rocSHMEM"),
-    KernelFamily("Intel SHMEM", r"(?<![a-z])ishmem", "github.com/oneapi-src/ishmem"),
-    KernelFamily("DeepEP", r"deep_?ep(?![a-z])|hybrid_?ep(?![a-z])", "github.com/deepseek-ai/DeepEP"),
-    KernelFamily(
-        "userbuffers",
-        r"user_?buffers|(?<![a-z0-9])ub_(all|reduce|ag_|rs_|send|recv|push|pull)",
-        "github.com/NVIDIA/TransformerEngine",
-    ),
-    KernelFamily(
-        "symmetric memory",
-        r"symm(etric)?_?mem|(?<![a-z0-9])multimem_|(?<![a-z])nvls(?![a-z])|c10d::",
-        "github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem",
-    ),
-    KernelFamily("MNNVL", r"(?<![a-z])mnnvl", "github.com/NVIDIA/TensorRT-LLM"),
-    KernelFamily("MORI", r"(?<![a-z])mori::", "github.com/ROCm/mori"),
+    KernelFamily("MNNVL", r"(?<![a-z])mnnvl"),  # github.com/NVIDIA/TensorRT-LLM
+    KernelFamily("MORI", r"(?<![a-z])mori::"),  # github.com/ROCm/mori
 )
 """Recognized anywhere in a name, in lower case and with its words apart: AllReduce is all_reduce."""
 
-OPERATIONS: tuple[KernelFamily, ...] = (
+OPERATIONS = (
+    # github.com/deepseek-ai/DeepEP csrc/kernels
     KernelFamily(
         "DeepEP",
         r"(^|::)(ep|internode(_ll)?|intranode(_ll)?|layout)::(\w+::)*(\w*(notify|dispatch|combine)\w*|barrier"
@@ -90,49 +74,40 @@ OPERATIONS: tuple[KernelFamily, ...] = (
         r"|low_latency_(dispatch|combine)"
         r"|(dispatch|combine)(_tokens?)?_?(intra|inter)_?node|(intra|inter)_?node_?(dispatch|combine)"
         r"|(?<![a-z])ep_(dispatch|combine)",
-        "github.com/deepseek-ai/DeepEP csrc/kernels",
     ),
+    # github.com/vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce
     KernelFamily(
-        "custom all-reduce",
-        r"cross_device_reduce|quick_?(all_?)?reduce|allreduce_prototype",
-        "github.com/vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce",
-        "all_reduce",
+        "custom all-reduce", r"cross_device_reduce|quick_?(all_?)?reduce|allreduce_prototype", "all_reduce"
     ),
+    # github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem
     KernelFamily(
-        "one-shot or two-shot",
-        r"(?<![a-z])(one|two|1|2|multi)_?shot_?(all_?)?reduce",
-        "github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem",
-        "all_reduce",
+        "one-shot or two-shot", r"(?<![a-z])(one|two|1|2|multi)_?shot_?(all_?)?reduce", "all_reduce"
     ),
-    KernelFamily(
-        "TensorRT-LLM",
-        r"moe_?(a2a|all_?to_?all|comm(?![a-z]|on))|moe_?comm_?kernel|lamport",
-        "github.com/NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels",
-    ),
+    # github.com/NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels
+    KernelFamily("TensorRT-LLM", r"moe_?(a2a|all_?to_?all|comm(?![a-z]|on))|moe_?comm_?kernel|lamport"),
+    # github.com/bytedance/flux, github.com/ByteDance-Seed/Triton-distributed
     KernelFamily(
         "FLUX, Triton-distributed",
         r"(?<![a-z])(ag|a2a)_?((grouped|group|moe|scatter)_?)*gemm|gemm_?(rs|ar|ag|a2a)(?![a-z])"
         r"|(?<![a-z])gather_rs(?![a-z])",
-        "github.com/bytedance/flux, github.com/ByteDance-Seed/Triton-distributed",
     ),
+    # github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu
     KernelFamily(
         "signals between ranks",
         r"stream_write_value32|(?<![a-z])(put|wait)_signal|(?<![a-z_])barrier_kernel|barrier_all"
         r"|barrier_on_stream|cross_?(device|gpu|rank)_?barrier|ipc_?barrier",
-        "github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu",
         "barrier",
     ),
+    # github.com/ByteDance-Seed/Triton-distributed
     KernelFamily(
         "point to point",
         r"(?<![a-z])send_?recv|(?<![a-z])p2p_?(send|recv|put|get|push|pull|copy)",
-        "github.com/ByteDance-Seed/Triton-distributed",
         "send_recv",
     ),
     KernelFamily(
         "a collective",
         r"(?<![a-z])(shot|custom|quick|fused|ring|tree|inter|intra)?all_?(reduce|gather)(?!_copy)"
         r"|(?<![a-z])reduce_?scatter|all_?(to|2)_?all|(?<![a-z])a2a(?![a-z])",
-        "the name says it",
     ),
 )
 """Recognized in the function and its template arguments, written the same."""
@@ -330,16 +305,10 @@ class Communication:
 
     def _by_annotation(self) -> Mask:
         """Return the events that an annotation of a collective encloses on their stream."""
-        trace, found = self.trace, np.zeros(len(self.trace), np.bool_)
-        around = trace.of_kind(EventKind.DEVICE_ANNOTATION) & trace.named(f"^{BACKENDS}")
-        for track in np.unique(trace.track_of[around]):
-            here = np.flatnonzero(around & (trace.track_of == track))
-            times = pieces(trace.start_ns[here], trace.end_ns[here], here)
-            events = np.flatnonzero(self._movable & (trace.track_of == track))
-            owner = owners(times, trace.start_ns[events])
-            enclosed = (owner >= 0) & (trace.end_ns[events] <= trace.end_ns[np.maximum(owner, 0)])
-            found[events[enclosed]] = True
-        return found
+        trace = self.trace
+        marks = trace.of_kind(EventKind.DEVICE_ANNOTATION) & trace.named(f"^{BACKENDS}")
+        owner = trace.around(marks, np.arange(len(trace)))
+        return self._movable & (owner >= 0) & (trace.end_ns <= trace.end_ns[np.maximum(owner, 0)])
 
     @cached_property
     def _movable(self) -> Mask:
@@ -350,79 +319,50 @@ class Communication:
 
     def _by_operator(self) -> Mask:
         """Return the events whose innermost operator calls a collective, or copies for symmetric memory."""
-        trace, found = self.trace, np.zeros(len(self.trace), np.bool_)
-        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
-        calls = hosts & (trace.named(CALLS) | trace.named(OWN_CALLS))
+        trace, calls, found = self.trace, self._calls, np.zeros(len(self.trace), np.bool_)
         if not calls.any():
             return found
-        moves = calls & ~trace.named(NO_CALLS)
-        symmetric = hosts & trace.named(SYMMETRIC)
-        copies = hosts & trace.named(COPIES)
+        symmetric, copies = trace.named(SYMMETRIC), self._hosts & trace.named(COPIES)
         events = np.flatnonzero(self._on_device)
-        inner, in_symmetric = self._operators(events, hosts, calls, symmetric)
+        inner, in_symmetric = self._operators(events, calls & symmetric)
         known = np.maximum(inner, 0)
-        found[events] = (inner >= 0) & moves[known] & (self._movable[events] | symmetric[known])
+        moves = (calls & ~trace.named(NO_CALLS))[known]
+        found[events] = (inner >= 0) & moves & (self._movable[events] | symmetric[known])
         by_copy = (inner >= 0) & in_symmetric & (copies[known] | symmetric[known])
         found[events] |= by_copy & (trace.kind[events] == EventKind.COPY) | by_copy & copies[known]
         return found
 
     @cached_property
+    def _hosts(self) -> Mask:
+        return self.trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
+
+    @cached_property
+    def _calls(self) -> Mask:
+        return self._hosts & (self.trace.named(CALLS) | self.trace.named(OWN_CALLS))
+
+    @cached_property
     def call_of(self) -> Ints:
         """Return the outermost call of a collective in which each event was launched, -1 for none. [event]"""
-        trace = self.trace
-        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
-        calls = hosts & (trace.named(CALLS) | trace.named(OWN_CALLS))
-        found = np.full(len(trace), -1, np.int64)
-        launch = trace.launch_of
-        for track in np.unique(trace.track_of[calls]):
-            here = np.flatnonzero((launch >= 0) & (trace.track_of[np.maximum(launch, 0)] == track))
-            around = _times(trace, calls & (trace.track_of == track))
-            found[here] = owners(around, trace.start_ns[launch[here]])
-        return found
+        return self.trace.around(self._calls, self.trace.launch_of)
 
-    def _operators(self, events: Ints, hosts: Mask, calls: Mask, symmetric: Mask) -> tuple[Ints, Mask]:
+    def _operators(self, events: Ints, symmetric: Mask) -> tuple[Ints, Mask]:
         """Return each event's innermost operator within a call, and whether the call is of SYMMETRIC."""
-        trace = self.trace
-        inner = np.full(len(events), -1, np.int64)
-        in_symmetric = np.zeros(len(events), np.bool_)
-        launch = trace.launch_of[events]
-        at = np.maximum(launch, 0)
-        for track in np.unique(trace.track_of[calls]):
-            around = _times(trace, calls & (trace.track_of == track))
-            here = np.flatnonzero((launch >= 0) & (trace.track_of[at] == track))
-            here = here[inside(around, trace.start_ns[at[here]])]
-            nested = np.flatnonzero(hosts & (trace.track_of == track))
-            nested = nested[inside(around, trace.start_ns[nested])]
-            called_ns = trace.start_ns[at[here]]
-            place = innermost(trace.start_ns[nested], trace.end_ns[nested], called_ns)
-            inner[here[place >= 0]] = nested[place[place >= 0]]
-            symmetric_times = _times(trace, symmetric & (trace.track_of == track))
-            in_symmetric[here] = inside(symmetric_times, called_ns)
+        trace, launch = self.trace, self.trace.launch_of[events]
+        within = trace.around(self._calls, launch) >= 0
+        nested = self._hosts & (trace.around(self._calls, np.arange(len(trace))) >= 0)
+        inner = np.where(within, trace.around(nested, launch, inner=True), -1)
+        in_symmetric = within & (trace.around(symmetric, launch) >= 0)
         alone = (inner < 0) & (launch < 0)
-        inner[alone] = self._by_external_id(events[alone], hosts)
+        inner[alone] = self._by_external_id(events[alone])
         in_symmetric[alone] = symmetric[np.maximum(inner[alone], 0)] & (inner[alone] >= 0)
         return inner, in_symmetric
 
-    def _by_external_id(self, events: Ints, hosts: Mask) -> Ints:
+    def _by_external_id(self, events: Ints) -> Ints:
         """Return the operators that events without a launch name by their number, -1 for none.
 
         Older versions write the correlation number in place of it.
         """
         trace = self.trace
-        operators = np.flatnonzero(hosts & (trace.external_id >= 0))
-        wanted = np.where(
-            trace.external_id[events] == trace.correlation[events], -1, trace.external_id[events]
-        )
-        found = np.full(len(events), -1, np.int64)
-        if len(operators):
-            operators = operators[np.argsort(trace.external_id[operators], kind="stable")]
-            known = trace.external_id[operators]
-            place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            same = (known[place] == wanted) & (wanted >= 0)
-            found[same] = operators[place[same]]
-        return found
-
-
-def _times(trace: RankTrace, events: Mask) -> OwnedTimes:
-    at = np.flatnonzero(events)
-    return pieces(trace.start_ns[at], trace.end_ns[at], at)
+        operators = np.flatnonzero(self._hosts & (trace.external_id >= 0))
+        found = having(operators, trace.external_id[operators], trace.external_id[events])
+        return np.where(trace.external_id[events] == trace.correlation[events], -1, found)

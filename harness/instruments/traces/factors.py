@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.instruments.traces.activity import BACKWARD, PHASES, Activity
 from harness.instruments.traces.segments import STATE_NAMES, Segments, State
-from harness.instruments.traces.trace import EventKind, Ints, covered_ns, innermost, owners
+from harness.instruments.traces.trace import EventKind, Ints, covered_ns, having
 
 MODULE = "nn.Module: "
 """How Kineto calls modules, with with_stack=True and with_modules=True."""
@@ -33,40 +33,22 @@ def layer_names(activity: Activity) -> tuple[Ints, tuple[str, ...]]:
     trace = activity.trace
     modules = trace.of_kind(EventKind.PYTHON) & trace.named(f"^{MODULE}")
     modules |= trace.of_kind(EventKind.ANNOTATION) & trace.named(ANNOTATED)
-    layer = np.zeros(len(trace), np.int64)
     if not modules.any():
-        return layer, ("",)
-    host = np.maximum(activity.host_event, 0)
-    for track in np.unique(trace.track_of[modules]):
-        of_track = np.flatnonzero(modules & (trace.track_of == track))
-        here = np.flatnonzero((activity.host_event >= 0) & (trace.track_of[host] == track))
-        inner = innermost(trace.start_ns[of_track], trace.end_ns[of_track], trace.start_ns[host[here]])
-        named = inner >= 0
-        layer[here[named]] = trace.name_of[of_track[inner[named]]] + 1
-    layer = _backward(activity, layer)
+        return np.zeros(len(trace), np.int64), ("",)
+    inner = trace.around(modules, trace.host_event, inner=True)
+    layer = _backward(activity, np.where(inner >= 0, trace.name_of[np.maximum(inner, 0)] + 1, 0))
     kept, layer = np.unique(np.concatenate(([0], layer)), return_inverse=True)
     return layer[1:], tuple("" if one == 0 else trace.names[one - 1].removeprefix(MODULE) for one in kept)
 
 
 def _backward(activity: Activity, layer: Ints) -> Ints:
     """Give what the backward pass launches the layer of the forward operator with its sequence number."""
-    trace, layer = activity.trace, layer.copy()
-    nodes = trace.of_kind(EventKind.OP) & trace.named(BACKWARD) & (trace.sequence >= 0)
-    forward = np.flatnonzero(trace.of_kind(EventKind.OP) & (trace.sequence >= 0) & (layer > 0))
-    forward = forward[activity.phase[forward] == 0]
-    known, first = np.unique(trace.sequence[forward], return_index=True)
-    if not len(known):
-        return layer
-    host = np.maximum(activity.host_event, 0)
-    for track in np.unique(trace.track_of[nodes]):
-        of = activity.pieces(nodes & (trace.track_of == track))
-        here = np.flatnonzero((activity.host_event >= 0) & (trace.track_of[host] == track))
-        node = owners(of, trace.start_ns[host[here]])
-        here, node = here[node >= 0], node[node >= 0]
-        at = np.minimum(np.searchsorted(known, trace.sequence[node]), len(known) - 1)
-        same = known[at] == trace.sequence[node]
-        layer[here[same]] = layer[forward[first[at[same]]]]
-    return layer
+    trace = activity.trace
+    operators = trace.of_kind(EventKind.OP) & (trace.sequence >= 0)
+    forward = np.flatnonzero(operators & (layer > 0) & (activity.phase == 0))
+    node = trace.around(operators & trace.named(BACKWARD), trace.host_event)
+    of = having(forward, trace.sequence[forward], trace.sequence[np.maximum(node, 0)])
+    return np.where((node >= 0) & (of >= 0), layer[np.maximum(of, 0)], layer)
 
 
 class TimeShare(NamedTuple):
@@ -103,6 +85,11 @@ class WorkShare(NamedTuple):
     def mean_s(self) -> float:
         """Return the mean over steps in seconds."""
         return float(np.mean(self.by_step_ns)) / 1e9
+
+
+def time_in(shares: Sequence[TimeShare], *states: State) -> float:
+    """Return the mean seconds of a step that are spent in any of the states."""
+    return sum(share.mean_s for share in shares if share.state in states)
 
 
 def shares(activity: Activity, cut: Segments, chosen: Sequence[int]) -> tuple[TimeShare, ...]:
@@ -188,15 +175,13 @@ HOW_TO_GET = {
 }
 """Factor -> what would give it."""
 
-ADDED = (
-    (State.COPYING, "copies"),
-    (State.COMMUNICATION, "exposed communication"),
-    (State.WAITING_FOR_RANK, "waiting for slower ranks"),
-    (State.PREPARING, "launch gap, prepare"),
-    (State.CALLING, "launch gap, call"),
-    (State.WAITING_FOR_DATA, "waiting for data"),
-    (State.IDLE, "idle, cause unknown"),
-)
+ADDED = {
+    state: "waiting for slower ranks" if state == State.WAITING_FOR_RANK else STATE_NAMES[state]
+    for state in (
+        *(State.COPYING, State.COMMUNICATION, State.WAITING_FOR_RANK),
+        *(State.PREPARING, State.CALLING, State.WAITING_FOR_DATA, State.IDLE),
+    )
+}
 """What is added to the kernels' time, in this order."""
 
 FREE, BUSY = 0.05, 0.5
@@ -241,7 +226,7 @@ def factors(
     for name, value in known.items():
         if name not in OF_KERNELS or not value > 0:
             raise ValueError(f"{name}={value}: expected a positive factor, one of {', '.join(OF_KERNELS)}")
-    computing_s = _mean_s(shares, State.COMPUTING)
+    computing_s = time_in(shares, State.COMPUTING)
     if not computing_s:
         step_s = sum(share.mean_s for share in shares)
         return Factors("observed, as nothing computes", step_s, (), ("factors: nothing computes",))
@@ -253,7 +238,7 @@ def factors(
     else:
         missing.insert(0, "theoretical")
         base_s = computing_s / float(np.prod(list(given.values())))
-        base_name = f"computing, with {_listed(missing)}"
+        base_name = f"computing, with {', '.join(missing)}"
     chain = list(_chain(shares, base_s, given, computing_s, missing))
     named = tuple(f"{name}: {HOW_TO_GET[name]}" for name in missing)
     return Factors(base_name, base_s, tuple(chain), named)
@@ -271,25 +256,17 @@ def _chain(
         time_s *= value
         yield Factor(name, value, time_s)
     if "theoretical" not in missing:
-        rest = f"not separated: {_listed(missing)}" if missing else "unexplained"
+        rest = f"not separated: {', '.join(missing)}" if missing else "unexplained"
         yield Factor(rest, computing_s / time_s, computing_s)
     time_s = computing_s
-    for state, name in ADDED:
-        longer_s = time_s + _mean_s(shares, state)
+    for state, name in ADDED.items():
+        longer_s = time_s + time_in(shares, state)
         yield Factor(name, longer_s / time_s, longer_s)
         time_s = longer_s
 
 
-def _mean_s(shares: Sequence[TimeShare], state: State) -> float:
-    return sum(share.mean_s for share in shares if share.state == state)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
-def overlap_factor(activity: Activity) -> tuple[float, float] | None:
-    """Return by how much communication slows kernels, and which share of the computing time that covers.
+def overlap_factor(activity: Activity) -> float | None:
+    """Return by how much communication slows kernels.
 
     Chopper: the median duration at high overlap over that at the lowest overlap, at least 1, for kernels of
     one name and size. None where no kernel runs both with and without communication.
@@ -297,9 +274,9 @@ def overlap_factor(activity: Activity) -> tuple[float, float] | None:
     trace = activity.trace
     events = np.flatnonzero(activity.computing & ~activity.fused)
     length_ns = trace.end_ns[events] - trace.start_ns[events]
-    communicate = activity.pieces(activity.communication)
+    communicate = activity.trace.pieces(activity.communication)
     if not len(communicate.start_ns):
-        return 1.0, 1.0
+        return 1.0
     covered = covered_ns(communicate, trace.start_ns[events], trace.end_ns[events])
     overlap = covered / np.maximum(length_ns, 1)
     spent_ns = alone_ns = 0.0
@@ -313,4 +290,4 @@ def overlap_factor(activity: Activity) -> tuple[float, float] | None:
             share = float(length_ns[high].sum()) / total
             spent_ns += total
             alone_ns += total * (1 - share) + total * share / max(slowed, 1.0)
-    return (spent_ns / alone_ns, spent_ns / float(length_ns.sum())) if alone_ns else None
+    return spent_ns / alone_ns if alone_ns else None

@@ -6,10 +6,10 @@ three decimals do not fit into a float64.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import re
 import zlib
+from array import array
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from harness.instruments.process import no_collection
 from harness.instruments.traces import TraceError, shortened
 from harness.instruments.traces.trace import (
     HOW_TO_RECORD,
     ON_DEVICE,
     CollectiveCall,
     EventKind,
-    Ints,
     RankTrace,
     Track,
     is_unread,
@@ -59,7 +59,6 @@ class _Args(msgspec.Struct, gc=False):
     ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     seq: Any = msgspec.field(default=None, name="Seq")
     elements: Any = msgspec.field(default=None, name="In msg nelems")
-    dtype: Any = None
     dims: msgspec.Raw = msgspec.field(default=_NO_RAW, name="Input Dims")
     grid: msgspec.Raw = _NO_RAW
     device: _Plain = None
@@ -127,13 +126,8 @@ def together(traces: list[RankTrace]) -> tuple[RankTrace, ...]:
 
 def read_trace(path: Path) -> RankTrace:
     """Return the trace of one rank, from .json or .json.gz; raises TraceError."""
-    collecting = gc.isenabled()
-    gc.disable()  # a million small objects, none in a cycle
-    try:
+    with no_collection():  # a million small objects, none in a cycle
         return _columns(path, _parsed(path, _content(path)))
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _content(path: Path) -> bytes:
@@ -179,42 +173,31 @@ def _columns(path: Path, document: _Document) -> RankTrace:
     table = _Table(path)
     for event in _taken(document):
         table.add(event)
-    if not table.start_ns:
+    if not table.rows:
         raise TraceError(f"{path}: has no operators and no kernels; {HOW_TO_RECORD}")
-    rank, world_size, backend, groups = _distributed(path, document.distributedInfo)
+    rank, world_size, groups = _distributed(path, document.distributedInfo)
     base_ns = _integer(document.baseTimeNanoseconds, 0)
     if abs(base_ns) > MOST_us * 1000:
         raise TraceError(f"{path}: baseTimeNanoseconds is out of range; record the trace again")
-    start_ns = np.asarray(table.start_ns, np.int64) + base_ns
-    end_ns = np.asarray(table.end_ns, np.int64) + base_ns
-    order = np.lexsort((-end_ns, start_ns))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-
-    def column(values: list[int]) -> Ints:
-        return np.asarray(values, np.int64)[order]
-
+    rows = np.frombuffer(table.rows, np.int64).reshape(-1, len(COLUMNS))
+    order = np.lexsort((-rows[:, 1], rows[:, 0]))
+    columns = dict(zip(COLUMNS, np.ascontiguousarray(rows[order].T), strict=True))
+    columns["start_ns"] += base_ns
+    columns["end_ns"] += base_ns
+    place = np.argsort(order)
+    tracks = [(_text(process), _text(thread)) for process, thread in table.tracks]
     trace = RankTrace(
         path=path,
         rank=rank,
         world_size=world_size,
-        backend=backend,
         host=_text(document.host_name),
         devices=_devices(document.deviceProperties),
         names=tuple(map(_text, table.names)),
-        tracks=tuple(table.named_tracks()),
-        start_ns=start_ns[order],
-        end_ns=end_ns[order],
-        name_of=column(table.name_of),
-        track_of=column(table.track_of),
-        kind=column(table.kind),
-        correlation=column(table.correlation),
-        external_id=column(table.external_id),
-        sequence=column(table.sequence),
-        shape=column(table.shape),
+        tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
+        **columns,
         collectives={int(place[at]): call for at, call in table.collectives.items()},
         process_groups=groups,
-        unread=table.unread,
+        unread=frozenset(table.unread),
     )
     _check(trace)
     return trace
@@ -240,28 +223,25 @@ def _check(trace: RankTrace) -> None:
         raise TraceError(f"{trace.path}: has no operators and no kernels; {HOW_TO_RECORD}")
 
 
+COLUMNS = (
+    *("start_ns", "end_ns", "name_of", "track_of", "kind"),
+    *("correlation", "external_id", "sequence", "shape"),
+)
+"""What the table has of each event, fields of `RankTrace`."""
+
+
 class _Table:
-    """Columns while they grow, as Python lists."""
+    """The events of a trace while it is read; `rows` has the columns of one event after another."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.kinds: dict[Any, int] = {}  # by category
-        self.kernel_kinds: dict[Any, int] = {}  # by name
+        self.rows = array("q")
         self.names: dict[Any, int] = {}
         self.tracks: dict[tuple[Any, Any], int] = {}
         self.track_names: dict[tuple[str, str], str] = {}
-        self.start_ns: list[int] = []
-        self.end_ns: list[int] = []
-        self.name_of: list[int] = []
-        self.track_of: list[int] = []
-        self.kind: list[int] = []
-        self.correlation: list[int] = []
-        self.external_id: list[int] = []
-        self.sequence: list[int] = []
-        self.shape: list[int] = []
         self.shapes: dict[bytes, int] = {}
         self.collectives: dict[int, CollectiveCall] = {}
-        self.unread: dict[str, int] = {}
+        self.unread: set[str] = set()
 
     def add(self, event: _Event) -> None:
         args = event.args
@@ -271,44 +251,30 @@ class _Table:
             return
         if event.ts is None:
             return
-        category, name = event.cat, event.name
-        kind = self.kinds.get(category)
-        if kind is None:
-            kind = self.kinds[category] = int(kind_of(_text(category)))
+        category, name = _text(event.cat), event.name
+        kind = kind_of(category)
         if kind == EventKind.KERNEL:
-            kind = self._kind_of_kernel(name)
+            kind = kind_of_kernel(_text(name))
         start_ns = self._nanoseconds(event, event.ts)
-        self.start_ns.append(start_ns)
-        duration_ns = 0 if event.dur is None else self._nanoseconds(event, event.dur)
-        self.end_ns.append(start_ns + duration_ns)
-        self.name_of.append(self.names.setdefault(name, len(self.names)))
-        self.kind.append(kind)
+        end_ns = start_ns if event.dur is None else start_ns + self._nanoseconds(event, event.dur)
         process, thread = event.pid, event.tid
-        if args is None:
-            self.correlation.append(-1)
-            self.external_id.append(-1)
-            self.sequence.append(-1)
-            self.shape.append(-1)
-        else:
-            if kind == EventKind.OTHER and args.stream is not None:
-                self._count_unread(_text(category))
+        correlation = external_id = sequence = shape = -1
+        if args is not None:
+            if kind == EventKind.OTHER and args.stream is not None and is_unread(category):
+                self.unread.add(category)
             if kind in ON_DEVICE and args.stream is not None:
                 process, thread = (process if args.device is None else args.device), args.stream
             if args.collective or args.group or args.elements is not None:
-                self.collectives[len(self.kind) - 1] = _collective(args)
-            correlation, sequence = args.correlation, args.sequence
-            self.correlation.append(-1 if correlation is None else _integer(correlation, -1))
-            self.external_id.append(-1 if args.external_id is None else _integer(args.external_id, -1))
-            self.sequence.append(-1 if sequence is None else _integer(sequence, -1))
-            shape = bytes(args.grid if kind == EventKind.KERNEL else args.dims)
-            self.shape.append(self.shapes.setdefault(shape, len(self.shapes)) if shape else -1)
-        self.track_of.append(self.tracks.setdefault((process, thread), len(self.tracks)))
-
-    def _kind_of_kernel(self, name: Any) -> int:
-        kind = self.kernel_kinds.get(name)
-        if kind is None:
-            kind = self.kernel_kinds[name] = int(kind_of_kernel(_text(name)))
-        return kind
+                self.collectives[len(self.rows) // len(COLUMNS)] = _collective(args)
+            correlation, external_id = _integer(args.correlation, -1), _integer(args.external_id, -1)
+            sequence = _integer(args.sequence, -1)
+            dims = bytes(args.grid if kind == EventKind.KERNEL else args.dims)
+            shape = self.shapes.setdefault(dims, len(self.shapes)) if dims else -1
+        name_of = self.names.setdefault(name, len(self.names))
+        track_of = self.tracks.setdefault((process, thread), len(self.tracks))
+        self.rows.extend(
+            (start_ns, end_ns, name_of, track_of, kind, correlation, external_id, sequence, shape)
+        )
 
     def _nanoseconds(self, event: _Event, time_us: Any) -> int:
         """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
@@ -325,15 +291,6 @@ class _Table:
             )
         return int(time_us * 1000)
 
-    def _count_unread(self, category: str) -> None:
-        if is_unread(category):
-            self.unread[category] = self.unread.get(category, 0) + 1
-
-    def named_tracks(self) -> Iterator[Track]:
-        for process, thread in self.tracks:
-            track = _text(process), _text(thread)
-            yield Track(*track, self.track_names.get(track, ""))
-
 
 def _collective(args: _Args) -> CollectiveCall:
     described = _text(args.description)
@@ -342,21 +299,18 @@ def _collective(args: _Args) -> CollectiveCall:
         group=described if described not in ("", "undefined") else _text(args.group),
         ranks=_text(args.ranks),
         sequence=_integer(args.seq, -1),
-        elements=_integer(args.elements, -1),
-        dtype=_text(args.dtype),
     )
 
 
-def _distributed(path: Path, info: Any) -> tuple[int, int, str, dict[str, tuple[int, ...]]]:
-    """Return rank, world size, backend and process groups; of a trace without them, from the file's name."""
+def _distributed(path: Path, info: Any) -> tuple[int, int, dict[str, tuple[int, ...]]]:
+    """Return rank, world size and process groups; of a trace without them, from the file's name."""
     if isinstance(info, dict) and "rank" in info:
         groups = info.get("pg_config") or []
         listed = [one for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
         names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in listed}
-        rank = _integer(info["rank"], 0)
-        return rank, max(_integer(info.get("world_size"), 1), 1), _text(info.get("backend")), names
+        return _integer(info["rank"], 0), max(_integer(info.get("world_size"), 1), 1), names
     found = re.search(r"rank[-_]?(\d+)", path.name)
-    return (int(found[1]) if found else 0), 1, "", {}
+    return (int(found[1]) if found else 0), 1, {}
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -370,6 +324,8 @@ def _devices(properties: Any) -> tuple[str, ...]:
 
 def _integer(value: Any, otherwise: int) -> int:
     """Return a whole number that int64 has room for, else `otherwise`."""
+    if value is None:
+        return otherwise
     if type(value) is not int:
         if isinstance(value, Decimal) and not abs(value) < LARGEST:
             return otherwise

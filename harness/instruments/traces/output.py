@@ -14,6 +14,7 @@ import gzip
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,13 +125,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(line) for row in split for line in row[i]) for i in range(len(rows[0]))]
     lines = []
     for row in split:
-        for k in range(max(map(len, row))):
-            texts = [cell[k] if k < len(cell) else "" for cell in row]
-            shown = [
-                text.rjust(width) if i else text.ljust(width)
-                for i, (text, width) in enumerate(zip(texts, widths, strict=True))
-            ]
-            lines.append(GAP.join(shown).rstrip())
+        for first, *others in zip_longest(*row, fillvalue=""):
+            shown = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            lines.append(GAP.join([first.ljust(widths[0]), *shown]).rstrip())
     return lines
 
 
@@ -147,7 +144,7 @@ def tables(of: Breakdown) -> list[TraceTable]:
     if len(of.ranks) > 1:
         found.append(rank_table(of))
     found.append(work_table(of))
-    return [*found, *([communication_table(of)] if _communicates(of) else [])]
+    return [*found, *([communication_table(of)] if of.ranks[0].activity.on_device.under_way.any() else [])]
 
 
 def share_table(of: Breakdown) -> TraceTable:
@@ -193,10 +190,7 @@ def communication_table(of: Breakdown) -> TraceTable:
     """
     rank = of.ranks[0]
     trace, how = rank.activity.trace, rank.activity.on_device.recognized_by
-    edges = np.array([rank.activity.steps[i][1:3] for i in rank.chosen], np.int64)
-    events = np.flatnonzero(how > 0)
-    step = np.searchsorted(edges[:, 0], trace.start_ns[events], side="right") - 1
-    events = events[(step >= 0) & (trace.start_ns[events] < edges[np.maximum(step, 0), 1])]
+    events = np.flatnonzero((how > 0) & np.isin(rank.activity.step_at(trace.start_ns), rank.chosen))
     times: dict[tuple[str, str], list[int]] = {}
     for event in events.tolist():
         key = trace.name(event), _known_by(rank.activity, event)
@@ -215,10 +209,6 @@ def _known_by(activity: Activity, event: int) -> str:
     family = recognized(activity.trace.name(event)).family if how == BY_NAME else None
     known = f"name, {family.library}" if family else HOW[how]
     return f"{known} (both)" if activity.fused[event] else known
-
-
-def _communicates(of: Breakdown) -> bool:
-    return bool(of.ranks[0].activity.on_device.under_way.any())
 
 
 def _ms(time_s: float) -> str:
@@ -243,7 +233,10 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
     It starts with the rank that ends last and goes back in time. Where that rank waits for another, the path
     goes on with the other one from the end of the wait.
     """
-    edges = [_edges(of, rank, step) for rank in range(len(of.ranks))]
+    chosen = [one.activity.edges_ns[one.chosen[step]] for one in of.ranks]
+    edges = [
+        (one - offset_ns).tolist() for one, offset_ns in zip(chosen, of.matching.offsets_ns, strict=True)
+    ]
     waits = [_waits_at(of, rank, step) for rank in range(len(of.ranks))]
     rank = max(range(len(of.ranks)), key=lambda one: edges[one][1])
     at_ns, found = edges[rank][1], []
@@ -258,13 +251,6 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
         at_ns, slower = max(earlier)
         waits[rank] = [wait for wait in earlier if wait[0] < at_ns]
         rank = position[slower]
-
-
-def _edges(of: Breakdown, rank: int, step: int) -> tuple[int, int]:
-    one = of.ranks[rank]
-    chosen = one.activity.steps[one.chosen[step]]
-    offset_ns = of.matching.offsets_ns[rank]
-    return chosen.start_ns - offset_ns, chosen.end_ns - offset_ns
 
 
 def _waits_at(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:
@@ -319,15 +305,15 @@ def _events(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]:
         yield from _names(pid, f"rank {rank.rank}: {track.process}", i, track.name or track.thread)
     columns = (trace.start_ns, trace.end_ns, trace.name_of, trace.track_of, trace.kind)
     for start_ns, end_ns, name, track_of, kind in zip(*(c.tolist() for c in columns), strict=True):
-        yield {
-            "ph": "X",
-            "name": trace.names[name],
-            "cat": EventKind(kind).name.lower(),
-            "pid": rank.rank * PER_RANK + processes[trace.tracks[track_of].process],
-            "tid": track_of,
-            "ts": (start_ns - offset_ns) / 1000,
-            "dur": (end_ns - start_ns) / 1000,
-        }
+        pid = rank.rank * PER_RANK + processes[trace.tracks[track_of].process]
+        category = EventKind(kind).name.lower()
+        yield _shown(trace.names[name], category, pid, track_of, start_ns - offset_ns, end_ns - start_ns)
+
+
+def _shown(name: str, category: str, pid: int, tid: int, start_ns: int, duration_ns: int) -> dict[str, Any]:
+    """Return a complete event; times in microseconds."""
+    times = {"ts": start_ns / 1000, "dur": duration_ns / 1000}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times}
 
 
 def _own_tracks(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]:
@@ -340,15 +326,9 @@ def _own_tracks(rank: RankBreakdown, offset_ns: int) -> Iterator[dict[str, Any]]
     for start_ns, end_ns, number, event, slower in zip(*(c.tolist() for c in columns), strict=True):
         state = State(number)
         of = f"rank {slower}" if state == State.WAITING_FOR_RANK else activity.operation_names(event)
-        yield {
-            "ph": "X",
-            "name": f"{STATE_NAMES[state]}: {of}" if of else STATE_NAMES[state],
-            "cat": "breakdown",
-            "pid": rank.rank * PER_RANK,
-            "tid": tracks[OWN_TRACKS[state]],
-            "ts": (start_ns - offset_ns) / 1000,
-            "dur": (end_ns - start_ns) / 1000,
-        }
+        name = f"{STATE_NAMES[state]}: {of}" if of else STATE_NAMES[state]
+        pid, tid = rank.rank * PER_RANK, tracks[OWN_TRACKS[state]]
+        yield _shown(name, "breakdown", pid, tid, start_ns - offset_ns, end_ns - start_ns)
 
 
 def _path_track(of: Breakdown, origin_ns: int) -> Iterator[dict[str, Any]]:
@@ -356,16 +336,9 @@ def _path_track(of: Breakdown, origin_ns: int) -> Iterator[dict[str, Any]]:
     pid = (1 + max(one.rank for one in of.ranks)) * PER_RANK
     yield from _names(pid, "critical path", 0, "critical path")
     for step in range(len(of.step_numbers)):
-        for part in critical_path(of, step):
-            yield {
-                "ph": "X",
-                "name": f"rank {of.ranks[part.rank].rank}",
-                "cat": "critical path",
-                "pid": pid,
-                "tid": 0,
-                "ts": (part.start_ns - origin_ns) / 1000,
-                "dur": (part.end_ns - part.start_ns) / 1000,
-            }
+        for rank, start_ns, end_ns in critical_path(of, step):
+            name = f"rank {of.ranks[rank].rank}"
+            yield _shown(name, "critical path", pid, 0, start_ns - origin_ns, end_ns - start_ns)
 
 
 def _names(pid: int, title: str, thread: int, name: str) -> Iterator[dict[str, Any]]:

@@ -76,9 +76,9 @@ class Segments:
 def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Segments:
     """Return the states of a rank in its steps; `waits` has the waiting by event of communication."""
     trace, waits = activity.trace, waits or {}
-    compute = activity.pieces(activity.computing)
-    communicate = activity.pieces(activity.communication)
-    copy = activity.pieces(activity.copying)
+    compute = activity.trace.pieces(activity.computing)
+    communicate = activity.trace.pieces(activity.communication)
+    copy = activity.trace.pieces(activity.copying)
     on_device = activity.computing | activity.communication | activity.copying
     until_ns = np.array([wait.until_ns for wait in waits.values()], np.int64)
     calls_ns = trace.start_ns[trace.launch_of[trace.launch_of >= 0]]
@@ -100,11 +100,9 @@ def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Seg
 
 def _cut(activity: Activity, bounds: list[Ints]) -> tuple[Ints, Ints, Ints]:
     """Return the intervals between all bounds within the steps: start, end, step."""
-    edges = np.array([(one.start_ns, one.end_ns) for one in activity.steps], np.int64)
-    at = np.unique(np.concatenate([*bounds, edges.ravel()]))
-    start_ns, end_ns = at[:-1], at[1:]
-    step = np.searchsorted(edges[:, 0], start_ns, side="right") - 1
-    kept = (step >= 0) & (start_ns < edges[np.maximum(step, 0), 1])
+    at = np.unique(np.concatenate([*bounds, activity.edges_ns.ravel()]))
+    start_ns, end_ns, step = at[:-1], at[1:], activity.step_at(at[:-1])
+    kept = step >= 0
     return start_ns[kept], end_ns[kept], step[kept]
 
 
@@ -150,11 +148,5 @@ def _joined(cut: Segments) -> Segments:
         same &= column[:-1] == column[1:]
     first = np.concatenate(([True], ~same))
     last = np.concatenate((~same, [True]))
-    return Segments(
-        cut.start_ns[first],
-        cut.end_ns[last],
-        cut.state[first],
-        cut.event[first],
-        cut.slower_rank[first],
-        cut.step[first],
-    )
+    rest = (column[first] for column in (cut.state, cut.event, cut.slower_rank, cut.step))
+    return Segments(cut.start_ns[first], cut.end_ns[last], *rest)

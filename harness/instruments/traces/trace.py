@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +57,6 @@ class CollectiveCall(NamedTuple):
     group: str = ""
     ranks: str = ""
     sequence: int = -1
-    elements: int = -1
-    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ class RankTrace:
     path: Path
     rank: int
     world_size: int
-    backend: str
     host: str
     devices: tuple[str, ...]
     names: tuple[str, ...]
@@ -90,7 +87,7 @@ class RankTrace:
     shape: Ints
     collectives: Mapping[int, CollectiveCall]  # by event
     process_groups: Mapping[str, tuple[int, ...]]  # name: its ranks
-    unread: Mapping[str, int]  # category of a device that is not read: its events
+    unread: frozenset[str]  # categories of a device that are not read
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -119,17 +116,48 @@ class RankTrace:
     def launch_of(self) -> Ints:
         """Return the launch of each kernel and copy, -1 where there is none. [event]"""
         launches = np.flatnonzero(self.of_kind(EventKind.LAUNCH) & (self.correlation >= 0))
-        launches = launches[np.argsort(self.correlation[launches], kind="stable")]
+        events = np.flatnonzero(self.of_kind(*ON_DEVICE) & (self.correlation >= 0))
         found = np.full(len(self), -1, np.int64)
-        on_device = self.of_kind(EventKind.KERNEL) | self.of_kind(EventKind.COPY)
-        events = np.flatnonzero(on_device & (self.correlation >= 0))
-        if not len(launches) or not len(events):
-            return found
-        known = self.correlation[launches]
-        at = np.minimum(np.searchsorted(known, self.correlation[events]), len(launches) - 1)
-        same = known[at] == self.correlation[events]
-        found[events[same]] = launches[at[same]]
+        found[events] = having(launches, self.correlation[launches], self.correlation[events])
         return found
+
+    @cached_property
+    def host_event(self) -> Ints:
+        """Return each event's host event: a kernel's launch, a host event itself; -1 unknown. [event]"""
+        return np.where(self.of_kind(*ON_DEVICE), self.launch_of, np.arange(len(self)))
+
+    def pieces(self, events: Mask) -> OwnedTimes:
+        """Return the times of some events as disjoint pieces."""
+        at = np.flatnonzero(events)
+        return pieces(self.start_ns[at], self.end_ns[at], at)
+
+    def around(self, marks: Mask, events: Ints, inner: bool = False) -> Ints:
+        """Return in which of the marked events each one begins on its track, -1 for none. [events]
+
+        That is the outermost, or the innermost of nested ones. An event of -1 begins in none.
+        """
+        known = np.maximum(events, 0)
+        track = np.where(events >= 0, self.track_of[known], -1)
+        found = np.full(len(events), -1, np.int64)
+        for one in np.unique(self.track_of[marks]):
+            here, of_track = np.flatnonzero(track == one), marks & (self.track_of == one)
+            at_ns = self.start_ns[known[here]]
+            if inner:
+                nested = np.flatnonzero(of_track)
+                place = innermost(self.start_ns[nested], self.end_ns[nested], at_ns)
+                found[here] = np.where(place >= 0, nested[place], -1)
+            else:
+                found[here] = owners(self.pieces(of_track), at_ns)
+        return found
+
+
+def having(events: Ints, numbers: Ints, wanted: Ints) -> Ints:
+    """Return the first of the events that has each wanted number, -1 where none has. [wanted]"""
+    if not len(events):
+        return np.full(len(wanted), -1, np.int64)
+    known, first = np.unique(numbers, return_index=True)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, events[first[at]], -1)
 
 
 KINDS = {
@@ -174,6 +202,7 @@ WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")
 """Entries on a stream of MTIA in which the device waits for another stream, or marks a time."""
 
 
+@cache
 def kind_of(category: str) -> EventKind:
     """Return what events of a category are; `EventKind.OTHER` for those that are not read."""
     category = category.lower()
@@ -189,6 +218,7 @@ def is_unread(category: str) -> bool:
     return kind_of(category) == EventKind.OTHER and category != "" and not category.endswith(NO_WORK)
 
 
+@lru_cache(maxsize=100_000)
 def kind_of_kernel(name: str) -> EventKind:
     """Return what an event in a category of kernels is by its name: a kernel, a copy or a wait."""
     if COPY_BY_NAME.match(name):
@@ -236,9 +266,7 @@ def owners(of: OwnedTimes, at_ns: Ints) -> Ints:
 
 def covered_ns(of: OwnedTimes, start_ns: Ints, end_ns: Ints) -> Ints:
     """Return for how long the pieces cover each interval. [interval]"""
-    if not len(of.start_ns):
-        return np.zeros(len(start_ns), np.int64)
-    return _before(of, end_ns) - _before(of, start_ns)
+    return _before(of, end_ns) - _before(of, start_ns) if len(of.start_ns) else np.zeros_like(start_ns)
 
 
 def _before(of: OwnedTimes, at_ns: Ints) -> Ints:
@@ -256,11 +284,6 @@ def intersection(a: OwnedTimes, b: OwnedTimes) -> OwnedTimes:
     owner = owners(a, at[:-1])
     both = (owner >= 0) & (owners(b, at[:-1]) >= 0)
     return OwnedTimes(at[:-1][both], at[1:][both], owner[both])
-
-
-def covered_by_both_ns(a: OwnedTimes, b: OwnedTimes, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return for how long both sets cover each interval. [interval]"""
-    return covered_ns(intersection(a, b), start_ns, end_ns)
 
 
 def inside(of: OwnedTimes, at_ns: Ints) -> Mask:

@@ -16,9 +16,10 @@ import ctypes
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy
 import torch
@@ -195,7 +196,7 @@ def compiled_on_cpu() -> Iterator[None]:
 def run_compiled(function: Any, grid: Any, arguments: Sequence[Any], constexprs: Mapping[str, Any]) -> None:
     """Run a `@triton.jit` function once per point of `grid`, by as many threads as torch has.
 
-    Raises what `ascend.lowered` and `MachineCode` raise, and TypeError for an argument of another kind.
+    Raises what `targets.lowered` and `MachineCode` raise, and TypeError for an argument of another kind.
     """
     names = function.arg_names
     constants = {names[i] for i in function.constexprs}
@@ -277,19 +278,13 @@ def _interpreted(function: Any) -> Any:
     return InterpretedFunction(function.fn)
 
 
-@contextmanager
-def _callable_device_functions() -> Iterator[None]:
+def _callable_device_functions() -> AbstractContextManager[Any]:
     """Let interpreted kernels call compiled functions: their helpers, tl.sum, tl.sigmoid and the like.
 
     These refuse a call from Python. The interpreter patches triton.language while it runs a kernel; what a
     called function patches in addition is restored here, because a later compilation must not see it.
     """
-    refuse = JITFunction.__call__
-    JITFunction.__call__ = _call_interpreted
-    try:
-        yield
-    finally:
-        JITFunction.__call__ = refuse
+    return patch.object(JITFunction, "__call__", _call_interpreted)
 
 
 def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
@@ -302,8 +297,7 @@ def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
         scope.restore()
 
 
-@contextmanager
-def _products_of_values() -> Iterator[None]:
+def _products_of_values() -> AbstractContextManager[Any]:
     """Let the interpreter's tl.dot multiply bf16 numbers; Triton 3.9 multiplies their bits as integers."""
     from triton.runtime.interpreter import InterpreterBuilder
 
@@ -315,15 +309,10 @@ def _products_of_values() -> Iterator[None]:
         )
         return given(builder, a, b, *rest)
 
-    InterpreterBuilder.create_dot = widened
-    try:
-        yield
-    finally:
-        InterpreterBuilder.create_dot = given
+    return patch.object(InterpreterBuilder, "create_dot", widened)
 
 
-@contextmanager
-def _rounding_to_nearest() -> Iterator[None]:
+def _rounding_to_nearest() -> AbstractContextManager[Any]:
     """Let the interpreter round fp32 to bf16 as GPUs do, to nearest even; Triton 3.9 truncates."""
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -335,8 +324,4 @@ def _rounding_to_nearest() -> Iterator[None]:
         values = torch.from_numpy(numpy.array(source.data, dtype=numpy.float32))
         return TensorHandle(values.bfloat16().view(torch.int16).numpy().view(numpy.uint16), kind.scalar)
 
-    InterpreterBuilder.cast_impl = rounded
-    try:
-        yield
-    finally:
-        InterpreterBuilder.cast_impl = given
+    return patch.object(InterpreterBuilder, "cast_impl", rounded)

@@ -170,8 +170,6 @@ def usage(compilation: Compilation, target: str) -> Usage:
 
     Raises ValueError for another target, `Unavailable` where a tool is missing, `CompilationFailed`.
     """
-    if target not in TARGETS:
-        raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
     compiled = _compile(compilation, target)
     found = of_cubin(compiled.asm["cubin"]) if target in NVIDIA else of_hsaco(compiled.asm["hsaco"])
     (kernel,) = (one for one in found if one.name == compiled.metadata.name)
@@ -180,20 +178,17 @@ def usage(compilation: Compilation, target: str) -> Usage:
 
 def assembly(compilation: Compilation, target: str) -> str:
     """Compile for one of TARGETS and return its assembly, PTX or AMD's; raises what `usage` raises."""
-    if target not in TARGETS:
-        raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
-    compiled = _compile(compilation, target)
-    text: str = compiled.asm["ptx" if target in NVIDIA else "amdgcn"]
-    return text
+    return str(_compile(compilation, target).asm["ptx" if target in NVIDIA else "amdgcn"])
 
 
 def triton_ir(compilation: Compilation) -> str:
     """Return the kernel in Triton's own IR, before any GPU's; raises what `usage` raises."""
-    text: str = _compile(compilation, next(iter(NVIDIA))).asm["ttir"]
-    return text
+    return str(_compile(compilation, next(iter(NVIDIA))).asm["ttir"])
 
 
 def _compile(compilation: Compilation, target: str) -> Any:
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
     try:
         import triton
         from triton.backends.compiler import GPUTarget

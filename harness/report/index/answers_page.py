@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
-from harness.claims.paper import PaperClaims, PaperRow, Sentence
+from harness.claims.paper import PaperClaims, Sentence
 from harness.report.figure import Figure
 from harness.report.index.answers_text import (
-    Found,
     accepted_text,
     found,
     in_words,
@@ -31,7 +30,7 @@ from harness.report.index.suite_index import HEADER as RUNS_HEADER
 from harness.report.index.suite_index import IndexRow, report_links, runs_table
 from harness.report.markdown import details, escape, grid
 from harness.report.page import render
-from harness.report.tables import Table, TableCell
+from harness.report.tables import Table, TableCell, word
 from harness.units import LEGEND, PUBLISHED, counted
 
 TITLE = "Do the paper's claims hold?"
@@ -89,14 +88,17 @@ def index_markdown(answers: Answers) -> str:
     if answers.figure:
         parts.append(f"![{answers.figure.alt}](figures/answers.svg)")
     for title, rows in by_part(answers):
-        cells = tuple(tuple(TableCell(text, look="word") for text in _cells(row)) for row in rows)
+        cells = tuple(tuple(map(word, _cells(row))) for row in rows)
         parts += [f"## {title}", grid(Table("answers", title, "", HEADER, cells))]
     parts += [
         "## Each claim with its source and all evidence",
         *(details(row.claim.claim, _in_full(row, answers.runs)) for row in answers.rows),
     ]
-    parts += ["## How to read this page", details("Words and strengths", _how_to_read(answers.figure))]
-    parts += [f"## {STATEMENTS}", grid(_statements(answers.asked))]
+    how = "\n".join(f"- {escape(text)}" for text in _how_to_read(answers.figure))
+    parts += ["## How to read this page", details("Words and strengths", how)]
+    told = [(f"{one.by}, {one.section}", one.quoted, one.why) for one in answers.asked.statements]
+    statements = tuple(tuple(map(word, row)) for row in told)
+    parts += [f"## {STATEMENTS}", grid(Table("statements", "", "", STATEMENTS_HEADER, statements))]
     parts += [f"## {RUNS}", grid(runs_table(answers.runs))] if answers.runs else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -111,7 +113,7 @@ def index_page(answers: Answers) -> str:
         counts=counts_line(answers.rows) if answers.rows else "",
         sentences=sentences(answers),
         figures={"wide": answers.figure, "narrow": forest(answers.rows, NARROW)} if answers.figure else {},
-        how_to_read_answers=[*HOW_TO_READ, answers.figure.text] if answers.figure else HOW_TO_READ,
+        how_to_read_answers=_how_to_read(answers.figure),
         parts=[(title, [_shown(row, answers.runs) for row in rows]) for title, rows in by_part(answers)],
         statements_title=STATEMENTS,
         statements_header=STATEMENTS_HEADER,
@@ -122,8 +124,8 @@ def index_page(answers: Answers) -> str:
     )
 
 
-def _how_to_read(figure: Figure | None) -> str:
-    return "\n".join(f"- {escape(text)}" for text in [*HOW_TO_READ, *([figure.text] if figure else [])])
+def _how_to_read(figure: Figure | None) -> list[str]:
+    return [*HOW_TO_READ, *([figure.text] if figure else [])]
 
 
 def counts_line(rows: Sequence[AnsweredClaim]) -> str:
@@ -150,14 +152,12 @@ def by_part(answers: Answers) -> Iterator[tuple[str, list[AnsweredClaim]]]:
 def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
     """Return the sentence with its values; "" where an answer is another or a value is missing."""
     words = {row.claim.id: row.answer for row in rows}
-    if any(words.get(claim) != answer for claim, answer in sentence.answers.items()):
-        return ""
     ranges = {
         f"{one.claim} | {one.group} | {one.verdicts[0].origin}": range_text(one, row.claim)
         for row in rows
         for one in row.evidence
     }
-    if any(value not in ranges for value in sentence.values):
+    if not sentence.answers.items() <= words.items() or not {*sentence.values} <= ranges.keys():
         return ""
     return sentence.text.format(*(ranges[value] for value in sentence.values))
 
@@ -202,34 +202,25 @@ def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
     }
 
 
-def _statements(asked: PaperClaims) -> Table:
-    rows = tuple(
-        tuple(TableCell(text, look="word") for text in (f"{one.by}, {one.section}", one.quoted, one.why))
-        for one in asked.statements
-    )
-    return Table("statements", "", "", STATEMENTS_HEADER, rows)
-
-
 def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
     """Return a claim's words and its source's, all evidence, what decides, and what to do."""
     claim = row.claim
     source = f" — {claim.source}" if claim.source else ""
+    evidence = []
+    for one in found(row):
+        links = ", ".join(f"[{text}]({run}/report.md)" for run, text in report_links(one.folders, runs))
+        where = f"— {escape(one.source)}" if one.source else links
+        evidence.append(f"- {one.strength}: {escape(one.detail)} {where}".rstrip())
     lines = [
         f"“{escape(claim.quoted)}” — {place(claim)}",
         f"**Its source:** {escape(claim.source_says + source)}",
-        "\n".join(_evidence_line(one, runs) for one in found(row)) or "**Evidence:** none.",
+        "\n".join(evidence) or "**Evidence:** none.",
         f"**Answer:** {row.answer}, {row.strength}: {escape(_why(row))}",
         f"**Would decide:** {escape(in_words(row.would_decide, claim))}" if row.would_decide else "",
         f"**Accepted:** {accepted_text(row)}",
         f"**What to do:** {escape(in_words(claim.do, claim))}",
     ]
     return "\n\n".join(filter(None, lines))
-
-
-def _evidence_line(one: Found, runs: Sequence[IndexRow]) -> str:
-    links = ", ".join(f"[{text}]({folder}/report.md)" for folder, text in report_links(one.folders, runs))
-    where = f"— {escape(one.source)}" if one.source else links
-    return f"- {one.strength}: {escape(one.detail)} {where}".rstrip()
 
 
 TABLES_TITLE = "The paper's tables, row by row"
@@ -250,42 +241,44 @@ HOW_TO_READ_TABLES = (
 MOST_FOUND = 2
 """Pieces of our evidence that a row shows."""
 
-NONE = TableCell("–", look="word")
+NONE = word("–")
 
 
 def paper_tables(asked: PaperClaims, rows: Sequence[AnsweredClaim]) -> list[Table]:
     """Return each table, with a line for every claim of a row."""
     answered = {row.claim.id: row for row in rows}
-    return [
-        Table(
-            f"table_{number}",
-            table.title,
-            "",
-            TABLES_HEADER,
-            tuple(line for row in table.rows for line in _lines(row, answered)),
+    tables = []
+    for number, table in enumerate(asked.tables, 1):
+        lines = tuple(
+            line
+            for words, claims in table.rows.items()
+            for line in _lines(words.split(" | "), table.named_by, claims, answered)
         )
-        for number, table in enumerate(asked.tables, 1)
-    ]
+        tables.append(Table(f"table_{number}", table.title, "", TABLES_HEADER, lines))
+    return tables
 
 
-def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[TableCell, ...]]:
-    for number, name in enumerate(row.claims):
+def _lines(
+    cells: Sequence[str], named_by: int, claims: Sequence[str], answered: dict[str, AnsweredClaim]
+) -> Iterator[tuple[TableCell, ...]]:
+    """Yield a line for each claim of a row: the cells that name the row, then those that claim something."""
+    for number, name in enumerate(claims):
         one = answered[name]
-        head = (row.name, row.claimed) if not number else ("", one.claim.claim)
+        row = ": ".join(cells[:named_by]), "; ".join(cells[named_by:])
+        head = row if not number else ("", one.claim.claim)
         published = [shares_text(record, one.claim) for record in one.claim.public]
         here = [evidence.detail for evidence in found(one) if not evidence.source][:MOST_FOUND]
         without = one.claim.not_built or one.claim.untestable or one.lacking
+        why = "" if one.claim.misquoted else in_words(one.why, one.claim)
         texts = (
             *head,
             f"{one.claim.source_says} {one.claim.misquoted}".strip(),
             "; ".join(published),
             "; ".join(here) or in_words(without, one.claim),
-            one.answer
-            if one.claim.misquoted or not one.why
-            else f"{one.answer}: {in_words(one.why, one.claim)}",
+            f"{one.answer}: {why}" if why else one.answer,
             one.strength,
         )
-        yield tuple(TableCell(text, look="word") if text else NONE for text in texts)
+        yield tuple(word(text) if text else NONE for text in texts)
 
 
 def tables_markdown(tables: Sequence[Table]) -> str:

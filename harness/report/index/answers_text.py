@@ -50,43 +50,19 @@ def found(row: AnsweredClaim) -> list[Found]:
     counterexample suffices, then those with the most values. What is on another quantity stands last.
     """
     claim = row.claim
-    ranked = [
-        (
-            _rank(
-                claim,
-                not (one.decides or one.context),
-                one.strength,
-                alike(one, claim),
-                one.grade,
-                len(one.verdicts),
-            ),
-            Found(
-                range_text(one, claim),
-                _of(one),
-                _accepted(one, claim),
-                evidence_text(one, claim),
-                one.strength,
-                tuple(dict.fromkeys(run.folder for run in one.runs)),
-                "",
-            ),
-        )
-        for one in row.evidence
-    ]
-    ranked += [
-        (
-            _rank(claim, not one.values, "A" if one.decides else "C", True, one.origin, len(one.values)),
-            Found(
-                _published_range(one, claim),
-                f"{one.of}, {one.origin}, n = {len(one.values)}" if one.values else shares_text(one, claim),
-                accepted_text(row),
-                public_text(one, claim),
-                "A" if one.decides else "C",
-                (),
-                one.source,
-            ),
-        )
-        for one in claim.public
-    ]
+    ranked = []
+    for one in row.evidence:
+        beside = not (one.decides or one.context)
+        folders = tuple(dict.fromkeys(run.folder for run in one.runs))
+        texts = range_text(one, claim), _of(one), _accepted(one, claim), evidence_text(one, claim)
+        rank = _rank(claim, beside, one.strength, alike(one, claim), one.grade, len(one.verdicts))
+        ranked.append((rank, Found(*texts, one.strength, folders, "")))
+    for record in claim.public:
+        strength, n = "A" if record.decides else "C", len(record.values)
+        of = f"{record.of}, {record.origin}, n = {n}" if n else shares_text(record, claim)
+        texts = _published_range(record, claim), of, accepted_text(row), public_text(record, claim)
+        rank = _rank(claim, not n, strength, True, record.origin, n)
+        ranked.append((rank, Found(*texts, strength, (), record.source)))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
 
 
@@ -109,10 +85,9 @@ def _of(one: Evidence) -> str:
 
 def accepted_text(row: AnsweredClaim) -> str:
     """Return what the claim accepts, which is what was judged: `1.5× … 3×`, `≥ 280 GB`."""
-    claim = row.claim
-    if claim.band is not None:
-        return band_text(claim.band, claim.unit, claim.per)
-    bands = dict.fromkeys(_accepted(one, claim) for one in row.evidence if not one.related)
+    if row.claim.band is not None:
+        return _band_of(row.claim)
+    bands = dict.fromkeys(_accepted(one, row.claim) for one in row.evidence if not one.related)
     return "; ".join(bands) or "no number"
 
 
@@ -130,26 +105,19 @@ def band_text(band: tuple[float, float], unit: str, per: str = "") -> str:
 
 def public_text(record: PublicRecord, claim: PaperClaim) -> str:
     """Return what others published: each of a few values, of more n, the share in the band and quantiles."""
-    text = record.of
-    if record.values and len(record.values) <= FEW:
-        each = (
-            f"{name}: {value_text(value, claim.unit, claim.per)}" for name, value in record.values.items()
-        )
-        text = f"{text}: {', '.join(each)}"
-    elif record.values:
+    shown = dict(record.values)
+    parts: list[str] = []
+    if len(record.values) > FEW:
         values = summary(list(record.values.values()))
         parts = [f"n = {values.n}"]
         if claim.band:
             low, high = claim.band
             inside = sum(low <= value <= high for value in record.values.values())
             parts.append(f"{100 * inside / values.n:.0f} % in the band")
-        shown = {
-            "least": values.least,
-            **{f"{q} %": v for q, v in values.quantiles.items()},
-            "most": values.most,
-        }
-        parts += [f"{name}: {value_text(value, claim.unit, claim.per)}" for name, value in shown.items()]
-        text = f"{text}: {', '.join(parts)}"
+        quantiles = {f"{q} %": value for q, value in values.quantiles.items()}
+        shown = {"least": values.least, **quantiles, "most": values.most}
+    parts += [f"{name}: {value_text(value, claim.unit, claim.per)}" for name, value in shown.items()]
+    text = f"{record.of}: {', '.join(parts)}" if parts else record.of
     return f"{text} ({record.note})" if record.note else text
 
 
@@ -172,23 +140,19 @@ def _published_range(record: PublicRecord, claim: PaperClaim) -> str:
 
 def evidence_text(one: Evidence, claim: PaperClaim) -> str:
     """Return what our values are, their range and origin, and how they were obtained where that differs."""
-    origin = one.verdicts[0].origin
-    grade = "" if one.grade == origin else f", {one.grade}"
+    grade = "" if one.grade == one.verdicts[0].origin else f", {one.grade}"
     group = f"{one.group}: " if one.group else ""
-    notes = [f"judged by {_accepted(one, claim)}"] if _has_its_own_band(one, claim) else []
-    notes += [f"another quantity: {one.judged.quoted_by}"] if one.related else []
-    notes += [reason for reason in [_undecided(one)] if reason]
+    accepted, notes = _accepted(one, claim), []
+    if claim.band is not None and not one.related and accepted != _band_of(claim):
+        notes.append(f"judged by {accepted}")
+    if one.related:
+        notes.append(f"another quantity: {one.judged.quoted_by}")
     first = f"{group}{range_text(one, claim)}{grade} ({of_runs(one, claim)})"
-    return "; ".join([first, *notes])
+    return "; ".join(filter(None, [first, *notes, _undecided(one)]))
 
 
-def _has_its_own_band(one: Evidence, claim: PaperClaim) -> bool:
-    """Return whether values are judged by another band than the one that is printed for the claim."""
-    return (
-        claim.band is not None
-        and not one.related
-        and _accepted(one, claim) != band_text(claim.band, claim.unit, claim.per)
-    )
+def _band_of(claim: PaperClaim) -> str:
+    return band_text(claim.band, claim.unit, claim.per) if claim.band is not None else ""
 
 
 def _accepted(one: Evidence, claim: PaperClaim) -> str:
@@ -284,9 +248,6 @@ _SUITE = re.compile(r"(?<!harness )\bsuite[= ](\w+)")
 """A suite in a sentence; one in a command that a reader is to type stays as it is."""
 
 _TO_RUN = re.compile(r"\bsuite=(\w+)(?= on )")
-_NO_RECORD = re.compile(r"no record of (\S+) on ([^\s,;]+)")
-_NO_METRIC = re.compile(r"the cell has no (\w+) by ([^\s,;(]*)")
-_ANOTHER_WORKLOAD = re.compile(r"\b(\w+)(?= was run with )")
 _ID = re.compile(r"\b[a-z0-9]+(?:[_.][a-z0-9]+)+\b")
 
 
@@ -299,36 +260,13 @@ def suite_title(suite: str) -> str:
 def in_words(text: str, claim: PaperClaim) -> str:
     """Return `text` with the titles of suites, variants, workloads and metrics in place of their ids."""
     suites = dict.fromkeys(one.partition("/")[0] for one in (*claim.judged, *claim.related))
-    specs = [spec for suite in suites if (spec := _spec(suite))]
-
-    def named(identifier: str) -> str:
-        title = _title(identifier, specs)
-        return f"“{title}”" if title else identifier.replace("_", " ")
-
-    def metric(match: re.Match[str]) -> str:
-        method = f" by {named(match[2])}" if match[2] else ""
-        return f"the run recorded no {named(match[1])}{method}"
-
-    text = _NO_RECORD.sub(lambda match: f"{named(match[1])} was not run on {named(match[2])}", text)
-    text = _NO_METRIC.sub(metric, text)
-    text = _ANOTHER_WORKLOAD.sub(lambda match: named(match[1]), text)
-    text = _ID.sub(lambda match: named(match[0]) if _title(match[0], specs) else match[0], text)
-    text = text.replace("the cell ended as", "the run ended as").replace("the cell has", "the run has")
+    titles: dict[str, str] = {}
+    for spec in filter(None, map(_spec, suites)):
+        for key in ("optimization", "workload", "metric", "method"):
+            titles = {**spec.names.get(key, {}), **titles}
+    text = _ID.sub(lambda one: f"“{titles[one[0]]}”" if one[0] in titles else one[0], text)
     text = _TO_RUN.sub(lambda match: f"a run of {suite_title(match[1])}", text)
     return _SUITE.sub(lambda match: suite_title(match[1]), text)
-
-
-def _title(identifier: str, specs: list[Spec]) -> str:
-    """Return what people call a variant, a workload, a metric or a method; "" where no report names it."""
-    return next(
-        (
-            spec.names[key][identifier]
-            for spec in specs
-            for key in ("optimization", "workload", "metric", "method")
-            if identifier in spec.names.get(key, {})
-        ),
-        "",
-    )
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.claims.answers import NOT_DECIDED, AnsweredClaim
 from harness.claims.evidence import ILLUSTRATION, Evidence
-from harness.claims.paper import PaperClaim, PublicRecord
+from harness.claims.paper import PaperClaim
 from harness.report.axes import (
     FONT,
     LETTER,
@@ -150,37 +150,43 @@ def forest(rows: Sequence[AnsweredClaim], size: Size = WIDE) -> Figure | None:
 
 
 def _row(row: AnsweredClaim) -> ForestRow | None:
-    """Return a claim with what was found over its value; None without a band or values in its unit."""
-    reference = _reference(row.claim)
-    if row.claim.band is None or not reference:
-        return None
-    found = tuple(
-        one._replace(low=one.low / reference, high=one.high / reference)
-        for one in sorted(_found(row), key=lambda one: list(KINDS).index(one.kind))
-    )
-    low, high = row.claim.band
-    return ForestRow(row, (low / reference, high / reference), found) if found else None
+    """Return a claim with every range in its unit over its value; None without a band or such ranges.
 
-
-def _reference(claim: PaperClaim) -> float | None:
-    """Return the claimed value: the geometric middle of a band, or its only end."""
+    The claimed value is the geometric middle of a band, or its only end.
+    """
+    claim = row.claim
     if claim.band is None:
         return None
     low, high = claim.band
-    if low > 0 and math.isfinite(high):
-        return math.sqrt(low * high)
-    return high if math.isfinite(high) else low
+    reference = math.sqrt(low * high) if low > 0 and math.isfinite(high) else min(claim.band, key=_unbounded)
+    if not reference:
+        return None
+    found = [
+        one._replace(low=one.low / reference, high=one.high / reference)
+        for one in sorted(_found(row), key=lambda one: list(KINDS).index(one.kind))
+    ]
+    return ForestRow(row, (low / reference, high / reference), tuple(found)) if found else None
+
+
+def _unbounded(end: float) -> bool:
+    return end <= 0 or math.isinf(end)
 
 
 def _found(row: AnsweredClaim) -> Iterator[FoundRange]:
     """Yield every range in the claim's own unit, or on the same value in another one."""
     claim = row.claim
-    yield from (
-        _of_ours(one, claim, scale)
-        for one in row.evidence
-        if not one.related and (scale := _scale(one, claim)) is not None
-    )
-    yield from (_of_others(record, claim) for record in claim.public if record.values)
+    for one in row.evidence:
+        scale = None if one.related else _scale(one, claim)
+        if scale is not None:
+            kind = ILLUSTRATED if one.grade == ILLUSTRATION else one.strength
+            ends = scale * one.low, scale * one.high
+            yield FoundRange(kind, *ends, *ends_text(one, claim), evidence_text(one, claim))
+    for record in claim.public:
+        if record.values:
+            low, high = min(record.values.values()), max(record.values.values())
+            texts = value_text(low, claim.unit, claim.per), value_text(high, claim.unit, claim.per)
+            kind = "A" if record.decides else "C"
+            yield FoundRange(kind, low, high, *texts, public_text(record, claim))
 
 
 def _scale(one: Evidence, claim: PaperClaim) -> float | None:
@@ -195,18 +201,6 @@ def _scale(one: Evidence, claim: PaperClaim) -> float | None:
         return None
     same = math.isclose(high / low, band[1] / band[0], rel_tol=1e-6)
     return band[0] / low if same else None
-
-
-def _of_ours(one: Evidence, claim: PaperClaim, scale: float) -> FoundRange:
-    kind = ILLUSTRATED if one.grade == ILLUSTRATION else one.strength
-    text = evidence_text(one, claim)
-    return FoundRange(kind, scale * one.low, scale * one.high, *ends_text(one, claim), text)
-
-
-def _of_others(record: PublicRecord, claim: PaperClaim) -> FoundRange:
-    low, high = min(record.values.values()), max(record.values.values())
-    texts = value_text(low, claim.unit, claim.per), value_text(high, claim.unit, claim.per)
-    return FoundRange("A" if record.decides else "C", low, high, *texts, public_text(record, claim))
 
 
 def _label(row: ForestRow, size: Size) -> list[str]:
@@ -246,40 +240,22 @@ def _draw_band(
 ) -> None:
     """Draw what a claim accepts; of an undecided one the outline alone, dashed."""
     drawing.axes.barh(
-        start + height / 2,
-        ends[1] - ends[0],
-        left=ends[0],
-        height=height + 2,
-        facecolor="none" if undecided else LIGHT["faint"],
-        edgecolor=LIGHT["soft"] if undecided else "none",
-        linestyle=(0, (3, 2)),
-        linewidth=1.2 if undecided else 0,
-        clip_on=False,
-        zorder=1,
-    )
+        start + height / 2, ends[1] - ends[0], left=ends[0], height=height + 2, clip_on=False, zorder=1,
+        facecolor="none" if undecided else LIGHT["faint"], linestyle=(0, (3, 2)),
+        edgecolor=LIGHT["soft"] if undecided else "none", linewidth=1.2 if undecided else 0,
+    )  # fmt: skip
 
 
 def _draw_line(drawing: Drawing, kind: str, ends: Sequence[float], y: float) -> None:
-    drawing.axes.plot(
-        ends,
-        [y, y],
-        color=SERIES[SERIES_OF[kind]],
-        linewidth=1.2 if kind == ILLUSTRATED else 2.2,
-        linestyle=(0, (1, 2)) if kind == ILLUSTRATED else "-",
-        clip_on=False,
-        zorder=3,
-    )
+    thin = kind == ILLUSTRATED
+    drawing.axes.plot(ends, [y, y], color=SERIES[SERIES_OF[kind]], linewidth=1.2 if thin else 2.2,
+                      linestyle=(0, (1, 2)) if thin else "-", clip_on=False, zorder=3)  # fmt: skip
 
 
 def _draw_ends(drawing: Drawing, kind: str, ends: Sequence[float], y: float, tip: Tip) -> None:
-    drawing.points(
-        [(end, y) for end in ends],
-        [tip] * len(ends),
-        SERIES_OF[kind],
-        hollow=kind == ILLUSTRATED,
-        size=5 if kind == ILLUSTRATED else 6.5,
-        marker=MARKER_OF[kind],
-    )
+    hollow, places = kind == ILLUSTRATED, [(end, y) for end in ends]
+    look = {"hollow": hollow, "size": 5 if hollow else 6.5, "marker": MARKER_OF[kind]}
+    drawing.points(places, [tip] * len(ends), SERIES_OF[kind], **look)  # type: ignore[arg-type]
 
 
 def _draw_range(drawing: Drawing, size: Size, one: FoundRange, y: float, claim: str) -> None:
@@ -290,12 +266,13 @@ def _draw_range(drawing: Drawing, size: Size, one: FoundRange, y: float, claim: 
     inside = [end for end in dict.fromkeys((one.low, one.high)) if first <= end <= last]
     if inside:
         _draw_ends(drawing, one.kind, inside, y, tip)
+    texts = one.low_text, one.high_text
     if one.high > last:
-        beyond = dict.fromkeys((one.low_text, one.high_text) if one.low > last else (one.high_text,))
-        _draw_arrow(drawing, size, one.kind, (last, y), tip, " … ".join(beyond), inside)
+        beyond = " … ".join(dict.fromkeys(texts if one.low > last else texts[1:]))
+        _draw_arrow(drawing, size, one.kind, (last, y), tip, beyond, inside)
     if one.low < first:
-        beyond = dict.fromkeys((one.low_text, one.high_text) if one.high < first else (one.low_text,))
-        _draw_arrow(drawing, size, one.kind, (first, y), tip, " … ".join(beyond), inside)
+        beyond = " … ".join(dict.fromkeys(texts if one.high < first else texts[:1]))
+        _draw_arrow(drawing, size, one.kind, (first, y), tip, beyond, inside)
 
 
 def _draw_arrow(
@@ -309,18 +286,12 @@ def _draw_arrow(
     reach = size.x(size.axis - wide) if right else size.x(wide)
     under = [end for end in inside if (end > reach if right else end < reach)]
     at = (min(under) if right else max(under)) if under else edge[0]
+    over_its_line = {"facecolor": LIGHT["ground"], "edgecolor": "none", "pad": 0.5}
     drawing.axes.annotate(
-        text,
-        (at, edge[1]),
-        xytext=(-10 if right else 10, 0),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="center_baseline",
-        fontsize=SMALL,
-        zorder=5,
-        # over its own line, if it has one
-        bbox={"facecolor": LIGHT["ground"], "edgecolor": "none", "pad": 0.5} if inside else None,
-    )
+        text, (at, edge[1]), xytext=(-10 if right else 10, 0), textcoords="offset points",
+        ha="right" if right else "left", va="center_baseline", fontsize=SMALL, zorder=5,
+        bbox=over_its_line if inside else None,
+    )  # fmt: skip
 
 
 def _write(

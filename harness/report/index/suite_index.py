@@ -25,7 +25,7 @@ from harness.report.findings import finding
 from harness.report.markdown import escape
 from harness.report.report_data import ReportData
 from harness.report.summary import days, device, machine, machines, wrong_results
-from harness.report.tables import Table, TableCell
+from harness.report.tables import Table, word
 
 HEADER = ("Question", "Finding", "Date", "Machine", "Results")
 
@@ -45,12 +45,12 @@ def index_rows(folders: Sequence[tuple[ReportData, str]]) -> list[IndexRow]:
     """Return a row per results folder, given with its name, in their order."""
     return [
         IndexRow(
-            name,
-            data.spec.title,
-            finding(data),
-            days(data.records),
-            machines(data.environment),
-            len(wrong_results(data.records, data.spec.name)),
+            folder=name,
+            question=data.spec.title,
+            finding=finding(data),
+            date=days(data.records),
+            machine=machines(data.environment),
+            wrong=len(wrong_results(data.records, data.spec.name)),
         )
         for data, name in folders
     ]
@@ -81,14 +81,12 @@ def _device(machine: str) -> str:
 
 def runs_table(rows: Sequence[IndexRow]) -> Table:
     """Return the list of results folders."""
-    return Table("index", "", "", HEADER, tuple(map(_cells, rows)))
-
-
-def _cells(row: IndexRow) -> tuple[TableCell, ...]:
-    wrong = f" ({row.wrong} wrong)" if row.wrong else ""
-    link = f"[{escape(row.folder)}]({row.folder}/report.md)"
-    texts = (row.question, row.finding + wrong, row.date, row.machine, link)
-    return tuple(TableCell(text, look="word") for text in texts)
+    lines = []
+    for row in rows:
+        wrong = f" ({row.wrong} wrong)" if row.wrong else ""
+        link = f"[{escape(row.folder)}]({row.folder}/report.md)"
+        lines.append(tuple(map(word, (row.question, row.finding + wrong, row.date, row.machine, link))))
+    return Table("index", "", "", HEADER, tuple(lines))
 
 
 def findings(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method]) -> Findings:

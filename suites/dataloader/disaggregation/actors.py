@@ -33,6 +33,7 @@ from suites.dataloader.batch import (
 )
 from suites.dataloader.disaggregation.calls import ActorCalls, ended, started
 from suites.dataloader.disaggregation.plan import (
+    PLAN_AHEAD,
     ActorSettings,
     Autoscaler,
     Lengths,
@@ -223,15 +224,15 @@ class Planner(LoaderActor):
             self._more.clear()
             with self._lock:
                 begin = max(self._ends.values())
-                if begin + self._settings.plan_ahead // 2 not in self._plans:
+                if begin + PLAN_AHEAD // 2 not in self._plans:
                     # Whoever asks for a step that cannot be planned gets the reason.
                     with suppress(LoaderError, Unavailable):
-                        self._extend(begin, begin + self._settings.plan_ahead)
+                        self._extend(begin, begin + PLAN_AHEAD)
                 self._scale()
 
     def _scale(self) -> None:
         first = max(self._asked.values())
-        counts_TS = self._mixture.counts(first, self._settings.plan_ahead)
+        counts_TS = self._mixture.counts(first, PLAN_AHEAD)
         more, fewer = self._scaler.scale(counts_TS.mean(axis=0))
         for loader in more:
             start_loader(loader, self._spec, self._settings)
@@ -250,7 +251,7 @@ class Planner(LoaderActor):
 
     def _extend(self, first: int, end: int) -> None:
         """Plan what is not planned of these steps; forget those that nobody asks for again."""
-        oldest = min(self._asked.values()) - self._settings.plan_ahead
+        oldest = min(self._asked.values()) - PLAN_AHEAD
         for step in [one for one in self._plans if one < oldest]:
             del self._plans[step]
         missing = [step for step in range(first, end) if step not in self._plans]
@@ -261,7 +262,7 @@ class Planner(LoaderActor):
             self._plans.update((step, StepPlan(plan, route)) for step, plan in enumerate(plans, begin))
 
     def _lengths(self, wanted: Wanted) -> Lengths:
-        low = self._mixture.taken(max(min(self._asked.values()) - self._settings.plan_ahead, 0))
+        low = self._mixture.taken(max(min(self._asked.values()) - PLAN_AHEAD, 0))
         got: dict[int, Any] = {}
         limit = self._calls.limit()
         while missing := [source for source in wanted if source not in got]:

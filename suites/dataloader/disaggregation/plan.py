@@ -145,6 +145,16 @@ def wanted(mixture: Mixture, first: int, count: int) -> dict[int, tuple[int, int
     }
 
 
+def of_step(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the source of each document of a step, and its number among the step's own of that source."""
+    return np.repeat(np.arange(len(counts)), counts), counted(counts)
+
+
+def counted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return 0 to n - 1 for each count n, one after another."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 def plan_steps(
     spec: LoaderSpec,
     mixture: Mixture,
@@ -159,12 +169,10 @@ def plan_steps(
     used = np.zeros(len(spec.sources), np.int64)
     plans = []
     for step, counts in enumerate(counts_TS, first):
-        sources = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts)
-        taken = [
-            lengths[source][used[source] : used[source] + counts[source]] for source in np.unique(sources)
-        ]
-        size = np.concatenate(taken)
+        sources, within = of_step(counts)
+        size = np.concatenate(
+            [lengths[one][used[one] : used[one] + counts[one]] for one in np.flatnonzero(counts).tolist()]
+        )
         whole = Pieces(sources, begins[sources] + used[sources] + within, np.zeros_like(sources), size)
         used += counts
         plans.append(divided(pieces_of(whole, spec.context_length), spec, balance, step))
@@ -174,9 +182,8 @@ def plan_steps(
 def pieces_of(documents: Pieces, context_length: int) -> Pieces:
     """Return the documents in parts of at most a row; those of length 0 have none."""
     parts = -(-documents.lengths // context_length)
-    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     spread = Pieces(*(np.repeat(one, parts) for one in documents))
-    firsts = number * context_length
+    firsts = counted(parts) * context_length
     return spread._replace(firsts=firsts, lengths=np.minimum(spread.lengths - firsts, context_length))
 
 
@@ -192,12 +199,16 @@ def divided(pieces: Pieces, spec: LoaderSpec, balance: BalanceSettings, step: in
     return [Pieces(*(one[low:high] for one in by_group)) for low, high in pairwise([0, *ends])]
 
 
+PLAN_AHEAD = 8
+"""Steps that are planned before they are asked for."""
+
+
 class ActorSettings(NamedTuple):
     """What all actors of a loader have in common. `job`: names them; one loader of a name in a Ray namespace.
 
     `loaders`: source loaders at least, and `most_loaders` at most, where the autoscaler may start more.
-    `shadows`: spare ones that take the place of one that died. `plan_ahead`: steps planned before they are
-    asked for. `timeout_s`: how long a read, or another actor's answer, may take.
+    `shadows`: spare ones that take the place of one that died. `timeout_s`: how long a read, or another
+    actor's answer, may take.
     """
 
     job: str
@@ -205,7 +216,6 @@ class ActorSettings(NamedTuple):
     loaders: int = 1
     most_loaders: int = 1
     shadows: int = 0
-    plan_ahead: int = 8
     most_bad_samples: int = 0
     timeout_s: float = 60.0
 

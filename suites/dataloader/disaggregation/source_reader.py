@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.dataloader.batch import END_BYTE, LoaderError, LoaderSpec, Tokens, with_ends
+from suites.dataloader.batch import END_BYTE, LoaderSpec, Tokens, with_ends
 from suites.dataloader.disaggregation.plan import Pieces, Wanted
 from suites.dataloader.formats import BadSample, read_text
 
 END_TEXT = bytes([END_BYTE])
-
-OPEN_READERS = 512
-"""Readers that are open at most; the least recently used one is closed, and opened again where it was."""
 
 
 class SourceReader:
@@ -27,9 +23,9 @@ class SourceReader:
     read again.
     """
 
-    def __init__(self, spec: LoaderSpec, open_readers: int = OPEN_READERS) -> None:
-        self._spec, self._most_open = spec, open_readers
-        self._open: OrderedDict[int, Iterator[bytes | BadSample]] = OrderedDict()
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._spec = spec
+        self._open: dict[int, Iterator[bytes | BadSample]] = {}
         self._next: dict[int, int] = {}  # the number of the document that an open reader gives next
         self._kept: dict[int, dict[int, bytes | None]] = {}  # None: a bad sample
         self._bad: dict[tuple[int, int], BadSample] = {}  # of the documents that are kept
@@ -69,7 +65,7 @@ class SourceReader:
     def keep_only(self, sources: Collection[int]) -> None:
         """Close the readers of all other sources, which are read elsewhere now."""
         for source in self._open.keys() - sources:
-            self._close(source)
+            del self._open[source]
 
     def bad_samples(self) -> list[BadSample]:
         """Return the bad samples among the documents that are kept."""
@@ -93,34 +89,20 @@ class SourceReader:
         A reader may decode all documents of a file before it returns the first one.
         """
         if source in self._open and self._next.get(source) == number:
-            self._open.move_to_end(source)
             return 1
         size = self._spec.sources[source].samples
         self._open[source] = read_text(self._spec.sources[source], self._spec, number % size, spool=True)
-        self._open.move_to_end(source)
-        if len(self._open) > self._most_open:
-            self._close(next(iter(self._open)))
         return size - number % size
 
     def _read(self, source: int, number: int) -> bytes | None:
-        size = self._spec.sources[source].samples
-        got = next(self._open[source], None)
-        if got is None:
-            given = self._spec.sources[source]
-            raise LoaderError(f"source {given.name}: it ended at document {number % size} of {size}")
+        got = next(self._open[source])
         self._next[source] = number + 1
-        if (number + 1) % size == 0:
-            self._close(source)
+        if (number + 1) % self._spec.sources[source].samples == 0:
+            del self._open[source]
         if isinstance(got, BadSample):
             self._bad[source, number] = got
             return None
         return got
-
-    def _close(self, source: int) -> None:
-        reader = self._open.pop(source)
-        close = getattr(reader, "close", None)
-        if close is not None:
-            close()
 
 
 def _joined(pieces: Pieces, document: Callable[[int, int], bytes | None]) -> NDArray[np.uint8]:

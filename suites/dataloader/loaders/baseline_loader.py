@@ -39,19 +39,13 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.disaggregation.plan import refuse_weights
-from suites.dataloader.loaders.peers import from_worker, refuse_formats
+from suites.dataloader.loaders.peers import in_one_line
 
 FORMATS = ("parquet", "jsonl")
-"""File formats, those that are preferred first."""
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the worker processes.
-
-    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` for formats
-    other than Parquet and JSON lines, or without pyarrow.
-    """
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     return loaded(spec, place, spec.workers)
 
 
@@ -70,8 +64,6 @@ def loaded(
     `readers` are those of file formats, by default the baseline's.
     """
     readers = READERS if readers is None else readers
-    refuse_weights(spec)
-    refuse_formats(spec, readers, "torch's DataLoader")
     if any(source.format == "parquet" for source in spec.sources):
         library("pyarrow.parquet")
     loader = DataLoader(
@@ -88,7 +80,7 @@ def loaded(
                 batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens
             )
     except LoaderError as error:
-        raise from_worker(error) from None
+        raise in_one_line("torch", error) from None
     finally:
         if workers:
             iterator._shutdown_workers()
@@ -130,23 +122,20 @@ def documents(
 ) -> Iterator[str | bytes]:
     """Return every `shares`-th document of a source from number `share` on, epoch after epoch, without end.
 
-    Raises `LoaderError` where the source is empty or a file cannot be read.
+    Raises `LoaderError` where the source is empty or its file cannot be read.
     """
     number = 0
     while True:
         first = number
-        for file in source.files:
-            try:
-                for row in reader.rows(file, spec):
-                    if number % shares == share:
-                        yield reader.text(row)
-                    number += 1
-            except (OSError, ValueError, LookupError, TypeError, UnreadableFile) as error:
-                raise LoaderError(f"source {source.name}, file {file}: {one_line(error)}") from error
+        try:
+            for row in reader.rows(source.file, spec):
+                if number % shares == share:
+                    yield reader.text(row)
+                number += 1
+        except (OSError, ValueError, LookupError, TypeError, UnreadableFile) as error:
+            raise LoaderError(f"source {source.name}, file {source.file}: {one_line(error)}") from error
         if number == first:
-            raise LoaderError(
-                f"source {source.name} is empty: its {len(source.files)} files have no document"
-            )
+            raise LoaderError(f"source {source.name} is empty: its file {source.file} has no document")
 
 
 def _parquet_rows(path: str, spec: LoaderSpec) -> Iterator[Any]:

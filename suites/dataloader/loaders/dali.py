@@ -22,41 +22,31 @@ from suites.dataloader.batch import (
     LoaderSpec,
     PackedBatch,
     RankPlace,
-    Subject,
     library,
+    loads_with,
     packed,
     tokenize,
 )
-from suites.dataloader.disaggregation.plan import Mixture, refuse_weights
+from suites.dataloader.disaggregation.plan import Mixture, of_step
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
-from suites.dataloader.loaders.peers import refuse_formats
 
 FORMATS = ("array_record",)
-"""File formats: those with random access."""
 
 NOT_INSTALLED = "NVIDIA DALI is not installed: pip install nvidia-dali-cuda120, of 0.4 GB, which no extra has"
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with batches loaded by NVIDIA DALI."""
-    return subject.changed(loader="dali")
+apply = loads_with("dali")
 
 
 def unavailable(host: HostInfo) -> str | None:
     """Return that DALI is not installed; None where it is."""
-    return None if _is_installed() else NOT_INSTALLED
+    try:
+        return None if find_spec("nvidia.dali") is not None else NOT_INSTALLED
+    except ModuleNotFoundError:  # no package `nvidia` at all
+        return NOT_INSTALLED
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the worker processes.
-
-    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` for formats
-    other than ArrayRecord, without workers, or where a library is missing.
-    """
-    refuse_formats(spec, FORMATS, "DALI")
-    refuse_weights(spec)
-    if not _is_installed():
-        raise Unavailable(NOT_INSTALLED)
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     if not spec.workers:
         raise Unavailable(
             "DALI runs a source of Python in processes of its own: it needs at least one worker"
@@ -86,13 +76,6 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
         del pipeline  # ends its processes
 
 
-def _is_installed() -> bool:
-    try:
-        return find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:  # no package `nvidia` at all
-        return False
-
-
 class StepsOfRank:
     """A rank's batch of any step, as arrays: tokens, segments, documents and real tokens, an error's text."""
 
@@ -114,8 +97,7 @@ class StepsOfRank:
     def _batch(self, step: int) -> PackedBatch:
         spec, place = self._spec, self._place
         begins, (counts,) = self._mixture.taken(step), self._mixture.counts(step, 1)
-        sources = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts)
+        sources, within = of_step(counts)
         order = np.random.default_rng((spec.seed, step)).permutation(len(sources))
         own = order[place.dp_rank :: spec.dp_size]
         numbers = zip(sources[own].tolist(), (begins[sources] + within)[own].tolist(), strict=True)

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RaySession, join
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Subject
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, loads_with
 from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loaders
 from suites.dataloader.disaggregation.calls import ActorCalls, answer, ended, started
 from suites.dataloader.disaggregation.plan import ActorSettings, BalanceSettings, digest_of, refuse_weights
@@ -51,9 +51,7 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
             self._session = RaySession()
         self._step, self._asked, self._steps = 0, 0, 1
         self._most_steps = 1
-        calls = (
-            spec.dp_size * spec.cp_size * (max(spec.prefetch, 1) + 1)
-        )  # with the one whose batches are used
+        calls = spec.dp_size * spec.cp_size * (max(spec.prefetch, 1) + 1)  # with the one that is used
         self._call_B = min(CALL_B, int(STORE_SHARE * OBJECT_STORE_B) // calls)
         self._calls: deque[tuple[int, Any]] = deque()
         self._ready: deque[PackedBatch] = deque()
@@ -131,36 +129,20 @@ def end_actors(settings: ActorSettings, spec: LoaderSpec) -> None:
 
 
 FORMATS = ("parquet", "jsonl", "array_record")
-"""File formats, those that are preferred first."""
 
 NEEDS_RAY = True
 
-HAS_ACTORS = True
-"""That may be killed, and a planner that may be asked by many."""
-
-SOURCE_LOADERS = 1
-"""Without the autoscaler: one process reads all sources."""
-
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with sources read once, by processes of their own."""
-    return subject.changed(loader="disaggregated")
+apply = loads_with("disaggregated")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator leaves Ray and its actors as they are."""
-    settings = settings_of(spec)
-    with closing(DisaggregatedLoader(spec, place, settings, str(spec.options["ray_address"]))) as loader:
+    """Return the rank's batches; closing the iterator leaves Ray and its actors as they are."""
+    address = str(spec.options["ray_address"])
+    with closing(DisaggregatedLoader(spec, place, settings_of(spec), address)) as loader:
         yield from loader
 
 
 def settings_of(spec: LoaderSpec) -> ActorSettings:
-    """Return the settings that the specification's options describe."""
-    given: dict[str, Any] = dict(spec.options)
-    return ActorSettings(
-        job="loader",
-        balance=BalanceSettings(*given.get("balance", BalanceSettings())),
-        loaders=int(given.get("loaders", SOURCE_LOADERS)),
-        most_loaders=int(given.get("most_loaders", SOURCE_LOADERS)),
-        shadows=int(given.get("shadows", 0)),
-    )
+    """Return the settings by the specification's options: one process reads all sources at first."""
+    balance = BalanceSettings(*spec.options.get("balance", ()))
+    return ActorSettings("loader", balance, most_loaders=int(spec.options.get("most_loaders", 1)))

@@ -7,7 +7,7 @@ thread pools, host memory up to 2.2 TiB, and stalls of 5.6 minutes in the file s
 `grain_map_mix` is its cure; both have the same options and the same order of transformations.
 
 From Parquet each source is a `grain.experimental.ParquetIterDataset`, which keeps one row group decoded.
-Grain would divide its files over workers, and most sources here have one file. So each worker reads all rows
+Grain would divide files over workers, and a source here has one file. So each worker reads all rows
 and keeps its own, as MaxText does between hosts. Grain has no reader of JSON lines.
 
 The mixture is Grain's own: deterministic, and constant over time.
@@ -21,23 +21,22 @@ from typing import Any
 
 import psutil
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     Throttle,
     library,
+    loads_with,
     one_line,
 )
-from suites.dataloader.loaders.grain_map_mix import batched, imported, random_access, read_options
-from suites.dataloader.loaders.peers import constant_mixture, missing, refuse_formats
+from suites.dataloader.loaders.grain_map_mix import batched, imported, random_access
+from suites.dataloader.loaders.peers import constant_mixture, needs
 
 FORMATS = ("array_record", "parquet")
-"""File formats, those that are preferred first."""
 
 PROCESS_B = 190_000_000
 """Memory of a worker process without sources; measured, as the next two, on Linux with Grain 0.2.18."""
@@ -48,10 +47,7 @@ THREAD_B = 100_000
 TEXT_FACTOR = 3.6
 """Memory of a decoded row group over the bytes of its text; 3.0 with 32 sources, 3.6 with 5."""
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with batches loaded by Grain, mixed after the conversion to iterators."""
-    return subject.changed(loader="grain_iter_mix")
+apply = loads_with("grain_iter_mix")
 
 
 def refuse_unfit(spec: LoaderSpec) -> None:
@@ -60,7 +56,7 @@ def refuse_unfit(spec: LoaderSpec) -> None:
     They would be killed, or whatever else runs here. Reading in the rank itself counts as one worker.
     """
     workers = max(spec.workers, 1) * spec.dp_size * spec.cp_size
-    options = read_options(imported(), spec)
+    options = imported().ReadOptions()
     threads, each_B = 0, PROCESS_B
     for source in spec.sources:
         if source.format == "array_record":
@@ -68,7 +64,7 @@ def refuse_unfit(spec: LoaderSpec) -> None:
             each_B += options.num_threads * THREAD_B
             each_B += options.prefetch_buffer_size * source.text_B // max(source.samples, 1)
         else:
-            each_B += int(TEXT_FACTOR * sum(row_group_B(file) for file in source.files))
+            each_B += int(TEXT_FACTOR * row_group_B(source.file))
     needed_B, left_B = workers * each_B, psutil.virtual_memory().available
     if needed_B > left_B:
         count = len(spec.sources)
@@ -90,19 +86,11 @@ def row_group_B(path: str) -> int:
     return max((int(described.row_group(one).total_byte_size) for one in groups), default=0)
 
 
-def unavailable(host: HostInfo) -> str | None:
-    """Return that Grain is not installed; None where it is."""
-    return missing("grain")
+unavailable = needs("grain")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the worker processes.
-
-    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` where weights
-    change over steps, for formats other than ArrayRecord and Parquet, for Parquet on emulated storage, or
-    where a library is missing.
-    """
-    refuse_formats(spec, FORMATS, "grain_iter_mix")
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     grain = imported()
     weighted = constant_mixture(spec, "Grain")
     datasets = iterators(grain, [source for source, _ in weighted], spec, place)
@@ -113,8 +101,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 def iterators(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPlace) -> list[Any]:
     """Return an endless `IterDataset` of each source's texts, with the group's share of them."""
     if all(source.format == "array_record" for source in sources):
-        options = read_options(grain, spec)
-        return [one.to_iter_dataset(options) for one in random_access(grain, sources, spec, place)]
+        return [one.to_iter_dataset() for one in random_access(grain, sources, spec, place)]
     library("pyarrow.parquet")
     if Throttle(spec).slow:
         raise Unavailable("Grain opens Parquet files itself: emulated storage needs array_record")
@@ -125,8 +112,8 @@ def iterators(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPl
 
 
 def parquet_texts(grain: Any, source: Source) -> Any:
-    """Return an endless `IterDataset` of the texts of a source's Parquet files."""
-    rows = grain.experimental.ParquetIterDataset(list(source.files))
+    """Return an endless `IterDataset` of the texts of a source's Parquet file."""
+    rows = grain.experimental.ParquetIterDataset([source.file])
     return grain.experimental.RepeatIterDataset(rows.map(text_of_row))
 
 

@@ -6,7 +6,7 @@ reader threads and one buffer serve all sources. It needs random access, hence A
 
 Order as in MaxText: each source is repeated, divided over groups, and mixed. The conversion has the defaults
 of Grain's `ReadOptions`: 16 threads, 500 documents ahead per process. Then documents are tokenized and
-packed, in processes of `mp_prefetch`. `LoaderSpec.options` may set `read_threads` and `read_buffer`.
+packed, in processes of `mp_prefetch`.
 
 The mixture is Grain's own: deterministic, and constant over time. A worker takes every W-th document of the
 mixed sequence; so with few sources of equal weight, one worker may see only some of the sources.
@@ -22,56 +22,42 @@ from functools import partial
 from multiprocessing import active_children
 from typing import Any, SupportsIndex
 
-from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     Throttle,
     library,
+    loads_with,
     one_line,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import children_since, constant_mixture, end, missing, refuse_formats
+from suites.dataloader.loaders.peers import children_since, constant_mixture, end, needs
 
 FORMATS = ("array_record",)
-"""File formats: those with random access."""
 
 OPENING_THREADS = 16
 """Threads that open sources at the same time, as in MaxText."""
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with batches loaded by Grain, mixed before the conversion to an iterator."""
-    return subject.changed(loader="grain_map_mix")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return which library is not installed; None where all are."""
-    return missing("grain") or missing("array_record")
+apply = loads_with("grain_map_mix")
+unavailable = needs("grain", "array_record")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the worker processes.
-
-    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` where weights
-    change over steps, for formats other than ArrayRecord, or where a library is missing.
-    """
-    refuse_formats(spec, FORMATS, "grain_map_mix")
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     grain = imported()
     weighted = constant_mixture(spec, "Grain")
     datasets = random_access(grain, [source for source, _ in weighted], spec, place)
     mixed = grain.MapDataset.mix(datasets, [weight for _, weight in weighted])
-    return batched(grain, mixed.to_iter_dataset(read_options(grain, spec)), spec, place)
+    return batched(grain, mixed.to_iter_dataset(), spec, place)
 
 
 def read_ahead(spec: LoaderSpec) -> int:
     """Return the documents that a rank's processes have read before these are tokenized and packed."""
-    return max(spec.workers, 1) * int(read_options(imported(), spec).prefetch_buffer_size)
+    return max(spec.workers, 1) * int(imported().ReadOptions().prefetch_buffer_size)
 
 
 def imported() -> Any:
@@ -80,16 +66,6 @@ def imported() -> Any:
     if not flags.is_parsed():
         flags.mark_as_parsed()
     return grain
-
-
-def read_options(grain: Any, spec: LoaderSpec) -> Any:
-    """Return Grain's default options of reading, where the specification's options do not change them."""
-    default = grain.ReadOptions()
-    given: dict[str, Any] = spec.options
-    return grain.ReadOptions(
-        num_threads=int(given.get("read_threads", default.num_threads)),
-        prefetch_buffer_size=int(given.get("read_buffer", default.prefetch_buffer_size)),
-    )
 
 
 def random_access(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPlace) -> list[Any]:
@@ -104,24 +80,23 @@ def random_access(grain: Any, sources: list[Source], spec: LoaderSpec, place: Ra
 
 
 class ArrayRecords:
-    """A data source for Grain: a source's ArrayRecord files, as fast as the emulated storage.
+    """A data source for Grain: a source's ArrayRecord file, as fast as the emulated storage.
 
-    Raises `LoaderError` where a file cannot be read or has no record.
+    Raises `LoaderError` where it cannot be read or has no record.
     """
 
     def __init__(self, source: Source, spec: LoaderSpec, reader: Any) -> None:
         self._source, self._spec = source, spec
         self._throttle = Throttle(spec)
         try:
-            self._records = reader(list(source.files))
+            self._records = reader([source.file])
         except (OSError, RuntimeError, ValueError, IndexError) as error:
             raise self._unreadable(error) from error
         if not len(self._records):
-            raise LoaderError(f"source {source.name} is empty: its {len(source.files)} files have no record")
+            raise LoaderError(f"source {source.name} is empty: its file {source.file} has no record")
 
     def _unreadable(self, error: Exception) -> LoaderError:
-        files = ", ".join(self._source.files)
-        return LoaderError(f"source {self._source.name}, file {files}: {one_line(error)}")
+        return LoaderError(f"source {self._source.name}, file {self._source.file}: {one_line(error)}")
 
     def __len__(self) -> int:
         return len(self._records)

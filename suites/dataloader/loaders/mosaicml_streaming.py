@@ -10,37 +10,33 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness.records import HostInfo, Unavailable
+from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
-    Subject,
     library,
+    loads_with,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import constant_mixture, in_one_line, refuse_formats, refuse_slow_storage
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line
 
 FORMATS = ("mds",)
-"""File formats, those that are preferred first."""
 
 MISSING = "mosaicml-streaming is not installed: 0.13 requires numpy<2.2, this project is tested with 2.4"
 
 SHARED_MEMORY = Path("/dev/shm")
 FILE_LOCKS = ("barrier_filelock", "cache_filelock")
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with mosaicml-streaming as its loader."""
-    return subject.changed(loader="mosaicml_streaming")
+apply = loads_with("mosaicml_streaming")
 
 
 def unavailable(host: HostInfo) -> str | None:
@@ -49,15 +45,7 @@ def unavailable(host: HostInfo) -> str | None:
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends its workers.
-
-    Raises `Unavailable` where the library is missing or the mixture changes, `LoaderError` where reading
-    fails.
-    """
-    if find_spec("streaming") is None:
-        raise Unavailable(MISSING)
-    refuse_formats(spec, FORMATS, "mosaicml-streaming")
-    refuse_slow_storage(spec, "mosaicml-streaming")
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     dataset = _dataset(spec, place)
     loader = library("torch.utils.data").DataLoader(
         dataset,
@@ -82,41 +70,22 @@ def _dataset(spec: LoaderSpec, place: RankPlace) -> Any:
     """Return the dataset of all sources for this rank."""
     streaming = library("streaming")
     streams = [
-        streaming.Stream(local=file, proportion=weight / len(source.files))
+        streaming.Stream(local=source.file, proportion=weight)
         for source, weight in constant_mixture(spec, "mosaicml-streaming")
-        for file in source.files
     ]
-    ranks = spec.dp_size * spec.cp_size
-    distributed = library("torch.distributed")
-    if ranks > 1 and not (distributed.is_available() and distributed.is_initialized()):
-        raise Unavailable(f"mosaicml-streaming needs torch.distributed initialized for its {ranks} ranks")
-    with _rank_variables(place.dp_rank * spec.cp_size + place.cp_rank, ranks):
-        try:
-            return streaming.StreamingDataset(
-                streams=streams,
-                batch_size=spec.documents_per_group,
-                shuffle=True,
-                shuffle_seed=spec.seed,
-                replication=spec.cp_size if spec.cp_size > 1 else None,
-            )
-        except (OSError, RuntimeError, ValueError) as error:
-            raise in_one_line("mosaicml-streaming", error) from None
-
-
-@contextmanager
-def _rank_variables(rank: int, ranks: int) -> Iterator[None]:
-    """Set the environment variables that the library takes its rank from, for a time."""
-    values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update({name: str(value) for name, value in values.items()})
+    ranks, rank = spec.dp_size * spec.cp_size, place.dp_rank * spec.cp_size + place.cp_rank
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in own.items()})  # what it takes its rank from
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        return streaming.StreamingDataset(
+            streams=streams,
+            batch_size=spec.documents_per_group,
+            shuffle=True,
+            shuffle_seed=spec.seed,
+            replication=spec.cp_size if spec.cp_size > 1 else None,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise in_one_line("mosaicml-streaming", error) from None
 
 
 def _batch(spec: LoaderSpec, place: RankPlace, samples: Sequence[dict[str, str]]) -> PackedBatch:

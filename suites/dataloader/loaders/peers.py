@@ -1,55 +1,40 @@
-"""What loaders of other libraries share: refusals, errors in one line, the end of their worker processes."""
+"""What loaders of other libraries share: refusals, errors in one line, the end of their processes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.util import find_spec
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 
-from harness.records import Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, Source
-from suites.dataloader.disaggregation.plan import refuse_weights
+from harness.records import HostInfo, Unavailable
+from suites.dataloader.batch import INSTALL, LoaderError, LoaderSpec, Source
 
 ENDED_WITHIN_S = 5.0
 """Worker processes that live longer after they were asked to end are terminated."""
 
 
-def missing(library: str) -> str | None:
-    """Return that a library is not installed and how to install it; None where it is installed."""
-    if find_spec(library) is None:
-        return f"{library} is not installed: pip install throughput-harness[dataloader]"
-    return None
+def needs(*libraries: str) -> Callable[[HostInfo], str | None]:
+    """Return what reports whether a loader is unavailable: which of its libraries is not installed."""
 
+    def unavailable(host: HostInfo) -> str | None:
+        lacking = (one for one in libraries if find_spec(one) is None)
+        return next((f"{one} is not installed: {INSTALL}" for one in lacking), None)
 
-def refuse_formats(spec: LoaderSpec, formats: Collection[str], loader: str) -> None:
-    """Raise `Unavailable` where a source has none of the formats that a loader reads."""
-    for source in spec.sources:
-        if source.format not in formats:
-            raise Unavailable(
-                f"{loader} reads {' or '.join(formats)}; source {source.name} has the format {source.format}"
-            )
+    return unavailable
 
 
 def constant_mixture(spec: LoaderSpec, library: str) -> list[tuple[Source, float]]:
     """Return the sources that have a weight, with their weights.
 
-    Raises `Unavailable` where weights change over steps, which the library's own mixing cannot do, and
-    `LoaderError` where they are invalid.
+    Raises `Unavailable` where weights change over steps, which the library's own mixing cannot do.
     """
-    refuse_weights(spec)
-    if len(spec.mixture) > 1:
-        phases = len(spec.mixture)
+    if (phases := len(spec.mixture)) > 1:
         raise Unavailable(
             f"{library} mixes with constant weights; this mixture has {phases} phases, allowed is 1"
         )
     weighted = zip(spec.sources, spec.mixture[0].weights, strict=True)
     return [(source, float(weight)) for source, weight in weighted if weight > 0]
-
-
-def from_worker(error: LoaderError) -> LoaderError:
-    """Return the error that a worker raised without the traceback that torch puts in front of its text."""
-    return LoaderError(str(error).rpartition("LoaderError: ")[2].strip())
 
 
 def end(processes: Iterable[BaseProcess]) -> None:
@@ -64,12 +49,6 @@ def end(processes: Iterable[BaseProcess]) -> None:
 def children_since(before: Collection[BaseProcess]) -> list[BaseProcess]:
     """Return the child processes of this process that are not among those from before."""
     return [process for process in active_children() if process not in before]
-
-
-def refuse_slow_storage(spec: LoaderSpec, library: str) -> None:
-    """Raise `Unavailable` where storage is emulated: the library opens files itself."""
-    if spec.read_delay_s > 0 or spec.read_B_per_s > 0:
-        raise Unavailable(f"{library} opens files itself: slow storage cannot be emulated")
 
 
 def in_one_line(library: str, error: BaseException) -> LoaderError:

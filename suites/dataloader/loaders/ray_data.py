@@ -5,7 +5,7 @@ batches, `mix` interleaves blocks, and a buffer in each rank shuffles their docu
 divides the stream over the groups. Ranks of one group (context parallelism) each read it anew: Ray Data gives
 a block to one consumer. Ranks tokenize and pack: tokens of two bytes would fill twice the object store.
 
-Ray Data does not repeat a source. A round lists a source's files as often as its weight demands until the
+Ray Data does not repeat a source. A round lists a source's file as often as its weight demands until the
 source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. Each source is
 limited to its share of a round, and all of it is taken: where `mix` stops on the shortest source, it takes
 some blocks more or fewer of the others, as they come in time, and ranks of a group differ. Each round begins
@@ -21,29 +21,21 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     Tokens,
     library,
+    loads_with,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import (
-    constant_mixture,
-    in_one_line,
-    missing,
-    refuse_formats,
-    refuse_slow_storage,
-)
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
 FORMATS = ("parquet", "jsonl")
-"""File formats, those that are preferred first."""
 
 NEEDS_RAY = True
 
@@ -64,28 +56,18 @@ SEEDS = 1_000_003
 
 COLUMN = "text"
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with Ray Data as its loader."""
-    return subject.changed(loader="ray_data")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that Ray is not installed; None where it is."""
-    return missing("ray")
+apply = loads_with("ray_data")
+unavailable = needs("ray")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the mixture, not Ray.
+    """Return the rank's batches; closing the iterator ends the mixture, not Ray.
 
-    All data-parallel groups must iterate: the first batch comes once each has asked for one. Raises
-    `Unavailable` where Ray is missing or the mixture changes, `LoaderError` where reading fails.
+    All data-parallel groups must iterate: the first batch comes once each has asked for one.
     """
     ray = library("ray")
     library("ray.data")
-    refuse_formats(spec, FORMATS, "Ray Data")
     constant_mixture(spec, "Ray Data")
-    refuse_slow_storage(spec, "Ray Data")
     from harness.instruments.distributed.ray_session import join
 
     join(str(spec.options["ray_address"]))
@@ -138,9 +120,9 @@ def block_documents(spec: LoaderSpec) -> int:
 
 
 def _texts(spec: LoaderSpec, source: Source, documents: int) -> Any:
-    """Return a dataset of so many documents, one task per file; Ray Data would cut each file's rows again."""
+    """Return a dataset of so many documents, one task per epoch: Ray Data would cut a file's rows again."""
     data = library("ray.data")
-    files = list(source.files) * math.ceil(documents / source.samples)
+    files = [source.file] * math.ceil(documents / source.samples)
     read = data.read_parquet if source.format == "parquet" else partial(data.read_json, lines=True)
     dataset = read(files, file_extensions=None, override_num_blocks=len(files)).select_columns([COLUMN])
     return dataset.limit(documents).repartition(target_num_rows_per_block=block_documents(spec))

@@ -15,25 +15,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     Tokens,
     library,
+    loads_with,
     packed,
+    tokenize,
 )
-from suites.dataloader.disaggregation.plan import refuse_weights
-from suites.dataloader.formats import BadSample, read
+from suites.dataloader.formats import BadSample, read_text
 from suites.dataloader.loaders.baseline_loader import weights_at
-from suites.dataloader.loaders.peers import in_one_line, missing, refuse_formats
+from suites.dataloader.loaders.peers import in_one_line, needs
 
-FORMATS = ("jsonl", "parquet", "array_record", "webdataset")
-"""File formats, those that are preferred first."""
+FORMATS = ("jsonl", "parquet", "array_record")
 
 
 class SourceShare(NamedTuple):
@@ -44,24 +43,13 @@ class SourceShare(NamedTuple):
     documents: int
 
 
-def apply(subject: Subject) -> Subject:
-    """Return the subject with spdl as its loader."""
-    return subject.changed(loader="spdl")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that spdl is not installed; None where it is."""
-    return missing("spdl")
+apply = loads_with("spdl")
+unavailable = needs("spdl")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends its subprocess.
-
-    Raises `Unavailable` where spdl is missing, `LoaderError` at a bad document or file.
-    """
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     pipeline = library("spdl.pipeline")
-    refuse_formats(spec, FORMATS, "spdl")
-    refuse_weights(spec)
     if not spec.workers:
         raise Unavailable("spdl reads by threads of a subprocess: it needs at least one worker")
     stages = _Stages(spec, place)
@@ -152,11 +140,11 @@ class _Cursor:
 def _documents(source: Source, spec: LoaderSpec, place: RankPlace) -> Iterator[Tokens]:
     """Return the group's documents of the source, epoch after epoch."""
     for begin, end in _ranges(source, spec.dp_size, place.dp_rank):
-        for document in islice(read(source, spec, begin), end - begin):
+        for document in islice(read_text(source, spec, begin), end - begin):
             if isinstance(document, BadSample):
                 at = f"source {source.name}, file {document.file}, document {document.sample}"
                 raise LoaderError(f"{at}: {document.reason}")
-            yield document
+            yield tokenize(document)
 
 
 def _ranges(source: Source, groups: int, group: int) -> Iterator[tuple[int, int]]:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, Subject
+from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace, loads_with
 
 FORMATS = ("parquet", "jsonl")
-"""File formats, those that are preferred first."""
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with batches loaded by the training process itself."""
-    return subject.changed(loader="synchronous")
+apply = loads_with("synchronous")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     from suites.dataloader.loaders.baseline_loader import loaded
 
     return loaded(spec, place, workers=0)

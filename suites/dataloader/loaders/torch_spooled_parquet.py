@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from suites.dataloader.batch import CorruptSample, LoaderSpec, PackedBatch, RankPlace, Subject
+from suites.dataloader.batch import CorruptSample, LoaderSpec, PackedBatch, RankPlace, loads_with
 
 FORMATS = ("parquet",)
-"""File formats: the one whose reader it changes."""
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with row groups that each worker decodes into temporary files."""
-    return subject.changed(loader="torch_spooled_parquet")
+apply = loads_with("torch_spooled_parquet")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; raises as `baseline_loader.batches` does."""
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     from suites.dataloader.loaders.baseline_loader import RowReader, loaded
 
     return loaded(spec, place, spec.workers, {"parquet": RowReader(_rows, _text)})

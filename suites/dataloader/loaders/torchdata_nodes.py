@@ -25,48 +25,27 @@ from multiprocessing import active_children
 from threading import Event
 from typing import Any
 
-from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     library,
+    loads_with,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import (
-    children_since,
-    constant_mixture,
-    end,
-    from_worker,
-    missing,
-    refuse_formats,
-)
+from suites.dataloader.loaders.peers import children_since, constant_mixture, end, in_one_line, needs
 
 FORMATS = ("parquet", "jsonl")
-"""File formats, those that are preferred first."""
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with batches loaded by torchdata.nodes."""
-    return subject.changed(loader="torchdata_nodes")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that torchdata is not installed; None where it is."""
-    return missing("torchdata")
+apply = loads_with("torchdata_nodes")
+unavailable = needs("torchdata")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends the worker processes.
-
-    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` where weights
-    change over steps, for formats other than Parquet and JSON lines, or where a library is missing.
-    """
-    refuse_formats(spec, FORMATS, "torchdata_nodes")
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     closing = Event()
     node = _last_node(library("torchdata.nodes"), spec, place, closing)
     if any(source.format == "parquet" for source in spec.sources):
@@ -80,7 +59,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
                 batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens
             )
     except LoaderError as error:
-        failed = from_worker(error)
+        failed = in_one_line("torchdata.nodes", error)
     finally:
         closing.set()
         deque(node, maxlen=0)

@@ -1,8 +1,8 @@
 """webdataset: tar shards, a pipeline per source, mixed at random in each worker of torch's DataLoader.
 
-RandomMix is what its author recommends for sources with weights (webdataset issue 244). Shards are divided
-among data-parallel groups and workers where there are enough of them. Elsewhere each worker reads all of a
-source and keeps every n-th document, as the author recommends for few shards (issue 71).
+RandomMix is what its author recommends for sources with weights (webdataset issue 244). A source is one
+shard: each worker reads all of it and keeps every n-th document, as the author recommends for few shards
+(issue 71).
 """
 
 from __future__ import annotations
@@ -13,46 +13,34 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
     RankPlace,
     Source,
-    Subject,
     Tokens,
     library,
+    loads_with,
     one_line,
     open_file,
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import constant_mixture, in_one_line, missing, refuse_formats
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
 FORMATS = ("webdataset",)
-"""File formats, those that are preferred first."""
 
 TarSample = TypeVar("TarSample")
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with webdataset as its loader."""
-    return subject.changed(loader="webdataset")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that webdataset is not installed; None where it is."""
-    return missing("webdataset")
+apply = loads_with("webdataset")
+unavailable = needs("webdataset")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches without end; closing the iterator ends its worker processes.
-
-    Raises `Unavailable` where webdataset is missing or the mixture changes, `LoaderError` at a bad document.
-    """
+    """Return the rank's batches; closing the iterator ends the worker processes."""
     wds, torch = library("webdataset"), library("torch")
-    refuse_formats(spec, FORMATS, "webdataset")
     sources = constant_mixture(spec, "webdataset")
     if not spec.workers:
         raise Unavailable("webdataset mixes by Python's global random generator: it needs workers of its own")
@@ -84,12 +72,9 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 def _documents(spec: LoaderSpec, place: RankPlace, source: Source) -> Any:
     """Return one worker's documents of a source as tokens, epoch after epoch."""
     wds, tar = library("webdataset"), library("webdataset.tariterators")
-    divided = partial(_divided, spec, place)
-    by_shard = len(source.files) >= spec.dp_size * spec.workers
     refuse = partial(_refuse, source)
     epochs = wds.DataPipeline(
-        wds.SimpleShardList(list(source.files)),
-        divided if by_shard else None,
+        wds.SimpleShardList([source.file]),
         partial(_opened, spec, source),
         partial(tar.tar_file_expander, handler=refuse),
         partial(tar.group_by_keys, handler=refuse),
@@ -97,7 +82,7 @@ def _documents(spec: LoaderSpec, place: RankPlace, source: Source) -> Any:
     return wds.DataPipeline(
         epochs,
         partial(_refuse_end, source),
-        None if by_shard else divided,
+        partial(_divided, spec, place),
         wds.map(partial(_tokens, source)),
     )
 
@@ -134,23 +119,19 @@ def _tokens(source: Source, sample: dict[str, Any]) -> Tokens:
 
 
 def _refuse(source: Source, error: Exception) -> bool:
-    """Raise webdataset's error, which has file and reason among its arguments, as one line."""
+    """Raise webdataset's error, whose first argument has the reason, as one line."""
     if isinstance(error, LoaderError):
         raise LoaderError(str(error.args[0]))
     if not isinstance(error, tarfile.TarError | OSError | ValueError | EOFError):
         raise error
-    arguments = str(error.args)
-    files = [file for file in source.files if file in arguments] or list(source.files)
     reason = one_line(Exception(str(error.args[0]).partition(" @ ")[0]))
-    raise LoaderError(f"source {source.name}, file {', '.join(files)}: {reason}") from error
+    raise LoaderError(f"source {source.name}, file {source.file}: {reason}") from error
 
 
 def _refuse_end(source: Source, samples: Iterable[TarSample]) -> Iterator[TarSample]:
-    """Return samples that repeat without end; where they do end, a worker's shards have none."""
+    """Return samples that repeat without end; where they do end, the shard has none."""
     yield from samples
-    raise LoaderError(
-        f"source {source.name}, file {', '.join(source.files)}: a worker's shards have no document"
-    )
+    raise LoaderError(f"source {source.name}, file {source.file}: the shard has no document")
 
 
 def _unchanged(batch: TarSample) -> TarSample:

@@ -61,7 +61,7 @@ class TraceCache:
 
     def timeline(self, key: str, trace: Callable[[], Timeline]) -> Timeline:
         """Return the timeline of a key, which `trace` makes where the folder has none that can be read."""
-        path = self.folder / f"{key}.npz"
+        path = self.folder / f"{key}.timeline"
         with suppress(OSError, ValueError):
             found = from_bytes(path.read_bytes())
             os.utime(path)
@@ -90,7 +90,7 @@ class TraceCache:
         for path in self.folder.iterdir():
             with suppress(OSError):  # another process removed it
                 status = path.stat()
-                if path.suffix == ".npz":
+                if path.suffix == ".timeline":
                     files.append((status.st_mtime, status.st_size, path))
                 elif status.st_mtime < time.time() - STALE_S:
                     path.unlink()

@@ -174,8 +174,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     Raises as `build` does, before anything is allocated.
     """
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     return replace(
         step,
         workload=complete(step.workload),
@@ -195,8 +194,7 @@ def model_code(config: Mapping[str, Any]) -> str:
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     refuse_quantized(config, step.settings_of("lora"))
     return build(config, num_hidden_layers, step.attention)
 
@@ -293,16 +291,17 @@ def size_of(parsed: Any, name: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that a config leaves to its class, with their defaults."""
-    parsed = parse(config)
-    own = type(parsed).attribute_map
-    return {
-        name: size
+def by_default(config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return a sentence about the sizes that a config leaves to its class; none where it gives them all."""
+    parsed = None if config is None else parse(config)
+    own = getattr(parsed, "attribute_map", {})
+    sizes = [
+        f"{name} {size}"
         for name, names in SIZES.items()
-        if not any(other in config for other in (*names, own.get(name, name)))
+        if not any(other in (config or {}) for other in (*names, own.get(name, name)))
         and isinstance(size := getattr(parsed, name, None), int)
-    }
+    ]
+    return (f"by default: {', '.join(sizes)}",) if sizes else ()
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:

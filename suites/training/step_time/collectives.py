@@ -122,7 +122,7 @@ def send_s(size_B: Floats, links: NodeLinks) -> Seconds:
     return Seconds(size_B / links.network_B_per_s, np.full_like(size_B, links.network_hop_s))
 
 
-def overlapped_s(one_s: Amount, other_s: Amount, exposed: float) -> Floats:
+def overlapped_s(one_s: Amount, other_s: Amount, exposed: Amount) -> Floats:
     """Return the seconds of both, where the longer hides all but a share `exposed` of the shorter.
 
     exposed 1: one after the other. exposed 0: the longer alone. exposed 1 / chunks: a pipeline of two stages,

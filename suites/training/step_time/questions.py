@@ -117,7 +117,7 @@ def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
 
     A pair is two sequences, a batch's as well.
     """
-    method, words = str(row.get("method") or ""), f"{row['framework']} {row.get('other') or ''}"
+    method = str(row.get("method") or "")
     objective = meaning("objectives", method, "sft")
     own: dict[str, Any] = {
         "objective": objective,
@@ -130,13 +130,21 @@ def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
         micro, dp = fields["micro_batch_size"], fields["dp"]
         own["global_batch_size"] = prompts * answers
         own["gradient_accumulation_steps"] = max(1, round(prompts * answers / micro / dp))
+    if fields["adapters"] is None and own["forward_passes"]:
+        own["reference_weight_B"] = 2
     if objective in ("grpo", "ppo"):
-        own["rollout"] = meaning("rollouts", words.replace("no vLLM", ""), "transformers")
+        own["rollout"] = rollout_of(row)
         own["forward_passes"] += meaning("old_probabilities", row["framework"], 0)
     if objective == "dpo":
         sizes = {name: fields.get(name) for name in ("micro_batch_size", "global_batch_size")}
         own |= {name: 2 * size for name, size in sizes.items() if size}
     return own
+
+
+def rollout_of(row: Row) -> Any:
+    """Return what generates answers within a step: an engine that is named, else the model itself."""
+    words = f"{row['framework']} {row.get('other') or ''}"
+    return meaning("rollouts", words.replace("no vLLM", ""), "transformers")
 
 
 def shared_sequences(row: Row, common: Row) -> dict[str, Any]:
@@ -353,8 +361,8 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
     if any(word in padded for word in ("padd", "maximum", "up to", "no packing")):
         means = "sequences may be shorter than seq_len"
         yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
-    if any(word in method for word in ("dpo", "grpo")):
-        yield _unmodelled("method", method, "a reference model, and generation next to training", "raises")
+    if any(word in method for word in ("grpo", "ppo")) and rollout_of(row) != "transformers":
+        yield _unmodelled("method", method, "an engine that generates, next to training", "raises")
     if "paged" in str(row.get("optimizer")).lower():
         means = "states in unified memory, which torch does not count"
         yield _unmodelled("optimizer", row["optimizer"], means, "lowers")

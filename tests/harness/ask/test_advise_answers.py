@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from harness.answer import Answer, Interval, NearestStep, RankedLayout, StepAnswer, StepCause
 from harness.ask import advise
-from harness.ask.advise_lines import answer_lines, of_nearest, own_lines
+from harness.ask.advise import answer_lines, of_nearest, own_lines
 from harness.ask.certainty import error_of
 from harness.ask.cost import predicted_lines
 from harness.ask.engines import answer_of
@@ -167,21 +167,22 @@ def test_where_seconds_go_decides_between_causes_that_take_as_long():
         for family, place in places.items()
     ]
     for family in ("network", "loader", "launches"):
-        own = OwnStep(3.0, (), {**plain, places[family]: plain[places[family]] + 1.0})
-        assert likely_causes(causes, own, answer)[0].family == family
+        longer = {**plain, places[family]: plain[places[family]] + 1.0}
+        assert likely_causes(causes, OwnStep(3.0, (), longer), answer)[0].family == family
         some = {**plain, places[family]: plain[places[family]] + 0.5, "ranks": 0.5}  # on every second rank
         assert likely_causes(causes, OwnStep(3.0, (), some), answer)[0].family == family
     waiting = OwnStep(3.0, (), {**plain, "ranks": 1.0})
     assert likely_causes(causes, waiting, answer)[0].family == "imbalance"
 
 
-def test_ones_own_step_is_also_a_rate_and_where_its_seconds_go():
+def own(mine):
+    """Return the user's own step, of a layout with full recomputation."""
     words, question = asked(f"{MODEL} layout=tp:2 recompute=full")
+    typed = {**words.typed, "mine": f"mine={mine}"}
+    return own_step(CommandWords(words.paths, {**words.values, "mine": mine}, typed), question)
 
-    def own(mine):
-        typed = {**words.typed, "mine": f"mine={mine}"}
-        return own_step(CommandWords(words.paths, {**words.values, "mine": mine}, typed), question)
 
+def test_ones_own_step_is_also_a_rate_and_where_its_seconds_go():
     matrices, scores = flops_per_token(8192)
     rate = own("400TFLOP/s")
     assert rate.seconds == pytest.approx(64 * 8192 * (matrices + scores) / 16 / 400e12, rel=1e-3)
@@ -232,13 +233,11 @@ def flops_per_token(seq_len):
 
 
 def test_ones_own_seconds_have_a_unit_and_flops_by_each_count():
-    words, question = asked(f"{MODEL} layout=tp:2")
     matrices, scores = flops_per_token(8192)
     for mine, seconds in {"4.1s": 4.1, "850ms": 0.85, "2 min": 120.0}.items():
-        typed = {**words.typed, "mine": f"mine={mine}"}
-        own = own_step(CommandWords(words.paths, {**words.values, "mine": mine}, typed), question)
-        assert own.seconds == pytest.approx(seconds)
-        rates = {name: float(rate) for rate, name in re.findall(r"(\d+) as (\w+)", " ".join(own.said))}
+        step = own(mine)
+        assert step.seconds == pytest.approx(seconds)
+        rates = {name: float(rate) for rate, name in re.findall(r"(\d+) as (\w+)", " ".join(step.said))}
         by_hand = 64 * 8192 / 16 / seconds / 1e12  # tokens per GPU and second
         assert rates["megatron"] == pytest.approx(by_hand * (matrices + scores / 2), abs=0.51)
         assert rates["nanotron"] == pytest.approx(by_hand * (matrices + scores), abs=0.51)
@@ -254,11 +253,11 @@ def test_a_log_is_ones_own_step_with_its_flops_counted_as_here(tmp_path):
     path, log = tmp_path / "a.sh", tmp_path / "train.log"
     path.write_text(MEGATRON)
     log.write_text("".join(LINE.format(10 * n, s) for n, s in enumerate([90000, 4000, 4100, 4200], 1)))
-    own = own_step(*asked(f"config={path} mine={log}"))
-    assert own.seconds == pytest.approx(4.1)
+    step = own_step(*asked(f"config={path} mine={log}"))
+    assert step.seconds == pytest.approx(4.1)
     matrices, scores = flops_per_token(4096)
     ours = 300 * (matrices + scores) / (matrices + scores / 2)
-    said = " ".join(own.said)
+    said = " ".join(step.said)
     assert f"they are {ours:.0f}." in said
     assert "the first 1 are left out" in said
     assert f"{256 * 4096 / 32 / 4.1:,.0f} tokens/s per GPU" in said
@@ -271,7 +270,7 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     log.write_text("".join(line.format(n, tps) for n, tps in [(1, 100), (2, 500), (3, 512), (4, 524)]))
     status, said, disk = advised(capsys, tmp_path, f"config={file} gpus=16 mine={log} write=torchtitan")
     assert status == DONE
-    (own,) = disk["layouts"]
+    (layout,) = disk["layouts"]
     assert said[0].startswith("llama3_8b.toml: dp 8 × tp 2, ZeRO-3, full recompute, micro-batch 2 × 1: ")
     assert f"{disk['step_tuned_s']:.3g} s per step" in said[0]
     text = "\n".join(said)
@@ -283,7 +282,7 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     gain = float(re.search(r"has ([\d.]+) times its tokens/s", text)[1])
     sequences = math.prod(map(int, re.search(r"dp (\d+).*micro-batch (\d+) × (\d+)", first).groups()))
     rate = sequences * 8192 / float(first.split()[-5]) / 16
-    assert gain == pytest.approx(rate / own["tokens_per_s_per_device"], rel=0.01)
+    assert gain == pytest.approx(rate / layout["tokens_per_s_per_device"], rel=0.01)
     again = read_own_text(text[text.index("[model]") :].partition("\nThis file")[0], "torchtitan", ".toml")
     micro_batches = f"micro-batch {again.micro_batch_size} × {again.micro_batches()}"
     assert f"dp {again.dp_of()}" in first

@@ -14,11 +14,10 @@ from msgspec.structs import asdict
 from own_texts import MEGATRON
 
 from harness.ask import advise
-from harness.ask.advise_lines import chance
 from harness.ask.engines import answer_of
+from harness.ask.lines import chance
 from harness.ask.page import server
 from harness.ask.page.asked import AskedPage, first_question, layout_values
-from harness.ask.page.figures import BYTES, memory_figure, timeline_figure
 from harness.config.code_fingerprint import ROOT
 from harness.units import human
 
@@ -80,8 +79,12 @@ def test_without_a_model_it_begins_with_one_of_suite_layouts(tmp_path):
 def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
     parts = shown(page)["parts"]
     (one,) = answer_of(first_question([*WORDS, LAYOUT]), seconds=True).layouts
-    for text in (one.title, f"{one.model_FLOP_per_s / 1e12:.0f}", f"{one.mfu:.0%}", "fits"):
+    rates = (f"{one.model_FLOP_per_s / 1e12:.0f}", f"{one.mfu:.0%}", human(one.as_run_s.likely, "s"))
+    for text in (one.title, *rates, chance(one), "fits"):
         assert text in said(parts["headline"])
+    mine = shown(page, mine=1.5 * one.step_s.likely)["parts"]
+    assert ["What would explain" in said(some["tables"]) for some in (parts, mine)] == [False, True]
+    assert f"mine={1.5 * one.step_s.likely:g}s" in said(mine["command"])
     bars = parts["timeline"]["data"]
     ends = [start + size for bar in bars for start, size in zip(bar["base"], bar["x"], strict=True)]
     assert max(ends) == pytest.approx(one.step_s.likely)
@@ -94,23 +97,6 @@ def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
     larger = shown(page, trigger="model", model="Llama-3.1-70B", pp=8)
     assert larger["values"]["num_hidden_layers"] == 80
     assert "70.6 B" in said(larger["parts"]["headline"])
-
-
-def test_the_page_has_both_figures_the_chance_to_run_and_causes_of_ones_own_step(page):
-    (one,) = answer_of(first_question([*WORDS, LAYOUT]), seconds=True).layouts
-    parts = shown(page, mine=1.5 * one.step_s.likely)["parts"]
-    headline = said(parts["headline"])
-    for text in (
-        "as tuned",
-        "As others run it",
-        human(one.as_run_s.likely, "s"),
-        "Chance to run",
-        chance(one),
-    ):
-        assert text in headline
-    assert "What would explain" in said(parts["tables"])
-    assert "the likeliest first" not in said(shown(page)["parts"]["tables"])
-    assert f"mine={1.5 * one.step_s.likely:g}s" in said(parts["command"])
 
 
 def test_the_button_finds_the_layout_that_the_command_has_first(page):
@@ -163,20 +149,6 @@ def test_a_page_that_cannot_be_served_is_one_line(monkeypatch, capfd):
     of_port, of_extra = capfd.readouterr().err.splitlines()
     assert f"port {port} of 127.0.0.1" in of_port
     assert "throughput-harness[serve]" in of_extra
-
-
-def test_a_figure_has_a_row_per_rank_and_a_line_at_what_is_usable():
-    spans = [[("idle", 0.0, 1.0), ("forward", 1.0, 3.0)], [("forward", 0.0, 2.0), ("idle", 2.0, 3.0)]]
-    drawn = timeline_figure(spans)
-    forward, idle = drawn["data"]
-    assert [forward[name] for name in ("name", "y", "base", "x")] == ["Forward", [0, 1], [1, 0], [2, 2]]
-    assert idle["name"].startswith("Idle")
-    assert drawn["layout"]["xaxis"]["range"] == [0, 3]
-    kinds = {name: [0.0, 0.0] for name in BYTES} | {name: [1e9, 2e9] for name in ("parameters", "outside")}
-    memory = memory_figure(kinds, 3e9)
-    assert [bar["name"] for bar in memory["data"]] == ["Parameters", "CUDA context, NCCL"]
-    assert memory["layout"]["shapes"][0]["x0"] == 3
-    assert memory["layout"]["xaxis"]["range"][1] > 4
 
 
 VISITOR = (ROOT / "tests/support/records/page_visitor.html").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,13 @@ JUDGED = [
     ([], dry_run(60, 62, True, (OPTIMIZER, True)), asked()),
     ([], dry_run(70, 79, True), asked()),  # more is reserved at most, and the allocator frees its cache
     ([], dry_run(90, 95, False, (OPTIMIZER, False)), asked()),
-    (["error"], account(78), asked("lowers")),  # which is no reason for too much
+    ([], account(78), asked("lowers")),  # likely enough, and it says how likely
+    (["error"], account(79.5), asked("lowers")),  # which is no reason for too much
     (["error"], account(82), asked("raises")),
     (["key"], account(95), asked("lowers")),
     (["key"], account(60), asked("raises", "lowers")),
     (["key", "key"], account(60), asked("raises", "either")),
-    (["key", "error"], account(78), asked("raises")),
+    (["key", "error"], account(79.5), asked("raises")),
     (["routing"], *routed(70, 60, 78)),
     (["routing"], *routed(90, 75, 99)),
     (["error"], dry_run(79, 79.5, True), asked()),
@@ -110,7 +112,7 @@ def test_near_the_limit_what_may_turn_the_verdict_stands_on_top_and_elsewhere_it
         said = list(memory_lines.first_lines(judged, question, "none"))
     else:
         said = list(memory_lines.account_lines(judged, question, Path("answer.json")))
-    assert said[0].startswith(f"{judged.verdict}: ")
+    assert re.match(rf"{judged.verdict}( \(\d+% likely\))?: ", said[0])
     assert said[1].startswith("Depends on ") == bool(kinds)
     top = " ".join(" ".join(said).split("made up")[0].split())  # what comes before the model
     assert top.count("Depends on ") == len(kinds)
@@ -146,6 +148,15 @@ def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows,
     disk = on_disk(judged)
     names = [f"peak_{kind}{end}_GB" for kind in ("allocated", "reserved") for end in ("_low", "", "_high")]
     assert [disk[name] for name in names] == pytest.approx([one / 1e9 for each in intervals for one in each])
+
+
+@pytest.mark.parametrize(("filled", "chance"), [("low", 0.05), (None, 0.5), ("high", 0.95)])
+def test_the_chance_to_fit_is_that_of_the_interval_of_reserved_bytes(filled, chance):
+    times = ERRORS["account"]["reserved"][filled] if filled else 1.0
+    judged = with_certainty(account(80 / times), asked())
+    assert judged.memory.chance_to_fit == pytest.approx(chance, abs=1e-4)
+    said = next(memory_lines.account_lines(judged, asked(), Path("answer.json")))
+    assert ("% likely)" in said) == (judged.verdict == "fits" and chance < 0.95)
 
 
 def test_a_search_is_not_judged():

@@ -1,5 +1,6 @@
 """harness.cost: what tokens cost at the throughput of any results, and what a run that is predicted costs."""
 
+import json
 import math
 import re
 
@@ -10,12 +11,11 @@ from synthetic import made
 
 from harness.answer import Interval
 from harness.ask import advise
-from harness.ask.cost import goodput, machines_by_device, main, times
-from harness.ask.priced import throughputs
-from harness.ask.prices import KEYS, lists_of, rate_of
+from harness.ask.cost import KEYS, goodput, lists_of, machines_by_device, main, rate_of, throughputs, times
 from harness.commands.grammar import read
 from harness.config.code_fingerprint import ROOT
-from harness.config.run import load, names
+from harness.config.optimizations import workloads_of
+from harness.config.run import names
 from harness.instruments.prices import price_lists
 from harness.records import Unavailable, record_to_json
 from harness.sweep.store import RECORDS
@@ -155,7 +155,8 @@ def test_prices_are_those_of_machines_of_conf_hardware_and_of_suite_cost():
         if both <= one.usd_per_h.keys()
     ]
     assert len(table) > 3
-    assert all(price_lists(one["prices"]) == table for one in load(["suite=cost"])[0].workloads.values())
+    (prices,) = {json.dumps(one["prices"]) for one in workloads_of("cost").values()}
+    assert price_lists(json.loads(prices)) == table
     found = machines_by_device(["NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM", "", "a CPU"])
     assert found == {"NVIDIA H100 80GB HBM3": "h100_80gb", "NVIDIA H100 SXM": "h100_80gb"}
 

@@ -72,13 +72,10 @@ def test_what_a_dry_run_prints_is_what_it_keeps(dry):
         f"fits: {allocated:.1f} of {room:.1f} GB per GPU at micro-batch 2 (90 %: {low:.1f} … {high:.1f})"
     )
     assert f"reserves {disk['peak_reserved_GB']:.1f}" in lines[0]
-    assert disk["peak_reserved_low_GB"] <= disk["peak_reserved_GB"] <= disk["peak_reserved_high_GB"]
-    assert "step_s" not in disk
-    assert disk["answer_seconds"] > 0
     said = "\n".join(lines)
-    assert f"Micro-batch {memory['largest_micro_batch']:,} at most" in said
-    assert f"{PARAMETERS / 1e6:.3g} M parameters" in said
-    assert f"Room: {room:.1f} GB = 3.0 GB" in said
+    largest = f"Micro-batch {memory['largest_micro_batch']:,} at most"
+    for part in (largest, f"{PARAMETERS / 1e6:.3g} M parameters", f"Room: {room:.1f} GB = 3.0 GB"):
+        assert part in said
     (row,) = (line for line in lines if line.startswith("peak that torch's allocator counts"))
     peaks = {peak["micro_batch_size"]: peak for peak in memory["peaks"]}
     shown = [2, memory["largest_micro_batch"], memory["largest_micro_batch"] + 1]
@@ -144,7 +141,6 @@ def test_without_a_recipe_several_devices_share_the_model(tmp_path):
     model = f"model={config(tmp_path)}"
     assert dict(asked(model).techniques).keys() == {"mixed_precision", "attention"}
     assert dict(asked(f"{model} devices=2").techniques).keys() == {"fsdp2", "mixed_precision", "attention"}
-    assert asked(f"{model} techniques=[]").techniques == ()
 
 
 LLAMA = f"model={ROOT}/tests/data/configs/llama-3.1-8b.json"

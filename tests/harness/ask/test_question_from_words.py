@@ -124,8 +124,7 @@ def test_seconds_are_those_of_every_layout_where_none_is_given_on_a_files_device
 
 
 @pytest.mark.parametrize(
-    ("file", "batch"),
-    [("titan.toml", 2 * 8), ("accumulating.toml", 64), ("megatron.sh", 256)],
+    ("file", "batch"), [("titan.toml", 2 * 8), ("accumulating.toml", 64), ("megatron.sh", 256)]
 )
 def test_the_other_layouts_of_a_file_have_its_recipe_batch_and_devices(folder, file, batch):
     """Without accumulation a batch is micro-batch 2 on the 16 / tp 2 ranks."""
@@ -197,10 +196,10 @@ def test_sizes_without_an_architecture_are_those_of_a_layout_or_of_the_users_own
 
 def test_techniques_are_read_as_json_and_as_hydra_writes_them(folder):
     as_json, as_hydra = (
-        question_from(words_of([f"model={folder / 'small.json'}", "gpus=2", f"techniques={text}"], FIT))
+        asked(folder, f"MODEL gpus=2 techniques={text}").techniques
         for text in (
-            '[{"fsdp2": {"head": "apart"}}, "mixed_precision"]',
-            "[{fsdp2: {head: apart}},mixed_precision]",
+            '[{"fsdp2":{"head":"apart"}},"mixed_precision"]',
+            "[{fsdp2:{head:apart}},mixed_precision]",
         )
     )
-    assert as_json.techniques == as_hydra.techniques
+    assert as_json == as_hydra

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import yaml
-from refusals import mistaken
 
 from harness.commands import listing
 from harness.commands.command_line import SHOWN, START, USAGE, Command, read
@@ -16,35 +15,6 @@ from harness.commands.main import main
 from harness.config import techniques
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
-from harness.config.validation import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-m", "suite=memory"], "-m: the harness runs the full matrix itself"),
-        (["--config-name", "other"], "--config-name: .*suite=NAME"),
-        (["-cp", "there"], "-cp: conf/"),
-        (["--hydra-help"], "--hydra-help: .*--help"),
-        (["--experimental-rerun", "x"], "--experimental-rerun: .*give the same command"),
-        (["--cfg"], "--cfg: expected job"),
-        (["--package", "limits", "suite=memory"], "--package: only with --cfg: use --cfg job --package KEY"),
-        (["--resolve", "suite=memory"], "--resolve: only with --cfg: use --cfg job --resolve"),
-        (["--hepl"], "--hepl: .*did you mean --help?"),
-        (["--version=3"], "--version=3: .*takes no value"),
-        (["--info=everything", "suite=memory"], "--info everything: expected defaults-tree or"),
-        (["-sc", "install=csh"], "install=bash or install=zsh"),
-        (["--cfg", "job", "--version"], "--cfg and --version: one at a time"),
-        (["list", "--info"], "--info and list: one at a time"),
-        (["only=[fsdp2]", "suite=memory", "suite=kernels"], "suite: given twice"),
-        (["only=[fsdp2]", "+seed=1", "seed=2"], "seed: given twice"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_flag_that_is_not_ours_is_refused_in_one_line(words, said):
-    with pytest.raises(ConfigError, match=said) as error:
-        read(words)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -125,15 +95,6 @@ def test_the_configuration_is_printed_as_yaml_and_means_the_same_again(capsys):
     assert part == "# @package limits\ntimeout_s: 9.0\nmemory_B: null\n"
 
 
-def test_a_configuration_that_would_be_refused_is_not_printed():
-    mistaken(
-        lambda: config_yaml(["suite=memory"], "limit"), "--package limit: no such name; did you mean limits?"
-    )
-    mistaken(lambda: config_yaml(["suite=memory"], "seed"), "--package seed: a value")
-    mistaken(lambda: config_yaml(["suite=memory", "seed=-1"]), "at least 0")
-    mistaken(lambda: config_yaml(["suite=all"]), "for one suite")
-
-
 def test_info_shows_the_files_that_a_configuration_is_composed_of():
     tree = list(info_lines(["suite=congestion", "hardware=h200"], "defaults-tree"))
     assert "  hardware/h200" in tree
@@ -141,9 +102,7 @@ def test_info_shows_the_files_that_a_configuration_is_composed_of():
     defaults = list(info_lines(["suite=congestion"], "defaults"))
     assert "conf/suite/congestion/dcqcn.yaml  suite.optimizations.dcqcn" in defaults
     everything = "\n".join(info_lines(["suite=congestion"], "all"))
-    assert str(ROOT / "conf") in everything
-    assert all(line in everything for line in defaults)
-    assert "question:" in everything
+    assert all(line in everything for line in [*defaults, "question:"])
 
 
 def test_the_list_has_a_line_for_each_thing_as_long_as_the_terminal_is_wide(monkeypatch):
@@ -179,15 +138,9 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert ["buckets=null", "a whole number of at least 1 or null"] in listed
 
 
-def test_a_list_of_what_there_is_not_is_refused():
-    mistaken(lambda: list(list_lines(["workload"])), "did you mean workloads")
-    mistaken(lambda: list(list_lines(["suite=memry"])), "did you mean memory")
-    mistaken(lambda: list(list_lines(["seed=3"])), "list takes suite=NAME alone")
-
-
 def test_whoever_reads_a_list_may_stop():
     """As `head` does: the pipe is closed before anything is written to it."""
-    command = [sys.executable, "-m", "harness", "list", "suite=kernels"]
+    command = [sys.executable, "-m", "harness", "list", "hardware"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == ("", 0)

@@ -61,8 +61,6 @@ def test_bash_is_offered_the_piece_that_it_replaces(line, word, expected):
     assert done.stdout.split() == expected
 
 
-def test_zsh_is_given_bashs_completion_and_it_can_be_removed():
+def test_zsh_is_given_bashs_completion():
     (zsh,), (bash,) = completion_lines("install=zsh"), completion_lines("install=bash")
     assert zsh.endswith(bash)
-    assert "bashcompinit" in zsh
-    assert "unset -f _harness_completion" in completion_lines("uninstall=bash")[0]

@@ -6,37 +6,11 @@ import sys
 
 import pytest
 
-from harness.commands.entry import DONE, INTERRUPTED, MISTAKE, ended_by_ctrl_c, guarded, shortened
+from harness.commands.entry import DONE, INTERRUPTED, shortened
 from harness.commands.main import COMMANDS, main
 from harness.config.code_fingerprint import ROOT
 
 LONG = "x" * 5000
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["suite=memory", "seed=${suite}"], "seed"),
-        (["suite=memory", f"seed={LONG}"], "expected a whole number"),
-        ([f"suite={LONG}"], "no such name"),
-        ([f"from_results={LONG}"], "File name too long"),
-        (["suite=memory", f"suite.workload_from={LONG}"], "name too long"),
-        ([f"suite.{LONG}=1", "suite=memory"], "no such name"),
-        (["suite=memory", f"only=[{','.join(['a' * 50] * 100)}]"], "only"),
-        (["list", LONG], "no such name"),
-        (["fit", LONG], "expected KEY=VALUE"),
-        (["fit", "model=gpt2", f"device={LONG}"], "expected a size"),
-        (["cost", LONG], "name too long"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else value,
-)
-def test_one_short_line(words, said, capsys):
-    assert main(words) == MISTAKE
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
-    assert errors.endswith("\n")
-    assert len(errors.encode()) <= 300
-    assert said.lower() in errors.lower()
 
 
 def test_a_line_is_shortened_in_the_middle():
@@ -54,16 +28,6 @@ def test_a_terminal_of_ascii_alone():
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (DONE, b"")
     assert done.stdout.decode("ascii").count("?") < 25  # questions end so
-
-
-def interrupted() -> int:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("run", [guarded, ended_by_ctrl_c])
-def test_ctrl_c_is_one_line(run, capsys):
-    assert run("harness", interrupted) == INTERRUPTED == 130
-    assert capsys.readouterr().err == "harness: interrupted\n"
 
 
 @pytest.mark.parametrize("when", ["while it is imported", "while it runs"])

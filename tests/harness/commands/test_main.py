@@ -136,22 +136,11 @@ def test_a_plan_is_printed_and_nothing_is_run_or_written(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["from_results=nowhere"], "nowhere"),
-        (["from_results=[nowhere,conf]"], "out: missing; from_results=[A,B] writes an index"),
-        (["from_results=[nowhere,conf]", "out=/tmp"], "nowhere: no such results folder"),
-        (["from_results=[a,]", "out=/tmp"], "expected a folder of results, or several: [A,B]"),
-        (["suite=memory", "from_results=conf"], "no such results folder"),
-        (["suite=memory", "out=pyproject.toml/x", "workloads=[gpt_5m]", "only=[baseline]"], "pyproject.toml"),
-    ],
-)
-def test_a_folder_that_will_not_do_is_one_line(words, said, monkeypatch, capsys):
+def test_a_folder_that_cannot_be_written_is_one_line(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    assert main(words) in (1, 2)
+    assert main(["suite=memory", "out=pyproject.toml/x", "workloads=[gpt_5m]", "only=[baseline]"]) in (1, 2)
     error = capsys.readouterr().err
-    assert said in error
+    assert "pyproject.toml" in error
     assert error.count("\n") == 1
 
 

@@ -77,33 +77,6 @@ def test_the_answer_has_the_sentence_shares_and_factors(tmp_path, capsys):
     assert "the reference" not in printed(capsys, folder, f"against={folder}")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["no/such.json"], "no/such.json: no trace can be read"),
-        (["{trace}", "model_FLOPS=1"], "did you mean model_FLOP?"),
-        (["{trace}", "model_FLOP=1e9"], "needs both model_FLOP= and peak="),
-        (["{trace}", "model_FLOP=0", "peak=1"], "model_FLOP=0: expected a number above 0"),
-        (["{trace}", "model_FLOP=1", "peak=h1000"], "one of "),
-        (["{trace}", "clocks=fast"], "clocks=fast: expected one of aligned, recorded"),
-        (["{trace}", "frequency=1", "frequency=2"], "frequency: given twice"),
-        (["out=x"], "expected a trace"),
-        (["{trace}", "out=/proc/x"], "out=/proc/x: cannot write"),
-        (["{trace}", "{trace}"], "rank 0 is there twice"),
-        *((["{trace}", f"communication={text}"], "communication=")
-          for text in ("(", "[a,*]", "[]", "[a,,b]", "(" * 5000, "[" * 9)),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_line_and_exit_code_2(tmp_path, capsys, words, expected):
-    trace = two_ranks(tmp_path) / "rank0.json"
-    assert main([word.format(trace=trace) for word in words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("harness.profile: ")
-    assert expected in error
-    assert error.count("\n") == 1
-    assert len(error) <= 300
-
-
 def test_perfetto_has_the_events_our_tracks_with_the_shares_and_the_critical_path(tmp_path, capsys):
     folder = two_ranks(tmp_path)
     printed(capsys, folder, f"out={tmp_path / 'out'}")

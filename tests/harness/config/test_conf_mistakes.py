@@ -9,7 +9,7 @@ import pytest
 
 from harness.config import optimizations
 from harness.config import run as config
-from harness.config.validation import ConfigError, check_declarations, check_fields, check_relations
+from harness.config.validation import ConfigError, check_fields, check_relations
 
 
 @pytest.fixture
@@ -54,16 +54,6 @@ def test_a_mistake_in_a_file_is_refused_in_one_line_that_names_it(conf, file, te
         config.compose_suite("congestion", {})
     assert re.match(re.escape(said).replace(r"\.\*", ".*"), str(refused.value)), str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_the_declaration_of_a_field():
-    for field, said in (
-        ({"type": "integer"}, "type=integer: no such name; did you mean int?"),
-        ({"type": "int", "at_leest": 1}, "at_leest: no such name; did you mean at_least?"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            check_declarations("fields", {"size": field})
-        assert str(refused.value).startswith(f"fields.size.{said}")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from toy.sweep import cell, group, sweep
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import code_of, read_yaml, settings_of
 from harness.config.protocols import (
-    OPTIMIZATION,
     SEE,
     SUITE,
     SuiteCode,
@@ -95,44 +94,47 @@ def module(name, text):
     return made
 
 
-def test_a_suite_that_lacks_functions_is_refused_in_one_line_that_names_them():
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "suite",
+            "def build(workload): ...",
+            r"build\(workload\) is there, expected build\(workload, seed\); ch",
+        ),
+        (
+            "suite",
+            "def sample(session, *, fast): ...",
+            r".*; sample\(session, \*, fast\) is there, expected ",
+        ),
+        (
+            "suite",
+            "x = 1",
+            r".*conditions\(session\) is missing; .*apply_techniques\(subject, techniques\) is mis",
+        ),
+        ("fast", "x = 1", r"apply\(subject\) is missing"),
+        ("fast", "def apply(subject, settings): ...", r".*expected apply\(subject\)"),
+        ("fast", "class Settings: ...\ndef apply(subject): ...", r".*expected apply\(subject, settings\)"),
+        ("fast", "def apply(subject): ...\ndef unavailable(): ...", r".*expected unavailable\(host\)"),
+    ],
+)
+def test_a_module_that_lacks_functions_is_refused_in_one_line_that_names_them(name, text, message):
+    made = module(f"suites.toy.{name}", text)
+    with pytest.raises(ConfigError, match=rf"^suites/toy/{name}\.py: {message}") as error:
+        check_suite(made, techniques=True) if name == "suite" else check_optimization(made)
+    assert str(error.value).endswith(SEE)
+
+
+def test_what_is_complete_or_lacks_only_what_it_may_is_taken():
     complete = "".join(f"def {name}({', '.join(one.parameters)}): ...\n" for name, one in SUITE.items())
     check_suite(module("suites.toy.suite", complete), techniques=True)
-    for function, one in SUITE.items():
+    for function in (name for name, one in SUITE.items() if not one.required):
         suite = module("suites.toy.suite", complete)
         delattr(suite, function)
-        if not one.required:
-            check_suite(suite)
-            continue
-        with pytest.raises(ConfigError) as error:
-            check_suite(suite)
-        signature = f"{function}({', '.join(one.parameters)})"
-        assert str(error.value) == f"suites/toy/suite.py: {signature} is missing. {SEE}"
-    with pytest.raises(ConfigError) as error:
-        check_suite(module("toy", "def build(workload): ...\ndef sample(session, *, fast): ..."), True)
-    assert str(error.value).startswith(
-        "toy.py: build(workload) is there, expected build(workload, seed); "
-        "check(session) is missing; conditions(session) is missing; "
-        "sample(session, *, fast) is there, expected sample(session); "
-        "apply_techniques(subject, techniques) is missing. "
-    )
-
-
-def test_an_optimization_is_checked_against_its_protocol():
-    assert set(OPTIMIZATION) == {"apply", "unavailable"}
-    for source in (
-        "def apply(subject): ...",
-        "class Settings: ...\ndef apply(subject, settings, further=1): ...",
-    ):
-        check_optimization(module("suites.toy.fast", source))
-    for source, message in {
-        "x = 1": r"apply\(subject\) is missing",
-        "def apply(subject, settings): ...": r"expected apply\(subject\)",
-        "class Settings: ...\ndef apply(subject): ...": r"expected apply\(subject, settings\)",
-        "def apply(subject): ...\ndef unavailable(): ...": r"expected unavailable\(host\)",
-    }.items():
-        with pytest.raises(ConfigError, match=rf"^suites/toy/fast\.py: .*{message}"):
-            check_optimization(module("suites.toy.fast", source))
+        check_suite(suite)
+    for settings in ("(subject)", "(subject, settings, further=1)"):
+        kind = "class Settings: ...\n" if "settings" in settings else ""
+        check_optimization(module("suites.toy.fast", f"{kind}def apply{settings}: ..."))
 
 
 def test_a_child_finds_an_optimization_in_a_folder_or_a_function_and_refuses_what_is_incomplete(

@@ -108,46 +108,26 @@ NANOTRON += "hidden_size: 64, num_attention_heads: 4, vocab_size: 128, intermedi
 KINDS = [
     (LORA, ".yaml", {"states": "bf16", "precision": "bf16"}, []),
     (LORA + "dtype: fp32\n", ".yaml", {"states": "fp32", "precision": "fp32"}, []),
-    (
-        TORCHTUNE.format("") + "compile: {model: true, loss: false}\noptimizer_in_bwd: true\n"
-        "enable_activation_offloading: true\n"
-        "loss._component_: torchtune.modules.loss.LinearCrossEntropyLoss\n",
-        ".yaml",
-        {"compile": True, "optimizer_in_backward": True, "offload": ("activations",), "loss_chunks": 8},
-        [],
-    ),
-    (
-        LORA + "loss._component_: torchtune.rlhf.loss.DPOLoss\n",
-        ".yaml",
-        {"loss_chunks": 1},
-        [("loss._component_", "raises")],
-    ),
-    (
-        TITAN + "[compile]\nenable = true\n[quantize.linear.float8]\nrecipe_name = 'rowwise'\n",
-        ".toml",
-        {"compile": True, "sharing": "fsdp2", "recompute": "none"},
-        [("quantize.linear.float8.recipe_name", "either")],
-    ),
-    (
-        TITAN.replace("flavor", "converters = ['quantize.grouped_mm.mx']\nflavor"),
-        ".toml",
-        {"precision": "bf16"},
-        [("model.converters", "either")],
-    ),
-    (
-        "parameters: {max_seq_len: 512, global_train_batch_size: 8, device_train_microbatch_size: 1, "
-        "max_duration: 1ba, model: {pretrained_model_name_or_path: gpt2}}\ncompute.gpus: 8\n",
-        ".yaml",
-        {"format": "llm_foundry", "devices": 8, "seq_len": 512},
-        [],
-    ),
-    (
-        NANOTRON + "moe_num_experts: 4, num_experts_per_tok: 1}\n",
-        ".yaml",
-        {"format": "nanotron", "has_experts": True},
-        [],
-    ),
-]
+    (TORCHTUNE.format("") + "compile: {model: true, loss: false}\noptimizer_in_bwd: true\n"
+     "enable_activation_offloading: true\n"
+     "loss._component_: torchtune.modules.loss.LinearCrossEntropyLoss\n", ".yaml", {"compile": True,
+     "optimizer_in_backward": True, "offload": ("activations",), "loss_chunks": 8}, []),
+    (LORA + "loss._component_: torchtune.rlhf.loss.DPOLoss\n", ".yaml", {"loss_chunks": 1, "objective": "dpo",
+     "forward_passes": 1, "micro_batch_size": 4}, []),
+    (TORCHTUNE.format("") + "grpo_samples: 16\nmax_generated_tokens: 512\ntokenizer.max_seq_len: 256\n",
+     ".yaml", {"objective": "grpo", "forward_passes": 2, "rollout": "transformers", "micro_batch_size": 32,
+     "seq_len": 768}, []),
+    (TITAN + "[compile]\nenable = true\n[quantize.linear.float8]\nrecipe_name = 'rowwise'\n", ".toml",
+     {"compile": True, "sharing": "fsdp2", "recompute": "none"}, [("quantize.linear.float8.recipe_name",
+     "either")]),
+    (TITAN.replace("flavor", "converters = ['quantize.grouped_mm.mx']\nflavor"), ".toml",
+     {"precision": "bf16"}, [("model.converters", "either")]),
+    ("parameters: {max_seq_len: 512, global_train_batch_size: 8, device_train_microbatch_size: 1, "
+     "max_duration: 1ba, model: {pretrained_model_name_or_path: gpt2}}\ncompute.gpus: 8\n", ".yaml",
+     {"format": "llm_foundry", "devices": 8, "seq_len": 512}, []),
+    (NANOTRON + "moe_num_experts: 4, num_experts_per_tok: 1}\n", ".yaml", {"format": "nanotron",
+     "has_experts": True}, []),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "suffix", "expected", "named"), KINDS)
@@ -157,15 +137,12 @@ def test_a_kind_of_file_is_read_as_what_it_is(text, suffix, expected, named):
     assert [(one.key, one.memory) for one in question.keys if one.status == "not modelled"] == named
 
 
-@pytest.mark.parametrize(
-    ("text", "suffix", "line"),
-    [
-        (TITAN.replace("llama3", "flux"), ".toml", "flux makes pictures"),
-        (NANOTRON + "is_mamba_config: true}\n", ".yaml", "Mamba"),
-        ("policy_model._component_: torchtune.models.llama2.llama2_7b\n", ".yaml", "trains by policy_model"),
-        ("./run_train.sh --module llama3 --config llama3_8b --compile.enable", "", "config_registry.py:NAME"),
-    ],
-)
+@pytest.mark.parametrize(("text", "suffix", "line"), [
+    (TITAN.replace("llama3", "flux"), ".toml", "flux makes pictures"),
+    (NANOTRON + "is_mamba_config: true}\n", ".yaml", "Mamba"),
+    ("policy_model._component_: torchtune.models.llama2.llama2_7b\n", ".yaml", "trains by policy_model"),
+    ("./run_train.sh --module llama3 --config llama3_8b --compile.enable", "", "config_registry.py:NAME"),
+])  # fmt: skip
 def test_what_is_not_modelled_is_refused_by_name(text, suffix, line):
     refused(lambda: read_own_text(text, suffix=suffix), line)
 
@@ -190,33 +167,18 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
     assert (question.dp_of(), question.micro_batches()) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    ("command", "name", "expected"),
-    [
-        (
-            "accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 "
-            "--per_device_train_batch_size 2 --bf16",
-            "trl",
-            {"devices": 8, "micro_batch_size": 2, "precision": "bf16", "model_name": "gpt2"},
-        ),
-        (
-            "./run_train.sh --model.flavor 8B --parallelism.tensor_parallel_degree 4 --compile.enable",
-            "torchtitan",
-            {"tp": 4, "compile": True, "model_name": "llama3/8B"},
-        ),
-        (
-            "deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --zero-stage 1 "
-            "--micro-batch-size 4 --seq-length 64 --activations-checkpoint-method uniform",
-            "megatron",
-            {"tp": 2, "sharing": "zero", "zero": 1, "recompute": "full"},
-        ),
-        (
-            "model.tensor_model_parallel_size=4 train.global_batch_size=512 model.seq_length=8192",
-            "megatron_bridge",
-            {"tp": 4, "global_batch_size": 512, "seq_len": 8192, "zero": 1},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("command", "name", "expected"), [
+    ("accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 "
+     "--per_device_train_batch_size 2 --bf16", "trl", {"devices": 8, "micro_batch_size": 2,
+     "precision": "bf16", "model_name": "gpt2"}),
+    ("./run_train.sh --model.flavor 8B --parallelism.tensor_parallel_degree 4 --compile.enable", "torchtitan",
+     {"tp": 4, "compile": True, "model_name": "llama3/8B"}),
+    ("deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --zero-stage 1 "
+     "--micro-batch-size 4 --seq-length 64 --activations-checkpoint-method uniform", "megatron", {"tp": 2,
+     "sharing": "zero", "zero": 1, "recompute": "full"}),
+    ("model.tensor_model_parallel_size=4 train.global_batch_size=512 model.seq_length=8192",
+     "megatron_bridge", {"tp": 4, "global_batch_size": 512, "seq_len": 8192, "zero": 1}),
+])  # fmt: skip
 def test_command_lines_are_recognised_and_read(command, name, expected):
     question = read_own_text(command)
     assert question.format == name

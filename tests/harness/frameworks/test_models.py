@@ -9,10 +9,10 @@ from harness.ask.words import with_model
 from harness.config.code_fingerprint import ROOT
 from harness.config.hf_config import read_workload_file
 from harness.config.optimizations import read_yaml
-from harness.frameworks.megatron_model import model_config, model_parts
+from harness.frameworks.megatron_model import model_parts
 from harness.frameworks.models import canonical, name_in, nearest_model, published_model, shapes
 from harness.frameworks.read import read_own_text
-from harness.frameworks.table import Parts, models_of, yaml_tree
+from harness.frameworks.table import models_of, yaml_tree
 from harness.frameworks.words import hub_name
 from harness.question import question_of
 from suites.training.layouts.shape_of_config import shape_of_config
@@ -155,25 +155,3 @@ def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
     assert model_parts(None) == {}
     with pytest.raises(ValueError, match=r"^model_type is falcon, whose sizes are not written; they are of "):
         model_parts({"model_type": "falcon", "hidden_size": 64})
-
-
-def test_which_layers_have_experts_is_read():
-    sizes = {"_num_hidden_layers": 48, "_hidden_size": 64, "_num_attention_heads": 4, "_padded_vocab": 128}
-    sizes |= {"_gated": True, "_norm": "RMSNorm", "_num_experts": 8, "_bias": False, "_rope": True}
-    for frequency, dense, with_experts in (
-        ("[1]*48", 0, 48),
-        ("([0]*3+[1]*45)", 3, 45),
-        ([0] + [1] * 47, 1, 47),
-        (1, 0, 48),
-        (2, 0, 24),
-        ("([0]*1+[1]*1)*24", 0, 24),
-    ):
-        parts = Parts({})
-        parts |= {**sizes, "_moe_freq": frequency}
-        config = model_config(parts)
-        assert config.get("first_k_dense_replace", 0) == dense
-        assert sum(config.get("moe_layers", [1] * (48 - dense))) == with_experts
-    for wrong, why in (("[1]*47", "has 47 layers"), ("import os", "must be a number or a list")):
-        parts |= {"_moe_freq": wrong}
-        with pytest.raises(ValueError, match=why):
-            model_config(parts)

@@ -6,7 +6,6 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.frameworks.models import published_model
 from harness.frameworks.read import read_own_file, read_own_text
 from harness.frameworks.recipes import bridge_recipe, bridge_recipes, nemo_recipe
 from harness.frameworks.table import yaml_tree
@@ -73,16 +72,6 @@ def test_every_recipe_has_its_sizes_and_a_batch_that_its_devices_divide():
             )
             assert needed < values.keys(), name
             assert ("peft.dim" in values) == (of == "lora"), name
-
-
-def test_few_recipes_train_a_model_without_a_published_shape():
-    models = {bridge_recipe(name)["hf_path"] for name in bridge_recipes()}
-    missing = {model for model in models if published_model(model) is None}
-    assert missing == {
-        "gpt3-175b",
-        "LGAI-EXAONE/EXAONE-4.0-1.2B",
-        "LGAI-EXAONE/K-EXAONE-236B-A23B",
-    }
 
 
 def test_a_layout_of_stages_stays_next_to_a_recipe_whose_model_has_a_name():

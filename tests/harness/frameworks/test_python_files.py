@@ -82,29 +82,17 @@ CHUNKS = {**TITAN, "zero": 3, "sharing": "fsdp2", "loss_chunks": 8, "states": "f
 NAMES = [
     ("llama3_8b", {**CHUNKS, "compile": False}, ["loss._class"]),
     ("llama3_8b_mxfp8", {**CHUNKS, "precision": "mxfp8", "compile": True}, ["loss._class"]),
-    (
-        "llama3_70b_parallel",
-        {"tp": 8, "pp": 4, "micro_batch_size": 4, "global_batch_size": 1024, "recompute": "selective"}
-        | {"zero": 2, "model_name": "llama3/70B", "compile": True, "sequence_parallel": True},
-        ["loss._class", "parallelism.enable_async_tensor_parallel"],
-    ),
-    (
-        "llama3_8b_lora",
-        {
-            "adapters": Adapters(rank=16, targets=("k_proj", "o_proj", "q_proj", "v_proj")),
-            "recompute": "none",
-        },
-        ["loss._class", "training.dtype"],
-    ),
-    (
-        "llama3_8b_february",
-        {"precision": "fp8", "optimizer_in_backward": True, "micro_batch_size": 2, "seq_len": 8192}
-        | {"recompute": "full", "recompute_every": 2, "states": "bf16", "loss_chunks": 1},
-        ["quantize.linear.float8.recipe_name"],
-    ),
+    ("llama3_70b_parallel", {"tp": 8, "pp": 4, "micro_batch_size": 4, "global_batch_size": 1024,
+     "recompute": "selective"} | {"zero": 2, "model_name": "llama3/70B", "compile": True,
+     "sequence_parallel": True}, ["loss._class", "parallelism.enable_async_tensor_parallel"]),
+    ("llama3_8b_lora", {"adapters": Adapters(rank=16, targets=("k_proj", "o_proj", "q_proj", "v_proj")),
+     "recompute": "none"}, ["loss._class", "training.dtype"]),
+    ("llama3_8b_february", {"precision": "fp8", "optimizer_in_backward": True, "micro_batch_size": 2,
+     "seq_len": 8192} | {"recompute": "full", "recompute_every": 2, "states": "bf16", "loss_chunks": 1},
+     ["quantize.linear.float8.recipe_name"]),
     ("qwen3_30b_experts", {"model_name": "qwen3/30B-A3B", "ep": 8, "dispatcher": "deepep"}, ["loss._class"]),
     ("debug_of_a_run", {"seq_len": 2048}, ["loss._class", "training.local_batch_size", "training.seq_len"]),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -214,27 +202,15 @@ if __name__ == "__main__":
     build_config(parse())
 """
 OLMO = [
-    (
-        SCRIPT,
-        {"model_name": "olmo2_7B", "seq_len": 8192, "micro_batch_size": 2, "global_batch_size": 512}
-        | {"sharing": "fsdp2", "zero": 3, "shard_size": 32, "recompute": "full", "compile": True},
-        {"num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 100352},
-        [],
-    ),
-    (
-        COOKBOOK,
-        {"cp": 8, "shard_size": 8, "precision": "fp8", "seq_len": 65536, "global_batch_size": 64},
-        {"model_type": "olmo3", "sliding_window": 4096},
-        ["train_module.ac_config.mode"],
-    ),
-    (
-        OPTIONS,
-        {"model_name": "llama2_271M", "seq_len": 1024, "micro_batch_size": 8, "optimizer_impl": "fused"}
-        | {"precision": "fp32", "compile": False, "global_batch_size": None},
-        {"model_type": "llama", "hidden_size": 1024, "vocab_size": 50304},
-        ["train_module.ep_config"],
-    ),
-]
+    (SCRIPT, {"model_name": "olmo2_7B", "seq_len": 8192, "micro_batch_size": 2,
+     "global_batch_size": 512} | {"sharing": "fsdp2", "zero": 3, "shard_size": 32, "recompute": "full",
+     "compile": True}, {"num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 100352}, []),
+    (COOKBOOK, {"cp": 8, "shard_size": 8, "precision": "fp8", "seq_len": 65536, "global_batch_size": 64},
+     {"model_type": "olmo3", "sliding_window": 4096}, ["train_module.ac_config.mode"]),
+    (OPTIONS, {"model_name": "llama2_271M", "seq_len": 1024, "micro_batch_size": 8,
+     "optimizer_impl": "fused"} | {"precision": "fp32", "compile": False, "global_batch_size": None},
+     {"model_type": "llama", "hidden_size": 1024, "vocab_size": 50304}, ["train_module.ep_config"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "expected", "config", "named"), OLMO)
@@ -248,19 +224,14 @@ def test_a_script_of_olmo_core_is_followed(tmp_path, text, expected, config, nam
     assert [one.key for one in question.keys if one.status == "not modelled"] == named
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("from olmo_core.x import y\nLadder(sizes=[1])\n", "give the config.json that the run saves"),
-        ("x = (\n", "not Python"),
-        ("import torch\ntorch.ones(3)\n", "no configuration of a known framework"),
-        ("def f() -> Trainer.Config:\n    return f()\n", "which is no configuration"),
-        (
-            "def flux_dev() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('x'))\n",
-            "flux",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("from olmo_core.x import y\nLadder(sizes=[1])\n", "give the config.json that the run saves"),
+    ("x = (\n", "not Python"),
+    ("import torch\ntorch.ones(3)\n", "no configuration of a known framework"),
+    ("def f() -> Trainer.Config:\n    return f()\n", "which is no configuration"),
+    ("def flux_dev() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('x'))\n",
+     "flux"),
+])  # fmt: skip
 def test_what_is_no_configuration_is_refused_in_one_line(tmp_path, text, line):
     (tmp_path / "own.py").write_text(text)
     refused(lambda: read_own_file(tmp_path / "own.py"), line)

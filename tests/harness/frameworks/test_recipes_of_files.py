@@ -43,28 +43,15 @@ SAME = [
     ({"fused_loss": True, "attention": "explicit", "optimizer_impl": "for_loop"}, "ddp", {}),
     ({"states": "bf16"}, "bf16_states", None),
     ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4")}, "lora", LORA),
-    (
-        {
-            "adapters": Adapters(
-                rank=16, targets=("q_proj",), base="nf4", experts="linear", rest="fp32", ends=True
-            )
-        },
-        "lora",
-        {**LORA, "experts": "linear", "rest": "fp32", "ends": True},
-    ),
+    ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4", experts="linear", rest="fp32",
+     ends=True)}, "lora", {**LORA, "experts": "linear", "rest": "fp32", "ends": True}),
     ({"adapters": Adapters(rank=1, prompts=2)}, "llama_adapter", {"version": 2, "base": "bf16"}),
-    (
-        {"recompute": "full", "offload": ("activations",)},
-        "activation_checkpointing",
-        {"mode": "full", "every": 1, "on_host": True},
-    ),
+    ({"recompute": "full", "offload": ("activations",)}, "activation_checkpointing", {"mode": "full",
+     "every": 1, "on_host": True}),
     ({"loss_in_place": True}, "loss", {"chunked": "in_place"}),
-    (
-        {"sharing": "fsdp1", "zero": 3, "gradient_accumulation_steps": 2},
-        "fsdp1",
-        {"strategy": "full_shard", "reduce_every_micro_batch": False},
-    ),
-]
+    ({"sharing": "fsdp1", "zero": 3, "gradient_accumulation_steps": 2}, "fsdp1", {"strategy": "full_shard",
+     "reduce_every_micro_batch": False}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "name", "settings"), SAME)

@@ -36,6 +36,7 @@ def value_for(name, key, row):
     if row.words is not None:
         return next(theirs for ours, theirs in row.words.items() if ours is not None), companions
     kinds = {"count": 2, "int": 2, "number": 2.0, "flag": True, "any": "x", "text": str(row.default or "x")}
+    kinds["optimizer"] = row.default or "x"
     return VALUES.get(f"{name} {key}", VALUES.get(key, kinds[row.kind])), companions
 
 
@@ -67,12 +68,11 @@ def test_every_key_of_a_file_has_one_class_and_what_is_not_modelled_its_directio
     }
     assert classes == {
         **dict.fromkeys(
-            ("base_model", "sequence_len", "pad_to_sequence_len", "flash_attention"),
+            ("base_model", "sequence_len", "pad_to_sequence_len", "flash_attention", "rl"),
             ("understood", "none", "none"),
         ),
         **dict.fromkeys(("learning_rate", "flash_attn_cross_entropy"), ("irrelevant", "none", "none")),
         **dict.fromkeys(("tiled_mlp", "optimizer"), ("not modelled", "lowers", "raises")),
-        "rl": ("not modelled", "raises", "raises"),
         "new_key": ("not modelled", "none", "none"),
     }
     assert len({one.key for one in question.keys}) == len(question.keys)

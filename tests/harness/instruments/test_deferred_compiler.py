@@ -54,7 +54,7 @@ assert sys.modules["torch._dynamo"] is torch._dynamo
 assert torch._dynamo.__file__.endswith("torch/_dynamo/__init__.py")
 """
 
-PROGRAMS = [MARKS, "torch._dynamo.reset()", "from torch._dynamo.source import LocalSource"]
+PROGRAMS = [MARKS, "from torch._dynamo.source import LocalSource"]
 IN_PROCESSES = """
 import os
 for program in sys.argv[1:]:

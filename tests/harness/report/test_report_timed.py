@@ -127,25 +127,24 @@ def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_b
 
 
 def test_a_users_own_model_is_named_where_it_is_the_only_workload(tmp_path):
-    stated = {"source": "config.json of qwen2, given by the user", "hf_config": {"model_type": "qwen2"}}
-    own = []
-    for record in timed_records(("small",)):
-        fields = {**record.cell.config["workload"], **stated}
-        cell = record.cell._replace(config={**record.cell.config, "workload": fields})
-        conditions = {**record.conditions, "model_code": "transformers 5: Qwen2ForCausalLM"}
-        own.append(record._replace(cell=cell, conditions=conditions))
+    fields = {"source": "config.json of qwen2, given by the user", "hf_config": {"model_type": "qwen2"}}
+    own = [
+        record._replace(
+            cell=record.cell._replace(config={"workload": {**record.cell.config["workload"], **fields}}),
+            conditions={**record.conditions, "model_code": "transformers 5: Qwen2ForCausalLM"},
+        )
+        for record in timed_records(("small",))
+    ]
     text = made_table(tmp_path, EFFECTS, own).text
-    assert text == f"The model is that of {stated['source']}, built by transformers 5: Qwen2ForCausalLM."
+    assert text == f"The model is that of {fields['source']}, built by transformers 5: Qwen2ForCausalLM."
     assert "model" not in made_table(tmp_path, EFFECTS).text
 
 
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path):
     made = made_table(tmp_path, EFFECTS)
     for variant, told in (("untimed", "never timed here"), ("absent", "needs a GPU")):
-        row = row_of(made, variant)
-        assert row["Effect"] == "unavailable"
-        cell = row_of_cells(made, variant)["Time"]
-        assert told in " ".join(cell.notes)
+        assert row_of(made, variant)["Effect"] == "unavailable"
+        assert told in " ".join(row_of_cells(made, variant)["Time"].notes)
 
 
 def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measured(tmp_path):
@@ -169,9 +168,8 @@ def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measure
 
 def test_without_a_measured_copy_no_bound_is_known(tmp_path):
     made = made_table(tmp_path, ROOFLINE, timed_records(("small",)))
-    assert all(row[5].text == "unknown" for row in made.rows)
+    assert {row[5].text for row in made.rows} == {"unknown"}
     assert "the copy bandwidth was not measured in this run" in made.notes
-    assert made.text == "No rate of this host was measured."
 
 
 def test_repeats_that_failed_alike_and_workloads_a_variant_cannot_run_are_one_row(tmp_path):
@@ -223,7 +221,7 @@ def test_a_range_is_that_of_the_statistic_of_single_repeats_and_a_column_compare
     block = columns_of("rows: {optimization: Variant}, workload: small", *columns)
     row = made_table(tmp_path, block, records).rows[0]
     assert [cell.text for cell in row[1:]] == ["3 (2 … 4) ᵐ", "1 (1 … 3) ᵐ", "1 ᵐ"]
-    column = "{title: A, optimization: fast, metric: time, method: warm, relative_to: "
-    block = columns_of("rows: {workload: W}", f"{column}slow, speed_up: true}}", f"{column}baseline}}")
+    column = "{title: A, optimization: fast, metric: time, method: warm, "
+    block = columns_of("rows: {workload: W}", f"{column}over: slow}}", f"{column}relative_to: baseline}}")
     row = made_table(tmp_path, block, timed_records(("small",))).rows[0]
     assert [cell.text for cell in row[1:]] == ["2.50× (2.50 … 2.50) ᵐ", "−50 % ᵐ"]

@@ -3,6 +3,7 @@
 from math import floor, log10
 from statistics import mean, median
 
+import numpy as np
 import pytest
 
 from harness.config.code_fingerprint import ROOT
@@ -101,23 +102,11 @@ def test_more_throughput_than_every_other_loader_that_reads_ahead():
 
 
 def test_the_lead_has_the_ratios_of_each_process():
-    page = " ".join(PAGE.split())
-    memory = [
-        before / after
-        for before, after in zip(
-            rounds("memory_parquet_306_8", "baseline", "memory", ALL),
-            rounds("memory_parquet_306_8", "disaggregated", "memory", ALL),
-            strict=True,
-        )
-    ]
+    page, flop = " ".join(PAGE.split()), "FLOP of the documents seen"
+    (before_B, after_B), (before, after) = (
+        [np.array(rounds(workload, one, *metric)) for one in ("baseline", "disaggregated")]
+        for workload, *metric in (("memory_parquet_306_8", "memory", ALL), ("train_dp2", "flop_rate", flop))
+    )
+    memory, gains = before_B / after_B, after / before
     assert f"{min(memory):.1f} to {max(memory):.1f} times less in three processes" in page
-    flop = "FLOP of the documents seen"
-    gains = [
-        after / before
-        for before, after in zip(
-            rounds("train_dp2", "baseline", "flop_rate", flop),
-            rounds("train_dp2", "disaggregated", "flop_rate", flop),
-            strict=True,
-        )
-    ]
     assert f"{min(gains):.2f} to {max(gains):.2f} times the DataLoader's FLOP/s" in page

@@ -13,10 +13,11 @@ import threading
 import types
 from collections import Counter
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import fed_on_rank
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -33,15 +34,14 @@ from suites.dataloader.batch import (
     MixturePhase,
     RankPlace,
     Source,
-    context_slice,
     flop_of_model,
     packed,
     tokenize,
 )
-from suites.dataloader.fed_step import DocumentModel, joined
+from suites.dataloader.fed_step import DocumentModel
 from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
-from suites.dataloader.loader_ranks import MemorySampler, plain, specified
+from suites.dataloader.loader_ranks import MemorySampler
 from suites.training.balance import cost
 
 MIB = 1 << 20
@@ -168,22 +168,16 @@ def explicit(model, tokens):
 
 @pytest.fixture(scope="module")
 def four():
-    with RankPool(
-        [RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})] * 4, "127.0.0.1"
-    ) as pool:
+    alone = RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})
+    with RankPool([alone] * 4, "127.0.0.1") as pool:
         yield pool
 
 
-def on_ranks(pool, function, cp_size, groups, **more):
+def on_ranks(pool, function, cp_size, groups):
     """Return what four ranks returned; `groups` has the documents of each data-parallel group."""
     batches = [batch_of(groups[rank // cp_size], cp_size, rank % cp_size) for rank in range(len(pool))]
-    return pool.call(
-        f"{fed_on_rank.__name__}:{function}",
-        model=MODEL,
-        cp_size=cp_size,
-        batches=[[one.tokens.tolist(), one.segments.tolist(), 1, 1] for one in batches],
-        **more,
-    )
+    given = [[one.tokens.tolist(), one.segments.tolist(), 1, 1] for one in batches]
+    return pool.call(f"{fed_on_rank.__name__}:{function}", model=MODEL, cp_size=cp_size, batches=given)
 
 
 @pytest.mark.parametrize(
@@ -209,34 +203,17 @@ def test_a_step_has_the_loss_the_gradients_and_the_flop_of_each_document_alone(f
     assert counted == pytest.approx(cost(pieces, *flop).sum(), rel=1e-12)
 
 
-def test_padding_contributes_nothing(four):
-    rows = batch_of(texts(LENGTHS))
-    assert (rows.segments == 0).any()
-    changed = rows._replace(tokens=np.where(rows.segments > 0, rows.tokens, 7).astype(np.uint16))
-    given = [[[one.tokens.tolist(), one.segments.tolist(), 1, 1]] * 4 for one in (rows, changed)]
-    plain_rows, other = (
-        four.call(f"{fed_on_rank.__name__}:gradients", model=MODEL, cp_size=1, batches=one)[0]
-        for one in given
-    )
-    assert plain_rows == other
-
-
-@pytest.mark.parametrize("cp_size", [2, 4])
-def test_slices_of_a_row_are_put_together(cp_size):
-    rows = np.arange(3 * 32, dtype=np.uint16).reshape(3, 32)
-    slices = [context_slice(rows, cp_size, rank).astype(np.int64) for rank in range(cp_size)]
-    assert (joined(torch.from_numpy(np.stack(slices))).numpy() == rows).all()
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     documents = generated(2, 60, seed=1, median_B=20)
-    return documents, piece_index(documents, CONTEXT, tmp_path_factory.mktemp("index"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("index")))
+        return documents, piece_index(documents, CONTEXT)
 
 
 def specified_for(documents, cp_size=1):
     sources = tuple(
-        Source(name, (), "jsonl", len(documents.sizes_B(one)), 1) for one, name in enumerate(documents.names)
+        Source(name, "", "jsonl", len(documents.sizes_B(one)), 1) for one, name in enumerate(documents.names)
     )
     even = (MixturePhase(0, (0.5, 0.5)),)
     return replace(
@@ -274,12 +251,7 @@ RIGHT = [[0, 1], [2, 3]]
     [
         (1, RIGHT, None, ""),
         (2, RIGHT, None, ""),
-        (
-            1,
-            RIGHT,
-            lambda ranks: first_set(ranks[1], "tokens", 255),
-            "group 1, batch 0: .* are in no document",
-        ),
+        (1, RIGHT, lambda ranks: first_set(ranks[1], "tokens", 255), "group 1, batch 0: .* in no document"),
         (1, RIGHT, lambda ranks: ranks[0][0].update(documents=3), "reports 5 documents"),
         (1, RIGHT, lambda ranks: ranks[0][0].update(real_tokens=1), "reported are 1"),
         (1, RIGHT, lambda ranks: first_set(ranks[0], "segments", 9), "segments of a row are not 1 to 9"),
@@ -309,9 +281,10 @@ def test_the_index_has_each_piece_of_each_document_and_is_kept(corpus, tmp_path,
     assert len(index.hashes) == len(pieces)
     assert int(index.equal.sum()) == pieces.total()
     assert all(index.find(np.array(piece, np.uint16)) is not None for piece in pieces)
-    first = piece_index(documents, CONTEXT, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = piece_index(documents, CONTEXT)
     monkeypatch.setattr("suites.dataloader.loaded_text._indexed", None)
-    kept = piece_index(documents, CONTEXT, tmp_path)
+    kept = piece_index(documents, CONTEXT)
     assert all((one == other).all() for one, other in zip(first, kept, strict=True))
 
 
@@ -344,7 +317,7 @@ def test_weights_sum_to_one_in_every_phase_and_row_groups_are_as_the_workload_sa
         assert phases[0].weights == pytest.approx([0.2] * 5 if mixture == "changing" else last)
         assert phases[-1].weights == pytest.approx(last)
     in_parquet = replace(built, workload=replace(built.workload, format="parquet"))
-    assert [suite.corpus_settings(one).row_group_rows for one in (built, in_parquet)] == [0, 8]
+    assert [suite.row_group_rows(one) for one in (built, in_parquet)] == [0, 8]
 
 
 def test_what_cannot_run_is_unavailable(tmp_path, monkeypatch):
@@ -357,7 +330,7 @@ def test_what_cannot_run_is_unavailable(tmp_path, monkeypatch):
 
 def test_step_readings_are_those_of_the_slowest_rank():
     spec = specified_for(generated(2, 4), cp_size=2)
-    assert specified(json.loads(json.dumps(plain(spec)))) == spec
+    assert msgspec.convert(json.loads(json.dumps(asdict(spec))), LoaderSpec) == spec
     every = {"places": 10, "tokens": 8, "documents": 2, "flop": 6.0}
     ranks = [
         [{"step_s": 2.0, "wait_s": 0.5, "cpu_s": 1.0, **every}] * 2,

@@ -110,26 +110,6 @@ def test_no_group_gets_more_tokens_than_it_has_room_for(costs, groups, data):
         assert np.bincount(group_of, tokens, groups).max() <= most
 
 
-@pytest.mark.parametrize(
-    ("costs", "groups", "method", "options", "said"),
-    [
-        ([1.0, float("nan")], 2, "greedy", {}, "cost of item 1 is nan"),
-        ([1.0, -2.0], 2, "greedy", {}, "cost of item 1 is -2.0"),
-        ([[1.0]], 2, "greedy", {}, "shape (1, 1)"),
-        ([1.0], 0, "greedy", {}, "groups=0"),
-        ([1.0], 2, "best", {}, "method 'best'"),
-        ([1.0], 2, "karmarkar_karp", {"tokens": [1], "most_tokens": 1}, "only 'greedy' respects it"),
-        ([1.0], 2, "greedy", {"tokens": [1]}, "expected both or neither"),
-        ([1.0], 2, "greedy", {"tokens": [1, 2], "most_tokens": 9}, "tokens of shape (2,)"),
-        ([1.0], 2, "greedy", {"tokens": [9], "most_tokens": 8}, "9 tokens finds no room in 2 groups of 8"),
-    ],
-)
-def test_bad_arguments_are_refused(costs, groups, method, options, said):
-    with pytest.raises(ValueError) as error:
-        assign(costs, groups, method, **options)
-    assert said in str(error.value)
-
-
 def test_flop_of_llama_3_8b_and_of_attention_to_all_tokens():
     """218,103,808 parameters per layer, as conf/suite/overlap_schedule.yaml counts them, and the head.
 
@@ -181,12 +161,11 @@ def test_variants_differ_by_their_method_alone_and_seeds_and_steps_in_their_docu
     base = subject()
     variants = [base, *(applied(base) for applied in (random_order, greedy, karmarkar_karp))]
     assert variants == [replace(base, method=method) for method in METHODS]
-    kept, spread = (subject(long_documents=one) for one in ("kept", "spread"))
-    first, *others = (
+    drawn = [
         dataloader_balance.items_of(one, step).parts.tolist()
-        for one, step in ((kept, 2), (spread, 2), (subject(seed=1), 2), (kept, 1))
-    )
-    assert [one == first for one in others] == [True, False, False]
+        for one, step in ((base, 2), (subject(long_documents="kept"), 2), (subject(seed=1), 2), (base, 1))
+    ]
+    assert [one == drawn[0] for one in drawn] == [True, True, False, False]
 
 
 def test_rows_are_full_and_keep_the_documents_in_order():
@@ -332,11 +311,8 @@ WHOLE_NUMBERS = "expected a list of whole numbers"
     ("name", "content", "said"),
     [
         ("lengths.json", "[1, 2", "cannot be read"),
-        ("lengths.json", "[]", WHOLE_NUMBERS),
         ("lengths.json", "[1, 0]", WHOLE_NUMBERS),
-        ("lengths.json", "[1.5]", WHOLE_NUMBERS),
         ("lengths.json", "[[1], [2, 3]]", WHOLE_NUMBERS),
-        ("lengths.npy", "text", "cannot be read"),
         ("lengths.npy", np.array([{}], dtype=object), "cannot be read"),  # would need unpickling
         ("lengths.csv", "1", "expected a .npy or .json file"),
         ("missing.json", None, "cannot be read"),

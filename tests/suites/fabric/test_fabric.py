@@ -40,8 +40,6 @@ def subject_of(name, workload=TINY):
     [
         ({"ranks": 3}, "ranks=3: expected 4, one for each host"),
         ({"ranks": 1}, "no flows: a collective on 1 host does not touch the network"),
-        ({"nic_B_per_s": 0.0}, "NIC rate 0.0 B/s"),
-        ({"uplink_B_per_s": float("inf")}, "uplink rate inf B/s"),
         ({"buffer_B": 592}, "buffer_B=592 does not split into numbers of 4 B for 4 ranks, in 16 parts each"),
     ],
 )

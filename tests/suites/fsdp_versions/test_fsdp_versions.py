@@ -99,7 +99,7 @@ def test_events_of_a_memory_history():
         {"action": action, "addr": address, "size": size, "stream": 7, "time_us": time_us}
         for action, address, size, time_us in entries
     ]
-    events = cuda_events({"trace": trace, "begins": [1, 5]})
+    events = cuda_events(trace, [1, 5])
     assert [(one.step, one.delta_B, one.held_s) for one in events] == [
         (0, 1024, None),
         (0, 2048, None),

@@ -26,6 +26,7 @@ from suites.interconnect.emulated_cluster import (
     step_seconds,
 )
 from suites.interconnect.training_cluster import STRATEGIES, backend_of, network_of
+from suites.training import shared_trainers
 
 TINY = tiny_run("interconnect").workloads["ddp"]
 
@@ -37,10 +38,10 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         quick_networks(patch)
         first = interconnect.prepare(baseline("ddp"))
-        patch.setattr(interconnect, "shared_ranks", lambda *given: first.cluster)
+        patch.setattr(interconnect, "shared", lambda *given: first.cluster)
         yield first.cluster
     interconnect.close(first)
-    assert interconnect.shared_ranks.cache_info().currsize == 0
+    assert not shared_trainers.SHARED
 
 
 def baseline(strategy, **changes):

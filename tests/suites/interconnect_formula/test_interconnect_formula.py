@@ -16,17 +16,7 @@ from variants import applied
 from harness.config.run import load
 from harness.records import Origin, Unavailable, WrongResult
 from suites.interconnect import interconnect_formula
-from suites.interconnect.interconnect_formula import (
-    BEST,
-    WORST,
-    Assumption,
-    BestAndWorstCase,
-    compute_left,
-    model_size,
-    step_bounds,
-    step_seconds,
-    sufficient_rate,
-)
+from suites.interconnect.interconnect_formula import compute_left, model_size, step_bounds, sufficient_rate
 from suites.training.step_time.collectives import (
     Cluster,
     Exchange,
@@ -81,7 +71,6 @@ def test_shards_that_devices_cannot_hold_are_refused():
     dense = RUN.workloads["dense_70b"]
     for fields, name, reason in (
         (dense, "hybrid_shard", "140 GB of states for each of a node's 8 devices, which have 85 GB"),
-        (dense, "hybrid_shard_accumulated.4", "140 GB of states for each of a node's 8 devices"),
         ({**dense, "parameters": 200e9}, "baseline", "200 GB of states for each of all 16 devices"),
     ):
         with pytest.raises(Unavailable, match=reason):
@@ -114,15 +103,6 @@ def test_a_workload_of_ones_own_computes_at_the_assumed_share_of_the_gpus_peak()
     assert found["computation", "at best"] == pytest.approx(COMPUTE_S)
     assert found["time", "at worst"] == pytest.approx(COMPUTE_S + 2 * 7e9 / 16 / 3.125e9)
     assert found["time", "at worst, MFU 20%"] == pytest.approx(2 * COMPUTE_S + 2 * 7e9 / 16 / 3.125e9)
-
-
-def test_every_field_of_the_computation_is_read():
-    own = {**run_of("+suite.workloads.mine={parameters: 7e9, mfu: 0.2}").workloads["mine"]}
-    before = values_of(own, "baseline")["computation", "at best"]
-    for field, factor in (("micro_batch_size", 2), ("seq_len", 2), ("mfu", 0.5), ("peak_FLOP_per_s", 0.5)):
-        moved = {**own, field: 2 * own[field]}
-        after = values_of(moved, "baseline")["computation", "at best"]
-        assert after == pytest.approx(factor * before), field
 
 
 def test_another_device_has_its_own_peak_and_memory():
@@ -214,9 +194,7 @@ TWO_NODES = Cluster(2, 8)
 GEMMA_12B = Exchange(12.2e9)
 ETHERNET_B_PER_S, INFINIBAND_B_PER_S = 10e9 / 8, 8 * 400e9 / 8
 STEP_S, SLOW_STEP_S, RATIO = 4.4, 39.8, 9.05
-TOKENS_PER_GPU = (
-    4 * 1024
-)  # the published script's batch and max_length; those of the quoted run are not stated
+TOKENS_PER_GPU = 4 * 1024  # the published script's; those of the quoted run are not stated
 
 clusters = st.builds(Cluster, st.integers(2, 64), st.integers(1, 16), st.just(0.0) | st.floats(0, 1e-3))
 exchanges = st.builds(
@@ -241,8 +219,8 @@ def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_values() -> N
     compute_s = compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S)
     slow_s = step_bounds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, compute_s)
     assert [round(x, 1) for x in slow_s] == [29.3, 59.1]  # 36.6/1.25; 4.4 - 0.17 + 54.9
-    assert slow_s.at_best < SLOW_STEP_S < slow_s.at_worst
-    assert slow_s.at_best / STEP_S < RATIO < slow_s.at_worst / STEP_S
+    assert slow_s[0] < SLOW_STEP_S < slow_s[1]
+    assert slow_s[0] / STEP_S < RATIO < slow_s[1] / STEP_S
     for seconds in compute_s:
         # The published figure, within a tenth: it does not say which of the parameters it counted.
         with_recomputation = training_flop(12.2e9, TOKENS_PER_GPU) * 8 / 6
@@ -264,16 +242,16 @@ def test_a_step_too_short_for_its_traffic_and_a_cluster_of_nothing_are_refused()
 def test_from_its_rate_on_an_exchange_takes_at_most_that_share_longer_than_another(
     exchange: Exchange, other: Exchange, cluster: Cluster, compute_s: float, added: float, faster: float
 ) -> None:
-    def longer(rate: float, assumed: Assumption) -> float:
-        own_s, other_s = (step_seconds(one, cluster, rate, compute_s, assumed) for one in (exchange, other))
-        return own_s / other_s
+    def longer(rate: float) -> list[float]:
+        own_s, other_s = (step_bounds(one, cluster, rate, compute_s) for one in (exchange, other))
+        return (own_s / other_s).tolist()
 
-    enough = sufficient_rate(exchange, cluster, BestAndWorstCase.same(compute_s), added, other)
-    for rate, assumed in zip(enough, (BEST, WORST), strict=True):
+    enough = sufficient_rate(exchange, cluster, compute_s, added, other)
+    for case, rate in enumerate(enough.tolist()):
         beyond = max(rate * faster, 1.0) if math.isfinite(rate) else 1e30
-        assert (longer(beyond, assumed) <= (1 + added) * (1 + 1e-9)) == math.isfinite(rate)
+        assert (longer(beyond)[case] <= (1 + added) * (1 + 1e-9)) == math.isfinite(rate)
         if 1.0 < rate < math.inf and cluster.latency_s == 0:
-            assert longer(rate * 0.99, assumed) > 1 + added
+            assert longer(rate * 0.99)[case] > 1 + added
 
 
 @given(exchanges, st.integers(1, 16), seconds)
@@ -281,8 +259,8 @@ def test_one_node_sends_nothing_and_any_link_suffices(
     exchange: Exchange, gpus_per_node: int, compute_s: float
 ) -> None:
     alone = Cluster(1, gpus_per_node, 1e-3)
-    assert step_bounds(exchange, alone, 1.0, BestAndWorstCase.same(compute_s)) == (compute_s, compute_s)
-    assert sufficient_rate(exchange, alone, BestAndWorstCase.same(compute_s)) == (0, 0)
+    assert step_bounds(exchange, alone, 1.0, compute_s).tolist() == [compute_s, compute_s]
+    assert sufficient_rate(exchange, alone, compute_s).tolist() == [0, 0]
 
 
 def test_latency_is_of_each_collective_and_gradients_in_fp32_cost_twice_those_in_bf16() -> None:
@@ -299,9 +277,7 @@ def test_bounds_agree_with_sums_by_hand() -> None:
     cluster, exchange = Cluster(2, 4, latency_s=2e-3), Exchange(7e9, "fsdp", 1.0, 4.0, units=7)
     compute_s = training_flop(7e9, 1000) / 1e14
     assert compute_s == pytest.approx(0.42)
-    step_s = step_bounds(exchange, cluster, 1e9, BestAndWorstCase.same(compute_s))
-    assert step_s.at_worst == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)
-    assert step_s.at_best == pytest.approx(0.042 + 1 / 2 * 42)
-    enough = sufficient_rate(exchange, cluster, BestAndWorstCase.same(compute_s))
-    assert enough.at_best == pytest.approx(21e9 / (1.05 * 0.42 - 0.042))
-    assert enough.at_worst == math.inf  # latency alone is 10 %
+    step_s = step_bounds(exchange, cluster, 1e9, compute_s)
+    assert step_s == pytest.approx([0.042 + 1 / 2 * 42, 0.42 + 0.042 + 7 / 8 * 42])
+    enough = sufficient_rate(exchange, cluster, compute_s)
+    assert enough.tolist() == [pytest.approx(21e9 / (1.05 * 0.42 - 0.042)), math.inf]  # latency alone is 10 %

@@ -162,7 +162,8 @@ def test_each_technique_of_one_process_passes_the_check_as_its_contract_states(n
     """A compiled step is tried in tests/project/test_every_optimization.py."""
     deep = subject_of(micro_batch_size=8, num_hidden_layers=3)  # llama_adapter starts in the third layer
     subject = kernels.apply_techniques(deep, [(name, given)])
-    contract = techniques.load(name).contract(techniques.settings_of(name, given))
+    contract_by = getattr(techniques.load(name), "contract", lambda _: EXACT)
+    contract = contract_by(techniques.settings_of(name, given))
     assert contract_of(subject) == contract
     assert checked(subject).max_error < GRADIENT_FACTOR * contract.relative
     assert kernels.conditions(kernels.prepare(subject))["precision"] == (

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from marked import wait_for
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.instruments import control_group
 from harness.instruments.timing import core_account
 from harness.instruments.timing.device_telemetry import (
     DeviceSampler,
@@ -36,7 +37,7 @@ from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bou
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount, Subject, baseline, send_as
-from suites.profiling.suite import build, read_once
+from suites.profiling.suite import build
 from suites.profiling.workload import Workload
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -84,8 +85,7 @@ def test_a_loss_goes_into_a_rank_that_there_is_and_ranks_share_the_model():
 
 def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
-    monkeypatch.setattr(core_account, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(core_account, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(control_group, "PROC", tmp_path)
     for groups, mount, stat, expected_s in (
         ("4:cpu,cpuacct:/a\n0::/\n", "cgroup cgroup rw,cpu,cpuacct", "throttled_time 1500000000", 1.5),
         ("0::/a\n", "cgroup2 cgroup rw", "throttled_usec 250000", 0.25),
@@ -296,9 +296,3 @@ def test_the_lower_bound_is_rarely_above_the_truth_and_the_middle_leaves_disturb
     assert 0.02 < above / 2000 < 0.07
     assert lower_bound(np.array([1.0]), 0.05) == -math.inf
     assert middle(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0, 0.0])) == 1.0
-
-
-def test_a_step_has_the_tokens_of_all_ranks():
-    workload = SimpleNamespace(dp_size=3, sequences=5, seq_len=7)
-    (found,) = read_once(SimpleNamespace(subject=SimpleNamespace(workload=workload)))
-    assert (found.metric, found.value) == ("tokens_per_step", 105)

@@ -113,14 +113,7 @@ def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):
 
 def test_a_trace_that_cannot_be_used_is_refused_in_one_line(tmp_path, capsys):
     path = tmp_path / "trace.json"
-    for content, reason in (
-        (None, "No such file"),
-        ("{", "is truncated"),
-        ('{"traceEvents": []}', "no operators"),
-    ):
-        if content is not None:
-            path.write_text(content)
-        assert main(["suite=profiling", f"suite.trace={path}", f"out={tmp_path / 'out'}"]) == 2
-        printed = capsys.readouterr().err.strip()
-        assert reason in printed
-        assert "\n" not in printed
+    path.write_text("{")
+    assert main(["suite=profiling", f"suite.trace={path}", f"out={tmp_path / 'out'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is truncated" in line

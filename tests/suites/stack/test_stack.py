@@ -14,10 +14,9 @@ from harness.config.run import load
 from harness.records import Unavailable, WrongResult
 from suites.stack import suite as stack
 from suites.stack.suite import (
-    LoadedAhead,
-    LoadedInStep,
     Session,
     Subject,
+    UpdateLoader,
     baseline_of,
     baseline_updates,
     gradients_B,
@@ -93,8 +92,7 @@ def test_other_techniques_are_held_to_their_contracts_too() -> None:
 
 def test_batches_that_are_loaded_ahead_are_the_same_and_leave_no_process() -> None:
     before = {one.pid for one in psutil.Process().children()}
-    workload = subject_of("baseline").workload
-    ours, theirs = (one(workload, 3, torch.device("cpu")) for one in (LoadedAhead, LoadedInStep))
+    ours, theirs = (UpdateLoader(subject_of(one)) for one in ("factorial.ahead", "baseline"))
     for _ in range(3):
         for one, other in zip(ours.take(), theirs.take(), strict=True):
             assert torch.equal(one, other)

@@ -4,7 +4,7 @@ import numpy as np
 import torch.distributed as dist
 
 from suites.dataloader.batch import PackedBatch
-from suites.dataloader.fed_step import FedTrainer
+from suites.dataloader.fed_step import FedTrainer, local_tokens
 
 
 def _batch(batches):
@@ -14,15 +14,10 @@ def _batch(batches):
 
 def gradients(state, model, cp_size, batches):
     trainer = FedTrainer(**model, cp_size=cp_size, seed=3)
-    loss = trainer.gradients(_batch(batches))
+    loss = trainer.gradients(local_tokens(_batch(batches), trainer.group))
     flat = [value for one in trainer.model.parameters() for value in one.grad.reshape(-1).tolist()]
     return {"loss": loss, "gradients": flat}
 
 
-def losses(state, model, cp_size, batches, steps):
-    trainer = FedTrainer(**model, cp_size=cp_size, seed=3)
-    return [trainer.step(_batch(batches)).loss for _ in range(steps)]
-
-
 def flop(state, model, cp_size, batches):
-    return FedTrainer(**model, cp_size=cp_size, seed=3).step(_batch(batches)).flop
+    return FedTrainer(**model, cp_size=cp_size, seed=3).step(_batch(batches))[1]

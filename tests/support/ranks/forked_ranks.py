@@ -24,7 +24,9 @@ from harness.sweep.executors.template import MESSAGE_B, Forked, _end_threads
 IMPORTS = (
     "deepspeed",
     "torch.distributed.fsdp",
+    "torch._dynamo",  # what the first optimizer imports, for four seconds
     "torch.distributed.tensor.parallel",
+    "suites.dataloader.on_rank",
     "suites.fabric.on_rank",
     "suites.interconnect.on_rank",
     "suites.offload.on_rank",

@@ -55,17 +55,12 @@ def shout(state, lines):
     return "said"
 
 
-class Odd(Exception):
-    pass
-
-
 class OwnMemoryError(MemoryError):
     """As numpy has one."""
 
 
 RAISED = {
     "ValueError": ValueError("three heads"),
-    "Odd": Odd("is odd"),
     "Unavailable": Unavailable("no such library"),
     "WrongResult": WrongResult("the loss is off"),
     "MemoryError": OwnMemoryError("too large"),
@@ -120,5 +115,4 @@ WAYS = {
     "exit": _print_and_exit,
     "hang": _hang,
     "hang in C": _hang_in_c,
-    "stop": lambda wait_s: os.kill(os.getpid(), signal.SIGSTOP),
 }

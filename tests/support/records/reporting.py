@@ -15,7 +15,6 @@ from harness.records import Record, measurement
 from harness.report import gather
 from harness.report.report_data import ReportData
 from harness.report.spec import Block
-from harness.report.tables import Table
 from harness.units import ORIGIN_MARKS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,13 +28,6 @@ def found(records: list[Record] | None = None, folder: Path = Path()) -> ReportD
 
 def block(findings: ReportData, id: str) -> Block:
     return next(one for one in findings.blocks if one.id == id)
-
-
-def made_table(id: str, records: list[Record] | None = None) -> Table:
-    findings = found(records)
-    made = findings.table(block(findings, id))
-    assert made is not None
-    return made
 
 
 def files(folder: Path) -> dict[str, bytes]:

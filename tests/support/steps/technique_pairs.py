@@ -16,7 +16,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.optimizations import Variant, code_of, suites_with_techniques
+from harness.config.optimizations import Variant, code_of, suites_with
 from harness.config.protocols import close, prepared
 from harness.config.techniques import names
 from harness.records import Unavailable
@@ -25,7 +25,7 @@ from suites.training import techniques
 RECORD = ROOT / "tests/data/technique_pairs.jsonl"
 """What each was, as `tests/benchmarks/every_pair.py` found."""
 
-SUITES = suites_with_techniques()
+SUITES = suites_with("takes_techniques")
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}
 FIELDS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -15,27 +14,14 @@ MAIN, AUTOGRAD, GLOO = 100, 101, 102
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
-FORMATS = ("1.10", "2.1", "2.4", "rocm")
-"""Capitalised categories and whole microseconds; microseconds since the epoch; a base time; AMD's names."""
-
-
-OLD_CATEGORIES = {
-    "cpu_op": "Operator",
-    "user_annotation": "Operator",
-    "cuda_runtime": "Runtime",
-    "kernel": "Kernel",
-    "gpu_memcpy": "Memcpy",
-    "gpu_memset": "Memset",
-}
-
 
 @dataclass
 class Writer:
-    """The events of one rank; times are whole nanoseconds, unless the format has only microseconds."""
+    """The events of one rank; times are whole nanoseconds."""
 
     rank: int = 0
     world_size: int = 1
-    format: str = "2.4"
+    format: str = "2.4"  # 2.1: microseconds since the epoch; later a base time; rocm: AMD's names
     host: str = ""
     shift_ns: int = 0  # of this rank's clock
     groups: list = field(default_factory=list)
@@ -65,13 +51,11 @@ class Writer:
         self.annotation(f"gloo:{operation}", start, end, thread=thread)
 
     def _add(self, category, name, process, thread, start, end, args):
-        if self.format == "1.10":
-            category = OLD_CATEGORIES.get(category, category)
         event = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": args}
         self.events.append((event, start, end))
 
     def document(self):
-        base = EPOCH_NS if self.format in ("1.10", "2.1") else 0
+        base = EPOCH_NS if self.format == "2.1" else 0
         written = [
             {**event, "ts": self._micros(start + self.shift_ns + base), "dur": self._micros(end - start)}
             for event, start, end in self.events
@@ -83,8 +67,7 @@ class Writer:
             {"ph": "i", "name": "Iteration Start: PyTorch Profiler", "s": "g", **at},
         ]
         header = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a device"}]}
-        if self.format != "1.10":
-            header["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world_size}
+        header["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world_size}
         if base == 0:
             header |= {"baseTimeNanoseconds": EPOCH_NS, "displayTimeUnit": "ms"}
         if self.groups:
@@ -95,7 +78,7 @@ class Writer:
 
     def _micros(self, time_ns):
         """Return a mark that `text` turns into a number of microseconds."""
-        return f"@{time_ns // 1000}@" if self.format == "1.10" else f"@{Decimal(time_ns) / 1000:.3f}@"
+        return f"@{Decimal(time_ns) / 1000:.3f}@"
 
     def text(self):
         return re.sub(r'"@(-?[\d.]+)@"', r"\1", json.dumps(self.document()))
@@ -105,77 +88,3 @@ class Writer:
         content = self.text().encode()
         path.write_bytes(gzip.compress(content) if gz else content)
         return path
-
-
-def write_large(path: Path, events: int) -> int:
-    """Write a trace of one GPU with at least so many complete events, as verbose as Kineto; return how many.
-
-    Each launch has two operators, a call, a kernel with all its arguments, and a flow from call to kernel.
-    """
-    per_step = 2_000
-    count = at = 0
-    with path.open("w") as file:
-        header = Writer(world_size=8).document()
-        header.pop("traceEvents")
-        file.write(json.dumps(header)[:-1] + ', "traceEvents": [\n')
-        while count < events:
-            step = count // per_step
-            begin = at
-            for i in range(per_step // 4):
-                for event in _launch(at, count + i, communicates=i % 20 == 0):
-                    file.write(json.dumps(event) + ",\n")
-                    count += event["ph"] == "X"
-                at += 9_500
-            name = f"ProfilerStep#{step}"
-            mark = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 7, "tid": MAIN}
-            file.write(json.dumps({**mark, "ts": begin / 1000, "dur": (at - begin) / 1000}) + ",\n")
-            count += 1
-        file.write(
-            json.dumps({"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "python"}})
-        )
-        file.write("]}\n")
-    return count
-
-
-def _launch(at, number, communicates):
-    """Yield the events of one launch, which takes 9.5 us on the host and 8 us on the device."""
-    host = {"ph": "X", "pid": 7, "tid": MAIN}
-    ids = {"External id": number, "Record function id": 0, "Ev Idx": number}
-    shapes = {"Input Dims": [[4096, 4096], [4096, 4096], []], "Sequence number": number, "Fwd thread id": 0}
-    yield {**host, "cat": "cpu_op", "name": "aten::linear", "ts": at / 1000, "dur": 8.1, "args": ids | shapes}
-    yield {
-        **host,
-        "cat": "cpu_op",
-        "name": "aten::addmm",
-        "ts": at / 1000 + 0.6,
-        "dur": 7,
-        "args": ids | shapes,
-    }
-    call = {"External id": number, "cbid": 211, "correlation": number}
-    yield {
-        **{**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel"},
-        **{"ts": at / 1000 + 2, "dur": 4.25, "args": call},
-    }
-    name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    product = (
-        "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)"
-    )
-    stream = 13 if communicates else 7
-    args = {
-        **{"External id": number, "queued": 0, "device": 0, "context": 1, "stream": stream},
-        **{"correlation": number, "registers per thread": 168, "shared memory": 49152},
-        **{"blocks per SM": 1.454545, "warps per SM": 11.636364, "grid": [64, 3, 1], "block": [256, 1, 1]},
-        "est. achieved occupancy %": 18,
-    }
-    at_us = at / 1000 + 9.123
-    yield {
-        **{"ph": "X", "cat": "kernel", "name": name if communicates else product, "pid": 0, "tid": stream},
-        **{"ts": at_us, "dur": 8, "args": args},
-    }
-    flow = {"id": number, "cat": "ac2g", "name": "ac2g"}
-    yield {"ph": "s", **flow, "pid": 7, "tid": MAIN, "ts": at / 1000 + 2}
-    yield {"ph": "f", **flow, "pid": 0, "tid": stream, "ts": at_us, "bp": "e"}
-
-
-if __name__ == "__main__":
-    print(write_large(Path(sys.argv[1]), int(sys.argv[2])), "events")

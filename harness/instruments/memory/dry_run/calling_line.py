@@ -5,14 +5,16 @@ Trace one depth of a model in a second process while this one traces others: it 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import signal
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
 
@@ -83,6 +85,9 @@ def _is_library(file: str) -> bool:
     return file.startswith(LIBRARIES[2]) and not file.startswith(INSTALLED)
 
 
+FORK = multiprocessing.get_context("fork")
+
+
 def is_possible() -> bool:
     """Return whether this process may be forked, and has a core for the second one."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
@@ -94,46 +99,35 @@ class TwoProcesses:
 
     def __init__(self, trace: Callable[[int], Timeline]) -> None:
         self._trace = trace
-        self._ahead: dict[int, tuple[int, int]] = {}  # by depth: the process and what it writes to
+        self._ahead: dict[int, tuple[ForkProcess, Connection]] = {}  # by depth: the process and its answer
 
     def ahead(self, depth: int) -> None:
         """Begin to trace a depth in the second process."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        reading, writing = os.pipe()
-        parent = os.getpid()
-        process = os.fork()
-        if process:
-            os.close(writing)
-            self._ahead[depth] = process, reading
-            return
-        status = 1
-        try:
-            die_with_starter()
-            if os.getppid() == parent:
-                content = to_bytes(self._trace(depth), compressed=False)
-                with os.fdopen(writing, "wb") as pipe:
-                    pipe.write(content)
-                status = 0
-        finally:
-            os._exit(status)
+        answer, writing = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=self._answer, args=(depth, writing))
+        process.start()
+        writing.close()
+        self._ahead[depth] = process, answer
+
+    def _answer(self, depth: int, writing: Connection) -> None:
+        die_with_starter()
+        with suppress(Exception):  # then the other process traces this depth
+            writing.send_bytes(to_bytes(self._trace(depth), compressed=False))
 
     def __call__(self, depth: int) -> Timeline:
         """Return the timeline of a depth; where the second process failed, this one traces it."""
-        process, reading = self._ahead.pop(depth, (0, -1))
-        if process:
-            with os.fdopen(reading, "rb") as pipe:
-                content = pipe.read()
-            _, status = os.waitpid(process, 0)
-            if status == 0:
-                with suppress(ValueError):
-                    return from_bytes(content)
+        if depth in self._ahead:
+            process, answer = self._ahead.pop(depth)
+            with answer, suppress(EOFError):
+                content = answer.recv_bytes()
+                process.join()
+                return from_bytes(content)
         return self._trace(depth)
 
     def close(self) -> None:
         """End what is still traced."""
-        for process, reading in self._ahead.values():
-            os.kill(process, signal.SIGKILL)
-            os.close(reading)
-            os.waitpid(process, 0)
+        for process, answer in self._ahead.values():
+            process.kill()
+            process.join()
+            answer.close()
         self._ahead.clear()

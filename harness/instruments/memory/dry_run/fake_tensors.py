@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,11 +88,6 @@ Workspace = Callable[[Any, Sequence[Any], Any], int]
 They are released before it ends."""
 
 
-def no_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return 0: operations need nothing beyond their results."""
-    return 0
-
-
 class _InPlace(NamedTuple):
     """An operation whose result may reuse its first argument's storage in a real run.
 
@@ -117,7 +113,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self,
-        workspace: Workspace = no_workspace,
+        workspace: Workspace = lambda *_: 0,
         ask_host: bool = False,
         line: Callable[[], str] | None = None,
         computes_below: bool = False,
@@ -377,8 +373,7 @@ def repeatable(key: Hashable, run: Callable[[], None]) -> None:
         run()
 
 
-@contextmanager
-def _resizes(log: StorageLog) -> Iterator[None]:
+def _resizes(log: StorageLog) -> AbstractContextManager[Any]:
     """Log `UntypedStorage.resize_`, which is no operation; FSDP2 frees and restores storages with it."""
     original = torch.UntypedStorage.resize_
 
@@ -387,15 +382,10 @@ def _resizes(log: StorageLog) -> Iterator[None]:
         log.resized(storage)
         return result
 
-    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+    return patch.object(torch.UntypedStorage, "resize_", resize_)
 
 
-@contextmanager
-def _random_states(log: StorageLog) -> Iterator[None]:
+def _random_states(log: StorageLog) -> AbstractContextManager[Any]:
     """Log the CPU generator's state (5,056 bytes), made by no operation; checkpoints keep one per block."""
     original = torch.get_rng_state
 
@@ -404,11 +394,7 @@ def _random_states(log: StorageLog) -> Iterator[None]:
         log.hold(state)
         return state
 
-    torch.get_rng_state = get_rng_state
-    try:
-        yield
-    finally:
-        torch.get_rng_state = original
+    return patch.object(torch, "get_rng_state", get_rng_state)
 
 
 def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -280,11 +280,8 @@ def fsdp2_streams(enter: Callable[[int], None], copies_on_own_stream: bool = Fal
         finally:
             enter(0)
 
-    module.foreach_all_gather, module.foreach_reduce = gathered, reduced
-    try:
+    with patch.multiple(module, foreach_all_gather=gathered, foreach_reduce=reduced):
         yield
-    finally:
-        module.foreach_all_gather, module.foreach_reduce = gather, reduce
 
 
 class _Noticed:
@@ -304,8 +301,7 @@ class _Noticed:
         return self._communicator(*args, **kwargs)
 
 
-@contextmanager
-def fsdp2_copies_up(is_below: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+def fsdp2_copies_up(is_below: Callable[[torch.Tensor], bool]) -> AbstractContextManager[Any]:
     """Make an all-gather copy each shard that `is_below` the device to the device first.
 
     As on CUDA (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`); a CPU makes none.
@@ -326,8 +322,4 @@ def fsdp2_copies_up(is_below: Callable[[torch.Tensor], bool]) -> Iterator[None]:
         finally:
             parameter._sharded_param_data = shard
 
-    parameter_class.all_gather_inputs = property(all_gather_inputs)
-    try:
-        yield
-    finally:
-        parameter_class.all_gather_inputs = original
+    return patch.object(parameter_class, "all_gather_inputs", property(all_gather_inputs))

@@ -66,7 +66,6 @@ def test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow():
         assert step["replaced"] == step["plain"], name
         assert step["count"]["mm"] > 10, name
         assert not step["slow"], name
-        assert set(step["seen"]) & {f"aten::{name}" for name in ("linear", "matmul", "mm")}, name
 
 
 def test_a_product_in_another_thread_leaves_the_one_under_way_as_it_is():
@@ -85,16 +84,10 @@ def test_a_product_in_another_thread_leaves_the_one_under_way_as_it_is():
     products._widen = widen_and_wait
     ones, threes = (torch.full((8, 8), value, dtype=torch.bfloat16) for value in (1.0, 3.0))
     results = []
-    slow = threading.Thread(target=lambda: results.append(products.mm(ones, ones)))
+    slow = threading.Thread(target=lambda: results.append(products.product(ones, ones)))
     slow.start()
     assert read.wait(60)
-    assert products.mm(threes, threes).unique().tolist() == [72.0]
+    assert products.product(threes, threes).unique().tolist() == [72.0]
     other_done.set()
     slow.join()
     assert results[0].unique().tolist() == [8.0]
-
-
-@pytest.mark.parametrize(("bf16_rate", "slow"), [(1e9, True), (4e10, False)])
-def test_only_a_cpu_that_is_slow_at_bf16_has_its_products_replaced(monkeypatch, bf16_rate, slow):
-    monkeypatch.setattr(bf16_products, "matmul_FLOP_per_s", lambda: {"fp32": 5e10, "bf16": bf16_rate})
-    assert bf16_products.bf16_is_slow() is slow

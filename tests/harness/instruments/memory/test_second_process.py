@@ -41,7 +41,7 @@ def test_a_depth_that_was_traced_ahead_or_failed_is_that_of_this_process(how: st
 def test_no_process_is_left_where_a_depth_is_not_asked_for() -> None:
     processes = TwoProcesses(lambda depth: time.sleep(600))
     processes.ahead(4)
-    number = next(iter(processes._ahead.values()))[0]
+    number = next(iter(processes._ahead.values()))[0].pid
     processes.close()
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)

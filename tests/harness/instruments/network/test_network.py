@@ -16,7 +16,7 @@ from test_topology import FABRIC
 
 from harness.instruments.network import emulated_network as module
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.topology import Flow, RouteRule, TopologyError, two_nodes
+from harness.instruments.network.topology import Flow, RouteRule, two_nodes
 from harness.records import Unavailable
 
 RATE_B_PER_S = 5e6
@@ -72,8 +72,6 @@ def test_a_link_that_carries_something_else_or_cannot_be_shaped_is_refused(two, 
         two.verify(0, RATE_B_PER_S)
     with pytest.raises(Unavailable, match=r"tbf shapes links of .* Mbit/s, not"):
         two.set_rate(0, 1e12)
-    with pytest.raises(TopologyError, match=r"^link node0-switch: its rate -1 B/s is not above 0$"):
-        two.set_rate(0, -1)
 
 
 def test_bytes_sent_are_those_that_were_given(two):
@@ -204,8 +202,6 @@ def test_what_is_steered_goes_there_and_no_more_after_the_next_call(fabric, link
     fabric.set_rules([RouteRule("leaf0", "h2", other, "h1"), RouteRule("leaf1", "h0", 8)])
     assert egress(fabric, 12, host=1) == [other] * 12
     assert egress(fabric, 12) == spread
-    with pytest.raises(TopologyError, match="in a loop"):  # before a kernel hears of it
-        fabric.set_rules([RouteRule("leaf0", "h2", 0)])
     fabric.set_rules([RouteRule("leaf0", "h2", link), RouteRule("leaf0", "h2", other, "h1")])
     assert egress(fabric, 1) + egress(fabric, 1, host=1) == [link, other]
     fabric.set_rules([])

@@ -1,12 +1,10 @@
 """The stopwatch, with a clock and a device of the test's own."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from harness.instruments.timing import stopwatch as timing
-from harness.instruments.timing.device_telemetry import CpuClocks, GpuClocks, telemetry_of
+from harness.instruments.timing.device_telemetry import DeviceState, Telemetry, telemetry_of
 from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch, stopwatch
 
 
@@ -46,31 +44,14 @@ class ColdTimer(ClockTimer):
         return self.seconds(work, calls) + 1e-3 * calls
 
 
-@pytest.mark.parametrize(("reasons", "throttled"), [(0, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)])
-def test_cold_and_warm_and_what_was_watched_stand_side_by_side(reasons, throttled):
+def test_cold_and_warm_and_what_was_watched_stand_side_by_side():
     machine = Machine(1e-4)
-    library = SimpleNamespace(
-        NVML_CLOCK_SM=1,
-        nvmlClocksThrottleReasonGpuIdle=1,
-        nvmlClocksThrottleReasonApplicationsClocksSetting=2,
-        nvmlClocksThrottleReasonNone=0,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: handle,
-    )
-    watch = Stopwatch(machine.work, ColdTimer(machine.clock), GpuClocks(library, reasons))
+    telemetry = Telemetry(lambda: DeviceState(clock_Hz=1.98e9, power_W=700.0, throttled=1.0), "nvml")
+    watch = Stopwatch(machine.work, ColdTimer(machine.clock), telemetry)
     found = {(r.metric, r.method): (r.value, r.unit) for r in watch.window()}
-    assert found["time", "warm"][0] == pytest.approx(1e-4)
-    assert found["time", "cold"][0] == pytest.approx(1.1e-3)
-    assert found["sm_clock", "nvml"] == (1.98e9, "Hz")
-    assert found["throttled", "nvml"] == (throttled, "1")
-
-
-def test_a_cpus_clock_is_read_where_the_kernel_shows_it(tmp_path):
-    files = [tmp_path / name for name in ("0", "1")]
-    for file, kHz in zip(files, (2_000_000, 3_000_000), strict=True):
-        file.write_text(f"{kHz}\n")
-    (reading,) = CpuClocks(files).readings()
-    assert (reading.value, reading.unit) == (2.5e9, "Hz")
+    assert found.pop(("time", "warm"))[0] == pytest.approx(1e-4)
+    assert found.pop(("time", "cold"))[0] == pytest.approx(1.1e-3)
+    assert found == {("sm_clock", "nvml"): (1.98e9, "Hz"), ("throttled", "nvml"): (1.0, "1")}
 
 
 @pytest.mark.parametrize(("threads", "clocks"), [(1, ["core"]), (2, [])])
@@ -82,5 +63,6 @@ def test_on_this_host_a_call_is_timed_and_with_several_threads_by_the_wall(monke
     x = torch.randn(64, 64)
     readings = list(stopwatch(lambda: x @ x, torch.device("cpu")).window())
     assert readings[0].value > 0
-    assert [r.metric for r in readings][1:] == (["cpu_clock"] if telemetry_of(torch.device("cpu")) else [])
+    telemetry = telemetry_of(torch.device("cpu"))
+    assert [r.metric for r in readings][1:] == [r.metric for r in (telemetry.readings() if telemetry else ())]
     assert taken == clocks

@@ -15,8 +15,6 @@ from timed import timed_findings
 from harness.report import write_report
 from harness.report.axes import (
     LETTER,
-    LIGHT,
-    SERIES,
     SMALL,
     linear_ticks,
     log_ticks,
@@ -115,71 +113,47 @@ def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path):
 RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (the fastest)": 0.45e9 * 2**9}
 """Bytes per second; the last two stand close together."""
 
-MOVED_B, ENOUGH = {"big": 8e9, "small": 1e9}, {"big": 9e9, "small": 3e9}
-CURVE = (
-    "lines: curve, title: Curve, x: {metric: rate, method: paper, title: L}, "
-    "y: {metric: time, method: best, title: S}"
-)
-MARK = ", line: workload, mark: {metric: enough, method: best, title: suffices}"
+MOVED_B = {"big": 8e9, "small": 1e9}
+CURVE = "lines: c, title: C, line: workload, x: {metric: rate, title: L}, y: {metric: time, title: S}"
 
 
 def seconds(workload, rate):
-    return MOVED_B[workload] * max(1 / rate, 1 / ENOUGH[workload])
+    return MOVED_B[workload] * (1e-10 + 1 / rate)
 
 
-def linked(workload, variant, rate, enough=None):
-    figures = {
-        ("rate", "paper"): ("B/s", "calculated", (rate,)),
-        ("time", "best"): ("s", "calculated", (seconds(workload, rate),)),
-        ("enough", "best"): ("B/s", "calculated", (enough or ENOUGH[workload],)),
-    }
-    return made(workload, variant, figures)
-
-
-def places(tree, hollow):
-    """Return the name of each point with its position; hollow ones are rings."""
-    return {
-        tip(one).partition(":")[0]: (float(one.attrib["x"]), float(one.attrib["y"]))
-        for one in tree.iter(f"{SVG}use")
-        if one.find(f"{SVG}title") is not None and (one.attrib["fill"] == LIGHT["ground"]) == hollow
-    }
-
-
-def test_a_line_per_workload_has_a_point_per_variant_and_a_ring_where_the_metric_says(tmp_path):
-    links = [linked(workload, *pair) for workload in MOVED_B for pair in RATES.items()]
-    tree = tree_of(tmp_path, "invented", CURVE + MARK, *links)
-    lines = [one for one in tree.iter(f"{SVG}path") if one.attrib.get("stroke") in SERIES]
-    corners = [one.attrib["d"].count("L") + 1 for one in lines if one.attrib.get("fill", "none") == "none"]
-    assert corners.count(len(RATES)) == 2
-    dots, rings = places(tree, hollow=False), places(tree, hollow=True)
-    assert len(dots) == 2 * len(RATES)
-    slowest = RATES["the_link_00"]
-    (x0, y0), (x1, y1) = dots["big, the_link_00"], dots["small, the_link_05"]
-    wide = (x1 - x0) / math.log(RATES["the_link_05"] / slowest)
-    high = (y1 - y0) / math.log(seconds("small", RATES["the_link_05"]) / seconds("big", slowest))
+def test_a_line_per_workload_has_a_point_per_variant_to_scale_and_labels_that_do_not_touch(tmp_path):
+    links = []
     for workload in MOVED_B:
         for variant, rate in RATES.items():
-            x, y = dots[f"{workload}, {variant.partition(' (')[0]}"]
-            assert x == pytest.approx(x0 + wide * math.log(rate / slowest), abs=0.3)
-            ratio = seconds(workload, rate) / seconds("big", slowest)
-            assert y == pytest.approx(y0 + high * math.log(ratio), abs=0.3)
-    assert set(rings) == set(MOVED_B)
-    for workload, (x, y) in rings.items():
-        below = max(variant for variant, rate in RATES.items() if rate <= ENOUGH[workload])
-        above = min(variant for variant, rate in RATES.items() if rate > ENOUGH[workload])
-        (x1, y1), (x2, y2) = dots[f"{workload}, {below}"], dots[f"{workload}, {above}"]
-        share = math.log(ENOUGH[workload] / RATES[below]) / math.log(RATES[above] / RATES[below])
-        assert (x, y) == pytest.approx((x1 + share * (x2 - x1), y1 + share * (y2 - y1)), abs=0.2)
-    said = [one for one in tips(tree) if "suffices" in one]
-    assert said == ["big: 9 GB/s suffices", "small: 3 GB/s suffices"]
-    for enough in (1e3, 1e15):  # beyond the ends of the line
-        beyond = [linked("big", *pair, enough) for pair in RATES.items()]
-        assert not places(tree_of(tmp_path, "invented", CURVE + MARK, *beyond), hollow=True)
+            values = {"rate": ("B/s", rate), "time": ("s", seconds(workload, rate))}
+            figures = {(name, ""): (unit, "calculated", (one,)) for name, (unit, one) in values.items()}
+            links.append(made(workload, variant, figures))
+    tree = tree_of(tmp_path, "invented", CURVE, *links)
+    places = _values_at({name.partition(":")[0]: place for name, place in points(tree).items()})
+    assert len(places) == 2 * len(RATES)
+    for workload in MOVED_B:
+        for variant, rate in RATES.items():
+            at = places[f"{workload}, {variant.partition(' (')[0]}"]
+            assert at == pytest.approx((rate, seconds(workload, rate)), rel=0.02)
     labels = {tip(one): float(one.attrib["x"]) for one in tree.iter(f"{SVG}text") if "link_" in tip(one)}
     assert {"the_link_00", "the_link_10"} < set(labels)
     assert 4 <= len(labels) < len(RATES) - 1
     for left, right in pairwise(sorted(labels.values())):
         assert right - left >= LETTER * SMALL * 0.9 * len("the_link_00")
+
+
+def _values_at(places):
+    """Return positions as values: axes are logarithmic, and two dots fix each."""
+    (x0, y0), (x1, y1) = places["big, the_link_00"], places["small, the_link_05"]
+    ends = (RATES["the_link_00"], seconds("big", RATES["the_link_00"]))
+    others = (RATES["the_link_05"], seconds("small", RATES["the_link_05"]))
+    return {
+        name: (
+            ends[0] * (others[0] / ends[0]) ** ((x - x0) / (x1 - x0)),
+            ends[1] * (others[1] / ends[1]) ** ((y - y0) / (y1 - y0)),
+        )
+        for name, (x, y) in places.items()
+    }
 
 
 TIMELINE = ("overlap", "own_figure: timeline, title: C")

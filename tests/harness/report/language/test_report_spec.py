@@ -12,57 +12,31 @@ from harness.claims.load import titles_of
 from harness.config.optimizations import titles, workloads_of
 from harness.config.run import names
 from harness.report.report_data import own_report
-from harness.report.spec import KINDS, REPORTS, OwnBlock, load_spec
+from harness.report.spec import KINDS, REPORTS, OwnBlock, TableBlock, load_spec
 
-TABLE = "{table: a, title: b, rows: {workload: W}"
-LINES = "{lines: a, title: b, x: {metric: r, title: L}, y: {metric: t, title: S}"
-
-
-@pytest.mark.parametrize(
-    ("blocks", "told"),
-    [
-        ("{pie: a, title: b}", "blocks[0]: pie, title; expected one of table"),
-        ("{table: a}", "blocks[0] (a): Object missing required field `title`"),
-        ("{speedups: a, title: b, c: 1}", "(a): Object contains unknown field `c`"),
-        ("a", "Expected `object`, got `str` - at `$.blocks[0]`"),
-        (TABLE + ", columns: [{title: c}]}", "one of metric, claim and condition - at `$.columns[0]`"),
-        (
-            "{table: a, title: b, rows: {hue: W}, columns: []}",
-            "Invalid enum value 'hue' - at `key` in `$.rows`",
-        ),
-        ("{speedups: a, title: b}, {speedups: a, title: b}", "'a' is used twice"),
-        (LINES + ", line: method}", "Invalid enum value 'method' - at `$.line`"),
-        (LINES + ", series: [{where: {}}]}", "missing required field `title` - at `$.series[0]`"),
-        (LINES + ", mark: {method: best}}", "missing required field `metric` - at `$.mark`"),
-        (LINES.replace("metric: r", "field: f") + ", line: workload}", "(a): x: a workload's field"),
-        (LINES.replace("metric: r, ", "") + "}", "(a): expected either metric or field - at `$.x`"),
-        (LINES.replace("r,", "r, field: f,") + "}", "(a): expected either metric or field - at `$.x`"),
-        (
-            "{what_if: a, title: b, metrics: {}, controls: {k: {title: t}}}",
-            "missing required field `start` - at `$.controls[...]`",
-        ),
-        (
-            "{what_if: a, title: b, metrics: {m: {}}, controls: {}}",
-            "missing required field `title` - at `$.metrics[...]`",
-        ),
-    ],
-)
-def test_a_mistake_in_a_report_is_one_line_that_names_its_place(
-    blocks: str, told: str, tmp_path: Path
-) -> None:
-    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\nblocks: [{blocks}]\n")
-    mistaken(lambda: load_spec("s", folder=tmp_path), told)
+TABLE = "blocks: [{table: a, title: b, rows: {workload: W}, columns: [%s]}]"
+LINES = "blocks: [{lines: a, title: b, y: {metric: t}, %s}]"
+STATED = "blocks: [], answer: {states: [{text: 'a {}', values: [%s]}]}"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("title: t\nquestion: q\nblock: []", "s.yaml: Object contains unknown field `block`"),
-        ("title: t\nquestion: q\nshown: [a]\nblocks: []", "no block has the id 'a'"),
+        ("block: []", "s.yaml: Object contains unknown field `block`"),
+        ("shown: [a], blocks: []", "no block has the id 'a'"),
+        ("blocks: [{pie: a, title: b}]", "blocks[0]: pie, title; expected one of table"),
+        ("blocks: [{speedups: a, title: b, c: 1}]", "(a): Object contains unknown field `c`"),
+        ("blocks: [{speedups: a, title: b}, {speedups: a, title: b}]", "'a' is used twice"),
+        ("blocks: [a]", "Expected `object`, got `str` - at `$.blocks[0]`"),
+        (TABLE % "{title: c}", "one of metric, condition, field and claim - at `$.columns[0]`"),
+        (LINES % "x: {metric: m, field: f}", "one of metric, condition, field and claim - at `$.x`"),
+        (LINES % "x: {field: f}, line: workload", "(a): x: a workload's field"),
+        (STATED % "{metric: t, condition: c}", "expected one of metric, condition"),
+        (STATED % "", "as many {} as values"),
     ],
 )
-def test_a_mistake_beside_the_blocks_is_one_line(text: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(text)
+def test_a_mistake_in_a_report_is_one_line_that_names_its_place(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{{title: t, question: q, {text}}}")
     mistaken(lambda: load_spec("s", folder=tmp_path), told)
 
 
@@ -82,17 +56,16 @@ def test_a_title_that_does_not_suit_its_pattern_is_refused_with_file_and_key(tit
 
 
 def test_a_block_has_the_fields_of_its_kind_unless_it_gives_another(tmp_path: Path) -> None:
-    first, second = (
-        "{table: a, title: b, columns: []}",
-        TABLE.replace("table: a", "table: c") + ", columns: []}",
-    )
-    kinds = "{table: {rows: {method: M}, text: t}}"
-    (tmp_path / "s.yaml").write_text(f"title: t\nquestion: q\neach: {kinds}\nblocks: [{first}, {second}]\n")
+    (
+        tmp_path / "s.yaml"
+    ).write_text("""{title: t, question: q, each: {table: {rows: {method: M}, text: t}}, blocks: [
+        {table: a, title: b, columns: [{metric: m, unit: GB, also: {statistic: max}}]},
+        {table: c, title: b, columns: [{metric: m, unit: GB, also: {metric: n}}], rows: {workload: W}}]}""")
     blocks = load_spec("s", folder=tmp_path).blocks
-    assert [(getattr(one, "rows", None), one.text) for one in blocks] == [
-        ({"method": "M"}, "t"),
-        ({"workload": "W"}, "t"),
-    ]
+    tables = [one for one in blocks if isinstance(one, TableBlock)]
+    assert [(one.rows, one.text) for one in tables] == [({"method": "M"}, "t"), ({"workload": "W"}, "t")]
+    also = [one.columns[0].also for one in tables]
+    assert [(one.metric, one.unit) for one in also if one] == [("m", "GB"), ("n", "auto")]
 
 
 def test_the_reference_names_every_kind_and_every_field() -> None:

@@ -26,9 +26,17 @@ from harness.report.write import stats
 from harness.units import LEGEND
 
 
-def test_the_page_needs_nothing_else_leads_to_every_record_and_what_one_says_is_text(tmp_path):
-    findings = found()
-    text = write_report(tmp_path, findings).read_text()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return the run, and the folder of its report."""
+    folder, data = tmp_path_factory.mktemp("written"), found()
+    write_report(folder, data)
+    return data, folder
+
+
+def test_the_page_needs_nothing_else_leads_to_every_record_and_what_one_says_is_text(written):
+    findings, folder = written
+    text = (folder / "report.html").read_text()
     reader = read_page(text)
     for record in findings.records:
         assert all(repr(one.samples[0]) in text for one in record.measurements), record.cell.id
@@ -42,16 +50,16 @@ def test_the_page_needs_nothing_else_leads_to_every_record_and_what_one_says_is_
     assert LEGEND in text
     assert reader.scripts == 1  # the page's own
     assert any("<script>alert('@ink | 1')</script>" in words for words in reader.words)
-    markdown = (tmp_path / "report.md").read_text()
+    markdown = (folder / "report.md").read_text()
     assert "<script>" not in markdown
     assert "@ink \\| 1" in markdown
 
 
-def test_every_verdict_is_in_the_page_the_markdown_whose_tables_are_whole_and_the_json(tmp_path):
-    findings = found()
-    words = " ".join(read_page(write_report(tmp_path, findings).read_text()).words)
-    markdown = (tmp_path / "report.md").read_text()
-    rows = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+def test_every_verdict_is_in_the_page_the_markdown_whose_tables_are_whole_and_the_json(written):
+    findings, folder = written
+    words = " ".join(read_page((folder / "report.html").read_text()).words)
+    markdown = (folder / "report.md").read_text()
+    rows = json.loads((folder / "verdicts.json").read_text())["verdicts"]
     sentences = [one.sentence(v) for one in judged(findings.claims, findings.verdicts) for v in one.verdicts]
     assert [row["sentence"] for row in rows] == sentences
     assert len(rows) == len(findings.verdicts)
@@ -64,29 +72,26 @@ def test_every_verdict_is_in_the_page_the_markdown_whose_tables_are_whole_and_th
             count = len(re.findall(r"(?<!\\)\|", above))
             assert count == len(re.findall(r"(?<!\\)\|", line)), line
     for name in re.findall(r"\]\((figures/[^)]+)\)", markdown):
-        ElementTree.parse(tmp_path / name)
+        ElementTree.parse(folder / name)
 
 
-def test_neither_the_order_of_records_nor_what_was_written_before_changes_a_byte(tmp_path):
+def ran(records, day, length_s):
+    return [one._replace(started_at=f"{day}T00:00:00+00:00", duration_s=length_s) for one in records]
+
+
+def test_times_change_the_line_about_the_run_and_order_and_what_was_there_before_change_nothing(tmp_path):
     """A figure that is no longer drawn does not stay."""
     records = memory_records()
     fewer = [r for r in records if r.cell.workload.startswith("llama")]
-    write_report(tmp_path / "one", found(fewer))
+    write_report(tmp_path / "one", found(ran(fewer, "2031-01-01", 99.0)))
     random.Random(1).shuffle(records)
     write_report(tmp_path / "two", found(records))
-    write_report(tmp_path / "two", found([r for r in records if r in fewer]))
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_times_change_the_line_about_the_run_alone(tmp_path):
-    for name, day, length_s in (("one", "2031-01-01", 99.0), ("two", "2032-12-24", 7500.0)):
-        started = f"{day}T00:00:00+00:00"
-        records = [r._replace(started_at=started, duration_s=length_s) for r in memory_records()]
-        write_report(tmp_path / name, found(records))
+    write_report(tmp_path / "two", found(ran([r for r in records if r in fewer], "2032-12-24", 7500.0)))
     one, two = files(tmp_path / "one"), files(tmp_path / "two")
     for name in ("report.md", "report.html"):
-        assert one[name].count(b"1 Jan 2031, 2 min") == 1
-        one[name] = one[name].replace(b"1 Jan 2031, 2 min", b"24 Dec 2032, 2 h 5 min")
+        assert one[name].count(b"1 Jan 2031, ") == 1
+        one[name] = re.sub(rb"1 Jan 2031, \w+( h)? \w+( min)?", b"X", one[name])
+        two[name] = re.sub(rb"24 Dec 2032, \w+( h)? \w+( min)?", b"X", two[name])
     assert one == two
 
 
@@ -101,13 +106,12 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
-def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path):
-    write_report(tmp_path / "one", found())
+def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path, written):
     changed = {"PYTHONHASHSEED": "4242", "PYTHONPATH": PYTHONPATH, "TZ": "Asia/Tokyo", "LC_ALL": "C"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "two")]
     done = subprocess.run(command, env={**os.environ, **changed}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert files(written[1]) == files(tmp_path / "two")
 
 
 def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
@@ -141,9 +145,6 @@ def test_its_own_command_reads_and_compares_it(tmp_path):
     command = [sys.executable, "-m", "pytest_benchmark", "compare", str(path), f"--csv={table}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for workload in BASE_S:
-        assert f"benchmark '{workload} (warm)'" in done.stdout
-        assert f"{workload}[fast]" in done.stdout
     head, *rows = (row.split(",") for row in table.read_text().splitlines())
     fast = next(row for row in rows if "small[fast]" in ",".join(row))
     expected = statistics.median([1e-3 * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT])
@@ -161,12 +162,7 @@ def test_a_group_per_workload_and_method_has_the_baseline_first_and_every_round_
     assert set(groups) == {f"{workload} (warm)" for workload in BASE_S}
     for first, *others in groups.values():
         assert (first, sorted(others)) == ("baseline", ["baseline_again", "fast", "same", "slow"])
-    names = [one["fullname"] for one in data["benchmarks"]]
-    assert len(set(names)) == len(names)
-    info = data["machine_info"]
-    assert (info["node"], info["system"], info["release"], info["machine"]) == ("", "Linux", "6.1", "x86_64")
-    assert info["cpu"] == {"brand_raw": "a CPU", "count": 2}
-    assert data["commit_info"]["id"] == "abc"
+    assert (data["machine_info"]["cpu"]["brand_raw"], data["commit_info"]["id"]) == ("a CPU", "abc")
     assert data["datetime"] == "2031-01-04T00:00:00+00:00"
     records = [timed_record("small", "baseline", 0, 1.0), timed_record("small", "baseline", 1, 1.0, "cold")]
     methods = json.loads(benchmark(tmp_path, records).read_text())["benchmarks"]

@@ -43,13 +43,13 @@ def test_a_timeline_survives_as_bytes():
 
 @pytest.mark.parametrize("content", [b"", b"no archive", to_bytes(a_timeline())[:-30]])
 def test_what_cannot_be_read_is_traced_and_replaced(tmp_path: Path, content: bytes):
-    (tmp_path / "k.npz").write_bytes(content)
+    (tmp_path / "k.timeline").write_bytes(content)
     with pytest.raises(ValueError, match="no timeline"):
         from_bytes(content)
     cache = TraceCache(tmp_path)
     assert cache.timeline("k", a_timeline) == a_timeline()
     assert cache.timeline("k", never) == a_timeline()
-    no_folder = TraceCache(tmp_path / "k.npz" / "below")  # cannot be written, and that is no failure
+    no_folder = TraceCache(tmp_path / "k.timeline" / "below")  # cannot be written, and that is no failure
     assert no_folder.timeline("k", a_timeline) == a_timeline()
 
 
@@ -58,7 +58,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path):
     cache = TraceCache(tmp_path, most_B=4 * each_B)
     for age, name in enumerate(("old", "used", "new", "newest")):
         cache.timeline(name, a_timeline)
-        os.utime(tmp_path / f"{name}.npz", (age, age))
+        os.utime(tmp_path / f"{name}.timeline", (age, age))
     cache.timeline("used", never)  # so it is not the second oldest any more
     cache.timeline("another", a_timeline)
     assert {path.stem for path in tmp_path.iterdir()} == {"used", "newest", "another"}
@@ -71,7 +71,7 @@ def test_what_a_killed_process_left_is_removed_later(tmp_path: Path):
         then = (tmp_path / f"{name}.unfinished").stat().st_mtime - age_s
         os.utime(tmp_path / f"{name}.unfinished", (then, then))
     TraceCache(tmp_path).timeline("k", a_timeline)
-    assert {path.name for path in tmp_path.iterdir()} == {"writing.unfinished", "k.npz"}
+    assert {path.name for path in tmp_path.iterdir()} == {"writing.unfinished", "k.timeline"}
 
 
 def write_often(folder: str, size_B: int) -> int:
