@@ -26,6 +26,7 @@ from suites.published.runs import (
     peak_of,
     published_runs,
     question,
+    set_up_of,
     tokens_per_s,
 )
 from suites.published.workload import Workload
@@ -67,7 +68,7 @@ def conditions(runs: AskedRuns) -> Mapping[str, str]:
     facts = {
         run.id: [
             *(KINDS[kind_of(run)], run.kind, run.source, run.framework, run.model, run.device),
-            *(run.date[:4], run.page, group_of(run)),
+            *(run.date[:4], run.page, group_of(run), set_up_of(run)),
         ]
         for run in runs
     }
