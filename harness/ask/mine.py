@@ -386,17 +386,17 @@ ON_RANKS = (1.0, 0.5, 0.25, 0.0)
 def seen_on_ranks(cause: StepCause, plain_s: Mapping[str, float]) -> Iterator[Mapping[str, float]]:
     """Yield the seconds by place in the mean over ranks, where all of them have a cause or only some.
 
-    The others wait: by timers when gradients are reduced, or in their own passes.
+    The others wait, by timers in their own passes, or for a slow rank's gradients: passes then differ by all
+    that it takes longer.
     """
     added = {place: seconds - plain_s.get(place, 0.0) for place, seconds in cause.places_s.items()}
     whole = sum(seconds for place, seconds in added.items() if place in PLACES)
-    for share in ON_RANKS[1:] if cause.family == "imbalance" else ON_RANKS[:-1]:
+    uneven = cause.family == "imbalance"
+    for share in ON_RANKS[1:] if uneven else ON_RANKS[:-1]:
         places = {place: plain_s.get(place, 0.0) + share * seconds for place, seconds in added.items()}
         waited = (1 - share) * whole
         places["ranks"] = places.get("ranks", 0.0) + waited
-        places["spread"] = cause.places_s.get("spread", 0.0)
-        for shown in ({"reduction": 1.0}, {"forward": 1 / 3, "backward": 2 / 3}):
-            waited = {
-                name: places.get(name, 0.0) + each * (1 - share) * whole for name, each in shown.items()
-            }
-            yield {**places, **waited}
+        in_passes = {"forward": waited / 3, "backward": 2 * waited / 3}
+        apart = {"reduction": waited, "spread": whole - share * added.get("spread", 0.0)}
+        for shown in (in_passes, apart) if uneven else (in_passes,):
+            yield {**places, **{name: places.get(name, 0.0) + each for name, each in shown.items()}}

@@ -95,11 +95,6 @@ def in_passes(added_s: float) -> dict[str, float]:
     return {"forward": FORWARD_SHARE * added_s, "backward": (1 - FORWARD_SHARE) * added_s}
 
 
-def ranks_differ(layout: Layouts) -> bool:
-    """Return whether a slow rank's passes alone are longer: others wait after theirs, not within layers."""
-    return bool(layout.dp[0] > 1 and layout.zero[0] < 3 and layout.ep[0] == 1)
-
-
 def causes(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
     """Yield the causes that change the step by `SEEN` at least, each with the weight of its size.
 
@@ -206,8 +201,6 @@ def of_waiting(
 
     def longer(family: str, title: str, place: str, added_s: float) -> StepCause:
         added = {place: added_s, **({} if place == "data" else in_passes(added_s))}
-        if family == "imbalance" and ranks_differ(layout):
-            added["spread"] = added_s
         places = {name: seconds + added.get(name, 0.0) for name, seconds in plain.places_s.items()}
         return StepCause(family=family, title=title, step_s=plain.step_s + added_s, places_s=places)
 

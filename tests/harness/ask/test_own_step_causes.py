@@ -24,7 +24,7 @@ from harness.sweep.store import read_records
 from suites.training import seconds_engine
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import seconds_subject_of, setting_of
-from suites.training.step_time.causes import in_passes, places_of, ranks_differ, timers_of
+from suites.training.step_time.causes import in_passes, places_of, timers_of
 from suites.training.step_time.constants import StepConstants
 from suites.training.step_time.prediction import planned, predicted
 
@@ -168,7 +168,8 @@ def in_timers(added_s: float, place: str, program: str, layout: Layouts) -> dict
     Megatron's log has the least and the most of all ranks: half of it in their mean, which the others wait
     for when gradients are reduced. DeepSpeed's has rank 0, which waits. Within layers all ranks wait.
     """
-    if place != "ranks" or not ranks_differ(layout):
+    apart = layout.dp[0] > 1 and layout.zero[0] < 3 and layout.ep[0] == 1
+    if place != "ranks" or not apart:
         return in_passes(added_s)
     if program == "megatron":
         return {**in_passes(added_s / 2), "reduction": added_s / 2, "spread": added_s}
