@@ -8,7 +8,7 @@ into 16 bits in each pass. Bytes are counted in the code that each constant name
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,10 +156,11 @@ def activations_on_host_s(
     """
     if not setting.training.activations_on_host:
         return np.zeros(len(layouts.tp))
-    kept = kept_of_layer(setting.shape, layouts, setting.training, setting.gpu.architecture)
+    architecture: Any = setting.gpu.architecture
+    kept = kept_of_layer(setting.shape, layouts, setting.training, architecture)
     mixer = kept.attention * kind.attention + kept.linear * kind.linear
     rest = kept.experts if kind.moe else kept.mlp * kind.mlp
-    known = f"host.link_B_per_s.{setting.gpu.architecture}"
+    known = f"host.link_B_per_s.{architecture}"
     sent_s = (mixer + rest) / setting.constants.get(known, setting.constants["host.link_B_per_s.ampere"])
     return np.asarray(np.maximum(sent_s - forward_s, 0.0) + np.maximum(sent_s - backward_s, 0.0))
 
