@@ -67,6 +67,11 @@ def group_of(run: PublishedRun) -> str:
     return f"{run.source}: {run.model}, {run.gpus} × {run.device}, {run.seq_len:,} tokens, {run.precision}"
 
 
+def set_up_of(run: PublishedRun) -> str:
+    """Return a run's id, or that of another one of the same set-up: there is no choice between them."""
+    return str(run.other.get("same_set_up_as") or run.id)
+
+
 def tokens_per_s(run: PublishedRun, answer: AnswerLine) -> tuple[float | None, float | None]:
     """Return the tokens/s per GPU that were published, 0 of a run that failed, and those to be expected."""
     published = 0.0 if run.outcome.runs is False else run.outcome.tokens_s_per_gpu

@@ -23,6 +23,7 @@ from suites.published.runs import (
     of_bytes,
     of_seconds,
     peak_of,
+    set_up_of,
     tokens_per_s,
 )
 from suites.published.workload import Workload
@@ -65,7 +66,7 @@ def conditions(runs: AskedRuns) -> Mapping[str, str]:
     facts = {
         run.id: [
             *(KINDS[kind_of(run)], run.kind, run.source, run.framework, run.model, run.device),
-            *(run.date[:4], run.page, group_of(run)),
+            *(run.date[:4], run.page, group_of(run), set_up_of(run)),
         ]
         for run in runs
     }

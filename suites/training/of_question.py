@@ -453,8 +453,6 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
     if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
         yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
-    if "activations" in on_host_of(question):
-        yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher == "allgather":
