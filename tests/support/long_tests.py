@@ -128,9 +128,8 @@ SAMPLED = {
         test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take
         test_offload_losses.py::test_bytes_moved_and_held_are_those_by_hand
         test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
-        test_overlap_bad_input.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
+        test_overlap.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
         test_reference.py::test_whatever_a_killed_sweep_lacks_its_report_has_an_answer
-        test_symmetric.py::test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values
         test_user_model.py::test_the_dry_run_of_the_example_is_the_real_steps_peak
     """,
     4: """

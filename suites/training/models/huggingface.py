@@ -7,8 +7,8 @@ tensor mode none are allocated. Needs the extra `hf` (transformers).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +30,14 @@ from suites.training.models.huggingface_config import (
     values_not_needed,
     version,
     with_layers,
+    without_dropout,
 )
 from suites.training.models.user_model import difference
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
 """Our names for attention, and transformers'."""
@@ -233,6 +237,17 @@ def _class_of(parsed: Any) -> Any:
     if is_encoder(parsed):
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(parsed)]
     return causal_class(parsed)
+
+
+Adopting = TypeVar("Adopting", bound="DataclassInstance")
+
+
+def adopted(workload: Adopting, config: Mapping[str, Any]) -> Adopting:
+    """Return a suite's workload with a config's sizes, without dropout; raises `Unavailable`."""
+    refuse_quantized(config)
+    whole = complete(Workload.of({**asdict(workload), "hf_config": without_dropout(config)}))
+    common = {one.name for one in fields(workload)} & {one.name for one in fields(whole)}
+    return replace(workload, **{name: getattr(whole, name) for name in common})
 
 
 def complete(workload: Workload) -> Workload:
