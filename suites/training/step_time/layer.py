@@ -302,9 +302,7 @@ def tensor_network_s(setting: StepSetting, layouts: Layouts, again: Floats) -> F
     return (nodes - 1) * setting.own.tp_network_s * count
 
 
-def context_exposed_s(
-    setting: StepSetting, layouts: Layouts, kind: LayerKind, attention_s: Floats
-) -> Floats:
+def context_exposed_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, attention_s: Floats) -> Floats:
     """Return the exposed seconds of a layer's keys and values on their way round the context-parallel ranks.
 
     They pass once forward and, with their gradients, twice backward, while attention is computed.
