@@ -448,8 +448,8 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield "what an engine takes to generate beyond reading weights and caches, or its FLOP"
     if question.objective == "ppo":
         yield "a critic's passes and a reward model's"
-    if question.recompute_modules:
-        modules = ",".join(question.recompute_modules)
+    if unknown := set(question.recompute_modules) - {"core_attn", "moe"}:
+        modules = ",".join(sorted(unknown))
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
     if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
         yield f"bf16, which {question.device} emulates: its seconds are those of fp16"

@@ -183,6 +183,9 @@ def stated(row: Row) -> Row:
         found = [key if other[key] is True else other[key] for key in keys if other.get(key)]
         if found and name not in known:
             known[name] = found[0]
+    if "one micro-batch" in str(other.get("step_is")):  # what the page prints the seconds of
+        known["gradient_accumulation_steps"] = 1
+        known.pop("global_batch_size", None)
     framework = str(known.get("framework") or "").lower()
     alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
     usual: dict[str, Any] = alike[0] if alike else {}
