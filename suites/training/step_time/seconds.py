@@ -286,7 +286,8 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     own = setting.own
     if setting.run.eager:
         return launched_s(setting, layouts, kind)
-    dense: float | Floats = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
+    of_experts = setting.constants["expert_launch_factor"] if kind.moe else 1.0
+    dense: float | Floats = own.layer_launch_s * of_experts
     if kind.moe and setting.run.synchronous_experts:
         each = GROUPED_OPERATORS[setting.precision != "bf16"] * setting.constants["expert_operator_s"]
         dense = setting.constants["expert_layer_launch_s"] + each * setting.shape.num_experts / layouts.ep
