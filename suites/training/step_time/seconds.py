@@ -247,8 +247,8 @@ def repeated(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Repeate
         if kind.moe and "moe" in modules:
             experts = 0.5 if kind.attention or kind.linear else 1.0
             shares[0] = shares[2] = experts
-    parts = [all_of_it + selective * share for share in shares]
-    return RepeatedShares(*parts, all_of_it, all_of_it + selective * experts)
+    matmul, attention, pointwise = (all_of_it + selective * share for share in shares)
+    return RepeatedShares(matmul, attention, pointwise, all_of_it, all_of_it + selective * experts)
 
 
 def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerSeconds:
@@ -284,7 +284,8 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     own = setting.own
     if setting.run.eager:
         return launched_s(setting, layouts, kind)
-    dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
+    factor = setting.constants["expert_launch_factor"] if kind.moe else 1.0
+    dense = np.full(len(layouts.ep), own.layer_launch_s * factor)
     if kind.moe and setting.run.synchronous_experts:
         each = GROUPED_OPERATORS[setting.precision != "bf16"] * setting.constants["expert_operator_s"]
         dense = setting.constants["expert_layer_launch_s"] + each * setting.shape.num_experts / layouts.ep
