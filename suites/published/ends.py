@@ -26,8 +26,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from suites.published.runs import AnswerLine, PublishedRun, published_runs
+from suites.published.runs import AnswerLine
 from suites.training.step_time.prediction import TUNED
+from suites.training.step_time.published.rows import PublishedRun, published_runs
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""

@@ -29,8 +29,7 @@ from suites.training.layouts.shape_of_config import shape_of_config, shape_witho
 from suites.training.layouts.states import FSDP
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
-from suites.training.step_time.prediction import PlannedSteps, planned
-from suites.training.step_time.published.typed import MLPERF, TypedStep, meaning
+from suites.training.step_time.published.typed import MLPERF, meaning
 from suites.training.step_time.setting import (
     PLAIN,
     AdapterLoad,
@@ -418,20 +417,6 @@ def setting(
     return StepSetting(shape, training, cluster, constants, compiled=question.compile, run=run)
 
 
-def published_steps(step: TypedStep, constants: StepConstants | None = None) -> PlannedSteps:
-    """Return a published step, or the layouts to choose from, to be predicted.
-
-    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
-    question are those of its step. Raises `Unavailable` for a device that nobody knows.
-    """
-    first = step.questions[0]
-    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
-    of = setting(first, shape, training, gpu, step.run, constants or StepConstants.read())
-    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in step.questions]
-    steps = planned(of, Layouts.of(rows), first.global_batch_size)
-    return steps._replace(recompute_known=step.recompute_known)
-
-
 def left_out(question: Question) -> tuple[str, ...]:
     """Return what the account takes for something else, in words."""
     program = question.program_of()
@@ -468,8 +453,6 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
     if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
         yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
-    if "activations" in on_host_of(question):
-        yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher == "allgather":

@@ -16,7 +16,7 @@ from harness.instruments.transformer import TransformerShape
 from harness.question import ProgramName
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.collectives import Amount
-from suites.training.step_time.eager import hooks_s, host_s, launched_s, rollout_s
+from suites.training.step_time.eager import activations_on_host_s, hooks_s, host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
     context_exposed_s,
@@ -266,6 +266,8 @@ def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerS
     if kind.moe and setting.run.synchronous_experts:
         launch = np.hypot(host, busy) - busy  # each waits for the other several times per layer
     launch = launch + tensor_network_s(setting, layouts, again.sent) + hooks_s(setting, layouts)
+    forward = (busy + launch) / (3 + again.matmul)
+    launch = launch + activations_on_host_s(setting, layouts, kind, forward, busy + launch - forward)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
     shard = np.where(layouts.zero == 3, exposed, 0.0)
@@ -284,8 +286,8 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     own = setting.own
     if setting.run.eager:
         return launched_s(setting, layouts, kind)
-    factor = setting.constants["expert_launch_factor"] if kind.moe else 1.0
-    dense = np.full(len(layouts.ep), own.layer_launch_s * factor)
+    of_experts = setting.constants["expert_launch_factor"] if kind.moe else 1.0
+    dense: float | Floats = own.layer_launch_s * of_experts
     if kind.moe and setting.run.synchronous_experts:
         each = GROUPED_OPERATORS[setting.precision != "bf16"] * setting.constants["expert_operator_s"]
         dense = setting.constants["expert_layer_launch_s"] + each * setting.shape.num_experts / layouts.ep

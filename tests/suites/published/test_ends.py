@@ -8,8 +8,8 @@ import yaml
 from harness.ask import certainty
 from harness.question import Adapters, FieldOrigin, question_of
 from suites.published.ends import HELD, RunRatio, blended, ends_of, main, narrowest
-from suites.published.runs import published_runs
 from suites.training.step_time.prediction import FEWEST_RUNS, FEWEST_SOURCES, AsRun, as_run
+from suites.training.step_time.published.rows import published_runs
 
 
 def test_a_source_of_many_runs_counts_as_the_root_of_twenty():
