@@ -120,7 +120,8 @@ def command_line(text: str) -> dict[str, Any]:
     """Return the options of a command line or of a shell script; an option without a value is True.
 
     Variables that the script assigns are filled in. Of several commands with options, all are read, but of
-    the trainers in `PROGRAM` the first alone. A launcher's own options are named `launcher.…`.
+    the trainers in `PROGRAM` and of runs of one script the first alone. A launcher's own options are named
+    `launcher.…`.
     """
     text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -142,10 +143,12 @@ def command_line(text: str) -> dict[str, Any]:
     trainers, of_trl = [one for one in commands if one[2]], [one for one in commands if _of_trl(one[0])]
     if any(words != trainers[0][0] for words, *_ in trainers):
         flat["launcher.others"] = len(trainers) - 1
-    runs = {_script(words): words for words, *_ in reversed(commands)}  # the first of each script
-    if others := [words for words, *_ in commands if _script(words) and words != runs[_script(words)]]:
-        commands = [one for one in commands if one[0] not in others]
-        flat["launcher.others"] = len(others)
+    elif not trainers and not of_trl:
+        runs = {_script(words): words for words, *_ in reversed(commands)}  # the first of each script
+        first = [one for one in commands if not _script(one[0]) or one[0] == runs[_script(one[0])]]
+        if others := len(commands) - len(first):
+            flat["launcher.others"] = others
+        commands = first
     for words, at, program in trainers[:1] or of_trl[-1:] or commands:
         if program:
             flat["launcher.program"] = program
