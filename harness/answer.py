@@ -134,7 +134,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 class StepCause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of a slower or faster step, with the seconds that it predicts, and where they are seen.
 
-    Places: computing, communication, gaps of launches, ranks waited for, data waited for, idle.
+    Places: computing, communication, gaps of launches, ranks waited for, data waited for, idle; and the same
+    step by a program's timers: forward, backward, reduction, optimizer, spread of the passes over ranks.
     """
 
     family: str

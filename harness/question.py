@@ -110,7 +110,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     objective: Objective = "sft"
     forward_passes: Annotated[int, Meta(ge=0)] = 0  # without gradients, per sequence: a reference model's
     rollout: Rollout = "none"  # within the step
-    reference_weight_B: Literal[0, 2, 4] = 0  # per weight of a frozen reference model beside it; 0: none
+    reference_weight_B: Literal[0, 2, 4] = 0  # per weight of a frozen reference model next to it; 0: none
     # the layout
     search: bool = False  # every layout, in place of the one below
     dp: WholeNumber | None = None  # None: the devices that tp, pp and cp leave

@@ -212,23 +212,10 @@ def record_to_json(record: Record) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-MOVED = {"suites.memory_published.models": "suites.published.models"}
-"""Modules of models that have another name in earlier records, and in commands that reports print of them."""
-
-
-def current_model(value: str) -> str:
-    """Return `package.module:function`, the code of a model, with the name that the module has now."""
-    module, colon, function = value.partition(":")
-    return f"{MOVED.get(module, module)}{colon}{function}"
-
-
 def record_from_json(data: Json) -> Record:
     """Return the record of a parsed line; raises KeyError, TypeError or ValueError where it is not one."""
     fields = {name: data[name] for name in Record._fields if name != "host"}
-    cell = fields["cell"] = Cell(**data["cell"])
-    if isinstance(model := cell.config.get("workload", {}).get("model"), str):
-        workload = {**cell.config["workload"], "model": current_model(model)}
-        fields["cell"] = cell._replace(config={**cell.config, "workload": workload})
+    fields["cell"] = Cell(**data["cell"])
     fields["limits"] = Limits(**data["limits"])
     fields["notes"] = tuple(data["notes"])
     fields["measurements"] = tuple(

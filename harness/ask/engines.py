@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from harness.answer import Answer, EngineName, refused
 from harness.ask.certainty import bytes_error, error_of, with_certainty
 from harness.ask.recipe import BY_CHUNKS, folded, with_techniques
-from harness.ask.reference import beside_reference, with_reference
+from harness.ask.reference import with_reference, without_reference
 from harness.commands.entry import shortened
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
@@ -99,8 +99,8 @@ def answers(
     """
     start = time.monotonic()
     engine, why = choose(question, seconds)
-    beside = beside_reference(question)
-    question = beside.question
+    asked = without_reference(question)
+    question = asked.question
     for name in NOT_USED[engine]:
         if question.origin(name).kind == "command":
             raise ConfigError(f"{name}: not used by the {engine}, which answers since {why}")
@@ -133,7 +133,7 @@ def answers(
     for answer in found:
         all_left_out, taken_s = (*answer.left_out, *left_out), time.monotonic() - start
         timed = answer.with_(engine=engine, why=why, left_out=all_left_out, answer_s=taken_s)
-        yield with_certainty(with_reference(with_room(timed, times), beside), question)
+        yield with_certainty(with_reference(with_room(timed, times), asked), question)
 
 
 NOT_USED: Mapping[EngineName, tuple[str, ...]] = {

@@ -45,6 +45,8 @@ class OwnStep(NamedTuple):
     said: tuple[str, ...]  # what a log says, in lines
     places_s: Mapping[str, float] = {}  # those that are known, as of `StepCause`
     counts: Mapping[str, float] = {}  # of TFLOP/s: this answer's FLOP over those of other formulas
+    reserved_B: float | None = None  # by torch's allocator at most, as a log says
+    program: str = ""  # whose code trains
 
 
 class CauseFamily(NamedTuple):
@@ -75,39 +77,78 @@ PLACES: Mapping[str, float] = {
 """Where seconds go, and the standard deviation of its share of the step between predicted and own: set by
 hand. Hardly a step waits for data or launches by itself."""
 
+TIMERS: Mapping[str, float] = {
+    "forward": 0.05, "backward": 0.08, "reduction": 0.04, "optimizer": 0.03, "spread": 0.05
+}  # fmt: skip
+"""The same of what a program's own timers show: passes with their waits, and their spread over ranks."""
+
+DEVIATION: Mapping[str, float] = {**PLACES, **TIMERS}
+
+PRINTS_TIMERS: Mapping[str, str] = {
+    "megatron": "a log with --timing-log-level 2",
+    "deepspeed": "a log with wall_clock_breakdown",
+}
+"""By program: what makes its log show `TIMERS`, and the wait for data. Others print none."""
+
 
 def own_step(words: CommandWords, question: Question) -> OwnStep | None:
     """Return `mine=`, None where it is not there; raises ConfigError."""
     if "mine" not in words:
         return None
-    text = words.values["mine"]
     with mistake(f"{words.typed['mine']}: "):
-        if (parts := seconds_of_text(text)) is not None:
-            seconds = parts.pop("")
-            return OwnStep(seconds, tuple(other_counts(question, seconds)), parts)
-        if match := RATE.fullmatch(text.strip()):
-            if not float(match[1]):
-                raise ValueError("expected a rate above 0")
-            return of_rate(float(match[1]) * 1e12, question)
-        path = Path(text)
-        if not path.exists():
-            raise ValueError(
-                "expected the seconds of your step, as 4.1s or 850ms, or a log's file or a trace"
-            )
-        if path.is_dir() or '"traceEvents"' in head(path):
-            return of_trace(path)
-        from harness.frameworks.logs import read_log
+        return step_of(words.values["mine"], question)._replace(program=question.program_of())
 
-        log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
-        steady = seconds_of(log, question)
-        said = [*of_log(path, log, steady, question), *other_counts(question, steady.median)]
-        return OwnStep(steady.median, tuple(said))
+
+def step_of(text: str, question: Question) -> OwnStep:
+    """Return the step that a text or the file of its name describes; raises ValueError."""
+    if (parts := seconds_of_text(text)) is not None:
+        seconds = parts.pop("")
+        return OwnStep(seconds, tuple(other_counts(question, seconds)), parts)
+    if match := RATE.fullmatch(text.strip()):
+        if not float(match[1]):
+            raise ValueError("expected a rate above 0")
+        return of_rate(float(match[1]) * 1e12, question)
+    path = Path(text)
+    if not path.exists():
+        raise ValueError("expected the seconds of your step, as 4.1s or 850ms, or a log's file or a trace")
+    if path.is_dir() or '"traceEvents"' in head(path):
+        return of_trace(path)
+    from harness.frameworks.logs import read_log
+
+    log = read_log(path.read_text(encoding="utf-8", errors="replace"), question)
+    steady = seconds_of(log, question)
+    said = [*of_log(path, log, steady, question), *other_counts(question, steady.median)]
+    timers_s = timers_of_log(log, steady.median)
+    return OwnStep(steady.median, tuple(said), timers_s, {}, log.value("memory_B"))
+
+
+def timers_of_log(log: OwnLog, step_s: float) -> dict[str, float]:
+    """Return the seconds that a log's timers show: of Megatron's (min, max) over ranks the mean.
+
+    Megatron's forward-compute has the batch generator in it. DeepSpeed times no loader: what is left of the
+    step is put down to it.
+    """
+    ends: dict[str, tuple[float, float]] = {}
+    for name in ("forward", "backward", "reduction", "optimizer", "data"):
+        if (most := log.value(f"{name}_s")) is not None:
+            least = log.value(f"{name}_least_s")
+            ends[name] = (most if least is None else least, most)
+    found = {name: sum(each) / 2 for name, each in ends.items()}
+    if log.framework == "megatron" and "forward" in found:
+        found["forward"] -= found.get("data", 0.0)
+        spread = {name: most - least for name, (least, most) in ends.items()}
+        if log.value("forward_least_s") is not None:
+            passes = spread["forward"] + spread.get("backward", 0.0) - spread.get("data", 0.0)
+            found["spread"] = max(passes, 0.0)
+    if log.framework == "deepspeed" and {"forward", "backward", "optimizer"} <= found.keys():
+        found["data"] = max(step_s - sum(found.values()), 0.0)
+    return found
 
 
 def seconds_of_text(text: str) -> dict[str, float] | None:
     """Return the seconds of `4.1s` or of `4.1s,data:0.3s`, the step's under ""; None where it is neither.
 
-    Raises ValueError for a place that is none of `PLACES`.
+    Raises ValueError for a place that is none of `PLACES` and `TIMERS`.
     """
     found: dict[str, float] = {}
     for part in text.split(","):
@@ -115,8 +156,8 @@ def seconds_of_text(text: str) -> dict[str, float] | None:
         match = DURATION.fullmatch(size)
         if match is None or (not place and (found or not float(match[1]))):
             return None
-        if place and place not in PLACES:
-            raise ValueError(f"{place}: where seconds go is one of {', '.join(PLACES)}")
+        if place and place not in DEVIATION:
+            raise ValueError(f"{place}: where seconds go is one of {', '.join(DEVIATION)}")
         if place in found:
             raise ValueError(f"{place}: given twice")
         found[place] = float(match[1]) * SECONDS[match[2]]
@@ -265,11 +306,24 @@ def lines(mine: OwnStep, answer: Answer) -> Iterator[str]:
     rest = "Or another" if found else "What is tried here makes no step that much faster. Perhaps another"
     yield from wrapped(f"  {rest} count of FLOP, tokens or steps than this answer's.", "    ")
     if found and not mine.places_s:
-        yield from wrapped(
-            "  Seconds alone leave much of the order open. A trace, as mine=trace.json, or where the seconds "
-            f"go, as mine={own_s:.3g}s,communication:{0.2 * own_s:.2g}s,data:0s, decides far more.",
-            "    ",
-        )
+        reaching = sum(low <= own_s * step_s / cause.step_s <= high for cause in found)
+        yield from wrapped(f"  {told_apart(found, reaching, mine)}", "    ")
+
+
+def told_apart(found: Sequence[StepCause], reaching: int, mine: OwnStep) -> str:
+    """Return which measurement would decide between the first two causes, in words.
+
+    `reaching`: of the causes, those of which a size takes as long as the user's own step.
+    """
+    first, second = found[0].places_s, (*found, found[0])[1].places_s
+    timers = PRINTS_TIMERS.get(mine.program)
+    shown = DEVIATION if timers else PLACES
+    place = max(shown, key=lambda name: abs(first.get(name, 0.0) - second.get(name, 0.0)) / DEVIATION[name])
+    sizes = f"{first.get(place, 0.0):.2g} s and {second.get(place, 0.0):.2g} s"
+    which = f"{reaching} of {len(found)} causes reach yours" if reaching > 1 else "Seconds alone say little"
+    how = f"a trace or {timers}" if timers else "a trace"
+    differ = f" The first two differ most in {place}: {sizes}." if len(found) > 1 else ""
+    return f"{which}.{differ} Give {how} as mine=FILE, or mine={mine.seconds:.3g}s,{place}:…s by itself."
 
 
 def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) -> list[StepCause]:
@@ -292,7 +346,8 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
     longer, known = mine.seconds > step_s, mine.places_s.items()
     plain_s = answer.seconds.places_s if answer.seconds else {}
     alike = [one for one in (*causes, *counted) if (one.step_s > step_s) == longer]
-
+    if mine.reserved_B is not None and mine.reserved_B < RESERVED * answer.layouts[0].room_B:
+        alike = [one for one in alike if one.family != "allocator"]
     reached = any(low <= mine.seconds * step_s / one.step_s <= high for one in alike)
     by_places = bool(mine.places_s) and not reached
 
@@ -303,7 +358,7 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
 
         def deviation(place: str, own_s: float, its_s: float) -> float:
             usual = plain.get(place, 0.0)
-            return ((own_s - usual) / own - (its_s - usual) / its) / PLACES[place]
+            return ((own_s - usual) / own - (its_s - usual) / its) / DEVIATION[place]
 
         seen = max(
             -sum(deviation(place, own_s, places.get(place, 0.0)) ** 2 / 2 for place, own_s in known)
@@ -320,13 +375,28 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
     return [max((one for one in alike if one.family == each), key=log_likelihood) for each in families]
 
 
+RESERVED = 0.9
+"""Share of the room below which no allocator has freed its cache: a block that finds no room is smaller than
+the rest."""
+
 ON_RANKS = (1.0, 0.5, 0.25, 0.0)
 """Share of the ranks that have a cause themselves, while the others wait for them."""
 
 
 def seen_on_ranks(cause: StepCause, plain_s: Mapping[str, float]) -> Iterator[Mapping[str, float]]:
-    """Yield the seconds by place in the mean over ranks, where all of them have a cause or only some."""
+    """Yield the seconds by place in the mean over ranks, where all of them have a cause or only some.
+
+    The others wait, by timers in their own passes, or for a slow rank's gradients: passes then differ by all
+    that it takes longer.
+    """
     added = {place: seconds - plain_s.get(place, 0.0) for place, seconds in cause.places_s.items()}
-    for share in ON_RANKS[1:] if cause.family == "imbalance" else ON_RANKS[:-1]:
+    whole = sum(seconds for place, seconds in added.items() if place in PLACES)
+    uneven = cause.family == "imbalance"
+    for share in ON_RANKS[1:] if uneven else ON_RANKS[:-1]:
         places = {place: plain_s.get(place, 0.0) + share * seconds for place, seconds in added.items()}
-        yield {**places, "ranks": places.get("ranks", 0.0) + (1 - share) * sum(added.values())}
+        waited = (1 - share) * whole
+        places["ranks"] = places.get("ranks", 0.0) + waited
+        in_passes = {"forward": waited / 3, "backward": 2 * waited / 3}
+        apart = {"reduction": waited, "spread": whole - share * added.get("spread", 0.0)}
+        for shown in (in_passes, apart) if uneven else (in_passes,):
+            yield {**places, **{name: places.get(name, 0.0) + each for name, each in shown.items()}}

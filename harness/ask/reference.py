@@ -15,7 +15,7 @@ from harness.question import KeyRead, Question
 from harness.records import Unavailable
 
 LEAST_MEMORY_B = 4e9
-"""Of a device beside a reference model, with which an engine still answers; the trained model needs more."""
+"""Of a device next to a reference model, with which an engine still answers; the trained model needs more."""
 
 NOT_COUNTED = KeyRead(
     key="reference_weight_B",
@@ -26,7 +26,7 @@ NOT_COUNTED = KeyRead(
 )
 
 
-class Beside(NamedTuple):
+class AskedWithout(NamedTuple):
     """A question without its reference model, what that has per device, and what the device lost to it."""
 
     question: Question
@@ -34,14 +34,14 @@ class Beside(NamedTuple):
     lost_B: float = 0.0
 
 
-def beside_reference(question: Question) -> Beside:
+def without_reference(question: Question) -> AskedWithout:
     """Return what an engine is asked; a layout that is searched for is asked without.
 
     ZeRO-3 and FSDP shard the reference as they do the model (trl, trainer/utils.py, prepare_deepspeed and
     prepare_fsdp; verl, workers/fsdp_workers.py); tensor and pipeline ranks divide both.
     """
     if not question.reference_weight_B:
-        return Beside(question)
+        return AskedWithout(question)
     try:
         of = import_module("suites.training.of_question")
         parameters = float(of.shape_of(question.config or {}).parameters)
@@ -49,20 +49,20 @@ def beside_reference(question: Question) -> Beside:
     except (Unavailable, ValueError):
         parameters = 0.0
     if question.search or not parameters:
-        return Beside(replace(question, keys=(*question.keys, NOT_COUNTED)))
+        return AskedWithout(replace(question, keys=(*question.keys, NOT_COUNTED)))
     ranks = question.tp * question.pp
     if question.zero == 3:
         ranks *= question.shard_size or max(1, (question.devices or 1) // ranks)
     copy_B = question.reference_weight_B * parameters / ranks
     left_B = max(memory_B - copy_B, min(LEAST_MEMORY_B, memory_B))
-    return Beside(replace(question, memory_B=left_B), copy_B, memory_B - left_B)
+    return AskedWithout(replace(question, memory_B=left_B), copy_B, memory_B - left_B)
 
 
-def with_reference(answer: Answer, beside: Beside) -> Answer:
+def with_reference(answer: Answer, asked: AskedWithout) -> Answer:
     """Return an answer whose bytes, and the device's, have the reference model."""
-    if answer.memory is None or not beside.copy_B:
+    if answer.memory is None or not asked.copy_B:
         return answer
-    copy_B, lost_B = beside.copy_B, beside.lost_B
+    copy_B, lost_B = asked.copy_B, asked.lost_B
     layouts = tuple(
         replace(one, needed_B=one.needed_B + copy_B, room_B=one.room_B + lost_B) for one in answer.layouts
     )

@@ -13,7 +13,7 @@ processes too, and is "undecided" where they differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -29,10 +29,9 @@ from harness.claims.evidence import (
     evidence_of,
     side,
 )
-from harness.claims.model import Claim, Verdict
+from harness.claims.model import Verdict
 from harness.claims.paper import UNIT_OF, PaperClaim, PublicRecord
 from harness.claims.values import NO_INTERVAL
-from harness.config.validation import ConfigError
 from harness.records import Origin
 from harness.units import billions, counted, human, times
 
@@ -90,36 +89,6 @@ def answer_claims(
 ) -> list[AnsweredClaim]:
     """Return each claim answered. `halves`: the findings of each half of the same results' processes."""
     return [_answered(claim, findings, halves) for claim in claims]
-
-
-def refuse_conflicts(claims: Iterable[PaperClaim], judged: Mapping[str, Claim]) -> None:
-    """Raise ConfigError where a claim names a judged claim that does not exist, or that has another band.
-
-    The band that is printed is the one by which values are judged.
-    """
-    for claim in claims:
-        for name in (*claim.judged, *claim.related):
-            if name not in judged:
-                raise ConfigError(f"answers.yaml ({claim.id}).judged: {name!r} is no claim of conf/claims")
-        for name in claim.judged:
-            one = judged[name]
-            if claim.band is None or one.unit != UNIT_OF.get(claim.unit, claim.unit) or one.per != claim.per:
-                continue
-            if not _same_band(claim.band, one.accepted):
-                low, high = one.accepted
-                raise ConfigError(
-                    f"answers.yaml ({claim.id}).band: {list(claim.band)}, but {name} is judged by "
-                    f"[{low:g}, {high:g}]; print what is judged"
-                )
-
-
-def _same_band(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    def ends(band: tuple[float, float]) -> tuple[float, float]:
-        return (band[0] if band[0] > 0 else -math.inf), band[1]
-
-    return all(
-        a == b or math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ends(one), ends(other), strict=True)
-    )
 
 
 def _answered(claim: PaperClaim, findings: Findings, halves: Sequence[Findings]) -> AnsweredClaim:
@@ -308,7 +277,7 @@ def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     # Named values of a formula may lie on an edge; published ones lie on a side or on none.
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
     decided = [one for one in outcomes if one != UNDECIDED]
-    if record.origin != Origin.CALCULATED:
+    if record.origin == "published":
         return Share(record.of, decided.count(INSIDE), len(decided), len(outcomes) - len(decided))
     where = _where(record.values, [one == INSIDE for one in outcomes])
     return Share(record.of, decided.count(INSIDE), len(decided), 0, where, is_formula=True)

@@ -157,11 +157,10 @@ Powers = Mapping[Combination, float]
 
 
 class GreedyStep(NamedTuple):
-    """The factor that gains most next: its gain there, and the gain of all so far over the baseline."""
+    """The factor that gains most next, and its gain there."""
 
     factor: str
     gain: Ratio
-    so_far: Ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ class Factorial:
             gains = {one: self.gain({taken | {one}: 1.0, taken: -1.0}) for one in left}
             best = max(left, key=lambda one: gains[one].value)
             taken |= {best}
-            steps.append(GreedyStep(best, gains[best], self.gain({taken: 1.0})))
+            steps.append(GreedyStep(best, gains[best]))
         return steps
 
 

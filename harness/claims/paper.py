@@ -1,36 +1,33 @@
 """Read conf/answers.yaml: each claim of the paper and the article, with its source and the public record.
 
-`harness.claims.answers` answers them. Quoted words are looked up in conf/quotations.yaml, so that none is
-invented, and what a source says in conf/sources.yaml, so that answers and claims cannot disagree on it.
+`harness.claims.answers` answers them. What a source says is in conf/sources.yaml, so that answers and claims
+cannot disagree on it. Tests look quoted words up in conf/quotations.yaml, so that none is invented.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeVar
 
+from harness.bounds import Bounds
 from harness.claims.load import load_sources, read_yaml
-from harness.claims.published import (
-    ClaimSource,
-    PublishedRow,
-    Sources,
-    refuse_disagreement,
-    refuse_unused,
-    rows,
-    same_words,
-    source_of,
-)
+from harness.claims.published import PublishedRow, Sources, rows, source_of
 from harness.config.optimizations import CONF
-from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
+from harness.config.validation import (
+    ConfigError,
+    Fields,
+    as_mapping,
+    check_fields,
+    fields_of,
+    refuse_doubles,
+)
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
+_FLAG = {"type": "bool", "default": False}
+_LIST: Mapping[str, Any] = {"type": "list", "default": []}
 FILE: Fields = {
-    "texts": {"type": "dict"},
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},
@@ -39,84 +36,36 @@ FILE: Fields = {
     "claims": {"type": "dict"},
     "statements": {"type": "list"},
 }
-TABLE: Fields = {
-    "title": _TEXT,
-    "by": _TEXT,
-    "named_by": {"type": "int", "default": 1, "at_least": 1},
-    "rows": {"type": "dict"},
-}
 PART: Fields = {"by": _TEXT, "title": _TEXT}
 CLAIM: Fields = {
-    "id": _TEXT,
-    "section": _TEXT,
-    "quoted": _TEXT,
-    "claim": _TEXT,
-    "do": _TEXT,
+    **dict.fromkeys(("id", "section", "quoted", "claim", "do"), _TEXT),
     "band": {"type": "list", "default": None},
     "unit": {"type": "str", "default": "x"},
     "per": _OPTIONAL,
-    "often": {"type": "bool", "default": False},
-    "universal": {"type": "bool", "default": False},
-    "exists": {"type": "bool", "default": False},
+    **dict.fromkeys(("often", "universal", "exists"), _FLAG),
     "source": {},
     "note": _OPTIONAL,
-    "public": {"type": "list", "default": []},
-    "judged": {"type": "list", "default": []},
-    "related": {"type": "list", "default": []},
-    "would_decide": _OPTIONAL,
-    "not_built": _OPTIONAL,
-    "untestable": _OPTIONAL,
+    **dict.fromkeys(("public", "judged", "related"), _LIST),
+    **dict.fromkeys(("would_decide", "not_built", "untestable"), _OPTIONAL),
 }
-PUBLIC: Fields = {
-    "of": _TEXT,
-    "origin": {"type": "str", "default": "published", "one_of": ["published", "calculated"]},
-    "source": _TEXT,
-    "values": {"type": "dict", "default": {}},
-    "rows": _OPTIONAL,
-    "where": {"type": "dict", "default": {}},
-    "note": _OPTIONAL,
-    "decides": {"type": "bool", "default": False},
-    "own": {"type": "bool", "default": False},
-}
-
-METHOD: Fields = {
-    "name": _TEXT,
-    "predicts": {"type": "list"},
-    "metrics": {"type": "list", "default": []},
-    "origin": _TEXT,
-    "suite": _TEXT,
-    "workload": _OPTIONAL,
-    "conditions": {"type": "dict", "default": {}},
-    "metric": _TEXT,
-    "method": _TEXT,
-    "known_from": _TEXT,
-}
-SENTENCE: Fields = {
-    "text": _TEXT,
-    "answers": {"type": "dict"},
-    "values": {"type": "list", "default": []},
-}
-STATEMENT: Fields = {"by": _TEXT, "section": _TEXT, "quoted": _TEXT, "why": _TEXT}
-
-SHORTEST = 10
-"""Characters of a quotation, and of each of its parts."""
 
 
 UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}
 """Base units of the units in which claims are printed; any other is its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PublicRecord:
     """What others published on a claim, each value by its name; of committed rows, or a few named here."""
 
     of: str
-    origin: str  # published, or calculated by the source's formula
     source: str  # repository and path, or the paper
-    values: Mapping[str, float]
-    rows: str  # the file of conf/published whose rows these are; "" where the values stand in answers.yaml
-    note: str
-    decides: bool  # the claim's own metric, on the claim's class of device
+    origin: Literal["published", "calculated"] = "published"  # or by the source's formula
+    values: Mapping[str, Any] = field(default_factory=dict)
+    rows: str = ""  # the file of conf/published whose rows these are; "" where the values stand here
+    where: Mapping[str, Any] = field(default_factory=dict)  # which rows
+    note: str = ""
+    decides: bool = False  # the claim's own metric, on the claim's class of device
     own: bool = False  # by the claim's own source: shown, never counted
 
 
@@ -148,30 +97,33 @@ class PaperClaim:
     would_decide: str = ""  # of one that is not decided; "" where the judged claims' conditions say it
 
 
-class Method(NamedTuple):
+@dataclass(frozen=True)
+class Method:
     """A way of predicting, and where its error on measurements of others is recorded."""
 
     name: str
-    predicts: Sequence[str]  # suites whose values of `origin` it predicts, or claims of them
+    predicts: list[Any]  # suites whose values of `origin` it predicts, or claims of them
     origin: str
     suite: str  # whose records have its relative errors
     metric: str
     method: str
     known_from: str  # what it was compared with
     workload: str = ""  # a pattern of those whose records count; "" for all
-    conditions: Mapping[str, str] = {}  # of the records that count: those out of sample
-    metrics: Sequence[str] = ()  # that it predicts; () for all
+    conditions: Mapping[str, Any] = field(default_factory=dict)  # of the records that count: out of sample
+    metrics: list[Any] = field(default_factory=list)  # that it predicts; none: all
 
 
-class Sentence(NamedTuple):
+@dataclass(frozen=True)
+class Sentence:
     """A sentence that a reader can repeat: shown while these claims have these answers."""
 
     text: str  # with {0}, {1} … for the values
-    answers: Mapping[str, str]  # claim -> answer
-    values: Sequence[str]  # "<suite>/<claim> | group | origin"
+    answers: Mapping[str, Any]  # claim -> answer
+    values: list[Any] = field(default_factory=list)  # "<suite>/<claim> | group | origin"
 
 
-class Statement(NamedTuple):
+@dataclass(frozen=True)
+class Statement:
     """A sentence of the seeds that states nothing that can be tested, and why."""
 
     by: str
@@ -180,19 +132,14 @@ class Statement(NamedTuple):
     why: str
 
 
-class PaperRow(NamedTuple):
-    """A row of a table of the paper: the cells that name it, those that claim something, and its claims."""
-
-    name: str
-    claimed: str
-    claims: Sequence[str]
-
-
-class PaperTable(NamedTuple):
-    """A table of the paper or the article, row by row."""
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper or the article: the claims that answer each row, by the row's words."""
 
     title: str
-    rows: Sequence[PaperRow]
+    by: str
+    rows: Mapping[str, Any]
+    named_by: Annotated[int, Bounds(at_least=1)] = 1  # how many cells name a row; the others are its claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,141 +154,62 @@ class PaperClaims:
     tables: tuple[PaperTable, ...] = ()
 
 
-def load_answers(conf: Path = CONF) -> PaperClaims:
+Kind = TypeVar("Kind")
+
+
+def load_answers() -> PaperClaims:
     """Return the file's content; raises ConfigError naming the claim and the field."""
-    path = conf / "answers.yaml"
+    path = CONF / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
-    quotations = read_yaml(conf / "quotations.yaml")
-    sources = load_sources(conf)
+    sources = load_sources()
     parts = {
         name: check_fields(f"{path.name}.parts.{name}", as_mapping(f"{path.name}.parts.{name}", one), PART)
         for name, one in data["parts"].items()
     }
     if unknown := data["claims"].keys() - parts:
         raise ConfigError(f"{path.name}.claims: {', '.join(unknown)}: expected one of {', '.join(parts)}")
-    if unknown := {one["by"] for one in parts.values()} - data["texts"].keys():
-        raise ConfigError(f"{path.name}.parts: {', '.join(unknown)}; allowed: {', '.join(data['texts'])}")
-    listed = [(name, one) for name in parts for one in data["claims"].get(name, ())]
     claims = tuple(
-        _claim(f"{path.name}.claims.{name}", one, name, parts[name]["by"], quotations, sources, conf)
-        for name, one in listed
+        _claim(f"{path.name}.claims.{name}", one, name, parts[name]["by"], sources)
+        for name in parts
+        for one in data["claims"].get(name, ())
     )
-    _refuse_other_sources(path.name, conf, [one for _, one in listed], sources)
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
-    statements = tuple(
-        Statement(**fields) for fields in _all(f"{path.name}.statements", data["statements"], STATEMENT)
-    )
-    for one in statements:
-        if not is_quoted(one.quoted, quotations.get(one.by, {})):
-            raise ConfigError(f"{path.name}.statements: {one.quoted!r} is nowhere in conf/quotations.yaml")
-    methods = tuple(Method(**fields) for fields in _all(f"{path.name}.methods", data["methods"], METHOD))
-    sentences = tuple(
-        Sentence(**fields) for fields in _all(f"{path.name}.sentences", data["sentences"], SENTENCE)
-    )
-    known = {one.id for one in claims}
-    for sentence in sentences:
-        if unknown := set(sentence.answers) - known:
-            raise ConfigError(f"{path.name}.sentences: {', '.join(unknown)} is no claim of the file")
-    tables = tuple(
-        _table(f"{path.name}.tables ({fields['title']})", fields, known, quotations)
-        for fields in _all(f"{path.name}.tables", data["tables"], TABLE)
-    )
+    sentences = _all(f"{path.name}.sentences", data["sentences"], Sentence)
+    tables = _all(f"{path.name}.tables", data["tables"], PaperTable)
+    named = {name for one in sentences for name in one.answers}
+    named |= {name for one in tables for ids in one.rows.values() for name in ids}
+    if unknown := named - {one.id for one in claims}:
+        raise ConfigError(f"{path.name}: {', '.join(sorted(unknown))} is no claim of the file")
     return PaperClaims(
-        {name: one["title"] for name, one in parts.items()}, claims, methods, sentences, statements, tables
+        {name: one["title"] for name, one in parts.items()},
+        claims,
+        _all(f"{path.name}.methods", data["methods"], Method),
+        sentences,
+        _all(f"{path.name}.statements", data["statements"], Statement),
+        tables,
     )
 
 
-def _table(where: str, data: Mapping[str, Any], known: set[str], quotations: Mapping[str, Any]) -> PaperTable:
-    """Return a table; raises ConfigError for words that are nowhere in it, and for a claim that is none."""
-    rows = []
-    for words, ids in data["rows"].items():
-        if not is_quoted(words, quotations.get(data["by"], {})):
-            raise ConfigError(f"{where}.rows: {words!r} is nowhere in conf/quotations.yaml")
-        if unknown := set(ids) - known:
-            raise ConfigError(f"{where}.rows: {', '.join(sorted(unknown))} is no claim of the file")
-        cells = [one.strip() for one in words.split(" | ")]
-        named = data["named_by"]
-        rows.append(PaperRow(": ".join(cells[:named]), "; ".join(cells[named:]), tuple(ids)))
-    return PaperTable(data["title"], rows)
+def _all(where: str, entries: Sequence[Any], kind: type[Kind]) -> tuple[Kind, ...]:
+    """Return the entries of a list, each as a dataclass; raises ConfigError."""
+    return tuple(_one(f"{where}[{i}]", one, kind) for i, one in enumerate(entries))
 
 
-def _all(where: str, entries: Sequence[Any], fields: Fields) -> list[dict[str, Any]]:
-    return [check_fields(f"{where}[{i}]", as_mapping(where, one), fields) for i, one in enumerate(entries)]
+def _one(where: str, data: Any, kind: type[Kind]) -> Kind:
+    return kind(**check_fields(where, as_mapping(where, data), fields_of(kind)))
 
 
-def is_quoted(words: str, sections: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the words occur in any section; what is between ` … ` is looked up by itself."""
-    parts = words.split(" … ")
-    sentences = [one for section in sections.values() for one in section]
-    long = all(len(part) >= SHORTEST for part in parts)
-    return long and all(any(part in one for one in sentences) for part in parts)
-
-
-def _claim(
-    where: str,
-    data: Any,
-    part: str,
-    by: str,
-    quotations: Mapping[str, Any],
-    sources: Sources,
-    conf: Path,
-) -> PaperClaim:
+def _claim(where: str, data: Any, part: str, by: str, sources: Sources) -> PaperClaim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     fields = check_fields(where, data, CLAIM)
-    if not is_quoted(fields["quoted"], quotations.get(by, {})):
-        raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
-    if not fields["claim"]:
-        raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
-    refuse_doubles(f"{where}.judged", [*fields["judged"], *fields["related"]])
     band = _band(f"{where}.band", fields["band"])
-    public = tuple(_public(f"{where}.public[{i}]", one, band, conf) for i, one in enumerate(fields["public"]))
+    public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
     source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
     of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
-    _refuse_own(where, source, public)
     own = {"by": by, "part": part, "band": band, "public": public}
     return PaperClaim(**{**fields, **lists, **of_source, **own})
-
-
-ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")
-"""An arXiv identifier, or the name of a repository."""
-
-
-def _refuse_own(where: str, source: ClaimSource, public: Sequence[PublicRecord]) -> None:
-    """Raise ConfigError where what the claim's own source measured is counted: it cannot decide on itself."""
-    of_source = set(ADDRESS.findall(source.source))
-    for i, record in enumerate(public):
-        same = of_source & set(ADDRESS.findall(record.source))
-        if record.own and record.decides:
-            raise ConfigError(f"{where}.public[{i}]: own and decides are both given; keep one")
-        if same and not record.own and record.origin != "calculated":
-            raise ConfigError(
-                f"{where}.public[{i}]: of {', '.join(sorted(same))}, the claim's source; expected own: true"
-            )
-
-
-def _refuse_other_sources(where: str, conf: Path, answers: Sequence[Any], sources: Sources) -> None:
-    """Raise ConfigError where an answer and a claim it judges by quote the same words of different sources.
-
-    Also for a statement that neither the answers nor conf/claims refer to.
-    """
-    claims: dict[str, tuple[str, ClaimSource]] = {}
-    for path in sorted((conf / "claims").glob("*.yaml")):
-        for one in read_yaml(path).get("claims", ()):
-            claim = as_mapping(path.name, one)
-            name = f"{path.stem}/{claim.get('id', 'no id')}"
-            source = source_of(f"{path.name} ({claim.get('id', 'no id')})", claim.get("source"), sources)
-            claims[name] = str(claim.get("quoted", "")), source
-    used = [source for _, source in claims.values()]
-    for answer in answers:
-        at = f"{where} ({answer['id']})"
-        source = source_of(at, answer["source"], sources, answer.get("note", ""))
-        used.append(source)
-        for name in (*answer.get("judged", ()), *answer.get("related", ())):
-            if name in claims and same_words(answer["quoted"], claims[name][0]):
-                refuse_disagreement(at, source, name, claims[name][1])
-    refuse_unused("sources.yaml", sources, used)
 
 
 def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
@@ -352,20 +220,14 @@ def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
     return float(ends[0]), float(ends[1])
 
 
-def _public(where: str, data: Any, band: tuple[float, float] | None, conf: Path) -> PublicRecord:
-    fields = check_fields(where, as_mapping(where, data), PUBLIC)
-    if fields["values"] and fields["rows"]:
-        raise ConfigError(f"{where}: values and rows are both given; keep one")
-    if fields["where"] and not fields["rows"]:
-        raise ConfigError(f"{where}.where: selects rows; rows is missing")
-    values = {str(name): float(value) for name, value in fields["values"].items()}
-    if not all(math.isfinite(value) for value in values.values()):
-        raise ConfigError(f"{where}.values: expected finite numbers")
-    if fields["rows"]:
-        values = _named(rows(fields["rows"], fields["where"], conf=conf))
-    if fields["decides"] and (band is None or not values):
+def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRecord:
+    record = _one(where, data, PublicRecord)
+    values = {str(name): float(value) for name, value in record.values.items()}
+    if record.rows:
+        values = _named(rows(record.rows, record.where))
+    if record.decides and (band is None or not values):
         raise ConfigError(f"{where}.decides: needs the claim's band, and values or rows")
-    return PublicRecord(**{**{k: v for k, v in fields.items() if k != "where"}, "values": values})
+    return replace(record, values=values)
 
 
 def _named(rows_: Sequence[PublishedRow]) -> dict[str, float]:

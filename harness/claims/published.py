@@ -11,8 +11,7 @@ A reference is `document/statement`, a list of them, or `none`. docs/extend/clai
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +35,7 @@ _COUNT = {"type": "int", "at_least": 1, "default": None}
 _NUMBER = {"type": "float", "above": 0, "default": None}
 ROW: Fields = {
     "value": {"type": "float", "above": 0},
-    "repository": _TEXT,
-    "commit": _TEXT,
-    "path": _TEXT,
-    "cite": _TEXT,
-    "table": _TEXT,
+    **dict.fromkeys(("repository", "commit", "path", "cite", "table"), _TEXT),
     "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"], "default": "stated"},
     "phase": {"type": "str", "one_of": ["training", "inference"], "default": None},
     "scope": {
@@ -48,51 +43,30 @@ ROW: Fields = {
         "one_of": ["step", "forward and backward", "forward", "layer", "kernel", "trace"],
         "default": "step",
     },
-    "statistic": _TEXT,
-    "framework": _TEXT,
-    "model": _TEXT,
+    **dict.fromkeys(("statistic", "framework", "model"), _TEXT),
     "task": {
         "type": "str",
         "one_of": ["language", "vision", "speech", "recommendation", "science", "forecasting", "various"],
         "default": None,
     },
-    "setting": _TEXT,
-    "device": _TEXT,
-    "device_class": _TEXT,
-    "gpus": _COUNT,
-    "tokens": _COUNT,
-    "from": _TEXT,
-    "to": _TEXT,
-    "batch_from": _COUNT,
-    "batch_to": _COUNT,
-    "throughput_from": _NUMBER,
-    "throughput_to": _NUMBER,
-    "time_from": _NUMBER,
-    "time_to": _NUMBER,
+    **dict.fromkeys(("setting", "device", "device_class"), _TEXT),
+    **dict.fromkeys(("gpus", "tokens"), _COUNT),
+    **dict.fromkeys(("from", "to"), _TEXT),
+    **dict.fromkeys(("batch_from", "batch_to"), _COUNT),
+    **dict.fromkeys(("throughput_from", "throughput_to", "time_from", "time_to"), _NUMBER),
     "unit": _TEXT,
     "published_ratio": _NUMBER,
-    "date": _TEXT,
-    "precision": _TEXT,
-    "convention": _TEXT,
-    "tflops_per_gpu": _NUMBER,
-    "peak_tflops": _NUMBER,
+    **dict.fromkeys(("date", "precision", "convention"), _TEXT),
+    **dict.fromkeys(("tflops_per_gpu", "peak_tflops"), _NUMBER),
     "best": {"type": "bool", "default": None},
 }
-MEASURED = (
-    *("value", "throughput_from", "throughput_to", "time_from", "time_to", "published_ratio"),
-    *("tflops_per_gpu", "best"),
-)
-"""Fields that say what came out. The others say of what: no two rows of a file agree in all of those."""
-
-ROUNDING = 0.002
-"""How far `value` may be from the ratio of its pair, relative to it: values have at least three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
     """One published fact."""
 
-    value: float  # of the field that was asked for
+    value: float
     line: int  # in its file, from 1
     fields: Mapping[str, Any]  # without those that the source does not publish
 
@@ -113,30 +87,23 @@ class Summary(NamedTuple):
     most: float
 
 
-def rows(
-    name: str, where: Mapping[str, Any], field: str = "value", conf: Path = CONF
-) -> tuple[PublishedRow, ...]:
+def rows(name: str, where: Mapping[str, Any], conf: Path = CONF) -> tuple[PublishedRow, ...]:
     """Return the rows of conf/published/<name>.jsonl that `where` selects, in the file's order.
 
     `where` has a value for a field, a list of values, null (the field is absent), or bounds by their names:
     `{"device_class": "V100", "task": ["language", "speech"], "tokens": {"at_least": 4096}}`, and equal
     batches by `{"batch_to": {"not_above": "batch_from"}}`. A row without the field is outside of its bounds.
-    `field` is the number that becomes the row's `value`. Raises ConfigError, with the file and the line of a
-    bad row, and where no row is selected: a misspelt value must not read as "nobody published one".
+    Raises ConfigError, with the file and the line of a bad row, and where no row is selected: a misspelt
+    value must not read as "nobody published one".
     """
     path = conf / "published" / f"{name}.jsonl"
-    for key in (*where, field):
+    for key in where:
         if key not in ROW:
             raise unknown(f"{path.name}: {key}", key, ROW)
-    if ROW[field]["type"] == "str":
-        raise ConfigError(f"{path.name}: {field} is text; expected a field with numbers")
-    selected = [row for row in _read(path) if all(_fits(row, key, due) for key, due in where.items())]
+    selected = tuple(row for row in _read(path) if all(_fits(row, key, due) for key, due in where.items()))
     if not selected:
         raise ConfigError(f"{path.name}: no row has {json.dumps(dict(where))}")
-    for row in selected:
-        if field not in row.fields:
-            raise ConfigError(f"{path.name}:{row.line}: {field} is missing")
-    return tuple(PublishedRow(float(row.fields[field]), row.line, row.fields) for row in selected)
+    return selected
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -149,59 +116,21 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def _read(path: Path) -> list[PublishedRow]:
-    """Return every row of a file, checked; raises ConfigError."""
+    """Return every row of a file, with defaults and without absent fields; raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name}: cannot be read: {' '.join(str(error).split())}") from None
-    found: list[PublishedRow] = []
-    first: dict[str, int] = {}
+    found = []
     for number, line in enumerate(lines, 1):
         at = f"{path.name}:{number}"
-        fields = _checked(at, line)
-        alike = json.dumps({k: v for k, v in fields.items() if k not in MEASURED}, sort_keys=True)
-        if alike in first:
-            raise ConfigError(f"{at}: the same as line {first[alike]}, but for what was measured")
-        first[alike] = number
+        try:
+            data = as_mapping(at, json.loads(line))
+        except ValueError as error:
+            raise ConfigError(f"{at}: no JSON: {error}") from None
+        fields = {key: value for key, value in check_fields(at, data, ROW).items() if value is not None}
         found.append(PublishedRow(fields["value"], number, fields))
     return found
-
-
-def _checked(at: str, line: str) -> Mapping[str, Any]:
-    """Return the fields of one line, defaults filled in and absent ones left out; raises ConfigError."""
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{at}: no JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{at}: expected one object per line")
-    for key, value in data.items():
-        if value is None or value == "":
-            raise ConfigError(f"{at}: {key} is empty; leave out what is not published")
-    fields = {key: value for key, value in check_fields(at, data, ROW).items() if value is not None}
-    address = [key for key in ("repository", "commit", "path") if key in fields]
-    if len(address) != (0 if "cite" in fields else 3):
-        raise ConfigError(f"{at}: expected repository, commit and path, or cite alone")
-    if "commit" in fields and not re.fullmatch("[0-9a-f]{7,40}", fields["commit"]):
-        raise ConfigError(f"{at}: commit={fields['commit']!r}: expected 7 to 40 hexadecimal digits")
-    _check_pair(at, fields)
-    return fields
-
-
-def _check_pair(at: str, fields: Mapping[str, Any]) -> None:
-    """Raise ConfigError where half of a pair is missing, or `value` is not the ratio of its pair or peak."""
-    for kind, above, below in (("throughput", "to", "from"), ("time", "from", "to")):
-        pair = [fields[key] for key in (f"{kind}_{above}", f"{kind}_{below}") if key in fields]
-        if len(pair) == 1:
-            raise ConfigError(f"{at}: expected both {kind}_from and {kind}_to, or neither")
-        if pair and abs(fields["value"] / (pair[0] / pair[1]) - 1) > ROUNDING:
-            raise ConfigError(
-                f"{at}: value={fields['value']:g}; its {kind} columns give {pair[0] / pair[1]:.4g}"
-            )
-    if "tflops_per_gpu" in fields and "peak_tflops" in fields:
-        share = fields["tflops_per_gpu"] / fields["peak_tflops"]
-        if abs(fields["value"] / share - 1) > ROUNDING:
-            raise ConfigError(f"{at}: value={fields['value']:g}; its TFLOP/s over the peak give {share:.4g}")
 
 
 def _fits(row: PublishedRow, key: str, due: Any) -> bool:
@@ -262,14 +191,10 @@ class ClaimSource(NamedTuple):
 
 
 def read_sources(where: str, data: Mapping[str, Any]) -> Sources:
-    """Return the statements of conf/sources.yaml; raises ConfigError, also for what is stated twice."""
+    """Return the statements of conf/sources.yaml; raises ConfigError."""
     statements: dict[str, SourceStatement] = {}
-    documents = {
-        name: check_fields(f"{where}.{name}", as_mapping(f"{where}.{name}", one), DOCUMENT)
-        for name, one in data.items()
-    }
-    _refuse_same(where, {name: one["cite"] for name, one in documents.items()}, "cite")
-    for name, document in documents.items():
+    for name, data_of in data.items():
+        document = check_fields(f"{where}.{name}", as_mapping(f"{where}.{name}", data_of), DOCUMENT)
         for key, one in as_mapping(f"{where}.{name}.says", document["says"]).items():
             at = f"{where}.{name}.says.{key}"
             fields = check_fields(
@@ -278,7 +203,6 @@ def read_sources(where: str, data: Mapping[str, Any]) -> Sources:
             statements[f"{name}/{key}"] = SourceStatement(
                 **fields, cite=document["cite"], provenance=document["provenance"]
             )
-    _refuse_same(where, {key: one.text for key, one in statements.items()}, "text")
     return statements
 
 
@@ -307,47 +231,3 @@ def source_of(where: str, given: Any, sources: Sources, note: str = "") -> Claim
         source="; ".join(dict.fromkeys(one.cite for one in statements)),
         provenance=statements[0].provenance if statements else "",
     )
-
-
-def refuse_unused(where: str, sources: Sources, used: Iterable[ClaimSource]) -> None:
-    """Raise ConfigError for a statement that no claim and no answer refers to."""
-    if unused := sorted(set(sources) - {key for one in used for key in one.keys}):
-        raise ConfigError(f"{where}: no claim and no answer refers to {', '.join(unused)}")
-
-
-def refuse_disagreement(answer: str, of_answer: ClaimSource, claim: str, of_claim: ClaimSource) -> None:
-    """Raise ConfigError where an answer and a claim that quote the same words differ in what a source says.
-
-    One may refer to more than the other, but not each to a statement of one document that the other leaves
-    out; nor may one alone have no source, or be misquoted.
-    """
-    here, there = set(of_answer.keys), set(of_claim.keys)
-    documents = {key.partition("/")[0] for key in here - there} & {
-        key.partition("/")[0] for key in there - here
-    }
-    text = f"{answer}.source: quotes the words of {claim}, but "
-    if documents:
-        raise ConfigError(f"{text}refers to another statement of {', '.join(sorted(documents))}")
-    if (NONE in here) != (NONE in there):
-        raise ConfigError(f"{text}only one of them says that no source is given")
-    if of_answer.misquoted != of_claim.misquoted:
-        raise ConfigError(f"{text}only one of them is misquoted, or each in another way")
-
-
-def same_words(one: str, other: str) -> bool:
-    """Return whether a quotation is contained in another, whatever case, spaces and quotation marks."""
-    shorter, longer = sorted((_words(one), _words(other)), key=len)
-    return all(part in longer for part in shorter.split(" … "))
-
-
-def _words(text: str) -> str:
-    return " ".join(re.sub(r"[\"“”'’‘*]", "", text).lower().split())
-
-
-def _refuse_same(where: str, texts: Mapping[str, str], what: str) -> None:
-    """Raise ConfigError where two have the same text, whatever case, spaces and quotation marks."""
-    first: dict[str, str] = {}
-    for name, text in texts.items():
-        before = first.setdefault(_words(text), name)
-        if before != name:
-            raise ConfigError(f"{where}.{name}.{what}: the same as of {before}; refer to that one")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import statistics as plain
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -178,7 +177,7 @@ def compare(
 def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -> Ratio:
     from harness.statistics import Ratio
 
-    middle = plain.median(mine) / plain.median(theirs)
+    middle = statistics.median(mine) / statistics.median(theirs)
     low, high = min(mine) / max(theirs), max(mine) / min(theirs)
     return Ratio(middle, low, high, processes, min(len(mine), len(theirs)), "ranges")
 
@@ -216,9 +215,9 @@ def _of_one_machine(ours: dict[str, _Repeats], base: dict[str, _Repeats]) -> tup
 @lru_cache(maxsize=8192)
 def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
     """Return the ratio; cached, since the judge and every table need it, and the first call imports scipy."""
-    from harness import statistics
+    from harness.statistics import ratio
 
-    return statistics.ratio(ours, base, draws)
+    return ratio(ours, base, draws)
 
 
 REFERENCE = "reference "

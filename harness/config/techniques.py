@@ -69,8 +69,8 @@ IN_LISTS: Mapping[str, str] = {
 
 
 TECHNIQUE = {
-    "contract": Function(("settings",)),
     "apply": Function(("step", "settings")),
+    "contract": Function(("settings",), required=False),
     "applies_to": Function(("workload", "settings"), required=False),
     "unavailable": Function((), required=False),
 }

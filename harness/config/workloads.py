@@ -33,7 +33,6 @@ from harness.config.validation import (
     shown,
     unknown,
 )
-from harness.records import current_model
 
 
 def workloads(
@@ -207,20 +206,19 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def check_model(where: str, value: Any) -> str:
-    """Return `package.module:function` as it is called now; raises ConfigError where it has no such file."""
+    """Return `package.module:function`; raises ConfigError where there is no such file."""
     if not isinstance(value, str) or not FORM.fullmatch(value):
         raise ConfigError(f"{where}={shown(value)}: expected package.module:function")
-    model = current_model(value)
-    module = model.partition(":")[0]
+    module = value.partition(":")[0]
     if _spec(module) is None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
-        model_digest(model)
+        model_digest(value)
     except ConfigError as error:
         raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
-    return model
+    return value
 
 
 @cache

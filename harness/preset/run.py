@@ -21,7 +21,7 @@ from harness.claims.load import load_claims
 from harness.config.run import Run
 from harness.config.validation import ConfigError
 from harness.preset.programme import Programme, Task, claims_about, done_by, settled
-from harness.sweep.plan import as_time, read_plan, write_cells
+from harness.sweep.plan import as_time, read_plan, write_plan
 from harness.sweep.progress import announce
 from harness.sweep.runner import TIME_IS_UP, Interrupted
 from harness.sweep.sweep import recorded, sweep
@@ -257,7 +257,7 @@ def state_left_out(run: Run, ran: Sequence[str], preset: str) -> None:
         f"claims here; left out: {', '.join(missing)}"
     )
     plan = read_plan(run.out)
-    write_cells(run.out, plan._replace(left_out=(*plan.left_out, sentence)))
+    write_plan(run.out, plan._replace(left_out=(*plan.left_out, sentence)))
 
 
 def write_programme(programme: Programme, entries: Sequence[Mapping[str, object]], took_s: float) -> None:

@@ -86,16 +86,12 @@ def write_index(
     `without_answers`: the list alone. Raises ConfigError, before anything is written, where results do not go
     together: two folders of one claim, two machines.
     """
-    from harness.claims.answers import answer_claims, refuse_conflicts
-    from harness.claims.load import load_claims
+    from harness.claims.answers import answer_claims
     from harness.claims.paper import load_answers
-    from harness.config.run import names
     from harness.report import write
     from harness.report.index.suite_index import findings, halves
 
     results, asked = list(folders), load_answers()
-    judged = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
-    refuse_conflicts(asked.claims, judged)
     rows = []
     if not without_answers:
         found = findings(results, asked.methods), halves(results, asked.methods)

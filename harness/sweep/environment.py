@@ -11,7 +11,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,9 @@ LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-ker
 
 ROOT = Path(__file__).parents[2]
 GIT_TIMEOUT_S = 5.0
+
+PREFIX = "environment-"
+"""Begin of the names of files that keep environments."""
 
 
 class Gpu(NamedTuple):
@@ -111,13 +113,18 @@ def describe_elsewhere(ranks: str, gpus: int) -> Environment:
     return here._replace(system="", cpu="", cores=0, memory_B=0, gpus=(unknown,) * gpus, driver="")
 
 
-def hosts(folder: Path) -> dict[str, str]:
-    """Return the host of each environment that a results folder keeps, by the environment's digest."""
-    found = {}
-    for path in folder.glob("environment-*.json"):
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            found[path.stem.removeprefix("environment-")] = from_dict(json.loads(path.read_text())).host
-    return found
+def kept_in(path: Path) -> Environment | None:
+    """Return the environment that a file keeps; None where it keeps none."""
+    try:
+        return from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def environments(folder: Path) -> dict[str, Environment]:
+    """Return the environments that a results folder keeps, by the digests under which records name them."""
+    found = {path.stem.removeprefix(PREFIX): kept_in(path) for path in folder.glob(f"{PREFIX}*.json")}
+    return {digest: one for digest, one in found.items() if one is not None}
 
 
 def cpu_model() -> str:
@@ -153,15 +160,11 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         return (), ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [_str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
         sizes_B = [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles]
-        return tuple(map(Gpu, names, sizes_B)), _str(pynvml.nvmlSystemGetDriverVersion())
+        return tuple(map(Gpu, names, sizes_B)), pynvml.nvmlSystemGetDriverVersion()
     finally:
         pynvml.nvmlShutdown()
-
-
-def _str(text: Any) -> str:
-    return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def _commit(root: Path) -> tuple[str, bool]:

@@ -69,7 +69,7 @@ def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, st
         return Status.OUT_OF_MEMORY, reason + last_lines(text)
     if returncode >= 0:
         return Status.CRASHED, f"exit code {returncode} before the cell ended{last_lines(text)}"
-    name = signal.Signals(-returncode).name if -returncode in _signals() else f"signal {-returncode}"
+    name = {int(one): one.name for one in signal.Signals}.get(-returncode, f"signal {-returncode}")
     terminated = TERMINATED.search(text)
     if returncode == -signal.SIGABRT and terminated and NO_MEMORY.search(terminated[1]):
         return Status.OUT_OF_MEMORY, f"killed by {name}{last_lines(text)}"
@@ -165,7 +165,3 @@ def _place(error: BaseException, package: str) -> str:
     ours = [place for place in places if place.startswith(package.replace(".", "/") + "/")]
     calling = f", from {ours[-1]}" if ours and ours[-1] != places[-1] else ""
     return f" ({places[-1]}{calling})"
-
-
-def _signals() -> set[int]:
-    return {int(number) for number in signal.valid_signals()} & set(signal.Signals)

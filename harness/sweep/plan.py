@@ -15,6 +15,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import BASELINE, BASELINES, Variant, applies, left_out
 from harness.config.run import Run
 from harness.config.validation import ConfigError
-from harness.records import Cell, Group, Limits, Record, Sampling, digest
-from harness.sweep.environment import Environment
-from harness.sweep.store import RECORDS, StoreError, read_records
+from harness.records import Cell, Group, Limits, Record, digest
+from harness.sweep.environment import Environment, environments
+from harness.sweep.store import RECORDS, StoreError, read_records, replace_file
 
 PLAN = "plan.json"
 
@@ -32,17 +33,12 @@ NEVER = "never"
 """Value of a suite's `isolate_if`: all cells of a workload always share one process."""
 
 
-def no_code(workload: Mapping[str, Any]) -> str:
-    """Return "": the workload has no code of its own."""
-    return ""
-
-
 def plan(
     run: Run,
     environment: str,
     code: Callable[[Variant], str],
     gpu: bool = True,
-    own_code: Callable[[Mapping[str, Any]], str] = no_code,
+    own_code: Callable[[Mapping[str, Any]], str] = lambda workload: "",
 ) -> list[Group]:
     """Return the cells of `run` in groups: workload by workload, baseline first.
 
@@ -71,11 +67,13 @@ def plan(
             for column, (variant, tail) in enumerate(tails)
             if repeat < repeats_of(run, variant) and is_planned(run, variant, name, gpu)
         ]  # fmt: skip
-        if sampling is not None:
-            groups.extend(by_repeat(cells, sampling))
-        else:
-            alone = run.isolate_if != NEVER and bool(workload.get(run.isolate_if, True))
-            groups.extend(split(cells, alone))
+        if sampling is not None:  # a child interleaves each repeat, the baseline first
+            for _, repeat in groupby(cells, key=lambda cell: cell.repeat):
+                groups.append(Group(tuple(repeat), sampling=sampling))
+        elif run.isolate_if != NEVER and workload.get(run.isolate_if, True):
+            groups += [Group((cell,)) for cell in cells]
+        elif cells:
+            groups.append(Group(tuple(cells)))
     return groups
 
 
@@ -135,51 +133,18 @@ def config_of(variant: Variant) -> dict[str, Any]:
     return {"settings": variant.settings} | ({"techniques": techniques} if techniques else {})
 
 
-def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
-    """Return each cell in its own group, or all in one."""
-    if alone:
-        return [Group((cell,)) for cell in cells]
-    return [Group(tuple(cells))] if cells else []
-
-
-def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
-    """Return one group per repeat, which one child interleaves, the baseline first."""
-    repeats = dict.fromkeys(cell.repeat for cell in cells)
-    return [
-        Group(tuple(cell for cell in cells if cell.repeat == repeat), sampling=sampling) for repeat in repeats
-    ]
-
-
-def write_plan(
-    folder: Path,
-    suite: str,
-    groups: Sequence[Group],
-    titles: Mapping[str, str] | None = None,
-    left_out: Sequence[str] = (),
-) -> None:
-    """Write the cells that the last command requested, in order, next to the records; raises OSError.
-
-    `titles` is how reports show each variant; `left_out`: sentences about what was left out.
-    """
-    cells = tuple(cell.id for group in groups for cell in group.cells)
-    write_cells(folder, Plan(suite, cells, dict(titles or {}), tuple(left_out)))
-
-
-def write_cells(folder: Path, plan: Plan) -> None:
-    """Write plan.json; raises OSError."""
-    order = {"suite": plan.suite, "titles": plan.titles, "left_out": plan.left_out, "cells": plan.cells}
-    new = folder / ".plan.json.new"
-    new.write_text(json.dumps(order, indent=0) + "\n")
-    new.replace(folder / PLAN)
-
-
 class Plan(NamedTuple):
-    """What plan.json keeps: the suite, its cells' ids in order, each variant's title, what was left out."""
+    """What plan.json keeps of the last command: its suite, its cells' ids in order, and for the reports."""
 
     suite: str
     cells: tuple[str, ...]
-    titles: Mapping[str, str] = {}  # of plans before it was kept: none
-    left_out: tuple[str, ...] = ()
+    titles: Mapping[str, str] = {}  # of each variant; of plans before it was kept: none
+    left_out: tuple[str, ...] = ()  # sentences about it
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Write plan.json next to the records; raises OSError."""
+    replace_file(folder / PLAN, json.dumps(plan._asdict(), indent=0).encode() + b"\n")
 
 
 def read_plan(folder: Path) -> Plan:
@@ -200,9 +165,6 @@ logger = logging.getLogger(__name__)
 
 RESULTS = (Path("results"), ROOT / "results")
 """Where runs are kept, the user's and the committed ones: in folders of any name, or one level below."""
-
-KIND = ("cpu", "cores", "gpus")
-"""What two hosts of one kind have in common; versions and commits differ from run to run."""
 
 START_UP_S = 5.0
 """Per process that is not forked: importing torch and a suite takes 4 to 6 s on two cores; records do not
@@ -306,17 +268,12 @@ def _folders_of(suite: str, out: Path) -> list[Path]:
 
 
 def _records_in(folder: Path, environment: Environment) -> Iterator[tuple[Record, bool]]:
-    """Yield the records of one folder, and whether each is of a host of this kind."""
-    ours = json.loads(json.dumps(environment.to_dict()))
-    theirs = {}
-    for path in folder.glob("environment-*.json"):
-        try:
-            found = json.loads(path.read_text())
-            if found["gpus"] == ours["gpus"]:
-                name = path.stem.removeprefix("environment-")
-                theirs[name] = all(found[part] == ours[part] for part in KIND)
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
+    """Yield the records of one folder, and whether each is of a host of this kind: processor, cores, GPUs."""
+    theirs = {
+        digest: (one.cpu, one.cores) == (environment.cpu, environment.cores)
+        for digest, one in environments(folder).items()
+        if one.gpus == environment.gpus
+    }
     try:
         records = read_records(folder) if theirs else []
     except StoreError as error:

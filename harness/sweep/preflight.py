@@ -186,13 +186,18 @@ def survey(asked: Sequence[Any]) -> dict[str, Any]:
 
 def bf16_FLOP(cell: Cell, code: SuiteCode, suite: Any) -> float:
     """Return the FLOP of one cell of a suite: built, its module and techniques applied."""
-    subject = suite.build(cell.config["workload"], cell.seed)
-    if (module := optimization_module(code, cell.module)) is not None:
-        subject = apply(module, subject, cell.config["settings"])
+    subject = _built(suite, code, cell)
     if techniques := cell.config.get("techniques"):
         subject = suite.apply_techniques(subject, [tuple(one) for one in techniques])
     hook: Callable[[Any], float] = getattr(suite, HOOK)
     return float(hook(subject))
+
+
+def _built(suite: Any, code: SuiteCode, cell: Cell) -> Any:
+    """Return the cell's subject, without techniques."""
+    subject = suite.build(cell.config["workload"], cell.seed)
+    module = optimization_module(code, cell.module)
+    return subject if module is None else apply(module, subject, cell.config["settings"])
 
 
 def _has_bf16_products(group: Group) -> bool:
@@ -230,12 +235,7 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
 
     Also where building fails in another way, or takes longer than `BUILD_TIMEOUT_S`.
     """
-    cells = [
-        (group.package, cell.suite, cell.workload, cell.optimization, cell.module, cell.config)
-        for group in groups
-        for cell in group.cells
-        if cell.repeat == 0
-    ]
+    cells = [(group.package, cell) for group in groups for cell in group.cells if cell.repeat == 0]
     try:
         reason = in_child(__name__, first_fault.__name__, cells, BUILD_TIMEOUT_S)
     except ChildError as error:
@@ -244,15 +244,13 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
         raise ConfigError(reason)
 
 
-def first_fault(cells: Iterable[tuple[str, str, str, str, str, Any]]) -> str:
+def first_fault(cells: Iterable[tuple[str, Sequence[Any]]]) -> str:
     """Return the reason why the first cell that cannot be built cannot, "" where all can."""
-    for package, of_suite, workload, variant, name, config in cells:
-        code = code_below(package, of_suite)
-        suite = import_module(code.module)
+    for package, fields in cells:
+        cell = Cell(*fields)
+        code = code_below(package, cell.suite)
         try:
-            subject = suite.build(config["workload"], 0)
-            if (module := optimization_module(code, name)) is not None:
-                apply(module, subject, config["settings"])
+            _built(import_module(code.module), code, cell)
         except Unavailable as fault:
-            return f"{workload}, {variant}: {fault}"
+            return f"{cell.workload}, {cell.optimization}: {fault}"
     return ""

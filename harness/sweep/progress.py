@@ -47,9 +47,7 @@ def announcement(
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
     again = [cell for cell in cells if cell.id in estimate.cells and cell.id in records]
     if again:
-        ends = Counter(records[cell.id].status for cell in again)
-        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
-        lines.append(f"{counted(len(again), 'cell')} to run again: {ended}")
+        lines.append(f"{counted(len(again), 'cell')} to run again: {_ends(again, records)}")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -88,10 +86,8 @@ def plan_lines(
     yield ""
     yield from announcement(run, groups, estimate, not_tried, records)
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
-    ends = Counter(records[cell.id].status for cell in done if cell.id in records)
     if done:
-        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
-        yield f"skipped: {counted(len(done), 'cell')} done already ({ended}), in {run.out}"
+        yield f"skipped: {counted(len(done), 'cell')} done already ({_ends(done, records)}), in {run.out}"
     yield from _unavailable([records[cell.id] for cell in done if cell.id in records])
     yield "nothing was run: plan=true"
 
@@ -101,6 +97,12 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
     reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
     for reason, count in reasons.most_common(NAMES):
         yield f"unavailable: {counted(count, 'cell')}: {reason}"
+
+
+def _ends(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
+    """Return how many cells ended how."""
+    ends = Counter(records[cell.id].status for cell in cells if cell.id in records)
+    return ", ".join(f"{count} {status}" for status, count in ends.items())
 
 
 def _names(cells: Sequence[Cell]) -> str:
@@ -132,7 +134,7 @@ class Progress:
         self,
         groups: Sequence[Group],
         store: Store,
-        estimate: SweepEstimate | None = None,
+        estimate: SweepEstimate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cells = {cell.id: cell for group in groups for cell in group.cells}
@@ -141,7 +143,7 @@ class Progress:
         self._failed: Counter[str] = Counter()
         self._reason = ""  # of the cell that ended last
         self._clock = clock
-        self._countdown = None if estimate is None else Countdown(estimate, clock())
+        self._countdown = Countdown(estimate, clock())
         self._stderr = sys.stderr
         self._bar: Any = None
         self._task: Any = None
@@ -170,8 +172,7 @@ class Progress:
             self._under_way[event.cell] = self._cells[event.cell]
         elif isinstance(event, CellFinished):
             self._done.add(event.cell)
-            if self._countdown is not None:
-                self._countdown.finish(event.cell, self._clock())
+            self._countdown.finish(event.cell, self._clock())
             self._end(self._under_way.pop(event.cell), event)
         else:
             return
@@ -197,8 +198,7 @@ class Progress:
     def _left(self) -> str:
         """Return how many cells and minutes are left; empty after the last cell."""
         number = len(self._cells) - len(self._done)
-        about = "" if self._countdown is None else f", about {as_time(self._countdown.left_s)}"
-        return f"; {number} left{about}" if number else ""
+        return f"; {number} left, about {as_time(self._countdown.left_s)}" if number else ""
 
     def _now(self) -> str:
         """Return the time left, the cells under way, and how many failed and how."""

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.records import SCHEMA, Record, Status, record_from_json, record_to_json
-from harness.sweep.environment import Environment, hosts
+from harness.sweep.environment import PREFIX, Environment, environments
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             self._take_lock()
-            self._hosts = hosts(folder)
+            self._hosts = _hosts(folder)
             self.records = _with_hosts(self._repair(), self._hosts)
             self._file = os.open(folder / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             self._end_B = os.fstat(self._file).st_size
@@ -104,7 +104,7 @@ class Store:
     def write_environment(self, environment: Environment) -> None:
         """Write the environment that `Record.environment` names, once."""
         self._hosts[environment.digest] = environment.host
-        name = f"environment-{environment.digest}.json"
+        name = f"{PREFIX}{environment.digest}.json"
         if not (self.folder / name).exists():
             text = json.dumps(environment.to_dict(), indent=1) + "\n"
             try:
@@ -168,7 +168,12 @@ def read_records(folder: Path) -> list[Record]:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if broken:
         logger.warning("%s: skipped invalid records: line %s", path, ", ".join(str(n) for n in broken))
-    return list(_with_hosts(records, hosts(folder)).values())
+    return list(_with_hosts(records, _hosts(folder)).values())
+
+
+def _hosts(folder: Path) -> dict[str, str]:
+    """Return the host of each environment that the folder keeps, by the environment's digest."""
+    return {digest: one.host for digest, one in environments(folder).items()}
 
 
 def _with_hosts(records: Mapping[str, Record], known: Mapping[str, str]) -> dict[str, Record]:

@@ -22,6 +22,7 @@ from harness.sweep.executors.job_folder import alike
 from harness.sweep.plan import (
     PLAN,
     Basis,
+    Plan,
     SweepEstimate,
     as_time,
     earlier_seconds,
@@ -57,13 +58,6 @@ class Outlook(NamedTuple):
     notes: Mapping[str, str]
 
 
-def refuse_other_suite(suite_run: Run) -> None:
-    """Raise ConfigError where the folder for the results has those of another suite."""
-    out = suite_run.out
-    if (out / PLAN).is_file() and (suite := read_plan(out).suite) != suite_run.suite:
-        raise ConfigError(f"out={out}: has results of suite {suite}; choose another folder")
-
-
 def stages(suite_run: Run) -> Iterator[Run]:
     """Yield the run in stages, each to be reported: the workloads that come first, if any, then all."""
     first = {name: fields for name, fields in suite_run.workloads.items() if name in suite_run.first}
@@ -83,7 +77,8 @@ def sweep(suite_run: Run) -> None:
         announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried, store.records))
         with Progress(here.groups, store, expected.estimate) as progress:
             titles = {variant.name: variant.title for variant in here.run.variants}
-            write_plan(here.run.out, here.run.suite, here.groups, titles, here.run.left_out)
+            cells = tuple(cell.id for group in here.groups for cell in group.cells)
+            write_plan(here.run.out, Plan(here.run.suite, cells, titles, here.run.left_out))
             run(
                 here.groups,
                 store,
@@ -127,7 +122,9 @@ def prepare(suite_run: Run) -> PreparedSweep:
 
     Raises ConfigError where it cannot be run, an input is refused, or its folder has another suite's results.
     """
-    refuse_other_suite(suite_run)
+    out = suite_run.out
+    if (out / PLAN).is_file() and (suite := read_plan(out).suite) != suite_run.suite:
+        raise ConfigError(f"out={out}: has results of suite {suite}; choose another folder")
     module = import_module(f"harness.sweep.executors.{suite_run.executor}")
     settings = {"settings": suite_run.executor_settings} if suite_run.executor_settings else {}
     executor: Executor = module.create(suite_run.out, suite_run.workers, **settings)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.kernels.operations import products
+from suites.kernels.operations import LINEAR_GELU, linear_gelu
 from suites.kernels.subject import IN_PRODUCT, SEPARATE, Subject
 
 KERNEL = re.compile(r"async_compile\.\w+\(.*?(r?''')(.*?)'''", re.DOTALL)
@@ -78,11 +78,11 @@ TEMPLATES = {"cuda": "TRITON", "cpu": "CPP"}
 
 def apply(subject: Subject) -> Subject:
     """Return the subject compiled with templates; raises `Unavailable` for another operation."""
-    if subject.operation is not products.LINEAR_GELU:
+    if subject.operation is not LINEAR_GELU:
         raise Unavailable(f"compile_gemm_template has no {subject.operation.name}; it has linear_gelu")
     if subject.workload.backward:
         options: dict[str, Any] = {"max_autotune_gemm": True}
-        made, notes = torch.compile(products.linear_gelu, dynamic=False, options=options), subject.notes
+        made, notes = torch.compile(linear_gelu, dynamic=False, options=options), subject.notes
     else:
         made = with_constants(TEMPLATES[subject.device.type])
         notes = (*subject.notes, "the weight and the bias are constants of the compiled code")
@@ -107,7 +107,7 @@ class _Layer(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Map (N, D) to (N, F)."""
-        return products.linear_gelu(x_ND, self.weight_FD, self.bias_F)
+        return linear_gelu(x_ND, self.weight_FD, self.bias_F)
 
 
 def with_constants(templates: str) -> Callable[..., Tensor]:

@@ -7,12 +7,17 @@ Shapes at which hand-written kernels fail: odd, one row, not contiguous, large v
 The float64 reference: outputs and gradients of an operation's eager function on the same inputs.
 
 Attention is computed in blocks of queries, each head alone, so that long sequences fit; of many heads a few.
+
+A training step is compared with plain PyTorch's in fp32, at the workload's own size: every parameter's
+gradient of the first step, by the norm of the difference; then the losses of `STEPS` steps on one batch,
+which check the optimizer. How close they must be is the step's contract, and they are compared as everywhere
+(`suites.training.correctness`). A step that changes the mathematics must learn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.records import WrongResult
+from harness.records import Unavailable, WrongResult
 from suites.kernels.bound_call import (
     Session,
     as_torch,
@@ -29,10 +34,14 @@ from suites.kernels.bound_call import (
     make_inputs,
     make_upstream,
     mapped,
+    seconds_of,
     tensors_of,
 )
 from suites.kernels.subject import Inputs, Operation, Result, Subject
+from suites.kernels.training_step import FixedBatchTrainer, contract_of, has_experts, step_of
 from suites.kernels.workload import Workload
+from suites.training import correctness as step_check
+from suites.training.optimizers import share_states
 
 HEADS_COMPARED = 2
 """Number of (batch, head) pairs that are computed above FEW_PAIRS scores: the first and the last."""
@@ -206,7 +215,7 @@ ROUNDING = 2.0**-24
 """Rounding in fp32: a gradient that results from cancellation, as a saturated softmax's, is known only to
 this share of what flows into it, and plain PyTorch's is off by as much."""
 
-UPDATES = 5
+ADAMW_UPDATES = 5
 """Updates of AdamW, so that wrongly kept moments show."""
 
 
@@ -277,7 +286,7 @@ def check_updates(subject: Subject, inputs: Inputs, where: str, session: Session
     """
     ours, theirs = mapped(torch.clone, inputs), in_float64(inputs)
     work = bind(subject, ours, [])
-    for index in range(UPDATES):
+    for index in range(ADAMW_UPDATES):
         result = work() if index or session is None else session.first_call(work)
         evaluate(subject.operation, theirs, [])
         ours[-1].add_(1)
@@ -293,7 +302,7 @@ def check_updates(subject: Subject, inputs: Inputs, where: str, session: Session
         for index, (one, other) in enumerate(zip(group, wide, strict=True))
     }
     return max(
-        tensor_error(subject, name, one, other, f" after {UPDATES} updates{where}")
+        tensor_error(subject, name, one, other, f" after {ADAMW_UPDATES} updates{where}")
         for name, (one, other) in changed.items()
     )
 
@@ -344,3 +353,93 @@ def tensor_error(
 
 def _of(workload: Workload) -> str:
     return f"; {workload.operation}, {workload.dtype}"
+
+
+STEPS = 3
+"""Number of steps: one shows the gradients, two the updates; ten would take longer than the timing."""
+
+FURTHER_UPDATES = 10 * step_check.UPDATES
+"""Number of updates after which a step that has not learned in `step_check.UPDATES` does not learn."""
+
+
+class BaselineSteps(NamedTuple):
+    """Plain PyTorch's losses, and each parameter's gradient in the first step."""
+
+    losses: tuple[float, ...]
+    gradients: dict[str, Tensor]
+
+
+def check_step(session: Session) -> None:
+    """Raise `WrongResult` where a step breaks its contract; keep the largest error."""
+    subject, trainer = session.subject, session.trainer
+    contract = contract_of(subject)
+    expected = baseline_steps(subject.operation, subject.workload, subject.seed, subject.device)
+    losses = [session.first_call(trainer.loss_and_gradients).item()]
+    worst, gradients = 0.0, "no gradients, as the step changes the mathematics"
+    if contract.compared:
+        worst, gradients = check_gradients(session, expected, contract.relative)
+    assert session.first_call_s is not None
+    session.first_call_s += seconds_of(trainer.update, subject.device)[0]
+    losses += [trainer.step().item() for _ in range(1, STEPS)]
+    session.max_error = max(worst, step_check.compare(losses, expected.losses, contract.relative))
+    if not contract.compared:
+        losses += [trainer.step().item() for _ in range(STEPS, step_check.UPDATES)]
+        if not step_check.learns(losses):  # adapters begin as zeros: in bf16 the first updates change little
+            losses += [trainer.step().item() for _ in range(step_check.UPDATES, FURTHER_UPDATES)]
+            step_check.require_learning(losses)
+    session.compared = f"{STEPS} losses and {gradients}, against plain fp32"
+    if subject.workload.hf_config is not None:
+        shared = shared_states(subject.workload, subject.seed, subject.device)
+        share_states(trainer.model, trainer.optimizer, shared)
+
+
+def check_gradients(session: Session, expected: BaselineSteps, relative: float) -> tuple[float, str]:
+    """Return the largest error of a gradient, and what was compared; raises `WrongResult`.
+
+    If the step releases its gradients, its techniques are checked by the losses of a small model.
+    """
+    try:
+        gradients = session.trainer.gradients()
+    except Unavailable:
+        step_check.check(step_of(replace(session.subject, replace={})))
+        return 0.0, "the losses of a small model, as gradients are released in the backward pass"
+    off, name, compared = compared_gradients(session.subject, gradients, expected.gradients)
+    return step_check.compare_gradients(off, name, relative), compared
+
+
+def compared_gradients(
+    subject: Subject, ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]
+) -> tuple[float, str, str]:
+    """Return the largest error of a gradient, of which parameter, and what was compared.
+
+    In bf16 the gradients of a config's model are compared all together: where an activation has a kink, a
+    rounding changes small ones by more than their own tolerance. With experts no gradient is compared.
+    """
+    every = "every gradient of the first step"
+    if subject.workload.hf_config is None or subject.precision != "bf16":
+        return *step_check.worst_gradient(ours, plain), every
+    if has_experts(subject.workload):
+        return 0.0, "", "no gradients, as a rounding to bf16 sends tokens to other experts"
+    off = math.hypot(*(float((ours[name].float() - one).norm()) for name, one in plain.items()))
+    whole = math.hypot(*(float(one.norm()) for one in plain.values()))
+    return off / whole, "all parameters together", "all gradients of the first step together"
+
+
+@lru_cache(maxsize=1)
+def shared_states(workload: Workload, seed: int, device: torch.device) -> dict[tuple[str, str], Tensor]:
+    """Return the states that variants of one process share after their checks; at first none."""
+    return {}
+
+
+@lru_cache(maxsize=1)
+def baseline_steps(
+    operation: Operation, workload: Workload, seed: int, device: torch.device
+) -> BaselineSteps:
+    """Return the baseline's first steps, taken once for all variants of one process."""
+    plain = Subject(replace(workload, dtype="fp32"), seed, operation, device, operation.eager)
+    trainer = FixedBatchTrainer(plain)
+    losses = [trainer.loss_and_gradients().item()]
+    gradients = {name: one.clone() for name, one in trainer.gradients().items()}
+    trainer.update()
+    losses += [trainer.step().item() for _ in range(1, STEPS)]
+    return BaselineSteps(tuple(losses), gradients)

@@ -17,7 +17,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from harness.records import HostInfo, Unavailable
-from suites.kernels.operations import products
+from suites.kernels.operations import LINEAR_GELU
 from suites.kernels.subject import IN_PRODUCT, SEPARATE, Subject
 
 NOT_KERNELS = ("Memcpy", "Memset")
@@ -30,7 +30,7 @@ def unavailable(host: HostInfo) -> str | None:
 
 def apply(subject: Subject) -> Subject:
     """Return the subject with cuBLASLt's epilogue; raises `Unavailable` where there is a backward pass."""
-    if subject.operation is not products.LINEAR_GELU:
+    if subject.operation is not LINEAR_GELU:
         raise Unavailable(f"cublaslt_epilogue has no {subject.operation.name}; it has linear_gelu")
     if subject.workload.backward:
         raise Unavailable("torch's _addmm_activation has no gradient: backward must be false")

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from suites.kernels.operations.rowwise import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
+from suites.kernels.operations import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
 
 
 def softmax(x_ND: Any) -> Any:
@@ -72,18 +72,15 @@ def attention(q_BHTK: Any, k_BHTK: Any, v_BHTK: Any, causal: bool) -> Any:
     return jax.nn.softmax(scores_BHTT, axis=-1) @ v_BHTK
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    one.__name__: one
-    for one in (
-        softmax,
-        rms_norm,
-        layer_norm,
-        swiglu,
-        gelu_bias,
-        linear_gelu,
-        rotary,
-        linear_cross_entropy,
-        pointwise,
-        attention,
-    )
-}
+EVERY = (
+    softmax,
+    rms_norm,
+    layer_norm,
+    swiglu,
+    gelu_bias,
+    linear_gelu,
+    rotary,
+    linear_cross_entropy,
+    pointwise,
+)
+FUNCTIONS: dict[str, Callable[..., Any]] = {one.__name__: one for one in (*EVERY, attention)}

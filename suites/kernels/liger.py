@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from harness.records import HostInfo
-from suites.kernels.operations.rowwise import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
+from suites.kernels.operations import LAYER_NORM_EPSILON, RMS_NORM_EPSILON
 from suites.kernels.subject import Subject
 from suites.kernels.training_step import missing, replace_operation
 from suites.training.models.head_loss import liger_linear_cross_entropy
@@ -22,53 +23,35 @@ def unavailable(host: HostInfo) -> str | None:
     return missing("liger_kernel", "liger")
 
 
-def softmax(x_ND: Tensor) -> Tensor:
-    """Map (N, D) to (N, D)."""
-    from liger_kernel.ops import LigerSoftmaxFunction
+def liger(name: str, *arguments: Any) -> Any:
+    """Return what one of Liger's autograd functions gives."""
+    from liger_kernel import ops
 
-    return LigerSoftmaxFunction.apply(x_ND)  # type: ignore[no-any-return]
+    return getattr(ops, f"Liger{name}Function").apply(*arguments)
 
 
-def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Any:
     """Map (N, D) and (D) to (N, D); the incoming gradient is not overwritten, since it is reused."""
-    from liger_kernel.ops import LigerRMSNormFunction
-
     in_place = False
-    return LigerRMSNormFunction.apply(  # type: ignore[no-any-return]
-        x_ND, weight_D, RMS_NORM_EPSILON, 0.0, "llama", in_place
-    )
+    return liger("RMSNorm", x_ND, weight_D, RMS_NORM_EPSILON, 0.0, "llama", in_place)
 
 
-def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
+def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Any:
     """Map (N, D), (D) and (D) to (N, D)."""
-    from liger_kernel.ops import LigerLayerNormFunction
-
-    return LigerLayerNormFunction.apply(  # type: ignore[no-any-return]
-        x_ND, weight_D, bias_D, LAYER_NORM_EPSILON
-    )
+    return liger("LayerNorm", x_ND, weight_D, bias_D, LAYER_NORM_EPSILON)
 
 
-def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
-    """Map (N, D) and (N, D) to (N, D)."""
-    from liger_kernel.ops import LigerSiLUMulFunction
-
-    return LigerSiLUMulFunction.apply(gate_ND, up_ND)  # type: ignore[no-any-return]
-
-
-def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Any:
     """Map (B, H, T, K) to the same shape. Liger rotates queries and keys in one call: its keys are one head
     of x."""
-    from liger_kernel.ops import LigerRopeFunction
-
-    turned, _ = LigerRopeFunction.apply(x_BHTK, x_BHTK[:, :1], cos_TK.unsqueeze(0), sin_TK.unsqueeze(0))
-    return turned  # type: ignore[no-any-return]
+    return liger("Rope", x_BHTK, x_BHTK[:, :1], cos_TK.unsqueeze(0), sin_TK.unsqueeze(0))[0]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "softmax": softmax,
+    "softmax": partial(liger, "Softmax"),
     "rms_norm": rms_norm,
     "layer_norm": layer_norm,
-    "swiglu": swiglu,
+    "swiglu": partial(liger, "SiLUMul"),
     "rotary": rotary,
     "linear_cross_entropy": liger_linear_cross_entropy,
 }

@@ -51,7 +51,7 @@ def fused_optimizer(subject: Subject) -> Subject:
 
     Raises `Unavailable` where nothing is updated.
     """
-    from suites.kernels.operations.adamw import fused
+    from suites.kernels.adamw import fused
     from suites.kernels.training_step import STEP, replace_operation, with_techniques
 
     workload = subject.workload
@@ -66,7 +66,7 @@ def sdpa(subject: Subject) -> Subject:
     It uses the flash kernel on the CPU and on CUDA the backend that torch chooses: cuDNN's or flash in bf16,
     the memory-efficient one in fp32. Raises `Unavailable` where there is no attention.
     """
-    from suites.kernels.operations.products import fused_attention
+    from suites.kernels.operations import fused_attention
     from suites.kernels.training_step import STEP, replace_operation, with_techniques
 
     workload = subject.workload

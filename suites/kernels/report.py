@@ -62,18 +62,11 @@ class Rates(NamedTuple):
         """Return the bound of such work, or why it is unknown."""
         rate = self.compute.get(precision)
         if self.bandwidth is None or rate is None:
-            absent = (
-                "copy bandwidth"
-                if self.bandwidth is None
-                else f"matmul rate in {precision or 'its precision'}"
-            )
+            product = f"matmul rate in {precision or 'its precision'}"
+            absent = "copy bandwidth" if self.bandwidth is None else product
             return f"the {absent} was not measured in this run"
-        memory_s, compute_s = moved_B / self.bandwidth, flops / rate
-        return (
-            RooflineBound(memory_s, "memory")
-            if memory_s >= compute_s
-            else RooflineBound(compute_s, "compute")
-        )
+        memory, compute = moved_B / self.bandwidth, flops / rate
+        return max(RooflineBound(memory, "memory"), RooflineBound(compute, "compute"))
 
 
 def rates(index: ResultIndex) -> Rates:
@@ -91,26 +84,14 @@ def bounds(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return one row per workload and variant that was timed."""
     measured = rates(index)
     rows = []
-    variants = index.names("optimization", block.where, TIMED.metric)
     for workload in index.names("workload", block.where, TIMED.metric):
-        for variant in variants:
-            value = index.get(workload, variant, TIMED.metric, TIMED.method)
-            if value is not None:
-                name = word(spec.name("workload", workload))
-                cells = _row(index, value, measured)
-                rows.append((name, word(spec.name("optimization", variant)), *cells))
-    header = (
-        "Workload",
-        "Optimization",
-        "Min. bytes",
-        "GFLOP",
-        "Time",
-        "Bound",
-        "Limited by",
-        "% of roofline",
-    )
+        for variant in index.names("optimization", block.where, TIMED.metric):
+            if value := index.get(workload, variant, TIMED.metric, TIMED.method):
+                names = spec.name("workload", workload), spec.name("optimization", variant)
+                rows.append((*map(word, names), *_row(index, value, measured)))
+    work = ("Min. bytes", "GFLOP", "Time", "Bound", "Limited by", "% of roofline")
     text = f"{block.text} {_rates_text(measured)}".strip()
-    return Table(block.id, block.title, text, header, tuple(rows))
+    return Table(block.id, block.title, text, ("Workload", "Optimization", *work), tuple(rows))
 
 
 def _row(index: ResultIndex, value: Value, measured: Rates) -> tuple[TableCell, ...]:

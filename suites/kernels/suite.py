@@ -14,10 +14,10 @@ import torch
 from harness.instruments.memory.allocator import SAFE_SHARE, free_bytes, shortage, watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import correctness, step_correctness, training_step
+from suites.kernels import correctness, training_step
 from suites.kernels.bound_call import Session, seconds_of, shared
+from suites.kernels.operations import LINEAR_GELU, forward_traffic, kept_mask
 from suites.kernels.operations import OPERATIONS as ALONE
-from suites.kernels.operations import products
 from suites.kernels.subject import Subject
 from suites.kernels.workload import Workload
 from suites.training.models import huggingface
@@ -108,21 +108,19 @@ def prepare(subject: Subject) -> Session:
 def check(session: Session) -> None:
     """Compare results with float64's, and a step's with the baseline's; raises `WrongResult`."""
     if session.subject.operation is training_step.OPERATION:
-        step_correctness.check_step(session)
+        correctness.check_step(session)
     else:
         correctness.check(session)
 
 
 def require_memory(subject: Subject) -> None:
     """Raise MemoryError before a call that would take all of the machine's memory."""
-    if subject.workload.hf_config is not None:
-        reason = too_large(subject) or None
-    elif subject.attention != "explicit" or subject.shapes == "edge cases":
-        return
-    else:
+    reason = too_large(subject)
+    stores_scores = subject.attention == "explicit" and subject.shapes != "edge cases"
+    if subject.workload.hf_config is None and stores_scores:
         lacking = shortage(subject.operation.eager_B(subject.workload), subject.device)
-        reason = f"{subject.operation.name} with all scores in memory {lacking}" if lacking else None
-    if reason is not None:
+        reason = f"{subject.operation.name} with all scores in memory {lacking}" if lacking else ""
+    if reason:
         raise MemoryError(reason)
 
 
@@ -139,12 +137,8 @@ def too_large(subject: Subject) -> str:
         return ""
     room_B = SAFE_SHARE * free_bytes(subject.device)
     part = training_step.layers_that_fit(workload, room_B, activations_B)
-    return f"a step of {human_count(parameters)} parameters and {workload.rows:,} tokens {lacking}; {part}"
-
-
-def human_count(count: float) -> str:
-    """Return `1.24 B` or `30 M`."""
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+    count = f"{parameters / 1e9:.3g} B" if parameters >= 1e9 else f"{parameters / 1e6:.3g} M"
+    return f"a step of {count} parameters and {workload.rows:,} tokens {lacking}; {part}"
 
 
 def conditions(session: Session) -> Mapping[str, str]:
@@ -167,7 +161,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
-        **({"activation": subject.activation()} if subject.operation is products.LINEAR_GELU else {}),
+        **({"activation": subject.activation()} if subject.operation is LINEAR_GELU else {}),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
 
@@ -178,8 +172,8 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     workload = computed(subject)
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
     yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
-    if operation is products.LINEAR_GELU:
-        traffic_B = products.forward_traffic(workload, subject.activation())
+    if operation is LINEAR_GELU:
+        traffic_B = forward_traffic(workload, subject.activation())
         yield Reading("forward_traffic", "B", traffic_B, Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
@@ -241,6 +235,6 @@ def close(session: Session) -> None:
     session.release()
     correctness.reference_of.cache_clear()
     shared.cache_clear()
-    step_correctness.baseline_steps.cache_clear()
-    step_correctness.shared_states.cache_clear()
-    products.kept_mask.cache_clear()
+    correctness.baseline_steps.cache_clear()
+    correctness.shared_states.cache_clear()
+    kept_mask.cache_clear()

@@ -26,11 +26,9 @@ from suites.kernels.subject import Inputs, Operation, Subject
 from suites.kernels.workload import Workload
 from suites.training import optimizers, trainer
 from suites.training.models import huggingface, huggingface_config
-from suites.training.models.huggingface_config import refuse_quantized
-from suites.training.optimizers import RankOptimizer, SharedTensors, share_states
+from suites.training.optimizers import RankOptimizer
 from suites.training.step import Contract, TrainingStep, Within, loosest
 from suites.training.techniques import build_step, combined
-from suites.training.workload import Workload as TrainingWorkload
 from suites.training.workload import llama
 
 STATES_B = 16
@@ -54,11 +52,7 @@ def adopted(workload: Workload) -> Workload:
         return workload
     if workload.operation != "training_step" or workload.part != "all":
         raise Unavailable("a config.json describes a model: operation=training_step part=all trains it")
-    refuse_quantized(config)
-    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
-    complete = huggingface.complete(TrainingWorkload.of(given))
-    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
-    return replace(workload, **{name: getattr(complete, name) for name in common})
+    return huggingface.adopted(workload, config)
 
 
 def counts(workload: Workload) -> Counts:
@@ -151,6 +145,7 @@ class FixedBatchTrainer:
         self._trainer = trainer.Trainer(step_of(subject), subject.device)
         self._whole = subject.whole
         self.model, self.optimizer = self._trainer.plain, self._trainer.optimizer
+        self.update, self.gradients = self._trainer.update, self._trainer.gradients
         generator = torch.Generator(subject.device).manual_seed(subject.seed)
         tokens_BT, targets_BT = inputs(subject.workload, generator, subject.device)
         count = self._trainer.step.workload.gradient_accumulation_steps
@@ -163,23 +158,11 @@ class FixedBatchTrainer:
             losses = [self._trainer.backward(*one, i, count) for i, one in enumerate(self._micro_batches)]
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
-    def update(self) -> None:
-        """Let the optimizer update the parameters."""
-        self._trainer.update()
-
     def step(self) -> Tensor:
         """Run one training step and return its loss, a scalar tensor."""
         loss = self.loss_and_gradients()
         self.update()
         return loss
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients by name, between a backward pass and the update."""
-        return self._trainer.gradients()
-
-    def share_states(self, shared: SharedTensors) -> None:
-        """Share weights and AdamW's moments with the other variants of this process."""
-        share_states(self.model, self.optimizer, shared)
 
 
 def step_of(subject: Subject) -> TrainingStep:

@@ -27,50 +27,27 @@ from suites.training.triton_kernels import (
     swiglu,
 )
 
+EVERY = (softmax, rms_norm, layer_norm, swiglu, gelu_bias, linear_gelu, rotary, linear_cross_entropy)
 MODULES: dict[str, Any] = {
-    "softmax": softmax,
-    "rms_norm": rms_norm,
-    "layer_norm": layer_norm,
-    "swiglu": swiglu,
-    "gelu_bias": gelu_bias,
-    "linear_gelu": linear_gelu,
-    "rotary": rotary,
-    "linear_cross_entropy": linear_cross_entropy,
-    "adamw": adamw,
-    "pointwise": pointwise,
-    "attention": attention,
+    one.__name__.rpartition(".")[2]: one for one in (*EVERY, adamw, pointwise, attention)
 }
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(one, name) for name, one in MODULES.items()}
 
 
 def apply(subject: Subject) -> Subject:
     """Return the subject with our kernels; raises `Unavailable` without one, and for a step on a CPU."""
     validate_head_size(subject)
+    common: dict[str, Any] = {"attention": "triton", "once": resources, "activation": lambda: IN_PRODUCT}
+    is_step = subject.workload.operation == STEP
     if subject.device.type == "cuda":
-        return replace_operation(
-            subject,
-            FUNCTIONS,
-            "triton",
-            attention="triton",
-            compiles=True,
-            shapes="own" if subject.workload.operation == STEP else "own and edge cases",
-            once=resources,
-            activation=lambda: IN_PRODUCT,
-        )
-    if subject.workload.operation == STEP:
+        shapes = "own" if is_step else "own and edge cases"
+        return replace_operation(subject, FUNCTIONS, "triton", **common, compiles=True, shapes=shapes)
+    if is_step:
         raise Unavailable("on a CPU Triton kernels are interpreted: a full step would take hours")
     note = "time: not taken; Triton has no compiler for this CPU, and interprets the kernel at small shapes"
+    notes = (*subject.notes, note)
     return replace_operation(
-        subject,
-        FUNCTIONS,
-        "triton",
-        attention="triton",
-        shapes="edge cases",
-        timed=False,
-        once=resources,
-        activation=lambda: IN_PRODUCT,
-        notes=(*subject.notes, note),
+        subject, FUNCTIONS, "triton", **common, shapes="edge cases", timed=False, notes=notes
     )
 
 

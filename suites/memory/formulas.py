@@ -38,8 +38,6 @@ STAGES = {
 }
 """ZeRO's stage over the ranks that can spread states, by a part of `Features.sharding`; 0 spreads nothing."""
 
-NOT_ADAM = "the formula counts Adam's states; this step trains with {optimizer}"
-
 
 class NotDefinedError(Exception):
     """The formula does not apply to such a step; the text names why."""
@@ -115,7 +113,9 @@ def _needs_known_attention(step: TrainingStep) -> None:
 
 def _needs_adam(step: TrainingStep) -> None:
     if step.workload.optimizer != "adamw":
-        raise NotDefinedError(NOT_ADAM.format(optimizer=step.workload.optimizer))
+        raise NotDefinedError(
+            f"the formula counts Adam's states; this step trains with {step.workload.optimizer}"
+        )
 
 
 def _stage(step: TrainingStep) -> int:

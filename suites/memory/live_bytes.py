@@ -125,9 +125,3 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
     if products is None:
         return Measured(peaks, tuple(losses), in_fp32=False, slow=())
     return Measured(peaks, tuple(losses), in_fp32=bool(products.replaced), slow=tuple(sorted(products.slow)))
-
-
-def losses(step: TrainingStep, steps: int = 3, device: torch.device | None = None) -> tuple[float, ...]:
-    """Return the loss of each of `steps` real steps."""
-    trainer = Trainer(step, device or device_here())
-    return tuple(trainer.train_step().item() for _ in range(steps))

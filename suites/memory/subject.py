@@ -1,6 +1,6 @@
 """What a variant of the memory suite is: a training step.
 
-Readings of what a step assumes and could turn its answer, and of the bytes on its host.
+Readings of what a step assumes and could turn its answer.
 
 Readings of what torch's allocator reserves on CUDA and of what lies outside of it.
 """
@@ -15,7 +15,6 @@ from harness.records import Note, Origin, Reading
 from suites.memory.workload import Search, Workload
 from suites.training.dry_run import largest_batch
 from suites.training.dry_run.dry_run import DryRun
-from suites.training.dry_run.estimates import ModelCounts, host_memory_B
 from suites.training.dry_run.largest_batch import Target, outside_allocator_B, under_other_choices
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
@@ -80,11 +79,6 @@ def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]
         if largest:
             most = other.largest_micro_batch
             yield Reading(f"{name}/largest_micro_batch", "1", most, Origin.SIMULATED, "fake_step")
-
-
-def host_B(subject: Subject, counts: ModelCounts) -> float:
-    """Return the bytes that one rank keeps in its host's memory; 0 where it is not known."""
-    return host_memory_B(subject.step, counts)
 
 
 def room_B(subject: Subject) -> float:

@@ -29,7 +29,7 @@ from suites.memory.thresholds import PeakOf, largest_batch_readings, thresholds
 from suites.memory.workload import Workload
 from suites.training import correctness, techniques
 from suites.training.dry_run.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
-from suites.training.dry_run.estimates import ModelCounts, count, estimator
+from suites.training.dry_run.estimates import ModelCounts, count, estimator, host_memory_B
 from suites.training.models import huggingface
 from suites.training.trainer import build_model
 
@@ -95,13 +95,15 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
     yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
-    yield from by_default(subject)
-    if subject.step.context_ranks < (cp_size := subject.step.workload.cp_size):
-        yield Note(f"cp_size={cp_size} changes nothing: this variant has no context_parallel")
-    if subject.step.expert_ranks < (ep_size := subject.step.workload.ep_size):
-        yield Note(f"ep_size={ep_size} changes nothing: this variant has no expert_parallel")
-    if subject.step.pipeline_ranks < (pp_size := subject.step.workload.pp_size):
-        yield Note(f"pp_size={pp_size} changes nothing: this variant has no pipeline")
+    yield from map(Note, huggingface.by_default(subject.step.workload.hf_config))
+    step, workload = subject.step, subject.step.workload
+    for field, size, ranks, technique in (
+        ("cp_size", workload.cp_size, step.context_ranks, "context_parallel"),
+        ("ep_size", workload.ep_size, step.expert_ranks, "expert_parallel"),
+        ("pp_size", workload.pp_size, step.pipeline_ranks, "pipeline"),
+    ):
+        if ranks < size:
+            yield Note(f"{field}={size} changes nothing: this variant has no {technique}")
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}
@@ -127,7 +129,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond, blocks_B)
     if subject.search != "thresholds":
-        yield from host_memory(subject, counts)
+        if size_B := host_memory_B(step, counts):
+            yield Reading("host_memory", "B", size_B, Origin.CALCULATED, "fake_step")
         yield from largest_batch_readings(
             subject,
             lambda one: peak_of(one) if one is subject else peak_of_rank(one, True, found),
@@ -137,28 +140,10 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
         yield from thresholds(subject, counts, peak_of)
 
 
-def host_memory(subject: Subject, counts: ModelCounts) -> Iterator[Reading]:
-    """Return the bytes that one rank keeps on its host, where it keeps states there."""
-    if size_B := assumptions.host_B(subject, counts):
-        yield Reading("host_memory", "B", size_B, Origin.CALCULATED, "fake_step")
-
-
-def by_default(subject: Subject) -> Iterator[Note]:
-    """Return which sizes the user's config.json leaves to its library."""
-    config = subject.step.workload.hf_config
-    sizes = {} if config is None else huggingface.sizes_by_default(config)
-    if sizes:
-        yield Note(f"by default: {', '.join(f'{name} {size}' for name, size in sizes.items())}")
-
-
 def tokens_per_step(subject: Subject) -> int:
     """Return the tokens that all ranks train on in one step."""
     workload = subject.step.workload
     return subject.step.data_ranks * workload.sequences * workload.seq_len
-
-
-def close(subject: Subject) -> None:
-    """Do nothing: a description allocates nothing."""
 
 
 def count_model(subject: Subject) -> ModelCounts:

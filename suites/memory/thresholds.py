@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import ceil, gcd, inf, isfinite, lcm
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject, room_B
 from suites.training.dry_run.dry_run import DryRun, is_sharded
-from suites.training.dry_run.estimates import ModelCounts
+from suites.training.dry_run.estimates import ModelCounts, rule_40x_bytes
 from suites.training.dry_run.largest_batch import (
     MOST_SEQUENCES,
     fit_of,
@@ -152,17 +152,14 @@ def _guess(
 
 
 MOST_RANKS = 4096
+SHARED_ALONE = ("tensor", "context", "expert", "pipeline")
+"""What ranks share where they are no mesh with data-parallel ones: a step has its number as `..._ranks`."""
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
 """Largest model whose ranks are searched by dry runs of deepspeed's engine, where that shards the model."""
-RULE_B_PER_PARAMETER = 40.0
-"""The paper's rule, Table I: "~40x parameter count"."""
 
 
-class PeakOf(Protocol):
-    """Returns the dry run of one rank; `reserved`: with what the allocator reserves."""
-
-    def __call__(self, subject: Subject, reserved: bool = True) -> DryRun:
-        """Return it."""
+PeakOf = Callable[..., DryRun]
+"""peak_of(subject, reserved=True): the dry run of one rank, with what the allocator reserves or without."""
 
 
 def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterator[Reading | Note]:
@@ -229,20 +226,9 @@ def ranks_that_suffice(
     """
 
     def on(ranks: int) -> Subject:
-        step, alone = subject.step, subject.step.features.sharding
-        tensor_ranks = ranks if alone == "tensor" else step.tensor_ranks
-        context_ranks = ranks if alone == "context" else step.context_ranks
-        expert_ranks = ranks if alone == "expert" else step.expert_ranks
-        pipeline_ranks = ranks if alone == "pipeline" else step.pipeline_ranks
-        changed = replace(
-            step,
-            ranks=ranks,
-            tensor_ranks=tensor_ranks,
-            context_ranks=context_ranks,
-            expert_ranks=expert_ranks,
-            pipeline_ranks=pipeline_ranks,
-        )
-        return replace(subject, step=changed)
+        sharding = subject.step.features.sharding
+        alone: dict[str, Any] = {f"{sharding}_ranks": ranks} if sharding in SHARED_ALONE else {}
+        return replace(subject, step=replace(subject.step, ranks=ranks, **alone))
 
     @cache
     def peak_at(ranks: int) -> float:
@@ -308,21 +294,14 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
     if subject.simulated_device == "cuda":
         searched["reserved_tokens_at_40_B_per_parameter"] = reserved_B
     for metric, size_B in searched.items():
-        at_batch, at_length = tokens_by(size_B, subject.step.workload.seq_len)
-        target_B = RULE_B_PER_PARAMETER * parameters
-        answer = tokens_at(at_batch, target_B, subject.step.workload.seq_len, upper, at_length)
+        target_B, seq_len = rule_40x_bytes(parameters), subject.step.workload.seq_len
+        at_batch, at_length = partial(size_B, seq_len=seq_len), partial(size_B, 1)
+        answer = tokens_at(at_batch, target_B, seq_len, upper, at_length)
         yield Note(f"{metric}: {answer.how}")
         if answer.tokens is None:
             return
         yield Reading(metric, "1", answer.tokens, Origin.SIMULATED, "fake_step")
-        upper = max(1, ceil(answer.tokens / subject.step.workload.seq_len))
-
-
-def tokens_by(
-    size_B: Callable[[int, int], float], seq_len: int
-) -> tuple[Callable[[int], float], Callable[[int], float]]:
-    """Return the bytes of so many sequences of `seq_len` tokens, and of one sequence of so many tokens."""
-    return lambda batch: size_B(batch, seq_len), lambda length: size_B(1, length)
+        upper = max(1, ceil(answer.tokens / seq_len))
 
 
 def largest_batch_readings(

@@ -53,11 +53,6 @@ class WorkloadTensors(list[Updated]):
 MakeTorchOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
-def in_a_tensor() -> Tensor:
-    """Return a count of no updates yet, as torch's optimizers keep it."""
-    return torch.tensor(0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """How a variant updates. `count` makes the number of updates done (none) in the optimizer's own type."""
@@ -66,7 +61,7 @@ class Subject:
     seed: int
     make: MakeTorchOptimizer
     implementation: str
-    count: Callable[[], Any] = in_a_tensor
+    count: Callable[[], Any] = lambda: torch.tensor(0.0)  # as torch's optimizers keep it
 
 
 def torch_adamw(**how: Any) -> MakeTorchOptimizer:
@@ -184,12 +179,11 @@ def worst_error(optimizer: torch.optim.Optimizer, tensors: WorkloadTensors, wher
         optimizer.step()
     worst = 0.0
     for index, (p_N, g_N, m_N, v_N) in enumerate(before):
-        expected = adamw(p_N, g_N, m_N, v_N)
-        after = wide(tensors, index)
-        ours = after[0], after[2], after[3]
+        parameter, _, *moments = wide(tensors, index)
+        groups = (parameter, *moments), adamw(p_N, g_N, m_N, v_N), (p_N, m_N, v_N)
         names = ("parameter", "first moment", "second moment")
-        for name, one, expected_one, initial in zip(names, ours, expected, (p_N, m_N, v_N), strict=True):
-            worst = max(worst, error_of(one, expected_one, initial, f"{name} {index} of {where}"))
+        for name, ours, due, begun in zip(names, *groups, strict=True):
+            worst = max(worst, error_of(ours, due, begun, f"{name} {index} of {where}"))
     return worst
 
 

@@ -1,9 +1,4 @@
-"""Sample the largest model that trains in a budget of device memory; `suites.offload.largest` finds it.
-
-The largest model that trains in a budget of device memory: layers are added until a step exceeds it.
-
-Origin of what is read on ranks.
-"""
+"""The largest model that trains in a budget of device memory: layers are added until a step exceeds it."""
 
 from __future__ import annotations
 
@@ -75,10 +70,8 @@ def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator
             low = num_hidden_layers
         else:
             high = num_hidden_layers
-        bounded = low > 0 and high <= most
-        num_hidden_layers = (
-            (low + high) // 2 if bounded else (low + stride if tried.trained else high - stride)
-        )
+        further = low + stride if tried.trained else high - stride
+        num_hidden_layers = (low + high) // 2 if low > 0 and high <= most else further
         num_hidden_layers = min(max(num_hidden_layers, low + 1), high - 1)
         stride *= 2
 
@@ -96,19 +89,18 @@ def attempts(subject: Subject, ranks: Ranks) -> Iterator[Attempt]:
         except MemoryError as error:
             return Attempt(num_hidden_layers, False, str(error))
         except RankFailed as error:  # not every library treats a failed allocation as an error
-            return Attempt(
-                num_hidden_layers, False, first_line(error), dies_without_limit(num_hidden_layers) is None
-            )
+            by_budget = trains_without_limit(num_hidden_layers)
+            return Attempt(num_hidden_layers, False, first_line(error), by_budget)
         except (Unavailable, RankTimeout) as error:
             return Attempt(num_hidden_layers, False, first_line(error), by_budget=False)
         return Attempt(num_hidden_layers, True, "")
 
-    def dies_without_limit(num_hidden_layers: int) -> Exception | None:
+    def trains_without_limit(num_hidden_layers: int) -> bool:
         try:
             train(subject, ranks, num_hidden_layers, None)
-        except (RankFailed, RankTimeout, MemoryError, Unavailable) as error:
-            return error
-        return None
+        except (RankFailed, RankTimeout, MemoryError, Unavailable):
+            return False
+        return True
 
     yield from search(first_guess(subject, ranks), subject.workload.num_hidden_layers, attempt)
 

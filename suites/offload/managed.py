@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 import torch
@@ -97,7 +96,11 @@ class ManagedMemory:
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
     ) -> None:
-        """See `managed.WorkingSetMemory`. Ballast is allocated before the first page arrives."""
+        """Make `fill` put the working set there, with room on the device for `resident` times its bytes.
+
+        What `rehearse` needs has room in addition. None: no bound. Ballast is allocated before the first page
+        arrives.
+        """
         self.library.allow(torch.cuda.mem_get_info()[0])
         if resident is not None:
             self._make_room(rehearse, size_B, int(resident * size_B))
@@ -189,27 +192,6 @@ SPARE_B = 4 * 2**20
 """Room beyond the rehearsed bytes: for what no rehearsal needs, and for pages that move many at a time."""
 
 
-class WorkingSetMemory(Protocol):
-    """Where the working set goes."""
-
-    def hold(
-        self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
-    ) -> None:
-        """Make `fill` put the working set there, with room on the device for `resident` times its bytes.
-
-        What `rehearse` needs has room in addition. None: no bound.
-        """
-
-    def put(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the tensor there."""
-
-    def moved(self) -> dict[str, int]:
-        """Return what has moved so far; empty where it is not counted."""
-
-    def close(self) -> None:
-        """Remove the bound."""
-
-
 def manage(step: TrainingStep, resident: float | None) -> TrainingStep:
     """Return the step with parameters, gradients and moments in managed memory, bounded by `resident`.
 
@@ -240,7 +222,7 @@ class ManagedOptimizer(TorchOptimizer):
         super().__init__(parameters, make_torch_optimizer(parameters, workload))
         self.model, self.workload, self.around, self.device = model, workload, around, resources.device
         cuda = resources.device.type == "cuda"
-        self.memory: WorkingSetMemory = (
+        self.memory: ManagedMemory | PagedFiles = (
             ManagedMemory() if cuda else PagedFiles(resources.host, resources.folder)
         )
         try:

@@ -123,14 +123,9 @@ def stage_of(placement: MemoryPlacement) -> int:
 def zero_formula_B(workload: Workload, placement: MemoryPlacement) -> float:
     """Return the model states by ZeRO's formulas; with stage 3 offloaded, plus the largest operator."""
     shape = workload.shape
-    states_B = zero_states_bytes(
-        shape.parameters,
-        stage_of(placement),
-        workload.dp_size,
-        sizes_B(workload, placement),
-        on_device(placement),
-    )
-    gathered = stage_of(placement) == 3 and placement.optimizer != DEVICE
+    stage, sizes, kept = stage_of(placement), sizes_B(workload, placement), on_device(placement)
+    states_B = zero_states_bytes(shape.parameters, stage, workload.dp_size, sizes, kept)
+    gathered = stage == 3 and placement.optimizer != DEVICE
     widest = max(shape.intermediate_size, shape.vocab_size, shape.hidden_size)
     working_B = largest_operator_bytes(shape.hidden_size, widest, element_B(workload))
     return states_B + (working_B if gathered else 0)
@@ -150,17 +145,9 @@ def with_activations_B(workload: Workload, placement: MemoryPlacement) -> float:
     probabilities, their gradient, and that of the logits.
     """
     tokens = workload.micro_batch_size * workload.seq_len
+    sizes = workload.seq_len, workload.micro_batch_size, workload.hidden_size, workload.num_attention_heads
     layer_B, input_B = (
-        element_B(workload)
-        / 2
-        * korthikanti_layer_bytes(
-            workload.seq_len,
-            workload.micro_batch_size,
-            workload.hidden_size,
-            workload.num_attention_heads,
-            kept,
-        )
-        for kept in ("no_scores", "input")
+        element_B(workload) / 2 * korthikanti_layer_bytes(*sizes, kept) for kept in ("no_scores", "input")
     )
     kept_B = {
         "kept": workload.num_hidden_layers * layer_B,
@@ -168,11 +155,8 @@ def with_activations_B(workload: Workload, placement: MemoryPlacement) -> float:
         "offloaded": layer_B,
         "offloaded_ahead": min(workload.num_hidden_layers, 2) * layer_B,
     }
-    return (
-        zero_formula_B(workload, placement)
-        + kept_B[placement.activations]
-        + 3 * 4 * tokens * workload.vocab_size
-    )
+    loss_B = 3 * 4 * tokens * workload.vocab_size
+    return zero_formula_B(workload, placement) + kept_B[placement.activations] + loss_B
 
 
 def deepspeed_B(workload: Workload, placement: MemoryPlacement) -> float:
@@ -187,14 +171,10 @@ def deepspeed_B(workload: Workload, placement: MemoryPlacement) -> float:
     if placement.optimizer != DEVICE and placement.ratio != 1:
         raise Unavailable("deepspeed's estimators support all states on the host or none, not a share")
     shape, offload = workload.shape, placement.optimizer != DEVICE
-    largest_layer = workload.hidden_size * max(
-        workload.intermediate_size, workload.vocab_size, workload.hidden_size
-    )
-    down = placement.parameters != DEVICE
+    widest = max(shape.intermediate_size, shape.vocab_size, shape.hidden_size)
+    counts = shape.parameters, workload.hidden_size * widest, workload.dp_size
     try:
-        return deepspeed_states_bytes(
-            placement.stage, shape.parameters, largest_layer, workload.dp_size, offload, down
-        )
+        return deepspeed_states_bytes(placement.stage, *counts, offload, placement.parameters != DEVICE)
     except ImportError as error:
         raise Unavailable(f"deepspeed could not be imported: {error}") from error
 

@@ -14,10 +14,10 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -34,7 +34,6 @@ from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
 from suites.training.host_memory import HostMemory, address_of
-from suites.training.host_memory import HostMemory as Host
 from suites.training.on_rank import DrainGloo, device, wait_for_threads
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -51,7 +50,7 @@ class TransferCounter(TorchDispatchMode):
     operations, such as an optimizer in C++ on the host's tensors. The host counts what other threads copy.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.host = host
         self.up_B, self.down_B = -host.up_B, -host.down_B
@@ -74,9 +73,8 @@ class TransferCounter(TorchDispatchMode):
                 self._cross(target, (source,), min(target.nbytes, source.numel() * target.itemsize))
             return result
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        targets = list(_written(func, args, kwargs or {})) or [
-            one for one in tree_leaves(result) if isinstance(one, Tensor)
-        ]
+        made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+        targets = list(_written(func, args, kwargs or {})) or made
         if targets:
             known = {address_of(one) for one in targets}
             sources = {part_of(one): one for one in given if address_of(one) not in known}
@@ -217,10 +215,11 @@ def footprint(
                 wait_for_threads()  # DDP's collectives start where no mode sees them
     peaks_B = [one.live_B for one in watched.peaks]
     dist.barrier()
-    before = disk_B()
+    disk = psutil.Process()
+    before = disk.io_counters()  # by the kernel's account (proc(5))
     with TransferCounter(trainer.host) as traffic:
         train_step(trainer)
-    after = disk_B()
+    after = disk.io_counters()
     footprint_B = {
         "build_B": peaks_B[0],
         "peaks_B": peaks_B[1 + SETTLING :],
@@ -229,8 +228,8 @@ def footprint(
         "up_B": traffic.up_B,
         "down_B": traffic.down_B,
         "sent_B": [sent_in_step_B(trainer) for _ in range(SENT)],
-        "read_B": after["read_bytes"] - before["read_bytes"],
-        "written_B": after["write_bytes"] - before["write_bytes"],
+        "read_B": after.read_bytes - before.read_bytes,
+        "written_B": after.write_bytes - before.write_bytes,
         "files_B": trainer.optimizer.files_B(),
     }
     trainer.close()
@@ -266,12 +265,6 @@ def copy_s(target: Tensor, source: Tensor) -> float:
             torch.cuda.synchronize()
         taken_s.append(time.perf_counter() - begin_s)
     return median(taken_s)
-
-
-def disk_B() -> dict[str, int]:
-    """Return bytes that disks read and wrote for this process, by the kernel's account (proc(5))."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return {name: int(count) for name, count in (line.split(": ") for line in lines)}
 
 
 def train_within_budget(

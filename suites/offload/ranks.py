@@ -1,9 +1,7 @@
 """The ranks of a cell: processes on this machine, started by the first call, and again after a failure.
 
-The folder of a cell's files that represent host or disk: created by the cell, removed with it.
-
-Its name identifies its owner, so that what a kill -9 left is removed by the next cell that uses the same
-folder.
+The folder of a cell's files that represent host or disk is created by the cell and removed with it. Its name
+identifies its owner, so that what a kill -9 left is removed by the next cell that uses the same folder.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ def spans(state: RankState, key: str, chunks: int) -> Spans:
     operation, link = state[key], state["link"]
     assert isinstance(operation, TimedAllGatherGemm)
     recorded: Spans = {}
-    operation.spans, link.arrivals = recorded, []
+    operation.gather.spans, link.arrivals = recorded, []
     link.reset()
     dist.barrier()
     try:
         spanned(recorded, "run", operation.run, chunks)
     finally:
-        arrivals, operation.spans, link.arrivals = link.arrivals, None, None
+        arrivals, operation.gather.spans, link.arrivals = link.arrivals, None, None
     return {"arrivals": arrivals, **recorded} if arrivals else recorded
 
 

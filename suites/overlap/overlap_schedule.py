@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from harness.instruments.network.clos import FloatArray, IntArray
+from harness.instruments.network.clos import FloatArray
 from harness.instruments.network.flow_simulator import crossings, shares
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.overlap.workload import OverlapScheduleWorkload
@@ -70,62 +70,45 @@ class Carried(NamedTuple):
     bytes_L: FloatArray
 
 
-class _Simulation:
-    """The state of all streams between two events."""
-
-    def __init__(self, streams: Sequence[Stream], links: Links, message_s: float) -> None:
-        self.streams, self.links, self.message_s = streams, links, message_s
-        self.capacity_L = links.capacity_L
-        self.carried = Carried([[] for _ in streams], np.zeros(len(self.capacity_L)))
-        self.now_s = 0.0
-        self.begin_s_S, self.left_B_S = np.full(len(streams), np.inf), np.zeros(len(streams))
-        for stream in range(len(streams)):
-            self._next(stream)
-
-    def _next(self, stream: int) -> None:
-        """Prepare the next message of a stream; its bytes flow once it is ready and its overhead is over."""
-        done = len(self.carried.end_s[stream])
-        if done == len(self.streams[stream]):
-            self.begin_s_S[stream] = np.inf
-            return
-        transfer = self.streams[stream][done]
-        self.begin_s_S[stream] = max(self.now_s, transfer.ready_s) + self.message_s
-        self.left_B_S[stream] = transfer.size_B
-
-    def run(self) -> Carried:
-        """Step from event to event until every message has ended."""
-        while np.isfinite(self.begin_s_S).any():
-            flowing_A = np.flatnonzero(self.begin_s_S <= self.now_s * (1 + ROUNDING))
-            waiting_A = np.flatnonzero(np.isfinite(self.begin_s_S))
-            waiting_A = np.setdiff1d(waiting_A, flowing_A)
-            until_s = float(self.begin_s_S[waiting_A].min(initial=np.inf))
-            if flowing_A.size:
-                self._flow(flowing_A, until_s)
-            else:
-                self.now_s = until_s
-        return self.carried
-
-    def _flow(self, flowing_A: IntArray, until_s: float) -> None:
-        """Let bytes flow until the first message ends or another begins."""
-        current = [self.streams[one][len(self.carried.end_s[one])] for one in flowing_A]
-        path_AJ = np.array([self.links.path(one) for one in current], dtype=np.int64)
-        rate_A = shares(crossings(path_AJ), self.capacity_L)
-        end_A = self.left_B_S[flowing_A] / rate_A
-        step_s = min(float(end_A.min()), until_s - self.now_s)
-        np.add.at(self.carried.bytes_L, path_AJ, (rate_A * step_s)[:, None])
-        self.left_B_S[flowing_A] -= rate_A * step_s
-        self.now_s += step_s
-        for stream, transfer in zip(flowing_A, current, strict=True):
-            if self.left_B_S[stream] <= ROUNDING * transfer.size_B:
-                self.carried.end_s[stream].append(self.now_s)
-                self._next(int(stream))
-
-
 def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
-    """Return when each message has ended and what each link carried; raises ValueError for empty messages."""
-    if any(one.size_B <= 0 or one.source == one.target for stream in streams for one in stream):
-        raise ValueError("a message needs bytes, and a source that is not its target")
-    return _Simulation(streams, links, message_s).run()
+    """Return when each message has ended and what each link carried, stepped from event to event.
+
+    The bytes of a message flow once it is ready and its overhead `message_s` is over.
+    """
+    capacity_L, now_s = links.capacity_L, 0.0
+    carried = Carried([[] for _ in streams], np.zeros(len(capacity_L)))
+    begin_s_S, left_B_S = np.full(len(streams), np.inf), np.zeros(len(streams))
+
+    def prepare_next(stream: int) -> None:
+        done = len(carried.end_s[stream])
+        if done == len(streams[stream]):
+            begin_s_S[stream] = np.inf
+            return
+        begin_s_S[stream] = max(now_s, streams[stream][done].ready_s) + message_s
+        left_B_S[stream] = streams[stream][done].size_B
+
+    for stream in range(len(streams)):
+        prepare_next(stream)
+    while np.isfinite(begin_s_S).any():
+        is_flowing_S = begin_s_S <= now_s * (1 + ROUNDING)
+        until_s = float(begin_s_S[~is_flowing_S].min(initial=np.inf))
+        flowing_A: list[int] = np.flatnonzero(is_flowing_S).tolist()
+        if not flowing_A:
+            now_s = until_s
+            continue
+        # Bytes flow until the first message ends or another begins.
+        current = [streams[one][len(carried.end_s[one])] for one in flowing_A]
+        path_AJ = np.array([links.path(one) for one in current], dtype=np.int64)
+        rate_A = shares(crossings(path_AJ), capacity_L)
+        step_s = min(float((left_B_S[flowing_A] / rate_A).min()), until_s - now_s)
+        np.add.at(carried.bytes_L, path_AJ, (rate_A * step_s)[:, None])
+        left_B_S[flowing_A] -= rate_A * step_s
+        now_s += step_s
+        for stream, transfer in zip(flowing_A, current, strict=True):
+            if left_B_S[stream] <= ROUNDING * transfer.size_B:
+                carried.end_s[stream].append(now_s)
+                prepare_next(stream)
+    return carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +126,8 @@ class Subject:
 
     @property
     def rate_B_per_s(self) -> float:
-        """Return the rate of a port or link; raises `Unavailable` without one."""
-        if self.workload.rate_B_per_s is None:
-            raise Unavailable("rate_B_per_s: missing; expected bytes per second")
+        """Return the rate of a port or link, without which `build` refuses a schedule."""
+        assert self.workload.rate_B_per_s is not None
         return self.workload.rate_B_per_s
 
 
@@ -386,22 +368,14 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "operation": given.operation if scheduled else "",
         "topology": given.topology if scheduled else "",
         "ranks": str(given.ranks) if scheduled else "",
-        "computation": computation(given),
-        "communication": communication(given),
+        "computation": "published"
+        if given.compute_s is not None
+        else f"{given.compute_share:.0%} of peak, assumed",
+        "communication": "published" if given.communication_s is not None else "bytes / rate of the links",
         "published_by": given.published_by,
         "provenance": given.provenance,
         "source": given.source,
     }
-
-
-def computation(given: OverlapScheduleWorkload) -> str:
-    """Return where the model's seconds of computation come from."""
-    return "published" if given.compute_s is not None else f"{given.compute_share:.0%} of peak, assumed"
-
-
-def communication(given: OverlapScheduleWorkload) -> str:
-    """Return where the model's seconds of communication come from."""
-    return "published" if given.communication_s is not None else "bytes / rate of the links"
 
 
 def sample(subject: Subject) -> Iterator[Reading]:

@@ -345,20 +345,19 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
     yield Reading("bound", "s", bound_s, Origin.CALCULATED)
     yield Reading("bound_share", "1", bound_s / taken_s, Origin.EMULATED)
-    algorithm = session.subject.algorithm
-    if session.subject.workload.operation == "training_step":
-        pairs = cluster.call("collectives", key=key)
+    is_step = session.subject.workload.operation == "training_step"
+    of_ranks = cluster.call("collectives", key=key) if is_step else [[(cluster.sent_B, computed_s)]]
 
-        def slowest_s(model: Callable[[float, float], float]) -> float:
-            return max(pairwise_s(computed_s, one, cluster, model) for one in pairs)
+    def slowest_s(model: Callable[[float, float], float]) -> float:
+        return max(pairwise_s(computed_s, collectives, cluster, model) for collectives in of_ranks)
 
+    if is_step:
         pairs_s = slowest_s(lambda products_s, sent_s: overlapped_s(products_s, sent_s, ranks, FIRST_CHUNK))
         yield Reading("pairwise_bound_share", "1", pairs_s / taken_s, Origin.EMULATED)
-        predicted_s = slowest_s(
-            lambda products_s, sent_s: predicted_time_s(algorithm, products_s, sent_s, ranks, chunks)
-        )
-    else:
-        predicted_s = predicted_time_s(algorithm, computed_s, sent_s, ranks, chunks)
+    algorithm = session.subject.algorithm
+    predicted_s = slowest_s(
+        lambda products_s, sent_s: predicted_time_s(algorithm, products_s, sent_s, ranks, chunks)
+    )
     yield Reading("model_error", "1", predicted_s / taken_s - 1, Origin.CALCULATED)
 
 

@@ -25,7 +25,7 @@ from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Unavailable
 from suites.portability.graph import Capture
 from suites.portability.packages import as_tried
-from suites.portability.subject import Compiled
+from suites.portability.subject import Compiled, compiled_on
 
 
 def array_of(tensor: Tensor) -> Any:
@@ -111,18 +111,13 @@ def onnx_runtime_compiled(capture: Capture) -> Compiled:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(one)) for one in inputs]
         return dict(zip(names, values, strict=True))
 
-    feed = feed_of(capture.inputs)
-
-    def call() -> Any:
+    def run(feed: dict[str, Any]) -> Any:
         return session.run_with_ort_values(outputs, feed)
-
-    def call_with(inputs: Sequence[Tensor]) -> Any:
-        return session.run_with_ort_values(outputs, feed_of(inputs))
 
     def tensors(result: Any) -> list[Tensor]:
         return tensors_of([one.numpy() for one in result])
 
-    return Compiled(call, tensors, len(model), compile_method=method, call_with=call_with)
+    return compiled_on(run, feed_of, capture.inputs, tensors, len(model), method)
 
 
 def exported_model(capture: Capture) -> bytes:
@@ -160,31 +155,28 @@ def openvino_compiled(capture: Capture) -> Compiled:
     code, method = kept_code(code_of_graph, "openvino", str(settings), capture.key)
     model = core.import_model(io.BytesIO(code), "CPU", settings)
     request = model.create_infer_request()
-    inputs = [_on_device(openvino, one) for one in capture.inputs]
 
-    def call() -> Any:
+    def place(inputs: Sequence[Tensor]) -> list[Any]:
+        return [_on_device(openvino, one) for one in inputs]
+
+    def run(inputs: list[Any]) -> Any:
         return request.infer(inputs, share_inputs=True, share_outputs=True)
 
-    def call_with(others: Sequence[torch.Tensor]) -> Any:
-        given = [_on_device(openvino, one) for one in others]
-        return request.infer(given, share_inputs=True, share_outputs=True)
+    def tensors(result: Any) -> list[Tensor]:
+        bf16 = openvino.Type.bf16
+        return [_tensor(result[output], output.element_type == bf16) for output in model.outputs]
 
-    def tensors(result: Any) -> list[torch.Tensor]:
-        return [
-            _tensor(result[output], output.element_type == openvino.Type.bf16) for output in model.outputs
-        ]
-
-    return Compiled(call, tensors, len(code), compile_method=method, call_with=call_with)
+    return compiled_on(run, place, capture.inputs, tensors, len(code), method)
 
 
-def _tensor(value: Any, is_bf16: bool) -> torch.Tensor:
+def _tensor(value: Any, is_bf16: bool) -> Tensor:
     """Return a result as a tensor; OpenVINO gives the bits of bf16 as NumPy's float16."""
     if not is_bf16:
         return tensor_of(value)
     return torch.from_numpy(value.view("int16").copy()).view(torch.bfloat16)
 
 
-def _on_device(openvino: Any, tensor: torch.Tensor) -> Any:
+def _on_device(openvino: Any, tensor: Tensor) -> Any:
     if tensor.dtype != torch.bfloat16:
         return array_of(tensor)
     holder = openvino.Tensor(openvino.Type.bf16, list(tensor.shape))
@@ -213,12 +205,12 @@ def tvm_compiled(capture: Capture) -> Compiled:
         file.write(code)
         file.flush()
         machine = relax.VirtualMachine(tvm.runtime.load_module(file.name), tvm.cpu())
-    inputs = [tvm.runtime.tensor(array_of(one)) for one in capture.inputs]
 
-    def call() -> Any:
-        return machine["main"](*inputs)
+    def place(inputs: Sequence[Tensor]) -> list[Any]:
+        return [tvm.runtime.tensor(array_of(one)) for one in inputs]
 
     def tensors(result: Any) -> list[Tensor]:
         return tensors_of([one.numpy() for one in result])
 
-    return Compiled(call, tensors, len(code), compile_method=method)
+    run = lambda inputs: machine["main"](*inputs)  # noqa: E731
+    return compiled_on(run, place, capture.inputs, tensors, len(code), method)

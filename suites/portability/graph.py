@@ -23,7 +23,7 @@ import ast
 import copy
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -81,14 +81,9 @@ REWRITES: dict[str, tuple[Any, Callable[..., Any]]] = {
 """By name: the operator, and what takes its place while the step is captured."""
 
 
-def decompositions(names: Sequence[str]) -> Mapping[Any, Callable[..., Any]]:
-    """Return the named rewrites by operator."""
-    return dict(REWRITES[name] for name in names)
-
-
-def lines_of(function: Callable[..., Any]) -> int:
-    """Return the lines of a function's code, without blank lines, comments and its docstring."""
-    return len(code_lines(inspect.getsource(function)))
+def lines_of(code: Any) -> int:
+    """Return the lines of a function's or module's code, without blank lines, comments and docstrings."""
+    return len(code_lines(inspect.getsource(code)))
 
 
 def code_lines(source: str) -> set[int]:
@@ -204,8 +199,8 @@ class Capture:
 
     @property
     def nodes(self) -> list[fx.Node]:
-        """Return the nodes that call an operator."""
-        return [node for node in self.graph.graph.nodes if is_operator(node)]
+        """Return the nodes that compute: no input, output or choice of one of several results."""
+        return [node for node in self.graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
 
     @property
     def output_dtypes(self) -> list[torch.dtype]:
@@ -231,21 +226,30 @@ class GraphAsModule(nn.Module):
         return self.graph(*arguments)
 
 
-def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
-    """Return the problem's graph; raises `Unavailable` where it depends on the values of a tensor."""
-    begin_s = time.perf_counter()
-    table = {**core_aten_decompositions(), **decompositions(rewritten)}
+def traced(
+    problem: Problem, inputs: Sequence[Any], rewritten: Sequence[str] = (), **how: Any
+) -> fx.GraphModule:
+    """Return the problem's graph without writes in place, by two traces; `how`: as make_fx takes it.
+
+    Raises `Unavailable` where it depends on the values of a tensor.
+    """
+    table = {**core_aten_decompositions(), **dict(REWRITES[name] for name in rewritten)}
     errors: tuple[type[Exception], ...] = (*errors_for_want_of_values(), GuardOnDataDependentSymNode)
     try:
-        first = make_fx(problem.function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
-            *problem.inputs
-        )
+        first = make_fx(problem.function, table, _allow_non_fake_inputs=True, **how)(*inputs)
         pure = torch.func.functionalize(first, remove="mutations")
-        graph = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*problem.inputs)
+        graph = make_fx(pure, table, _allow_non_fake_inputs=True, **how)(*inputs)
     except errors as error:
         raise Unavailable(f"{DEPENDS}: {one_line(error)}") from error
     graph.graph.eliminate_dead_code()
     graph.recompile()
+    return graph
+
+
+def captured(problem: Problem, rewritten: Sequence[str] = ()) -> Capture:
+    """Return the problem's graph; raises `Unavailable` where it depends on the values of a tensor."""
+    begin_s = time.perf_counter()
+    graph = traced(problem, problem.inputs, rewritten, tracing_mode="fake")
     if (node := _first_of_unknown_size(graph)) is not None:
         raise Unavailable(f"{DEPENDS}: {node.target} has a result of unknown size")
     return Capture(graph, problem.inputs, problem.output_names, time.perf_counter() - begin_s)
@@ -268,11 +272,6 @@ def one_line(error: BaseException | str, length: int = 160) -> str:
     return (lines[0] if lines else "")[:length]
 
 
-def is_operator(node: fx.Node) -> bool:
-    """Return whether a node computes: not an input, an output or the choice of one of several results."""
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-
-
 def flops_of(node: fx.Node) -> float:
     """Return a matrix product's FLOP, by torch's own formulas (torch.utils.flop_counter); 0 of others."""
     packet = getattr(node.target, "overloadpacket", None)
@@ -281,11 +280,6 @@ def flops_of(node: fx.Node) -> float:
     arguments = fx.map_arg(node.args, lambda one: one.meta["val"])
     named = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
     return float(flop_registry[packet](*arguments, **named, out_val=node.meta["val"]))
-
-
-def name_of(node: fx.Node) -> str:
-    """Return an operator's name as in torch: `aten.mm.default`."""
-    return str(node.target)
 
 
 def single(node: fx.Node) -> tuple[str, Capture]:

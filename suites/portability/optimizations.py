@@ -5,13 +5,21 @@ Those whose packages are not installed raise `Unavailable` with the extra that b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from harness.records import Unavailable
 from suites.portability.packages import installed, require
-from suites.portability.subject import Engine, Subject
+from suites.portability.subject import Compiled, Engine, Subject
+
+
+def compiled_by(
+    subject: Subject, name: str, compile_graph: Callable[..., Compiled], version: str = "", **more: Any
+) -> Subject:
+    """Return the subject under an engine."""
+    return replace(subject, engine=Engine(name, compile_graph, version=version, **more))
 
 
 def inductor(subject: Subject) -> Subject:
@@ -20,7 +28,7 @@ def inductor(subject: Subject) -> Subject:
 
     from suites.portability.cpu_engines import inductor_compiled
 
-    return replace(subject, engine=Engine("inductor", inductor_compiled, version=torch.__version__))
+    return compiled_by(subject, "inductor", inductor_compiled, torch.__version__)
 
 
 def onnx_runtime(subject: Subject) -> Subject:
@@ -28,8 +36,7 @@ def onnx_runtime(subject: Subject) -> Subject:
     require("onnxruntime", "onnx", "onnxscript")
     from suites.portability.cpu_engines import onnx_runtime_compiled
 
-    engine = Engine("onnx_runtime", onnx_runtime_compiled, version=installed("onnxruntime"))
-    return replace(subject, engine=engine)
+    return compiled_by(subject, "onnx_runtime", onnx_runtime_compiled, installed("onnxruntime"))
 
 
 def openvino(subject: Subject) -> Subject:
@@ -37,7 +44,7 @@ def openvino(subject: Subject) -> Subject:
     require("openvino")
     from suites.portability.cpu_engines import openvino_compiled
 
-    return replace(subject, engine=Engine("openvino", openvino_compiled, version=installed("openvino")))
+    return compiled_by(subject, "openvino", openvino_compiled, installed("openvino"))
 
 
 def tvm(subject: Subject) -> Subject:
@@ -49,8 +56,7 @@ def tvm(subject: Subject) -> Subject:
     from suites.portability.cpu_engines import tvm_compiled
 
     rewritten = ("embedding_backward",)
-    engine = Engine("tvm", tvm_compiled, rewritten=rewritten, version=installed("apache-tvm"))
-    return replace(subject, engine=engine)
+    return compiled_by(subject, "tvm", tvm_compiled, installed("apache-tvm"), rewritten=rewritten)
 
 
 def iree(subject: Subject) -> Subject:
@@ -58,7 +64,7 @@ def iree(subject: Subject) -> Subject:
     require("iree.compiler", "iree.runtime", "torch_mlir")
     from suites.portability.stablehlo_engines import iree_compiled
 
-    return replace(subject, engine=Engine("iree", iree_compiled, version=installed("iree-base-compiler")))
+    return compiled_by(subject, "iree", iree_compiled, installed("iree-base-compiler"))
 
 
 def iree_targets(subject: Subject, target: str = "cuda_sm_80") -> Subject:
@@ -70,8 +76,7 @@ def iree_targets(subject: Subject, target: str = "cuda_sm_80") -> Subject:
     from suites.portability.stablehlo_engines import iree_compiled_for
 
     compile_for = partial(iree_compiled_for, target=target)
-    engine = Engine("iree", compile_for, target, version=installed("iree-base-compiler"))
-    return replace(subject, engine=engine)
+    return compiled_by(subject, "iree", compile_for, installed("iree-base-compiler"), target=target)
 
 
 def xla(subject: Subject) -> Subject:
@@ -79,7 +84,7 @@ def xla(subject: Subject) -> Subject:
     require("jax", "torch_mlir")
     from suites.portability.stablehlo_engines import xla_compiled
 
-    return replace(subject, engine=Engine("xla", xla_compiled, version=installed("jaxlib")))
+    return compiled_by(subject, "xla", xla_compiled, installed("jaxlib"))
 
 
 def xla_targets(subject: Subject, target: str = "tpu_v5e") -> Subject:
@@ -91,8 +96,7 @@ def xla_targets(subject: Subject, target: str = "tpu_v5e") -> Subject:
     from suites.portability.stablehlo_engines import xla_compiled_for
 
     version = f"{installed('jaxlib')}, libtpu {installed('libtpu')}"
-    engine = Engine("xla", partial(xla_compiled_for, target=target), target, version=version)
-    return replace(subject, engine=engine)
+    return compiled_by(subject, "xla", partial(xla_compiled_for, target=target), version, target=target)
 
 
 def any_length(
@@ -118,16 +122,10 @@ def triton(subject: Subject) -> Subject:
 
     from suites.portability.triton_engines import interpreted, small
 
-    workload = small(subject.workload)
-    engine = Engine(
-        "triton",
-        interpreted(workload, subject.seed),
-        "interpreter",
-        version=str(package.__version__),
-        takes_graph=False,
-        timed=False,
-    )
-    return replace(subject, workload=workload, engine=engine)
+    shrunk = replace(subject, workload=small(subject.workload))
+    run, version = interpreted(shrunk.workload, subject.seed), str(package.__version__)
+    more = {"target": "interpreter", "takes_graph": False, "timed": False}
+    return compiled_by(shrunk, "triton", run, version, **more)
 
 
 def triton_cpu(subject: Subject) -> Subject:
@@ -138,14 +136,13 @@ def triton_cpu(subject: Subject) -> Subject:
     import triton as package
 
     from harness.instruments.triton_kernels import targets
-    from suites.portability.triton_engines import compiled_here, refuse_others
+    from suites.portability.triton_engines import compiled_here
 
     if reason := targets.unavailable():
         raise Unavailable(reason)
     require("torch_mlir")
-    refuse_others(subject.workload)
-    compile_here, version = compiled_here(subject.workload, subject.seed), str(package.__version__)
-    return replace(subject, engine=Engine("triton_cpu", compile_here, version=version, takes_graph=False))
+    run = compiled_here(subject.workload, subject.seed)
+    return compiled_by(subject, "triton_cpu", run, str(package.__version__), takes_graph=False)
 
 
 def triton_targets(subject: Subject, target: str = "sm_80") -> Subject:
@@ -155,13 +152,12 @@ def triton_targets(subject: Subject, target: str = "sm_80") -> Subject:
     """
     import triton as package
 
-    from suites.portability.triton_engines import compiled_for, kernels_of, refuse_others
+    from suites.portability.triton_engines import compiled_for, kernels_of
 
-    refuse_others(subject.workload)
     kernels_of(subject.workload)
     compile_for = partial(compiled_for, workload=subject.workload, target=target)
-    engine = Engine("triton", compile_for, target, version=str(package.__version__), takes_graph=False)
-    return replace(subject, engine=engine)
+    version = str(package.__version__)
+    return compiled_by(subject, "triton", compile_for, version, target=target, takes_graph=False)
 
 
 def triton_ascend(subject: Subject) -> Subject:
@@ -170,11 +166,10 @@ def triton_ascend(subject: Subject) -> Subject:
     Raises `Unavailable` where there are no kernels, or no tool.
     """
     from harness.instruments.triton_kernels import targets
-    from suites.portability.triton_engines import kernels_of, lowered_for_ascend, refuse_others
+    from suites.portability.triton_engines import kernels_of, lowered_for_ascend
 
     if reason := targets.unavailable():
         raise Unavailable(reason)
-    refuse_others(subject.workload)
     kernels_of(subject.workload)
     lower = partial(lowered_for_ascend, workload=subject.workload)
-    return replace(subject, engine=Engine("triton_ascend", lower, "ascend", takes_graph=False))
+    return compiled_by(subject, "triton_ascend", lower, target="ascend", takes_graph=False)

@@ -19,22 +19,15 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'throughput-harness[portability]'"
 
 
-def missing(*modules: str) -> str | None:
-    """Return why a variant that imports these modules cannot run; None where all are installed."""
+def require(*modules: str) -> None:
+    """Raise `Unavailable`, with the extra that brings it, where a module is not installed."""
     for module in modules:
         try:
             found = find_spec(module) is not None
         except ModuleNotFoundError:  # the package that the module would be in
             found = False
         if not found:
-            return f"{module} is not installed; the extra `portability` brings it: {INSTALL}"
-    return None
-
-
-def require(*modules: str) -> None:
-    """Raise `Unavailable`, with the extra that brings it, where a module is not installed."""
-    if reason := missing(*modules):
-        raise Unavailable(reason)
+            raise Unavailable(f"{module} is not installed; the extra `portability` brings it: {INSTALL}")
 
 
 def installed(package: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +19,8 @@ from harness.records import Unavailable
 from suites.portability import graph
 from suites.portability.graph import Forward, Problem
 from suites.portability.workload import Workload
-from suites.training.models import huggingface, huggingface_config
+from suites.training.models import huggingface
 from suites.training.models.fake_transformers import READ_VALUES
-from suites.training.models.huggingface_config import refuse_quantized
 from suites.training.models.model import (
     EPSILON,
     NONE,
@@ -36,9 +35,6 @@ from suites.training.models.model import (
     rotary_tables,
 )
 from suites.training.workload import ModelShape, llama
-from suites.training.workload import Workload as TrainingWorkload
-
-__all__ = ["adopted", "initialise", "initialised_from", "loss_of_head", "model_of", "shape_of"]
 
 loss_of_head = linear_cross_entropy
 
@@ -71,16 +67,12 @@ def adopted(workload: Workload) -> Workload:
     config = workload.hf_config
     if config is None:
         return workload
-    refuse_quantized(config)
     if config.get("model_type") in READ_VALUES:
         raise Unavailable(
             f"model_type {config['model_type']!r}: its layers read values of the batch to choose what to "
             "compute, so no graph of fixed operations can be captured"
         )
-    given = {**asdict(workload), "hf_config": huggingface_config.without_dropout(config)}
-    complete = huggingface.complete(TrainingWorkload.of(given))
-    common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}
-    return replace(workload, **{name: getattr(complete, name) for name in common})
+    return huggingface.adopted(workload, config)
 
 
 def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
@@ -171,28 +163,30 @@ def draw(
     return (torch.randn(*size, generator=generator) * scale).to(dtype)
 
 
-def softmax(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
-    """Return the softmax of rows."""
-    x_ND = draw(generator, (rows(workload), workload.hidden_size), workload.torch_dtype)
-    return Forward(functions.get("softmax", lambda x_ND: F.softmax(x_ND, dim=-1)), (x_ND,), ("x",))
+OF_ROWS: dict[str, tuple[dict[str, str], Callable[..., Tensor]]] = {
+    "softmax": ({"x": "ND"}, lambda x_ND: F.softmax(x_ND, dim=-1)),
+    "rms_norm": (
+        {"x": "ND", "weight": "D"},
+        lambda x_ND, weight_D: F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON),
+    ),
+    "matmul": ({"x": "ND", "weight": "DF"}, lambda x_ND, weight_DF: x_ND @ weight_DF),
+    "swiglu": ({"gate": "ND", "up": "ND"}, lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND),
+}
+"""Operators on rows, such as RMSNorm (arXiv 1910.07467) and SwiGLU's product (arXiv 2002.05202).
+
+By name, the shapes of their inputs, and plain PyTorch.
+"""
 
 
-def rms_norm(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
-    """Return RMSNorm (arXiv 1910.07467) of rows."""
-    size = (rows(workload), workload.hidden_size)
-    x_ND, weight_D = (draw(generator, one, workload.torch_dtype) for one in (size, size[1:]))
-
-    def plain(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-        return F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON)
-
-    return Forward(functions.get("rms_norm", plain), (x_ND, weight_D), ("x", "weight"))
-
-
-def matmul(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
-    """Return a product of (N, D) and (D, F)."""
-    sizes = ((rows(workload), workload.hidden_size), (workload.hidden_size, workload.intermediate_size))
-    x_ND, weight_DF = (draw(generator, one, workload.torch_dtype) for one in sizes)
-    return Forward(lambda x_ND, weight_DF: x_ND @ weight_DF, (x_ND, weight_DF), ("x", "weight"))
+def of_rows(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
+    """Return one of `OF_ROWS`."""
+    shapes, plain = OF_ROWS[workload.operation]
+    sizes = {"N": rows(workload), "D": workload.hidden_size, "F": workload.intermediate_size}
+    inputs = tuple(
+        draw(generator, [sizes[letter] for letter in shape], workload.torch_dtype)
+        for shape in shapes.values()
+    )
+    return Forward(functions.get(workload.operation, plain), inputs, tuple(shapes))
 
 
 def attention(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
@@ -216,19 +210,8 @@ def cross_entropy(workload: Workload, generator: torch.Generator, functions: Fun
     size = (workload.vocab_size, workload.hidden_size)
     weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
     targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
-    return Forward(
-        functions.get("linear_cross_entropy", loss_of_head),
-        (x_ND, weight_VD, targets_N),
-        ("x", "weight"),
-    )
-
-
-def swiglu(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
-    """Return SwiGLU's product (arXiv 2002.05202) of gate and up."""
-    size = (rows(workload), workload.hidden_size)
-    gate_ND, up_ND = (draw(generator, size, workload.torch_dtype) for _ in range(2))
-    function = functions.get("swiglu", lambda gate_ND, up_ND: F.silu(gate_ND) * up_ND)
-    return Forward(function, (gate_ND, up_ND), ("gate", "up"))
+    function = functions.get("linear_cross_entropy", loss_of_head)
+    return Forward(function, (x_ND, weight_VD, targets_N), ("x", "weight"))
 
 
 def block(workload: Workload, generator: torch.Generator, functions: Functions) -> Forward:
@@ -292,12 +275,9 @@ def rows(workload: Workload) -> int:
 
 
 FORWARDS: dict[str, Callable[[Workload, torch.Generator, Functions], Forward]] = {
-    "softmax": softmax,
-    "rms_norm": rms_norm,
-    "matmul": matmul,
+    **dict.fromkeys(OF_ROWS, of_rows),
     "attention": attention,
     "cross_entropy": cross_entropy,
-    "swiglu": swiglu,
     "block": block,
     "training_step": training_step,
 }

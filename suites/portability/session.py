@@ -4,7 +4,8 @@ An error is |ours - float64| over the largest |float64| of the same tensor; of p
 over the largest change. What a rounding of the largest gradient, or of the largest parameter, explains is no
 error.
 
-How much of a captured graph an engine covers: all of it, or the operators that it compiles alone.
+How much of a captured graph an engine covers: all of it, or the operators that it compiles alone. A graph for
+sequences of any length, and the float64 reference, are made here as well.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from harness.instruments.process import kept_code
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Note, Origin, Reading, Unavailable, WrongResult
-from suites.portability.dynamic import captured_for_any_length, evaluated, other_length
-from suites.portability.graph import Capture, Problem, captured, flops_of, name_of, one_line, single
+from suites.portability.graph import Capture, Problem, captured, flops_of, one_line, single, traced
 from suites.portability.problem import problem_of
 from suites.portability.subject import Compiled, Engine, Subject
 from suites.portability.workload import Workload
@@ -205,7 +208,7 @@ def coverage(session: Session) -> Iterator[Reading | Note]:
     yield Reading("coverage", "1", len(covered) / len(nodes), Origin.MEASURED, "operators")
     if flops:
         yield Reading("coverage", "1", sum(map(flops_of, covered)) / flops, Origin.MEASURED, "flops")
-    names = sorted({name_of(node) for node, (key, _) in alone.items() if key in faults})
+    names = sorted({str(node.target) for node, (key, _) in alone.items() if key in faults})
     yield Note(f"operators without code: {', '.join(names) or 'none alone; the graph fails as a whole'}")
 
 
@@ -216,7 +219,9 @@ def _tried(engine: Engine, kinds: Mapping[str, Capture]) -> bytes:
     for done, (key, capture) in enumerate(kinds.items()):
         if time.monotonic() - begin_s > BUDGET_S:
             return json.dumps([done, faults]).encode()
-        if fault_of(engine, capture) is not None:
+        try:
+            engine.compile(capture)
+        except Exception:  # each compiler raises its own kinds
             faults.append(key)
     return json.dumps([len(kinds), faults]).encode()
 
@@ -225,15 +230,6 @@ def _tried(engine: Engine, kinds: Mapping[str, Capture]) -> bytes:
 def operators_alone(capture: Capture) -> Mapping[fx.Node, tuple[str, Capture]]:
     """Return each operator as a graph of its own with a key of its kind, for all engines of one graph."""
     return {node: single(node) for node in capture.nodes}
-
-
-def fault_of(engine: Engine, capture: object) -> str | None:
-    """Return why an engine does not compile one operator; None where it does."""
-    try:
-        engine.compile(capture)
-    except Exception as error:  # each compiler raises its own kinds
-        return message_of(error)
-    return None
 
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
@@ -264,7 +260,7 @@ def compare(
     names, dtypes = capture.output_names, capture.output_dtypes
     if len(ours) != len(expected):
         raise WrongResult(f"{len(ours)} outputs, not {len(expected)}")
-    precision = floating_type(capture)
+    precision = next(one.dtype for one in capture.inputs if one.is_floating_point())
     tolerance = TOLERANCES[precision]
     worst = LargestError(0.0, "")
     for name, dtype, one, other in zip(names, dtypes, ours, expected, strict=True):
@@ -276,11 +272,8 @@ def compare(
             raise WrongResult(f"{name} has shape {tuple(one.shape)}, not {tuple(other.shape)}")
         change = before.get(name)
         scale = _scale(name, other, change, names, expected, ROUNDING[precision] / tolerance)
-        error = (
-            float((one.double() - other).abs().nan_to_num(nan=torch.inf).max()) / scale
-            if one.numel()
-            else 0.0
-        )
+        off = (one.double() - other).abs().nan_to_num(nan=torch.inf)
+        error = float(off.max()) / scale if one.numel() else 0.0
         if not error <= tolerance:
             of = "value" if change is None else "change"
             raise WrongResult(
@@ -289,11 +282,6 @@ def compare(
             )
         worst = max(worst, LargestError(error, name))
     return worst
-
-
-def floating_type(capture: Capture) -> torch.dtype:
-    """Return the precision of the graph: that of its first floating-point input."""
-    return next(one.dtype for one in capture.inputs if one.is_floating_point())
 
 
 def _scale(
@@ -308,12 +296,88 @@ def _scale(
     if before is not None:
         change = float((expected - before.double()).abs().max())
         return max(change, ROUNDINGS_OF_UPDATE * rounding * float(before.abs().max())) or 1.0
-    kind = name.split(" ")[0]
-    alike = [
-        float(one.abs().max()) for other, one in zip(names, every, strict=True) if other.split(" ")[0] == kind
-    ]
+    kinds = [one.split(" ")[0] for one in (name, *names)]
+    alike = [float(one.abs().max()) for kind, one in zip(kinds[1:], every, strict=True) if kind == kinds[0]]
     return max(float(expected.abs().max()), rounding * max(alike)) or 1.0
 
 
 def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def other_length(workload: Workload, seed: int) -> Problem:
+    """Return the problem of half the sequence length, which a graph for any length computes too."""
+    if workload.seq_len < 2:
+        raise Unavailable("a sequence of one token has no shorter one to compare with")
+    return problem_of(replace(workload, seq_len=workload.seq_len // 2), seed)
+
+
+def captured_for_any_length(workload: Workload, seed: int) -> Capture:
+    """Return the graph whose sequence length is a symbol; raises `Unavailable` where the code fixes it.
+
+    Which dimensions depend on the length is read off the inputs at two lengths. All others stay numbers, so
+    that sizes that happen to be equal are not taken for one.
+    """
+    begin_s = time.perf_counter()
+    own, other = problem_of(workload, seed), other_length(workload, seed)
+    dims = tuple(
+        tuple(dim for dim in range(one.dim()) if one.shape[dim] != another.shape[dim])
+        for one, another in zip(own.inputs, other.inputs, strict=True)
+    )
+    shapes = ShapeEnv(duck_shape=False)
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    fakes = [
+        mode.from_tensor(one, symbolic_context=StatelessSymbolicContext(dynamic_sizes=_sizes(one, of)))
+        for one, of in zip(own.inputs, dims, strict=True)
+    ]
+    symbols = [fakes[index].shape[dim] for index, of in enumerate(dims) for dim in of]
+    with mode:
+        graph = traced(own, fakes)
+    if not symbols or any(_fixed(shapes, one) for one in symbols):
+        raise Unavailable("the model's code fixes the length of its sequences")
+    return Capture(graph, own.inputs, own.output_names, time.perf_counter() - begin_s, dims)
+
+
+def _sizes(tensor: Tensor, dims: Sequence[int]) -> list[DimDynamic]:
+    return [DimDynamic.DYNAMIC if dim in dims else DimDynamic.STATIC for dim in range(tensor.dim())]
+
+
+def _fixed(shapes: ShapeEnv, size: int | torch.SymInt) -> bool:
+    """Return whether the trace has replaced a symbol by a number."""
+    return isinstance(size, int) or bool(shapes.replace(size.node.expr).is_number)
+
+
+WIDE = torch.float64
+FUSED_TYPES = ("_softmax", "_log_softmax")
+"""Operators whose last argument asks for a result of another type, which float64 has no use for."""
+
+
+class InFloat64(fx.Interpreter):
+    """Runs a graph with every floating-point type replaced by float64."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operator with wide types in the place of those that the graph names."""
+        packet = getattr(target, "overloadpacket", None)
+        if getattr(packet, "__name__", "") in FUSED_TYPES:
+            args = (*args[:2], False)
+        wide = [_wide(one) for one in args]
+        return super().call_function(target, tuple(wide), {key: _wide(one) for key, one in kwargs.items()})
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return a constant, wide where it is floating-point."""
+        return _wide(super().get_attr(target, args, dict(kwargs)))
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return WIDE if value.is_floating_point else value
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.to(WIDE)
+    return value
+
+
+def evaluated(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the graph's outputs in float64."""
+    with torch.no_grad():
+        result = InFloat64(graph).run(*(_wide(one) for one in inputs))
+    return [_wide(one) for one in result]

@@ -23,7 +23,7 @@ from harness.records import Note, Origin, Reading, Unavailable
 from suites.portability.cpu_engines import array_of, tensors_of
 from suites.portability.graph import Capture
 from suites.portability.packages import as_tried, without_other_dialects
-from suites.portability.subject import Compiled
+from suites.portability.subject import Compiled, compiled_on
 
 IREE_TRIED = "3.13.0"
 
@@ -60,11 +60,7 @@ def iree_compiled(capture: Capture) -> Compiled:
     def tensors(result: Any) -> list[Tensor]:
         return tensors_of([one.to_host() for one in result])
 
-    inputs = on_device(capture.inputs)
-    call_with = lambda others: computed(on_device(others))  # noqa: E731
-    return Compiled(
-        lambda: computed(inputs), tensors, len(program), compile_method=method, call_with=call_with
-    )
+    return compiled_on(computed, on_device, capture.inputs, tensors, len(program), method)
 
 
 BACKENDS = {

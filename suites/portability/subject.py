@@ -36,6 +36,19 @@ class Compiled(NamedTuple):
     call_with: Callable[[Sequence[Tensor]], Any] | None = None
 
 
+def compiled_on(
+    run: Callable[[Any], Any],
+    place: Callable[[Sequence[Tensor]], Any],
+    inputs: Sequence[Tensor],
+    tensors: Callable[[Any], Sequence[Tensor]],
+    size_B: int,
+    method: str,
+) -> Compiled:
+    """Return what runs on inputs that `place` has put where the engine takes them from."""
+    placed = place(inputs)
+    return Compiled(lambda: run(placed), tensors, size_B, (), method, lambda others: run(place(others)))
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One compiler with one target.

@@ -43,6 +43,8 @@ OF_OPERATION: dict[str, tuple[str, ...]] = {
 
 def names_of(workload: Workload) -> tuple[str, ...]:
     """Return the modules of a workload's kernels, AdamW's too where it updates; raises `Unavailable`."""
+    if workload.hf_config is not None:
+        raise Unavailable("our kernels replace operators of this project's model, and this is transformers'")
     if workload.operation not in OF_OPERATION:
         raise Unavailable(f"there is no Triton kernel here for {workload.operation}")
     return (*OF_OPERATION[workload.operation], *(("adamw",) if workload.passes == "update" else ()))
@@ -68,15 +70,16 @@ def _module(name: str) -> Any:
     return import_module(f"suites.training.triton_kernels.{name}")
 
 
-def refuse_others(workload: Workload) -> None:
-    """Raise `Unavailable` for transformers' models."""
-    if workload.hf_config is not None:
-        raise Unavailable("our kernels replace operators of this project's model, and this is transformers'")
-
-
-SMALL = {"micro_batch_size": 1, "seq_len": 16}
-SMALL_WIDTHS = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
-SMALL_MODEL = {**SMALL_WIDTHS, "intermediate_size": 96, "vocab_size": 128}
+SMALL: dict[str, Any] = {
+    "micro_batch_size": 1,
+    "seq_len": 16,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 128,
+    "num_hidden_layers": 1,
+}
 """The shape that is interpreted: heads of 32, the least that our attention has."""
 
 
@@ -87,18 +90,8 @@ def interpreted(workload: Workload, seed: int) -> Callable[[object], Compiled]:
 
 
 def small(workload: Workload) -> Workload:
-    """Return the workload at the shape that is interpreted; raises `Unavailable` for transformers' models."""
-    refuse_others(workload)
-    sizes = {**SMALL, **SMALL_MODEL, "num_hidden_layers": 1}
-    unused = {
-        "softmax": ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"),
-        "rms_norm": ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"),
-        "swiglu": ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"),
-        "attention": ("intermediate_size", "vocab_size"),
-        "cross_entropy": ("num_attention_heads", "num_key_value_heads", "intermediate_size"),
-        "block": ("vocab_size",),
-    }.get(workload.operation, ())
-    return replace(workload, **{name: size for name, size in sizes.items() if name not in unused})  # type: ignore[arg-type]
+    """Return the workload at the shape that is interpreted."""
+    return replace(workload, **SMALL)
 
 
 def compiled_here(workload: Workload, seed: int) -> Callable[[object], Compiled]:

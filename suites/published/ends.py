@@ -7,9 +7,9 @@ ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quanti
 over predicted values. `held`: the share of runs inside the interval that the other sources give. The runs
 of other kinds (of bytes, of the same engine) count with a kind's own, as much as six sources of one run, so
 that a kind of few sources has nearly what all have; `error`: median size of the error of `likely`, of a
-source that it was not fitted to. Neither is fully out of sample: `OTHERS` and `STEP_LOW`, `STEP_HIGH` were
-chosen by those of seconds, and constants of fine-tuning, generation and experts were fitted to whole steps
-of some of the same sources.
+source that it was not fitted to. Neither is fully out of sample: `OTHERS` and each kind's shares of seconds
+were chosen by them, and constants of fine-tuning, generation and experts were fitted to whole steps of some
+of the same sources.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from suites.published.runs import AnswerLine, PublishedRun, published_runs
+from suites.published.runs import AnswerLine
 from suites.training.step_time.prediction import TUNED
+from suites.training.step_time.published.rows import PublishedRun, published_runs
 
 MOST = 20
 """Runs that a source counts as at most, so that no long table decides."""
@@ -85,17 +86,24 @@ class WeightedRatios(NamedTuple):
         return [float(math.exp(value)) for value in self.values[order][at]]
 
 
-STEP_LOW, STEP_HIGH = 0.06, 0.93
-"""Ends of seconds: the narrowest between which nine in ten runs of sources that were left out nearly are.
+STEP_SHARES = ((0.05, 0.95), (0.06, 0.93), (0.07, 0.92), (0.08, 0.91), (0.08, 0.9), (0.09, 0.89), (0.1, 0.88))
+"""Quantiles that the ends of seconds can be: of each kind the narrowest that hold `HELD` of its runs."""
 
-Chosen by `held` of the runs themselves, which therefore flatters the ends."""
+HELD = 0.87
+"""Share of a kind's runs, sources left out, that ends of seconds are to hold: between 85 and 95 %. Where a
+source is unlike all others no ends do; then those count that hold the most."""
 
 OTHERS = 6.0
 """What the runs of all other kinds count together, where a source of n runs of a kind counts √n, of 20 at
 most: chosen among 1 to 8 by the error of sources that were left out."""
 
+FEWER_OTHERS = 2.0
+"""The same where a kind's own runs give narrower ends of seconds that hold as many."""
 
-def blended(kinds: Mapping[str, Sequence[RunRatio]], kind: str, without: str = "") -> WeightedRatios:
+
+def blended(
+    kinds: Mapping[str, Sequence[RunRatio]], kind: str, without: str = "", others: float = OTHERS
+) -> WeightedRatios:
     """Return the ratios of a kind and of all others; `without`: a source that is left out."""
     values: list[float] = []
     weights: list[NDArray[np.float64]] = []
@@ -108,25 +116,38 @@ def blended(kinds: Mapping[str, Sequence[RunRatio]], kind: str, without: str = "
         of = [np.full(len(group), min(len(group), MOST) ** 0.5 / len(group)) for group in groups.values()]
         each = np.concatenate(of) if of else np.zeros(0)
         values += [value for group in groups.values() for value in group]
-        weights.append(each if own else each / max(each.sum(), 1e-9) * OTHERS)
+        weights.append(each if own else each / max(each.sum(), 1e-9) * others)
     return WeightedRatios(np.array(values), np.concatenate(weights))
 
 
-def ends_of(kinds: Mapping[str, Sequence[RunRatio]], shares: Sequence[float]) -> dict[str, Any]:
-    """Return the ends by kind, each with how it does on sources that it was not fitted to."""
-    found: dict[str, Any] = {}
-    for kind, ratios in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        sources = {one.source for one in ratios}
-        without = {source: blended(kinds, kind, source).quantiles(shares) for source in sources}
-        inside = [without[one.source][0] <= one.value <= without[one.source][2] for one in ratios]
-        errors = [abs(without[one.source][1] / one.value - 1) for one in ratios]
-        low, likely, high = blended(kinds, kind).quantiles(shares)
-        found[kind] = {
-            **{"low": round(low, 2), "likely": round(likely, 2), "high": round(high, 2)},
-            **{"n": len(ratios), "sources": len(sources)},
-            **{"held": round(float(np.mean(inside)), 2), "error": round(float(np.median(errors)), 2)},
-        }
-    return found
+def ends_of(
+    kinds: Mapping[str, Sequence[RunRatio]], kind: str, shares: tuple[float, float], others: float = OTHERS
+) -> dict[str, Any]:
+    """Return the ends of a kind, and how they do on sources that they were not fitted to."""
+    ratios = kinds[kind]
+    sources = sorted({one.source for one in ratios})
+    without = {source: blended(kinds, kind, source, others).quantiles(shares) for source in sources}
+    medians = {source: blended(kinds, kind, source).quantiles((0.5,))[0] for source in sources}
+    inside = [without[one.source][0] <= one.value <= without[one.source][1] for one in ratios]
+    errors = [abs(medians[one.source] / one.value - 1) for one in ratios]
+    low, high = blended(kinds, kind, others=others).quantiles(shares)
+    return {
+        **{"low": round(low, 2), "likely": round(blended(kinds, kind).quantiles((0.5,))[0], 2)},
+        **{"high": round(high, 2), "n": len(ratios), "sources": len(sources)},
+        **{"held": round(float(np.mean(inside)), 2), "error": round(float(np.median(errors)), 2)},
+    }
+
+
+def narrowest(kinds: Mapping[str, Sequence[RunRatio]], kind: str) -> dict[str, Any]:
+    """Return the ends of a kind's seconds."""
+    counts = OTHERS, FEWER_OTHERS
+    choices = [ends_of(kinds, kind, shares, others) for shares in STEP_SHARES for others in counts]
+    return min(choices, key=lambda one: (max(HELD - one["held"], 0.0), one["high"] - one["low"]))
+
+
+def by_runs(kinds: Mapping[str, Sequence[RunRatio]]) -> list[str]:
+    """Return the kinds, those of most runs first."""
+    return sorted(sorted(kinds), key=lambda kind: -len(kinds[kind]))
 
 
 def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
@@ -136,13 +157,13 @@ def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
         for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers.get(run.id, {})):
             kinds[kind].append(ratio)
     if asked == "seconds":
-        return ends_of(kinds, (STEP_LOW, 0.5, STEP_HIGH))
+        return {kind: narrowest(kinds, kind) for kind in by_runs(kinds)}
     found: dict[str, Any] = {}
     for engine in sorted({kind.partition("/")[0] for kind in kinds}):
         own = {kind: ratios for kind, ratios in kinds.items() if kind.startswith(f"{engine}/")}
-        for kind, one in ends_of(own, (LOW, 0.5, HIGH)).items():
+        for kind in by_runs(own):
             _, which, name = kind.split("/")
-            found.setdefault(engine, {}).setdefault(which, {})[name] = one
+            found.setdefault(engine, {}).setdefault(which, {})[name] = ends_of(own, kind, (LOW, HIGH))
     return found
 
 

@@ -26,12 +26,11 @@ from scipy.optimize import minimize
 
 from suites.published.step_time import FOLDER
 from suites.training.layouts.layout import Layouts
-from suites.training.of_question import published_steps
 from suites.training.step_time.constants import StepConstants, entries, fitted_to_whole_steps
 from suites.training.step_time.prediction import PlannedSteps, predicted
-from suites.training.step_time.published.steps import PublishedStep, published, ran
-from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.questions import answers
+from suites.training.step_time.published.rows import PublishedRun, question
+from suites.training.step_time.published.steps import published
+from suites.training.step_time.questions import answers, steps_of_rows
 
 Values = NDArray[np.float64]
 
@@ -43,35 +42,27 @@ class Family(NamedTuple):
     """Steps that share constants, and by what they are left out."""
 
     words: tuple[str, ...]  # what `fitted_to` of its constants names, one of them
-    group: Callable[[PublishedStep], str]
+    group: Callable[[PublishedRun], str]
     evaluations: int  # of the search per group
     start: float  # times the constants in use, or their inverse, by turns: where the search begins
 
 
-def _fifth(step: PublishedStep) -> str:
-    layout = step["layout"]
-    key = (step["gpus"], layout["tp"], layout["pp"])
-    every = sorted(
-        {
-            (one["gpus"], one["layout"]["tp"], one["layout"]["pp"])
-            for one in published()
-            if _of(one, "playbook")
-        }
-    )
-    return str(every.index(key) % FIFTHS)
+def _fifth(step: PublishedRun) -> str:
+    every = sorted({(one.gpus, one.tp or 1, one.pp or 1) for one in published() if _of(one, "playbook")})
+    return str(every.index((step.gpus, step.tp or 1, step.pp or 1)) % FIFTHS)
 
 
-def _third(step: PublishedStep) -> str:
-    every = sorted({one["model"]["name"] for one in published() if _of(one, "llm-foundry")})
-    return str(every.index(step["model"]["name"]) % THIRDS)
+def _third(step: PublishedRun) -> str:
+    every = sorted({one.model for one in published() if _of(one, "llm-foundry")})
+    return str(every.index(step.model) % THIRDS)
 
 
-def _of(step: PublishedStep, *sources: str) -> bool:
-    return step["kind"] == "step" and any(step["source"].startswith(name) for name in sources)
+def _of(step: PublishedRun, *sources: str) -> bool:
+    return step.source.startswith(sources)
 
 
 FAMILIES: Mapping[str, Family] = {
-    "megatron": Family(("megatron-bridge", "nemo", "mlperf"), lambda step: str(step["source"]), 100, 1.15),
+    "megatron": Family(("megatron-bridge", "nemo", "mlperf"), lambda step: step.source, 100, 1.15),
     "playbook": Family(("playbook",), _fifth, 700, 1.03),
     "llm-foundry": Family(("llm-foundry",), _third, 100, 1.15),
 }
@@ -94,12 +85,12 @@ class StepBatch(NamedTuple):
     seconds: Values  # published
 
 
-def batches_of(steps: Sequence[PublishedStep]) -> list[StepBatch]:
+def batches_of(steps: Sequence[PublishedRun]) -> list[StepBatch]:
     """Return steps by setting; raises ValueError for one that the model does not know."""
     found: list[StepBatch] = []
     for one in steps:
-        own = published_steps(typed_step(one))
-        seconds = np.array([one["published"]["step_s"]])
+        own = steps_of_rows([question(one)])
+        seconds = np.array([one.step_s])
         same = [at for at, other in enumerate(found) if _alike(other.steps, own)]
         if same:
             found[same[0]] = _together(found[same[0]], own, seconds)
@@ -146,15 +137,15 @@ def fitted_to(batches: Sequence[StepBatch], names: Sequence[str], family: Family
 
 def left_out(family: Family) -> list[dict[str, Any]]:
     """Return the predictions for a family's steps, each with constants fitted without its group."""
-    steps = [one for one in published() if ran(one) and _of(one, *family.words)]
+    steps = [one for one in published() if one.step_s and _of(one, *family.words)]
     names = constants_of(family)
     said: list[dict[str, Any]] = []
     for group in sorted({family.group(one) for one in steps}):
         fitting = batches_of([one for one in steps if family.group(one) != group])
         constants = fitted_to(fitting, names, family)
         own = [one for one in steps if family.group(one) == group]
-        own += [one for one in published() if ran(one) and ALIKE.get(one["source"]) == group]
-        of_group = answers(own, constants)
+        own += [one for one in published() if one.step_s and ALIKE.get(one.source) == group]
+        of_group = answers([question(one) for one in own], constants)
         said += [
             {"id": one["id"], "step_s": float(f"{one['step_s']:.5g}"), "group": group} for one in of_group
         ]

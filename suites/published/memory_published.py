@@ -17,10 +17,10 @@ import numpy as np
 
 from harness.ask.batch import answers_of
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.published.runs import PublishedRun, question
 from suites.published.workload import MemoryPublishedWorkload
 from suites.training.dry_run.estimates import estimator
 from suites.training.layouts.states import deepspeed_host_B
+from suites.training.step_time.published.rows import PublishedRun, question
 
 METHODS = {"dry run": ("fake_step", Origin.SIMULATED), "account": ("megatron", Origin.CALCULATED)}
 """Of the engine that answers: the method of its readings, and their origin."""

@@ -42,6 +42,7 @@ class PublishedFacts(NamedTuple):
     year: str
     page: str
     group: str = ""  # of runs of which one can choose
+    set_up: str = ""  # a run's id that all of the same set-up share
 
 
 def facts(index: ResultIndex) -> dict[str, PublishedFacts]:
@@ -185,6 +186,8 @@ def choices(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:
     for group, of in table[table["group"] != ""].groupby("group", sort=False):
         if len(of) < FEWEST or not of["published"].max():
             continue
+        alike = of.groupby(of["set_up"].where(of["set_up"] != "", of.index))
+        of = of.assign(published=alike["published"].transform("mean"))
         chosen = of[of["expected"] == of["expected"].max()]
         share, best = chosen["published"].mean() / of["published"].max(), of.sort_values("published").iloc[-1]
         shares.append(float(share))

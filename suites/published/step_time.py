@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,29 +19,27 @@ from typing import Any, NamedTuple
 
 from harness.question import Question
 from harness.records import Json, Note, Origin, Reading
+from suites.published.runs import group_of
 from suites.published.workload import StepTimeWorkload
-from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.published.steps import (
-    PublishedStep,
-    published,
-    ran,
-    with_and_without_attention,
-)
-from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.questions import answers
+from suites.training.step_time.gpu import known_gpu
+from suites.training.step_time.prediction import predicted
+from suites.training.step_time.published.rows import PublishedRun, question
+from suites.training.step_time.published.steps import published, with_and_without_attention
+from suites.training.step_time.questions import answers, fastest, question_of_row, steps_of_rows
 
 Predictions = Mapping[str, Mapping[str, Any]]
-"""By the id of the question: step_s with step_s_low and step_s_high, memory_GB, fits; or index."""
+"""By the id of a step: step_s with step_s_low and step_s_high, memory_GB, fits; of a cell: index."""
 
 ACCUMULATED = "gradient_accumulation_steps"
-LAYOUT = ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "sharding", "micro_batch_size", ACCUMULATED)
+LAYOUT = ("dp", "tp", "pp", "cp", "ep", "vp", "sharding", "micro_batch_size", ACCUMULATED)
+NOT_ASKED = ("id", "date", "page", "place")
 
 
 class SwitchedFields(NamedTuple):
     """What differs between the two steps of a pair."""
 
     name: str
-    differs: str  # the switch: a field of the question or of its layout, or the GPU's architecture
+    differs: str  # the switch: a field of the run, or the GPU's architecture
     follows: tuple[str, ...]  # fields that may differ, too
 
 
@@ -60,8 +59,8 @@ SWITCHES = (
 class StepPair(NamedTuple):
     """Two steps, the one that takes more GPU-seconds per token first."""
 
-    slower: PublishedStep
-    faster: PublishedStep
+    slower: PublishedRun
+    faster: PublishedRun
 
     @property
     def gain(self) -> float:
@@ -70,27 +69,31 @@ class StepPair(NamedTuple):
 
     def predicted(self, said: Predictions) -> float | None:
         """Return the predicted gain; None where a step was not predicted."""
-        seconds = [said.get(one["id"], {}).get("step_s") for one in self]
+        seconds = [said.get(one.id, {}).get("step_s") for one in self]
         if not all(seconds):
             return None
         return per_token_s(self.slower, seconds[0]) / per_token_s(self.faster, seconds[1])
 
 
-def per_token_s(step: PublishedStep, seconds: float | None = None) -> float:
+def per_token_s(step: PublishedRun, seconds: float | None = None) -> float:
     """Return the GPU-seconds per token of a step, of the published seconds unless others are given."""
-    tokens = step["global_batch_size"] * step["seq_len"]
-    return float((seconds or step["published"]["step_s"]) * step["gpus"] / tokens)
+    return (seconds or step.step_s or math.nan) * step.gpus / tokens_of(step)
 
 
-def pairs_of(steps: Sequence[PublishedStep], switch: SwitchedFields) -> Iterator[StepPair]:
+def tokens_of(step: PublishedRun) -> int:
+    """Return the tokens of one update."""
+    return (step.sequences or 0) * (step.seq_len or 0)
+
+
+def pairs_of(steps: Sequence[PublishedRun], switch: SwitchedFields) -> Iterator[StepPair]:
     """Yield each pair of steps that ran, are of one source and differ in nothing but the switch."""
     free = {switch.differs, *switch.follows}
-    groups: dict[str, list[tuple[object, PublishedStep]]] = {}
+    groups: dict[str, list[tuple[object, PublishedRun]]] = {}
     for one in steps:
-        if ran(one):
-            flat = _fields(one, with_architecture=switch.differs == "architecture")
-            rest = {name: value for name, value in flat.items() if name not in free}
-            groups.setdefault(json.dumps(rest, sort_keys=True), []).append((flat.get(switch.differs), one))
+        if one.step_s:
+            fields = _fields(one, with_architecture=switch.differs == "architecture")
+            rest = {name: value for name, value in fields.items() if name not in free}
+            groups.setdefault(json.dumps(rest, sort_keys=True), []).append((fields.get(switch.differs), one))
     for group in groups.values():
         for (of_first, first), (of_second, second) in combinations(group, 2):
             if of_first != of_second:
@@ -98,14 +101,13 @@ def pairs_of(steps: Sequence[PublishedStep], switch: SwitchedFields) -> Iterator
                 yield pair if pair.gain >= 1 else StepPair(second, first)
 
 
-def _fields(step: PublishedStep, with_architecture: bool) -> dict[str, object]:
-    """Return what a step was asked with, its layout's fields among the others."""
-    fields = {name: value for name, value in step.items() if name not in ("id", "published", "layout")}
-    gpu = gpu_of(str(step["device"])) if with_architecture else None
-    return {**fields, **step["layout"], **({"architecture": gpu.architecture} if gpu else {})}
+def _fields(step: PublishedRun, with_architecture: bool) -> dict[str, object]:
+    """Return what a step was asked with."""
+    fields = {name: value for name, value in question(step).items() if name not in NOT_ASKED}
+    return {**fields, "architecture": known_gpu(step.device).architecture} if with_architecture else fields
 
 
-def of_ratios(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_ratios(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield how far off the predicted gain of each pair is, by kind of switch, and how many there are."""
     for switch in SWITCHES:
         known = [(pair, pair.predicted(said)) for pair in pairs_of(steps, switch)]
@@ -121,14 +123,14 @@ DIFFER = 1.05
 """Ratio of two steps from which on the sign of their difference counts."""
 
 
-def readings(method: str, steps: Sequence[PublishedStep], said: Predictions) -> Iterator[Reading]:
+def readings(method: str, steps: Sequence[PublishedRun], said: Predictions) -> Iterator[Reading]:
     """Yield the errors of each step, and shares; nothing where nothing can be compared."""
     for metric, value in values(steps, said):
         unit = "s" if metric.startswith("step_time") else "1"
         yield Reading(metric, unit, value, Origin.CALCULATED, method)
 
 
-def values(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def values(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield each metric with a value, several of those that each step has."""
     yield from of_seconds(steps, said)
     yield from of_memory(steps, said)
@@ -137,36 +139,33 @@ def values(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[
     yield from of_ratios(steps, said)
 
 
-def of_seconds(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_seconds(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield the error of each step that ran, its size at nine in ten, and what the intervals hold."""
-    asked = [one for one in steps if ran(one)]
-    known = [one for one in asked if said.get(one["id"], {}).get("step_s")]
+    asked = [(said.get(one.id, {}), one.step_s) for one in steps if one.step_s]
+    known = [(one, seconds) for one, seconds in asked if one.get("step_s")]
     if not known:
         return
-    errors = [said[one["id"]]["step_s"] / one["published"]["step_s"] - 1 for one in known]
+    errors = [one["step_s"] / seconds - 1 for one, seconds in known]
     yield "steps_predicted", len(known)
     yield "steps_not_known", len(asked) - len(known)
     for error in errors:
         yield "relative_error", error
         yield "absolute_error", abs(error)
     yield "absolute_error_at_90", sorted(map(abs, errors))[min(len(errors) - 1, int(0.9 * len(errors)))]
-    spans = [
-        (said[one["id"]], one["published"]["step_s"]) for one in known if "step_s_low" in said[one["id"]]
-    ]
-    for one, seconds in spans:
-        yield "inside_interval", float(one["step_s_low"] <= seconds <= one["step_s_high"])
-        yield "interval_half_width", (one["step_s_high"] - one["step_s_low"]) / 2 / one["step_s"]
+    for one, seconds in known:
+        if "step_s_low" in one:
+            yield "inside_interval", float(one["step_s_low"] <= seconds <= one["step_s_high"])
+            yield "interval_half_width", (one["step_s_high"] - one["step_s_low"]) / 2 / one["step_s"]
 
 
-def of_memory(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_memory(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield whether each step that ran is said to fit, and rightly, of sources that published failures."""
     for one in steps:
-        if ran(one) and "fits" in said.get(one["id"], {}):
-            yield "ran_and_fits", float(said[one["id"]]["fits"])
-    failing = {one["source"] for one in steps if one["kind"] == "step" and not one["published"]["runs"]}
-    asked = [one for one in steps if one["kind"] == "step" and one["source"] in failing]
-    told = [(one["published"]["runs"], said.get(one["id"], {}).get("fits")) for one in asked]
-    known = [(runs, bool(fits)) for runs, fits in told if fits is not None]
+        if one.step_s and "fits" in said.get(one.id, {}):
+            yield "ran_and_fits", float(said[one.id]["fits"])
+    failing = {one.source for one in steps if not one.outcome.runs}
+    told = [(one.outcome.runs, said.get(one.id, {}).get("fits")) for one in steps if one.source in failing]
+    known = [(bool(runs), bool(fits)) for runs, fits in told if fits is not None]
     for runs, fits in known:
         yield "fits_rightly", float(runs == fits)
     if known:
@@ -174,21 +173,26 @@ def of_memory(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tup
         yield "said_to_fail_and_ran", sum(runs and not fits for runs, fits in known)
 
 
-def of_choices(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_choices(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield the rate of each chosen layout over the best one's; 0 for one that does not run."""
+    for name, cell in cells_of(steps).items():
+        if name in said:
+            rates = [1 / one.step_s if one.step_s else 0.0 for one in cell]
+            yield "chosen_over_best", rates[said[name]["index"]] / max(rates)
+
+
+def cells_of(steps: Sequence[PublishedRun]) -> Mapping[str, list[PublishedRun]]:
+    """Return the layouts that the playbook tried for one model on as many GPUs, of which one is chosen."""
+    cells: dict[str, list[PublishedRun]] = {}
     for one in steps:
-        if one["kind"] != "choose" or said.get(one["id"], {}).get("index") is None:
-            continue
-        rates = one["published"]["tokens_s"]
-        yield (
-            "chosen_over_best",
-            (rates[said[one["id"]]["index"]] or 0.0) / max(rate for rate in rates if rate),
-        )
+        if one.source == "playbook":
+            cells.setdefault(group_of(one), []).append(one)
+    return {f"choice/{cell[0].id}": cell for cell in cells.values()}
 
 
-def of_signs(steps: Sequence[PublishedStep], said: Predictions) -> Iterator[tuple[str, float]]:
+def of_signs(steps: Sequence[PublishedRun], said: Predictions) -> Iterator[tuple[str, float]]:
     """Yield whether the faster was named of two layouts that differ by one switch and 5 % or more."""
-    of_playbook = [one for one in steps if one["source"] == "playbook"]
+    of_playbook = [one for one in steps if one.source == "playbook"]
     for switch in SWITCHES:
         for pair in pairs_of(of_playbook, switch):
             ours = pair.predicted(said)
@@ -214,41 +218,38 @@ def parameters_of(model: Mapping[str, Any]) -> float:
     return float(model["num_hidden_layers"] * (attention + mlp) + embeddings)
 
 
-def has_experts(question: Question) -> bool:
+def has_experts(asked: Question) -> bool:
     """Return whether a model is a mixture of experts, which the rules do not cover."""
-    return bool((question.config or {}).get("num_experts"))
+    return bool((asked.config or {}).get("num_experts"))
 
 
-def forty_percent(steps: Sequence[PublishedStep]) -> Predictions:
+def forty_percent(steps: Sequence[PublishedRun]) -> Predictions:
     """Return the seconds at 40 % of the datasheet's rate; 6N + 12Lhs FLOP per token (arXiv 2204.02311)."""
     said = {}
-    for row in steps:
-        step = typed_step(row)
-        question, gpu = step.questions[0], gpu_of(step.questions[0].device)
-        if step.choose or gpu is None or has_experts(question):
+    for step in steps:
+        asked = question_of_row(question(step))
+        if has_experts(asked):
             continue
-        model: Mapping[str, Any] = question.config or {}
-        attention = 12.0 * model["num_hidden_layers"] * model["hidden_size"] * row["seq_len"]
-        FLOP = row["global_batch_size"] * row["seq_len"] * (6 * parameters_of(model) + attention)
-        rate = MFU * row["gpus"] * gpu.peak_FLOP_per_s(question.precision)
+        model: Mapping[str, Any] = asked.config or {}
+        attention = 12.0 * model["num_hidden_layers"] * model["hidden_size"] * (step.seq_len or 0)
+        FLOP = tokens_of(step) * (6 * parameters_of(model) + attention)
+        rate = MFU * step.gpus * known_gpu(asked.device).peak_FLOP_per_s(asked.precision)
         said[step.id] = {"step_s": FLOP / rate}
     return said
 
 
-def guides(steps: Sequence[PublishedStep]) -> Predictions:
+def guides(steps: Sequence[PublishedRun]) -> Predictions:
     """Return what a guide's reader would choose, and whether states, activations and logits fit.
 
     The largest data-parallel degree that fits, then tensor before pipeline parallelism, ZeRO-1, the largest
     micro-batch.
     """
-    said: dict[str, dict[str, Any]] = {}
-    for step in map(typed_step, steps):
-        if has_experts(step.questions[0]):
-            continue
-        if step.choose:
-            said[step.id] = {"index": step.indices[_first_of_guides(step.questions)]}
-        else:
-            said[step.id] = {"fits": fits(step.questions[0])}
+    asked = {step.id: question_of_row(question(step)) for step in steps}
+    said: dict[str, dict[str, Any]] = {
+        name: {"fits": fits(one)} for name, one in asked.items() if not has_experts(one)
+    }
+    for name, cell in cells_of(steps).items():
+        said[name] = {"index": _first_of_guides([asked[step.id] for step in cell])}
     return said
 
 
@@ -263,25 +264,24 @@ def _first_of_guides(questions: Sequence[Question]) -> int:
     return min(good, key=order)
 
 
-def fits(question: Question) -> bool:
+def fits(asked: Question) -> bool:
     """Return whether states, activations and logits fit into the GPU's memory."""
-    gpu = gpu_of(question.device)
-    return gpu is not None and memory_B(question) <= gpu.memory_B
+    return memory_B(asked) <= known_gpu(asked.device).memory_B
 
 
-def memory_B(question: Question) -> float:
+def memory_B(asked: Question) -> float:
     """Return states of 16 bytes per parameter, sbh (10 + 24/t) of activations per layer, and fp32 logits.
 
     States: 2 of weights, 2 of gradients and 12 of Adam, of which ZeRO-1 shards the 12 (arXiv 1910.02054).
     Activations: arXiv 2205.05198, table 2, without the attention's, which a fused kernel does not keep. The
     first stage of 1F1B keeps as many micro-batches as there are stages, so those of all layers.
     """
-    model, tp, pp = question.config or {}, question.tp, question.pp
+    model, tp, pp = asked.config or {}, asked.tp, asked.pp
     per_rank = parameters_of(model) / tp / pp
-    shard = (question.dp or 1) if question.zero else 1
+    shard = (asked.dp or 1) if asked.zero else 1
     states = per_rank * (4 + 12 / shard)
-    tokens = (question.seq_len or 1) * question.micro_batch_size
-    kept = min(pp, question.gradient_accumulation_steps or pp) / pp
+    tokens = (asked.seq_len or 1) * asked.micro_batch_size
+    kept = min(pp, asked.gradient_accumulation_steps or pp) / pp
     layers = model["num_hidden_layers"] * kept
     activations = tokens * model["hidden_size"] * (10 + 24 / tp) * layers
     return float(states + activations + 4.0 * tokens * model["vocab_size"] / tp)
@@ -295,7 +295,7 @@ class Subject:
     """Published steps of some sources."""
 
     workload: StepTimeWorkload
-    steps: Sequence[PublishedStep]
+    steps: Sequence[PublishedRun]
 
 
 def read_lines(name: str) -> list[dict[str, Any]]:
@@ -303,28 +303,31 @@ def read_lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
 
 
-def steps_of(sources: Sequence[str]) -> list[PublishedStep]:
+def steps_of(sources: Sequence[str]) -> list[PublishedRun]:
     """Return the steps of some sources; raises ValueError for a source that has none."""
     every = (*published(), *with_and_without_attention())
-    known = {one["source"] for one in every}
+    known = {one.source for one in every}
     unknown = [name for name in sources if name not in known]
     if unknown:
         raise ValueError(
             f"sources={unknown[0]!r}: no step was published there; known are {', '.join(sorted(known))}"
         )
-    return [one for one in every if one["source"] in sources]
+    return [one for one in every if one.source in sources]
 
 
-def _place(answer: Mapping[str, Any]) -> str:
-    return f"{answer['repo']}, commit {str(answer['commit'])[:9]}" if answer.get("repo") else ""
+COMMIT = re.compile(r"https://github\.com/([^/]+/[^/]+)/(?:blob|tree)/(\w{9})")
+"""A page's repository, and the commit that was read."""
+
+Predictor = Callable[[Sequence[PublishedRun]], Predictions]
 
 
-Predictor = Callable[[Sequence[PublishedStep]], Predictions]
-
-
-def by_model(steps: Sequence[PublishedStep]) -> Predictions:
+def by_model(steps: Sequence[PublishedRun]) -> Predictions:
     """Return what suites/training/step_time predicts."""
-    return {one["id"]: one for one in answers(steps)}
+    cells = {
+        name: {"index": fastest(predicted(steps_of_rows([question(step) for step in cell])))}
+        for name, cell in cells_of(steps).items()
+    }
+    return {one["id"]: one for one in answers([question(step) for step in steps])} | cells
 
 
 @cache
@@ -337,8 +340,9 @@ def on_file(name: str) -> Mapping[str, Mapping[str, Any]]:
 def from_file(name: str) -> Predictor:
     """Return the predictor whose answers a file has."""
 
-    def predict(steps: Sequence[PublishedStep]) -> Predictions:
-        return {one["id"]: on_file(name)[one["id"]] for one in steps if one["id"] in on_file(name)}
+    def predict(steps: Sequence[PublishedRun]) -> Predictions:
+        ids = {*(one.id for one in steps), *cells_of(steps)}
+        return {id: said for id, said in on_file(name).items() if id in ids}
 
     return predict
 
@@ -366,12 +370,12 @@ def check(subject: Subject) -> None:
 
 def conditions(subject: Subject) -> Mapping[str, str]:
     """Return what was published: steps that ran, devices, GPUs, repositories with their commits."""
-    steps = [one for one in subject.steps if one["kind"] == "step"]
-    gpus = sorted({int(one["gpus"]) for one in steps})
-    places = sorted({_place(one["published"]) for one in steps} - {""})
+    steps = subject.steps
+    gpus = sorted({one.gpus for one in steps})
+    places = sorted({", commit ".join(found.groups()) for one in steps if (found := COMMIT.match(one.page))})
     return {
         "layouts": str(len(steps)),
-        "devices": ", ".join(sorted({str(one["device"]) for one in steps})),
+        "devices": ", ".join(sorted({one.device for one in steps})),
         "gpus": str(gpus[0]) if len(gpus) == 1 else f"{gpus[0]} to {gpus[-1]:,}",
         "source": subject.workload.source,
         "places": "; ".join(places),

@@ -17,18 +17,17 @@ from harness.records import Json, Note, Origin, Reading
 from suites.published.runs import (
     KINDS,
     AnswerLine,
-    PublishedRun,
     Score,
     group_of,
     kind_of,
     of_bytes,
     of_seconds,
     peak_of,
-    published_runs,
-    question,
+    set_up_of,
     tokens_per_s,
 )
 from suites.published.workload import Workload
+from suites.training.step_time.published.rows import PublishedRun, published_runs, question
 
 SCORES = {"bytes": of_bytes, "seconds": of_seconds}
 
@@ -67,7 +66,7 @@ def conditions(runs: AskedRuns) -> Mapping[str, str]:
     facts = {
         run.id: [
             *(KINDS[kind_of(run)], run.kind, run.source, run.framework, run.model, run.device),
-            *(run.date[:4], run.page, group_of(run)),
+            *(run.date[:4], run.page, group_of(run), set_up_of(run)),
         ]
         for run in runs
     }

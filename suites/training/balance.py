@@ -10,8 +10,8 @@ of the other, until one is left.
 
 It is exact at any size. A partition takes single items until all of its groups have one, so about N / G pairs
 of full partitions are combined, and the work is about N log N comparisons and N moves of up to G numbers
-(items N, groups G). tests/benchmarks/test_balance.py times it. Of equal differences, older partitions come
-first and single items last.
+(items N, groups G). Of equal differences, older partitions come first
+and single items last.
 """
 
 from __future__ import annotations

@@ -55,6 +55,11 @@ FEWEST = 6
 AGREE = 1e-5
 """Tolerance of differences between ranks, relative to the largest parameter: sums in another order."""
 
+ONE_RANK: dict[str, Any] = dict.fromkeys(
+    ("ranks", "tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks"), 1
+)
+ONE_OF_EACH: dict[str, Any] = dict.fromkeys(("dp_size", "tp_size", "cp_size", "pp_size", "ep_size"), 1)
+
 PROBES: Mapping[str, Mapping[str, Any]] = {
     "the optimizer": {"learning_rate": None, "adam_epsilon": 1e-8},
     "the scale of gradients": {"learning_rate": 0.3, "adam_epsilon": 1.0},
@@ -77,12 +82,8 @@ def check(step: TrainingStep) -> None:
         ours = replace(
             step,
             workload=workload,
-            ranks=1,
-            tensor_ranks=1,
-            context_ranks=1,
-            expert_ranks=1,
-            pipeline_ranks=1,
             make_model=None,
+            **ONE_RANK,
         )
         with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
@@ -137,11 +138,7 @@ def small(workload: Workload, changes: Mapping[str, Any], times: int = 1) -> Wor
         seq_len=24,
         dropout=0.0,
         max_grad_norm=None,
-        dp_size=1,
-        tp_size=1,
-        cp_size=1,
-        pp_size=1,
-        ep_size=1,
+        **ONE_OF_EACH,
         hf_config=None,
         model=None,
         **(changes if workload.optimizer == "adamw" else {}),

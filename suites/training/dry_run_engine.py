@@ -97,9 +97,7 @@ def answered(
     step, room, outside_B = runs.step, room_B(runs.step, runs.target.usable_B), outside_allocator_B(runs.step)
     with torch.device("meta"):
         counts = count(build_model(step), step.workload)
-    host_B, config = host_memory_B(step, counts), step.workload.hf_config
-    defaults = {} if config is None else huggingface.sizes_by_default(config)
-    sizes = ", ".join(f"{name} {size}" for name, size in defaults.items())
+    host_B = host_memory_B(step, counts)
     memory = Memory(
         usable_B=room + sum(outside_B.values()),
         room_B=room,
@@ -114,7 +112,7 @@ def answered(
         likely_fits=peak.fits,
         parameters=float(counts.parameters),
         memory=memory,
-        notes=(*notes, *([f"by default: {sizes}"] if sizes else [])),
+        notes=(*notes, *huggingface.by_default(step.workload.hf_config)),
         without=without,
     )
     yield answer

@@ -176,22 +176,15 @@ class Carrier(Protocol):
         """Start a copy; both must live, and `source` must not change, until it is over."""
 
 
-class AtOnce:
-    """Copies synchronously."""
+class Synchronous(NamedTuple):
+    """Copies synchronously; `late`: as if copies took as long as they may, each is over when waited for."""
+
+    late: bool = False
 
     def copy(self, target: Tensor, source: Tensor) -> Copy:
         """See `Carrier`."""
         target.copy_(source)
-        return Copy(lambda: True, lambda: None)
-
-
-class WhenNeeded:
-    """Simulates copies that take as long as they may: each is over when it is waited for."""
-
-    def copy(self, target: Tensor, source: Tensor) -> Copy:
-        """See `Carrier`."""
-        target.copy_(source)
-        return Copy(lambda: False, lambda: None)
+        return Copy(lambda: not self.late, lambda: None)
 
 
 class SideStream:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from harness.instruments import torch_internals
@@ -24,11 +23,6 @@ DIMENSIONS = {"context_parallel": "cp", "pipeline": "pp", "tensor_parallel": "tp
 
 SHARING = ("expert_parallel", *DIMENSIONS)
 """Techniques by which ranks share layers, sequences or experts."""
-
-
-def without_distributed() -> str | None:
-    """Return why ranks cannot share a model here; None where they can."""
-    return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
 class Meshes(NamedTuple):

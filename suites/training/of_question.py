@@ -29,8 +29,7 @@ from suites.training.layouts.shape_of_config import shape_of_config, shape_witho
 from suites.training.layouts.states import FSDP
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import RatedGpu, known_gpu
-from suites.training.step_time.prediction import PlannedSteps, planned
-from suites.training.step_time.published.typed import MLPERF, TypedStep, meaning
+from suites.training.step_time.published.typed import MLPERF, meaning
 from suites.training.step_time.setting import (
     PLAIN,
     AdapterLoad,
@@ -161,12 +160,27 @@ MAXIMA_B = {"nf4": 4 / 64}
 """Bytes per frozen weight, and of nf4's fp32 maxima, one per 64 (bitsandbytes): each rank has them."""
 
 JOINED = {
-    "q_proj k_proj v_proj": ("query_key_value", "linear_qkv", "Wqkv", "qkv_proj", "c_attn"),
-    "gate_proj up_proj": ("gate_up_proj", "linear_fc1", "dense_h_to_4h"),
-    "o_proj": ("linear_proj", "dense", "out_proj"),
-    "down_proj": ("linear_fc2", "dense_4h_to_h"),
+    **dict.fromkeys(("query_key_value", "linear_qkv", "Wqkv", "qkv_proj", "c_attn"), "q_proj k_proj v_proj"),
+    **dict.fromkeys(("gate_up_proj", "linear_fc1", "dense_h_to_4h"), "gate_proj up_proj"),
+    **dict.fromkeys(("linear_proj", "dense", "out_proj"), "o_proj"),
+    **dict.fromkeys(("linear_fc2", "dense_4h_to_h"), "down_proj"),
 }
-"""Other names of linear layers."""
+"""Other names of linear layers, and the layers that each joins."""
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def mixer_linears(shape: TransformerShape) -> tuple[dict[str, AdapterLoad], dict[str, AdapterLoad]]:
+    """Return the linear layers of attention, and those of Mamba or linear attention, its result too."""
+    hidden, keys, mixer = shape.hidden_size, shape.num_key_value_heads * shape.head_dim, shape.mixer
+    attention = {
+        "q_proj": AdapterLoad(1, hidden, shape.query_size),
+        "k_proj": AdapterLoad(1, hidden, keys),
+        "v_proj": AdapterLoad(1, hidden, keys),
+        "o_proj": AdapterLoad(1, shape.attention_size, hidden),
+    }
+    linear = {"in_proj": AdapterLoad(2, hidden + mixer.inner, mixer.projected + hidden)} if mixer else {}
+    return attention, linear
 
 
 def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
@@ -174,31 +188,21 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
 
     A matrix of m × n has adapters of rank × (m + n), an expert's as well.
     """
-    hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    layers, moe = sum(shape.layers_have_attention), sum(shape.layers_are_moe)
+    moe = sum(shape.layers_are_moe)
     widths = (
         (shape.intermediate_size, sum(shape.layers_have_mlp) - moe),
         (shape.moe_intermediate_size, moe * shape.num_experts),
         (shape.shared_intermediate_size, moe),
     )
-    inner = sum(count * (hidden + width) for width, count in widths if width)
+    inner = sum(count * (shape.hidden_size + width) for width, count in widths if width)
+    layers = sum(shape.layers_have_attention), sum(shape.layers_are_linear)
     sizes = {
-        "q_proj": layers * (hidden + shape.query_size),
-        "k_proj": layers * (hidden + keys),
-        "v_proj": layers * (hidden + keys),
-        "o_proj": layers * (shape.attention_size + hidden),
-        **dict.fromkeys(("up_proj", "down_proj"), inner),
-        "gate_proj": inner if shape.gated else 0,
+        name: count * (one.inputs + one.outputs)
+        for linears, count in zip(mixer_linears(shape), layers, strict=True)
+        for name, one in linears.items()
     }
-    if mixer := shape.mixer:  # of Mamba or linear attention, that of its result included
-        linear = sum(shape.layers_are_linear)
-        sizes["in_proj"] = linear * (2 * hidden + mixer.projected + mixer.inner)
-    joined = {
-        other: sum(sizes[one] for one in names.split())
-        for names, others in JOINED.items()
-        for other in others
-    }
-    return sizes | joined
+    sizes |= {"gate_proj": inner if shape.gated else 0, "up_proj": inner, "down_proj": inner}
+    return sizes | {other: sum(sizes[one] for one in names.split()) for other, names in JOINED.items()}
 
 
 def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
@@ -220,15 +224,8 @@ def adapter_load(shape: TransformerShape, adapters: Adapters) -> LayerAdapters:
 
     Where no name of a layer is known, every linear layer of the layers has adapters.
     """
-    hidden, keys = shape.hidden_size, shape.num_key_value_heads * shape.head_dim
-    attention = {
-        "q_proj": AdapterLoad(1, hidden, shape.query_size),
-        "k_proj": AdapterLoad(1, hidden, keys),
-        "v_proj": AdapterLoad(1, hidden, keys),
-        "o_proj": AdapterLoad(1, shape.attention_size, hidden),
-    }
-    mixer = shape.mixer
-    linear = {"in_proj": AdapterLoad(2, hidden + mixer.inner, mixer.projected + hidden)} if mixer else {}
+    attention, linear = mixer_linears(shape)
+    hidden = shape.hidden_size
 
     def inner(width: int) -> dict[str, AdapterLoad]:
         up = AdapterLoad(1, hidden, width)
@@ -237,17 +234,15 @@ def adapter_load(shape: TransformerShape, adapters: Adapters) -> LayerAdapters:
     experts = shape.experts_per_token * shape.moe_intermediate_size + shape.shared_intermediate_size
     parts = (attention, linear, inner(shape.intermediate_size), inner(experts))
     known = {name for sizes in parts for name in sizes}
-    joined = {other: key.split() for key, others in JOINED.items() for other in others}
-    named = [name for name in adapters.targets if known & set(joined.get(name, [name]))] or sorted(known)
+    named = [name for name in adapters.targets if known & set(JOINED.get(name, name).split())] or sorted(
+        known
+    )
 
     def load(name: str, sizes: dict[str, AdapterLoad]) -> AdapterLoad:
-        own = sum_of(sizes[one] for one in joined.get(name, [name]) if one in sizes)
-        return own._replace(linears=min(own.linears, 1)) if name in joined else own
+        own = sum_of(sizes[one] for one in JOINED.get(name, name).split() if one in sizes)
+        return own._replace(linears=min(own.linears, 1)) if name in JOINED else own
 
     return LayerAdapters(*(sum_of(load(name, sizes) for name in named) for sizes in parts))
-
-
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def imbalance_of(question: Question) -> float:
@@ -422,20 +417,6 @@ def setting(
     return StepSetting(shape, training, cluster, constants, compiled=question.compile, run=run)
 
 
-def published_steps(step: TypedStep, constants: StepConstants | None = None) -> PlannedSteps:
-    """Return a published step, or the layouts to choose from, to be predicted.
-
-    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
-    question are those of its step. Raises `Unavailable` for a device that nobody knows.
-    """
-    first = step.questions[0]
-    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
-    of = setting(first, shape, training, gpu, step.run, constants or StepConstants.read())
-    rows = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in step.questions]
-    steps = planned(of, Layouts.of(rows), first.global_batch_size)
-    return steps._replace(recompute_known=step.recompute_known)
-
-
 def left_out(question: Question) -> tuple[str, ...]:
     """Return what the account takes for something else, in words."""
     program = question.program_of()
@@ -467,13 +448,11 @@ def seconds_left_out(question: Question) -> Iterator[str]:
         yield "what an engine takes to generate beyond reading weights and caches, or its FLOP"
     if question.objective == "ppo":
         yield "a critic's passes and a reward model's"
-    if question.recompute_modules:
-        modules = ",".join(question.recompute_modules)
+    if unknown := set(question.recompute_modules) - {"core_attn", "moe"}:
+        modules = ",".join(sorted(unknown))
         yield f"recompute_modules [{modules}], of which seconds are not modelled"
     if question.precision == "bf16" and "bf16" not in known_gpu(question.device).matmul_FLOP_per_s:
         yield f"bf16, which {question.device} emulates: its seconds are those of fp16"
-    if "activations" in on_host_of(question):
-        yield "activations on the host, of which seconds are not modelled"
     if question.deterministic:
         yield "deterministic kernels, of which seconds are not modelled"
     if question.dispatcher == "allgather":

@@ -6,8 +6,8 @@ torch's own are `TorchOptimizer`; a technique that keeps states or gradients els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -40,16 +40,15 @@ class PlainNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def values_not_read(fake: bool) -> AbstractContextManager[Any]:
+@contextmanager
+def values_not_read(fake: bool) -> Iterator[None]:
     """Return plain numbers inside the block where fake tensors are read by deepspeed's engine.
 
     It gets 1 (norms) or 0 (overflow flags); its checks that ranks agree are skipped.
     """
-    return _values_not_read() if fake else nullcontext()
-
-
-@contextmanager
-def _values_not_read() -> Iterator[None]:
+    if not fake:
+        yield
+        return
     from deepspeed.runtime.zero import partitioned_param_coordinator
 
     original = partitioned_param_coordinator.assert_ints_same_as_other_ranks
@@ -81,26 +80,11 @@ correction, epsilon), update 3 (quotient, step size, difference). Corrections of
 Parameters = Iterable[nn.Parameter]
 
 
-def adamw(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Return torch's AdamW, with torch's betas."""
-    return torch.optim.AdamW(
-        parameters, weight_decay=workload.weight_decay, eps=workload.adam_epsilon, **arguments
-    )
-
-
-def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Return plain SGD with momentum 0.9; unlike Adam's, its losses depend on the scale of gradients."""
-    return torch.optim.SGD(parameters, momentum=0.9, **arguments)
-
-
-def adafactor(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Return torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
-    arguments.pop("fused", None)
-    return Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
-
-
 class Adafactor(torch.optim.Adafactor):
-    """torch's Adafactor; it reads norms as numbers, which fake tensors do not have."""
+    """torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column.
+
+    It reads norms as numbers, which fake tensors do not have.
+    """
 
     def step(self, closure: Any = None) -> Any:
         """Update the parameters."""
@@ -109,36 +93,27 @@ class Adafactor(torch.optim.Adafactor):
             return super().step(closure)  # type: ignore[no-untyped-call]
 
 
-def adamw_8bit(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Return AdamW with 8-bit states."""
-    return AdamW8bit(
-        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, eps=workload.adam_epsilon
-    )
-
-
-def muon(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Return torch's Muon for matrices, scaled to suit AdamW's learning rate (arXiv 2502.16982)."""
-    return torch.optim.Muon(
-        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-
-
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": adamw,
-    "sgd_momentum": sgd_momentum,
-    "adafactor": adafactor,
-    "adamw_8bit": adamw_8bit,
-    "muon": muon,
-}
-
-
 def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.optim.Optimizer:
-    """Return torch's own optimizer of the workload's name, with its implementation and learning rate."""
-    rate = workload.learning_rate
-    rate = LEARNING_RATES[workload.optimizer] if rate is None else rate
-    make = OPTIMIZERS[workload.optimizer]
+    """Return torch's own optimizer of the workload's name, with its implementation and learning rate.
+
+    Of Adam's kind with torch's betas; SGD with momentum, whose losses, unlike Adam's, depend on the scale of
+    gradients; Muon for matrices, scaled to suit AdamW's learning rate (arXiv 2502.16982).
+    """
+    name, rate = workload.optimizer, workload.learning_rate
+    given: dict[str, Any] = {} if name in ONE_IMPLEMENTATION else IMPLEMENTATIONS[workload.optimizer_impl]
+    given = {**given, "lr": LEARNING_RATES[name] if rate is None else rate}
     groups: Any = by_mesh(list(parameters))
-    return make(groups, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
+    if name == "sgd_momentum":
+        return torch.optim.SGD(groups, momentum=0.9, **given)
+    given["weight_decay"] = workload.weight_decay
+    if name == "adafactor":
+        given.pop("fused", None)
+        return Adafactor(groups, **given)
+    if name == "muon":
+        return torch.optim.Muon(groups, adjust_lr_fn="match_rms_adamw", **given)
+    kind = {"adamw": torch.optim.AdamW, "adamw_8bit": AdamW8bit}[name]
+    optimizer: torch.optim.Optimizer = kind(groups, eps=workload.adam_epsilon, **given)
+    return optimizer
 
 
 def by_mesh(parameters: list[nn.Parameter]) -> list[nn.Parameter] | list[dict[str, Any]]:

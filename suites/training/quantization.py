@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -234,8 +234,16 @@ class FrozenLinear(nn.Module):
         self.bias = layer.bias
 
     @abstractmethod
+    def fill(self, wide: Tensor) -> None:
+        """Widen the weight into a tensor in bf16, a slice at a time."""
+
     def weight(self) -> Tensor:
         """Return the weight in bf16, (out_features, in_features)."""
+        size, device = (self.out_features, self.in_features), next(self.buffers()).device
+        wide = torch.empty(size, dtype=torch.bfloat16, device=device)
+        kinds = tuple(one.dtype for one in self.buffers())
+        repeatable((type(self).__name__, *size, *kinds), partial(self.fill, wide))
+        return wide
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features), in the input's type."""
@@ -299,17 +307,11 @@ class Nf4Linear(FrozenLinear):
             self.register_buffer("second", second)
         self.register_buffer("maxima", maxima)
 
-    def weight(self) -> Tensor:
-        """Return the weight in bf16, (out_features, in_features)."""
-        count = self.out_features * self.in_features
-        flat = torch.empty(count, dtype=torch.bfloat16, device=self.packed.device)
-
-        def fill() -> None:
-            for here in slices(flat):
-                flat[here] = self._elements(here)
-
-        repeatable(("nf4", count, self.twice), fill)
-        return flat.view(self.out_features, self.in_features)
+    def fill(self, wide: Tensor) -> None:
+        """See `FrozenLinear`."""
+        flat = wide.view(-1)
+        for here in slices(flat):
+            flat[here] = self._elements(here)
 
     def _elements(self, here: slice) -> Tensor:
         pairs = self.packed.detach().view(torch.uint8)[here.start // 2 : -(-here.stop // 2)]
@@ -337,13 +339,7 @@ class Int8Linear(FrozenLinear):
         self.register_buffer("rows", (weight * (127 / maxima.unsqueeze(1))).round_().to(torch.int8))
         self.register_buffer("maxima", maxima)
 
-    def weight(self) -> Tensor:
-        """Return the weight in bf16, (out_features, in_features)."""
-        wide = torch.empty(self.rows.shape, dtype=torch.bfloat16, device=self.rows.device)
-
-        def fill() -> None:
-            for here in slices(self.maxima, max(1, SLICE // self.in_features)):
-                wide[here] = self.rows[here] * (self.maxima[here] / 127).unsqueeze(1)
-
-        repeatable(("int8", self.out_features, self.in_features), fill)
-        return wide
+    def fill(self, wide: Tensor) -> None:
+        """See `FrozenLinear`."""
+        for here in slices(self.maxima, max(1, SLICE // self.in_features)):
+            wide[here] = self.rows[here] * (self.maxima[here] / 127).unsqueeze(1)

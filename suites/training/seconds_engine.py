@@ -29,7 +29,7 @@ from suites.training.of_question import (
     seconds_subject_of,
     setting_of,
 )
-from suites.training.step_time.causes import causes, places_of
+from suites.training.step_time.causes import causes, places_of, timers_of
 from suites.training.step_time.prediction import (
     PlannedSteps,
     PredictedSteps,
@@ -177,9 +177,11 @@ def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) ->
     steps = planned(setting, layout, subject.batch)
     found = predicted(steps)
     worth, without = switches(subject, setting, layout)
+    batches = float(steps.batches[0])
+    places_s = places_of(found, batches, setting.run.rollout)
     return StepAnswer(
         parts_s=found.parts.by_name(0),
-        places_s=places_of(found, float(steps.batches[0]), setting.run.rollout),
+        places_s=places_s | timers_of(setting, layout, found, batches),
         switches=worth,
         switches_that_do_not_fit=without,
         causes=() if subject.question.search else tuple(causes(subject, setting, layout)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,10 @@ CHANGES_THE_MATHEMATICS = Contract(math.inf)
 """Another update than plain PyTorch's: it only has to learn."""
 
 
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
+"""Types as techniques' settings name them; None: whatever there is."""
+
+
 def loosest(contracts: Iterable[Contract]) -> Contract:
     """Return the contract of a combination; of no technique at all it is `EXACT`."""
     return max(contracts, key=lambda one: one.relative, default=EXACT)
@@ -75,6 +79,12 @@ class Features:
     model_code: str = "suites.training.models.model"  # or Hugging Face's, or the user's
     states_unlike: tuple[str, ...] = ()  # how model states differ from those that formulas count
     activations_unlike: tuple[str, ...] = ()  # how activations do
+
+    def but(self, *, states: str = "", activations: str = "", **changes: Any) -> Features:
+        """Return changed features; `states`, `activations`: how they, too, differ from those of formulas."""
+        states_unlike = (*self.states_unlike, states) if states else self.states_unlike
+        unlike = (*self.activations_unlike, activations) if activations else self.activations_unlike
+        return replace(self, states_unlike=states_unlike, activations_unlike=unlike, **changes)
 
 
 Wrap = Callable[[nn.Module, Resources], nn.Module]

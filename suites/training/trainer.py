@@ -10,6 +10,7 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from suites.training import data
 from suites.training.host_memory import HostMemory, Resources
@@ -169,6 +170,16 @@ def live_gradients(model: nn.Module) -> list[Tensor]:
     """Return the parameters' current gradients: `.grad`, or a `main_grad` in a wider type."""
     gradients = [(parameter.grad, getattr(parameter, "main_grad", None)) for parameter in model.parameters()]
     return [gradient for gradient in chain.from_iterable(gradients) if gradient is not None]
+
+
+@contextmanager
+def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
+    """Average gradients, but those of distributed tensors, over all ranks after an update's last pass."""
+    yield
+    for gradient in live_gradients(model) if last else ():
+        if not isinstance(gradient, DTensor):
+            gradient.div_(dist.get_world_size())
+            dist.all_reduce(gradient)
 
 
 @contextmanager

@@ -68,18 +68,17 @@ class ModelShape:
         return self.num_hidden_layers * layer + self.expert_parameters + norm + embeddings + learned
 
 
+SIZES = [*ModelShape.__dataclass_fields__][:6]
+"""A model's sizes, whatever its kind."""
+
+
 def llama(sizes: Any) -> ModelShape:
     """Return Llama's kind of model: RMSNorm, SwiGLU, rotary positions, no biases, untied embeddings.
 
     `sizes`: a workload with the sizes of a `ModelShape`, and seq_len.
     """
     return ModelShape(
-        num_hidden_layers=sizes.num_hidden_layers,
-        hidden_size=sizes.hidden_size,
-        num_attention_heads=sizes.num_attention_heads,
-        num_key_value_heads=sizes.num_key_value_heads,
-        intermediate_size=sizes.intermediate_size,
-        vocab_size=sizes.vocab_size,
+        **{name: getattr(sizes, name) for name in SIZES},
         norm="rms",
         mlp="swiglu",
         position="rotary",
@@ -158,7 +157,7 @@ class Workload(StepWorkload):
     # Ranks that share the layers under the technique pipeline; a step on one rank ignores it.
     pp_size: Annotated[int, Bounds(at_least=1, not_above="num_hidden_layers")] = 1
     ep_size: PositiveInt = 1  # ranks that share each layer's experts, see the technique expert_parallel
-    optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
+    optimizer: str = "adamw"  # a name of `optimizers.LEARNING_RATES`
     optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
     weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD
     adam_epsilon: Annotated[float, Bounds(at_least=0)] = 1e-8  # of AdamW

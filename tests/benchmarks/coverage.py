@@ -2,8 +2,8 @@
 
     python tests/benchmarks/coverage.py [--repetitions 2000] [--seed 0]
 
-Prints two Markdown tables: the interval in use on every kind of sample, and next to it the hierarchical
-bootstraps that were considered in its place. Half widths are means, in percent.
+Prints two Markdown tables: the interval in use on every kind of sample, and next to it the percentile
+interval of a hierarchical bootstrap. Half widths are means, in percent.
 
 A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2 %,
 and the true ratio is 1 (a ratio only shifts them). Kinds:
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import stdtrit
 
 Array = NDArray[np.float64]
 Interval = Callable[[Array, np.random.Generator], tuple[Array, Array]]
@@ -87,40 +87,10 @@ def in_use(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     return _student(interquartile_mean(logs))
 
 
-def of_medians(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the same with the median as a process's location."""
-    return _student(np.median(logs, axis=-1))
-
-
-def of_means(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the same with the mean as a process's location."""
-    return _student(logs.mean(-1))
-
-
 def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return the textbook hierarchical bootstrap: process, then round; 2.5 and 97.5 percentiles."""
-    return _quantiles(_resampled(logs, rng)[0].mean(-1), 0.025)
-
-
-def expanded(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the same with Hesterberg's expanded percentiles for the number of processes."""
-    return _quantiles(_resampled(logs, rng)[0].mean(-1), _expanded_level(logs.shape[1]))
-
-
-def processes_alone(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Resample only processes, with expanded percentiles, so that the rounds' noise is not counted twice."""
-    return _quantiles(_resampled(logs, rng, rounds_too=False)[0].mean(-1), _expanded_level(logs.shape[1]))
-
-
-def studentized(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the bootstrap-t: process, then round; each resample's deviation over its standard error."""
-    resampled, centre = _resampled(logs, rng)
-    root = math.sqrt(logs.shape[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = (resampled.mean(-1) - centre[:, None]) / (resampled.std(-1, ddof=1) / root)
-    low, high = np.quantile(np.nan_to_num(t), [0.025, 0.975], axis=-1)
-    error = interquartile_mean(logs).std(-1, ddof=1) / root
-    return centre - high * error, centre - low * error
+    low, high = np.quantile(_resampled(logs, rng).mean(-1), [0.025, 0.975], axis=-1)
+    return low, high
 
 
 def _student(locations: Array) -> tuple[Array, Array]:
@@ -129,30 +99,17 @@ def _student(locations: Array) -> tuple[Array, Array]:
     return locations.mean(-1) - half, locations.mean(-1) + half
 
 
-def _expanded_level(processes: int) -> float:
-    return float(ndtr(-math.sqrt(processes / (processes - 1)) * stdtrit(processes - 1, 0.975)))
-
-
-def _quantiles(means: Array, level: float) -> tuple[Array, Array]:
-    low, high = np.quantile(means, [level, 1 - level], axis=-1)
-    return low, high
-
-
-def _resampled(logs: Array, rng: np.random.Generator, rounds_too: bool = True) -> tuple[Array, Array]:
-    """Return locations of resampled processes (repetition, resample, process), and each sample's centre.
+def _resampled(logs: Array, rng: np.random.Generator) -> Array:
+    """Return locations of resampled processes (repetition, resample, process).
 
     A process's location under resampled rounds is drawn from a pool of 100 of them, which makes it bearable.
     """
     repetitions, processes, rounds = logs.shape
-    locations = interquartile_mean(logs)
-    pool = locations[..., None]
-    if rounds_too:
-        drawn = rng.integers(0, rounds, (repetitions, processes, 100, rounds))
-        pool = interquartile_mean(np.take_along_axis(logs[:, :, None, :], drawn, axis=-1))
+    drawn = rng.integers(0, rounds, (repetitions, processes, 100, rounds))
+    pool = interquartile_mean(np.take_along_axis(logs[:, :, None, :], drawn, axis=-1))
     process = rng.integers(0, processes, (repetitions, RESAMPLES, processes))
     member = rng.integers(0, pool.shape[-1], process.shape)
-    which = np.arange(repetitions)[:, None, None]
-    return pool[which, process, member], locations.mean(-1)
+    return pool[np.arange(repetitions)[:, None, None], process, member]
 
 
 def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> Coverage:
@@ -182,10 +139,10 @@ def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
     return lines
 
 
-def of_the_others(repetitions: int, seed: int) -> list[str]:
-    """Return the second table: the interval in use next to those that were considered, in 15 rounds."""
+def of_the_bootstrap(repetitions: int, seed: int) -> list[str]:
+    """Return the second table: the interval in use next to the bootstrap's, in 15 rounds."""
     rng = np.random.default_rng(seed)
-    intervals = (in_use, of_medians, of_means, percentile, expanded, processes_alone, studentized)
+    intervals = (in_use, percentile)
     lines = [
         f"| samples | processes | between | {' | '.join(one.__name__ for one in intervals)} |",
         "|---|---|---|" + "---|" * len(intervals),
@@ -211,8 +168,8 @@ def main() -> None:
     lines = [f"Seed {words.seed}, {words.repetitions} repetitions per row.", ""]
     lines += [*of_the_interval_in_use(words.repetitions, words.seed), ""]
     fewer = min(words.repetitions, 1000)
-    lines += [f"Next to others, {fewer} repetitions per row, {RESAMPLES} resamples each.", ""]
-    lines += of_the_others(fewer, words.seed)
+    lines += [f"Next to the bootstrap, {fewer} repetitions per row, {RESAMPLES} resamples each.", ""]
+    lines += of_the_bootstrap(fewer, words.seed)
     print("\n".join(lines))
     if words.out:
         words.out.write_text("\n".join(lines) + "\n")

@@ -12,13 +12,13 @@ Prints counts; exit status 1 where something crashed.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,65 +38,24 @@ CHILD = "--child="
 
 
 def serve(suite: str) -> None:
-    """Try each list of techniques of the input; write a line of JSON for each."""
+    """Try lists of techniques, which the input has, and write a line of JSON for each; end after a crash."""
     from cheap_sessions import cheap_sessions
     from forked_ranks import forking
 
+    todo, start = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    with pytest.MonkeyPatch.context() as patch:
-        template = forking(patch)
-        with cheap_sessions(template):
-            pairs.compile_by_aot_eager(patch)
-            fields = pairs.workload_of(suite)
-            for line in sys.stdin:
-                chosen, start = json.loads(line)
-                found = pairs.tried(suite, fields, tuple(chosen), start)
-                answers.write(json.dumps(found._asdict()) + "\n")
-                answers.flush()
-        template.close()
-
-
-class Child:
-    """A process that tries one after another; a new one after a crash."""
-
-    def __init__(self, suite: str) -> None:
-        self.suite, self.process = suite, None
-
-    def ask(self, chosen: tuple[str, ...], start: bool) -> pairs.Tried:
-        if self.process is None:
-            command = [sys.executable, __file__, CHILD + self.suite]
-            pipe, nothing = subprocess.PIPE, subprocess.DEVNULL  # of libraries' words at the end
-            self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=nothing, text=True, cwd=ROOT
-            )
-        limit = threading.Timer(LIMIT_S, self.process.kill)
-        limit.start()
-        try:
-            self.process.stdin.write(json.dumps([chosen, start]) + "\n")
-            self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            limit.cancel()
-        if answer:
-            found = pairs.Tried(**json.loads(answer))
-        else:
-            ended = f"its process ended with {self.process.wait()}"
-            found = pairs.Tried(self.suite, chosen, pairs.CRASHED, True, ended)
-        if found.status == pairs.CRASHED:
-            self.close()
-        return found
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.stdin.close()
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-            self.process = None
+    with pytest.MonkeyPatch.context() as patch, closing(forking(patch)) as template, cheap_sessions(template):
+        pairs.compile_by_aot_eager(patch)
+        fields = pairs.workload_of(suite)
+        for chosen in todo:
+            faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+            found = pairs.tried(suite, fields, tuple(chosen), start)
+            answers.write(json.dumps(found._asdict()) + "\n")
+            answers.flush()
+            if found.status == pairs.CRASHED:
+                break
+        faulthandler.cancel_dump_traceback_later()
 
 
 def main(words: list[str]) -> int:
@@ -114,20 +73,31 @@ def main(words: list[str]) -> int:
 
 
 def try_all(suite: str, record: Path, start: bool) -> None:
-    """Try what the record lacks, and append what is known then."""
-    known, child = pairs.recorded(record), Child(suite)
+    """Try what the record lacks, in a new process after each crash, and append what is known then."""
+    known = pairs.recorded(record)
     todo = [one for one in pairs.combined() if not done(known.get((suite, one)))]
-    for number, chosen in enumerate(todo, 1):
-        begin_s = time.monotonic()
-        found = child.ask(chosen, start)
-        if not start and found.status == pairs.OK:
-            continue
-        with record.open("a") as file:
-            file.write(json.dumps(found._asdict()) + "\n")
-        what = f"{number}/{len(todo)} {suite} {'+'.join(chosen)}"
-        said = f"{found.status} {found.reason}"[:200]
-        print(f"{what}: {time.monotonic() - begin_s:.1f} s, {said}", flush=True)
-    child.close()
+    command, pipe = [sys.executable, __file__, CHILD + suite], subprocess.PIPE
+
+    def keep(found: pairs.Tried) -> None:
+        chosen = todo.pop(0)
+        if start or found.status != pairs.OK:
+            with record.open("a") as file:
+                file.write(json.dumps(found._asdict()) + "\n")
+            said = f"{found.status} {found.reason}"[:200]
+            print(f"{len(todo)} left, {suite} {'+'.join(chosen)}: {said}", flush=True)
+
+    while todo:
+        child = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        )
+        with child:
+            json.dump([todo, start], child.stdin)
+            child.stdin.close()
+            for line in child.stdout:
+                keep(pairs.Tried(**json.loads(line)))
+        if todo and child.returncode:
+            ended = f"its process ended with {child.returncode}"
+            keep(pairs.Tried(suite, todo[0], pairs.CRASHED, True, ended))
 
 
 def done(found: pairs.Tried | None) -> bool:

@@ -3,11 +3,9 @@
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import variants
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import Variant
@@ -24,18 +22,12 @@ def command(*words):
 
 
 @pytest.mark.benchmark(group="parent")
-def test_import_torch_for_comparison(benchmark):
-    benchmark(command, "-c", "import torch")
-
-
-@pytest.mark.benchmark(group="parent")
 @pytest.mark.parametrize("words", [["--help"], ["suite=memry"], ["suite=memory", "repeat=2"]], ids=" ".join)
 def test_parent(benchmark, words):
     benchmark(command, "-m", "harness", *words)
 
 
 @pytest.mark.benchmark(group="parent")
-@pytest.mark.skipif(not REFERENCE.is_dir(), reason="no reference results in this checkout")
 def test_from_results(benchmark, tmp_path):
     benchmark(command, "-m", "harness", f"from_results={REFERENCE}", f"out={tmp_path}")
 
@@ -60,16 +52,3 @@ def test_read_100_000_records(benchmark, tmp_path: Path):
             cell = Cell(f"{i:016x}", "memory", f"w{i % 50}", "baseline", "baseline", 0, 0, config)
             file.write(record_to_json(Record(cell, "ok", measurements=eight)) + "\n")
     assert len(benchmark(read_records, tmp_path)) == 100_000
-
-
-@pytest.mark.benchmark(group="walk")
-@pytest.mark.parametrize(
-    ("workload", "variant"),
-    [("llama_7b", "mixed_flash"), ("gpt3_175b", "fsdp2"), ("gpt3_175b", "fsdp2_mixed_checkpointed")],
-)
-def test_fake_step(benchmark, workload, variant):
-    run = load(["suite=memory"])[0]
-    suite = import_module("suites.memory.suite")
-    chosen = next(one for one in run.variants if one.name == variant)
-    subject = variants.applied("memory", chosen, suite.build(run.workloads[workload], 0))
-    benchmark.pedantic(suite.peak_of_rank, (subject,), rounds=3, warmup_rounds=1)

@@ -34,27 +34,12 @@ def test_a_slowdown_without_noise_costs_and_identical_code_does_not(tmp_path: Pa
 
 def test_peers_are_counted_by_their_own_rules(tmp_path: Path) -> None:
     lines = [
-        {
-            "op": "a",
-            "units": [20, 20],
-            "mean": [1, 1.03],
-            "min": [1, 1.01],
-            "called": {"mean": True, "min": False},
-        },
-        {
-            "op": "b",
-            "units": [20, 20],
-            "mean": [1.03, 1],
-            "min": [1, 1],
-            "called": {"mean": False, "min": False},
-        },
-        {
-            "op": "c",
-            "units": [20, 20],
-            "mean": [1, 1.01],
-            "min": [1, 1],
-            "called": {"mean": False, "min": False},
-        },
+        {"units": [20, 20], "mean": mean, "min": least, "called": {"mean": slower, "min": False}}
+        for mean, least, slower in (
+            ([1, 1.03], [1, 1.01], True),
+            ([1.03, 1], [1, 1], False),
+            ([1, 1.01], [1, 1], False),
+        )
     ]
     (tmp_path / "pytest_benchmark.jsonl").write_text("\n".join(map(json.dumps, lines)))
     mean, least = list(table.peers(tmp_path))[2:]

@@ -15,7 +15,7 @@ STARTS = {
         test_offload_activations test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_pipeline test_ranks_of_a_step
         test_profiling_ranks test_ranks test_ray_executor test_ring_reduce_scatter test_slurm_executor
-        test_overlap test_overlap_bad_input test_run_queue
+        test_overlap test_run_queue
         test_symmetric
         test_ddp
     """,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.claims.answers import ANSWERS, MISQUOTED, PARTLY, AnsweredClaim
-from harness.claims.paper import PaperClaims, PaperRow, Sentence
+from harness.claims.paper import PaperClaims, Sentence
 from harness.report.figure import Figure
 from harness.report.index.answers_text import (
     accepted_text,
@@ -249,15 +249,23 @@ def paper_tables(asked: PaperClaims, rows: Sequence[AnsweredClaim]) -> list[Tabl
     answered = {row.claim.id: row for row in rows}
     tables = []
     for number, table in enumerate(asked.tables, 1):
-        lines = tuple(line for row in table.rows for line in _lines(row, answered))
+        lines = tuple(
+            line
+            for words, claims in table.rows.items()
+            for line in _lines(words.split(" | "), table.named_by, claims, answered)
+        )
         tables.append(Table(f"table_{number}", table.title, "", TABLES_HEADER, lines))
     return tables
 
 
-def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[TableCell, ...]]:
-    for number, name in enumerate(row.claims):
+def _lines(
+    cells: Sequence[str], named_by: int, claims: Sequence[str], answered: dict[str, AnsweredClaim]
+) -> Iterator[tuple[TableCell, ...]]:
+    """Yield a line for each claim of a row: the cells that name the row, then those that claim something."""
+    for number, name in enumerate(claims):
         one = answered[name]
-        head = (row.name, row.claimed) if not number else ("", one.claim.claim)
+        row = ": ".join(cells[:named_by]), "; ".join(cells[named_by:])
+        head = row if not number else ("", one.claim.claim)
         published = [shares_text(record, one.claim) for record in one.claim.public]
         here = [evidence.detail for evidence in found(one) if not evidence.source][:MOST_FOUND]
         without = one.claim.not_built or one.claim.untestable or one.lacking

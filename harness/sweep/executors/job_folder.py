@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from harness.records import LOST, Cell, Group, Limits, Sampling, Status
-from harness.sweep.environment import Environment, from_dict
+from harness.sweep.environment import Environment, environments, from_dict, kept_in
 from harness.sweep.executors import (
     CellEnvironment,
     CellEvent,
@@ -126,15 +126,12 @@ class JobFolder:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def _by(self) -> str:
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            return str(json.loads((self.path / CLAIM).read_text())["by"])
-        return ""
-
     @property
     def is_forbidden(self) -> bool:
         """Return whether no job may claim it any more."""
-        return self._by() == NOBODY
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return bool(json.loads((self.path / CLAIM).read_text())["by"] == NOBODY)
+        return False
 
     def has_ended(self) -> bool:
         """Return whether the job wrote its last event.
@@ -226,9 +223,9 @@ def alike(folder: Path, environment: Environment) -> frozenset[str]:
     """
     if not environment.elsewhere:
         return frozenset()
-    first = _environment(nodes_file(folder / JOBS, environment.host))
+    first = kept_in(nodes_file(folder / JOBS, environment.host))
     found = set()
-    for node in filter(None, map(_environment, folder.glob("environment-*.json"))):
+    for node in environments(folder).values():
         if first is not None:
             same = node.host == first.host
         else:
@@ -238,14 +235,6 @@ def alike(folder: Path, environment: Environment) -> frozenset[str]:
         if same and same_code and node.ranks == environment.ranks:
             found.add(node.digest)
     return frozenset(found)
-
-
-def _environment(path: Path) -> Environment | None:
-    """Return the environment that a file keeps; None where it keeps none."""
-    try:
-        return from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def write_once(path: Path, data: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from harness.records import LOST, Group, Limits, Status
 from harness.sweep.environment import Environment, describe_elsewhere
@@ -181,25 +181,21 @@ class JobQueue(Protocol):
         """Release what `open` acquired."""
 
 
-class JobResources(NamedTuple):
-    """What jobs get. `request` names it in words, for the identity of cells; `gpus` is a count per node."""
-
-    request: str
-    gpus: int
-
-
 class JobsExecutor:
-    """Runs groups as jobs of `queue`, at most `workers` in it at once. `folder` is the sweep's."""
+    """Runs groups as jobs of `queue`, at most `workers` in it at once. `folder` is the sweep's.
+
+    `request` names in words what jobs get, for the identity of cells; `gpus` is their number per node.
+    """
 
     def __init__(
-        self, folder: Path, queue: JobQueue, workers: int, groups_per_job: int, resources: JobResources
+        self, folder: Path, queue: JobQueue, workers: int, groups_per_job: int, request: str, gpus: int
     ) -> None:
-        self.ranks = resources.request
+        self.ranks = request
         self._folder = folder
         self._queue = queue
         self._workers = workers
         self._groups_per_job = groups_per_job
-        self._gpus = resources.gpus
+        self._gpus = gpus
         self._jobs: list[SubmittedJob] = []
         self._left: deque[Group] = deque()  # that the queue refused for now
         self._full = False

@@ -17,7 +17,7 @@ from harness.instruments.distributed.ray_session import NAMESPACE, RayError, Ray
 from harness.records import Status
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JobEnd, JobFolder
-from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
+from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 
 ROOT = Path(__file__).parents[3]
 OUT_OF_MEMORY = "running low on memory"
@@ -189,6 +189,5 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
     ray = RaySchema(**settings)
     asked = {"cpus_per_job": ray.cpus_per_job, "gpus_per_job": ray.gpus_per_job, "exclusive": ray.exclusive}
     request = ", ".join(f"{key}={value}" for key, value in asked.items() if value)
-    return JobsExecutor(
-        folder, RayQueue(ray), workers, ray.groups_per_job, JobResources(f"ray: {request}", ray.gpus_per_job)
-    )
+    queue = RayQueue(ray)
+    return JobsExecutor(folder, queue, workers, ray.groups_per_job, f"ray: {request}", ray.gpus_per_job)

@@ -20,7 +20,7 @@ from harness.config.schema import SlurmSchema
 from harness.records import Status, digest
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import TASK, JobEnd, JobFolder, array_of
-from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
+from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 
 COMMAND_S = 120.0
 """How long a command of Slurm's may take; it tries for a while to reach the controller."""
@@ -292,5 +292,7 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
     }
     words = [f"{key}={value}" for key, value in asked.items() if value]
     request = ", ".join([f"{slurm.nodes} x {slurm.ranks_per_node}", *words])
-    resources = JobResources(f"slurm: {request}", slurm.gpus_per_node)
-    return JobsExecutor(folder, SlurmQueue(slurm), workers, slurm.groups_per_job, resources)
+    queue = SlurmQueue(slurm)
+    return JobsExecutor(
+        folder, queue, workers, slurm.groups_per_job, f"slurm: {request}", slurm.gpus_per_node
+    )

@@ -86,11 +86,7 @@ class SmallAllGather(RankShare):
         elements = self.workload.message_elements
         self._message = self.values("message", self.rank, elements)
         self._gather = Gather(subject, heap, elements)
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the message, once per peer."""
-        return float((self.ranks - 1) * self.workload.message_B)
+        self.sent_B = float((self.ranks - 1) * self._message.nbytes)
 
     def forget(self) -> None:
         """Make what the last run received invalid."""
@@ -109,13 +105,11 @@ class SmallAllGather(RankShare):
 
     def error(self) -> float:
         """Compare with every rank's message, bit for bit."""
-        expected = torch.stack(
-            [self.values("message", one, *self._message.shape) for one in range(self.ranks)]
-        )
-        return 0.0 if torch.equal(self._gather.gathered, expected) else 1.0
+        messages = [self.values("message", one, *self._message.shape) for one in range(self.ranks)]
+        return 0.0 if torch.equal(self._gather.gathered, torch.stack(messages)) else 1.0
 
 
-class TimedFlashDecode(RankShare):
+class TimedFlashDecode(SmallAllGather):
     """Attention of one query per sequence over keys and values divided over ranks, then an all-gather.
 
     q (B, heads, D), keys and values of this rank (B, heads, kv_len, D). Each rank's output (B, heads, D) and
@@ -127,35 +121,21 @@ class TimedFlashDecode(RankShare):
         shape = self._shape = (self.workload.batch, HEADS, self.workload.kv_len, HEAD_SIZE)
         self._q = self.values("q", 0, shape[0], HEADS, 1, HEAD_SIZE)
         self._k, self._v = self.values("k", self.rank, *shape), self.values("v", self.rank, *shape)
-        self._message = torch.empty(shape[0], HEADS, HEAD_SIZE + 1)
-        self._gather = Gather(subject, heap, self._message.numel())
+        self._outputs = self._message.view(shape[0], HEADS, HEAD_SIZE + 1)
         self._y = torch.empty(0)
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the message, once per peer."""
-        return float((self.ranks - 1) * self._message.numel() * self._message.itemsize)
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self._gather.gathered.fill_(torch.nan)
 
     def run(self, chunks: int) -> None:
         """Attend to the own part, gather, and combine."""
         self.compute()
-        parts = self._gather(self._message.view(-1)).view(self.ranks, *self._message.shape)
+        parts = self._gather(self._message).view(self.ranks, *self._outputs.shape)
         weights = parts[..., -1].softmax(0)
         self._y = (parts[..., :-1] * weights[..., None]).sum(0)
 
     def compute(self) -> None:
         """Attend to the own part."""
         scores = (self._q @ self._k.transpose(-1, -2)).squeeze(2) / HEAD_SIZE**0.5
-        self._message[..., -1] = scores.logsumexp(-1)
-        self._message[..., :-1] = (scores.softmax(-1)[:, :, None] @ self._v).squeeze(2)
-
-    def communicate(self, chunks: int) -> None:
-        """Gather once."""
-        self._gather(self._message.view(-1))
+        self._outputs[..., -1] = scores.logsumexp(-1)
+        self._outputs[..., :-1] = (scores.softmax(-1)[:, :, None] @ self._v).squeeze(2)
 
     def error(self) -> float:
         """Compare with attention over all keys in float64."""

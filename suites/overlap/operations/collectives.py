@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,8 @@ from suites.overlap.workload import Subject
 CHECKED_ROWS = 48
 """Rows of the result that are compared with float64, taken at equal distances."""
 
+NOT_COMMUNICATED = 0
+"""In place of a number of chunks: compute on what the buffers have, and communicate nothing."""
 
 Spans = dict[str, list[tuple[float, float]]]
 """Begins and ends of what each lane did, by `time.perf_counter`: one clock for all ranks of a machine."""
@@ -63,6 +65,7 @@ class RankShare:
     def __init__(self, subject: Subject, place: RankOfMany) -> None:
         self.subject, self.workload = subject, subject.workload
         self.rank, self.ranks = place.rank, place.ranks
+        self.in_turn = subject.order == "ring"  # puts go to one peer at a time
 
     def values(self, name: str, rank: int, *shape: int) -> Tensor:
         """Return the same normal values on every rank that asks for those of `rank`."""
@@ -70,18 +73,27 @@ class RankShare:
         generator = torch.Generator().manual_seed(self.subject.seed * 1_000_003 + number)
         return torch.randn(*shape, generator=generator)
 
+    def chosen_experts(self) -> Tensor:
+        """Return the experts of all tokens (M, top_k), all different, the same on every rank."""
+        scores = self.values("experts", 0, self.workload.m, self.workload.experts)
+        return scores.topk(self.workload.top_k).indices
+
     def peers(self) -> list[int]:
         """Return the peers in rotated order."""
         return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
 
-    def put_chunks(self, chunks: int, one: Callable[[int, int], None]) -> None:
-        """Call `one(peer, chunk)` for all puts: peer by peer, or all peers chunk by chunk."""
-        if self.subject.order == "ring":
-            pairs = [(peer, chunk) for peer in self.peers() for chunk in range(chunks)]
-        else:
-            pairs = [(peer, chunk) for chunk in range(chunks) for peer in self.peers()]
-        for peer, chunk in pairs:
-            one(peer, chunk)
+    def putting(self, chunks: int) -> list[tuple[int, int]]:
+        """Return (peer, chunk) of all puts in order: peer by peer, or all peers chunk by chunk."""
+        return self._ordered(self.peers(), chunks)
+
+    def arriving(self, chunks: int) -> list[tuple[int, int]]:
+        """Return the peers and chunks in the order in which they arrive: that of the puts, seen from here."""
+        return self._ordered([(self.rank - step) % self.ranks for step in range(1, self.ranks)], chunks)
+
+    def _ordered(self, peers: Sequence[int], chunks: int) -> list[tuple[int, int]]:
+        if self.in_turn:
+            return [(peer, chunk) for peer in peers for chunk in range(chunks)]
+        return [(peer, chunk) for chunk in range(chunks) for peer in peers]
 
     def put_groups(self, chunks: int) -> list[tuple[int, int, int]]:
         """Return (peer, first chunk, end) of what one product computes before its chunks are put.
@@ -90,43 +102,38 @@ class RankShare:
         the link sends those meanwhile. Where it ends sooner, communication is short enough for the own part,
         which comes last, to hide it.
         """
-        groups: list[tuple[int, int, int]] = []
-        if self.subject.order == "ring":
-            for number, peer in enumerate(self.peers()):
-                first = 0
-                while first < chunks:
-                    end = min(first + max(number * chunks + first, 1), chunks)
-                    groups.append((peer, first, end))
-                    first = end
-            return groups
-        first = 0
-        while first < chunks:
-            end = min(first + max(first, 1), chunks)
-            groups.extend((peer, first, end) for peer in self.peers())
-            first = end
-        return groups
+        if not self.in_turn:
+            return [(peer, *group) for group in _growing(chunks, 0) for peer in self.peers()]
+        peers = enumerate(self.peers())
+        return [(peer, *group) for number, peer in peers for group in _growing(chunks, number * chunks)]
 
-    def arriving(self, chunks: int) -> list[tuple[int, int]]:
-        """Return the peers and chunks in the order in which they arrive: that of the puts, seen from here."""
-        sources = [(self.rank - step) % self.ranks for step in range(1, self.ranks)]
-        if self.subject.order == "ring":
-            return [(peer, chunk) for peer in sources for chunk in range(chunks)]
-        return [(peer, chunk) for chunk in range(chunks) for peer in sources]
+    def arrivals(self, link: OneSided, signals: range, chunks: int) -> Iterator[tuple[int, int, int]]:
+        """Wait for all chunks of the peers; yield (peer, first chunk, end) of what has arrived at each time.
 
-    @property
-    def in_turn(self) -> bool:
-        """Return whether puts go to one peer at a time."""
-        return self.subject.order == "ring"
+        `signals`: those that count the chunks of each rank.
+        """
+        taken = dict.fromkeys(self.peers(), 0)
+        for peer, chunk in self.arriving(chunks):
+            if chunk >= taken[peer]:
+                taken[peer] = link.wait(signals[peer], chunk + 1)
+                yield peer, chunk, taken[peer]
+
+
+def _growing(chunks: int, before: int) -> Iterator[tuple[int, int]]:
+    """Yield the first chunk and the end of groups, each at most as large as what came before it."""
+    first = 0
+    while first < chunks:
+        end = min(first + max(before + first, 1), chunks)
+        yield first, end
+        first = end
 
 
 def spanned(spans: Spans | None, lane: str, work: Callable[..., object], *given: object) -> None:
     """Do the work; where spans are recorded, add its begin and end to the lane."""
-    if spans is None:
-        work(*given)
-        return
     begin_s = time.perf_counter()
     work(*given)
-    spans.setdefault(lane, []).append((begin_s, time.perf_counter()))
+    if spans is not None:
+        spans.setdefault(lane, []).append((begin_s, time.perf_counter()))
 
 
 def checked(rows: int) -> Tensor:
@@ -139,10 +146,6 @@ def worst_error(result: Tensor, expected: Tensor) -> float:
     return float((result.double() - expected).abs().max() / expected.abs().max())
 
 
-NOT_COMMUNICATED = 0
-"""In place of a number of chunks: compute on what the buffers have, and communicate nothing."""
-
-
 class RankGroup:
     """The ranks that communicate, numbered within the group: all of them, or those of a process group."""
 
@@ -153,7 +156,7 @@ class RankGroup:
 
 
 class OverlappedCollective(RankShare):
-    """A collective of `rows` of each rank, with a buffer and signals of its own. It may be used once per run.
+    """A collective of (rows, columns) of each rank, with a buffer and signals of its own; once per run.
 
     No barrier divides the collectives of one run. None is needed: a peer that is ahead writes only what this
     rank has not yet read in this run. Before the next run, whose barrier all ranks reach, every rank has
@@ -161,46 +164,44 @@ class OverlappedCollective(RankShare):
     within a run, because a put holds its source's storage and autograd adds in place only to its own.
     """
 
-    def __init__(self, subject: Subject, group: RankGroup, rows: int) -> None:
+    def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
         super().__init__(subject, group)
         self.group, self.link, self.rows = group, group.link, rows
+        self.sent_B = float((self.ranks - 1) * rows * columns * torch.float32.itemsize)
         self.computed_s = 0.0  # of the products with this collective, when they were last computed alone
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes that this rank must send."""
-        raise NotImplementedError
+        self._arrived = self.link.signals(self.ranks)
 
     def bounds(self, chunks: int) -> list[tuple[int, int]]:
         """Return the first row of each chunk and the one after its last."""
         return list(itertools.pairwise(self.rows * chunk // chunks for chunk in range(chunks + 1)))
+
+    def of_rank(self, matrix: Tensor, rank: int) -> Tensor:
+        """Return a rank's rows of those of all ranks."""
+        return matrix[rank * self.rows : (rank + 1) * self.rows]
 
     def _put(self, peer: int, buffer: int, row: int, source: Tensor, signal: int) -> None:
         at_B = row * source.shape[1] * source.itemsize
         self.link.put(self.group.members[peer], buffer, at_B, source, signal, self.in_turn)
 
 
+UseGathered = Callable[[Tensor, int], None]
+"""use(rows, first): computes with gathered rows, the first of which is row `first`."""
+
+MakeSummand = Callable[[int, Tensor], None]
+"""make(first, rows): writes this rank's summand of these rows, the first of which is row `first`."""
+
+
 class AllGather(OverlappedCollective):
     """Gathers x (rows, columns) of every rank. `spans`: where its call is recorded, as a lane "arrivals"."""
 
     def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
-        super().__init__(subject, group, rows)
+        super().__init__(subject, group, rows, columns)
         self.spans: Spans | None = None
         self.gathered = torch.zeros(self.ranks * rows, columns)
-        self._buffer, self._arrived = self.link.buffer(self.gathered), self.link.signals(self.ranks)
+        self._buffer = self.link.buffer(self.gathered)
 
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the own rows, once per peer."""
-        return float((self.ranks - 1) * self.gathered[: self.rows].nbytes)
-
-    def multiply(
-        self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool = False
-    ) -> None:
-        """Call `product(rows, first)` for all gathered rows, the first of which is row `first`.
-
-        `keep`: `gathered` has all rows afterwards, whatever the algorithm.
-        """
+    def multiply(self, x: Tensor, product: UseGathered, chunks: int, keep: bool = False) -> None:
+        """Call `product` for all gathered rows. `keep`: `gathered` has all of them afterwards in any case."""
         if chunks == NOT_COMMUNICATED:
             begin_s = time.perf_counter()
             product(self.gathered, 0)
@@ -227,7 +228,7 @@ class AllGather(OverlappedCollective):
     def _collective(self, x: Tensor) -> None:
         dist.all_gather_into_tensor(self.gathered, x, group=self.group.process_group)
 
-    def _decomposed(self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool) -> None:
+    def _decomposed(self, x: Tensor, product: UseGathered, chunks: int, keep: bool) -> None:
         works: list[tuple[Any, Tensor]] = []
         for low, high in self.bounds(chunks):
             whole = x.new_empty(self.ranks, high - low, x.shape[1])
@@ -238,61 +239,43 @@ class AllGather(OverlappedCollective):
         for (work, whole), (low, high) in zip(works, self.bounds(chunks), strict=True):
             work.wait()
             for rank, rows in enumerate(whole):
-                first = rank * self.rows
-                product(rows, first + low)
+                product(rows, rank * self.rows + low)
                 if keep:
-                    self.gathered[first + low : first + high] = rows
+                    self.of_rank(self.gathered, rank)[low:high] = rows
 
-    def _symmetric(self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool) -> None:
+    def _symmetric(self, x: Tensor, product: UseGathered, chunks: int, keep: bool) -> None:
         """Multiply the own rows first, then all that have arrived of a peer in one product."""
         self._put_rows(x, chunks)
-        own = self.rank * self.rows
         if keep:
-            self.gathered[own : own + self.rows] = x
-        product(x, own)
-        bounds, multiplied = self.bounds(chunks), dict.fromkeys(self.peers(), 0)
-        for peer, chunk in self.arriving(chunks):
-            if chunk < multiplied[peer]:
-                continue
-            arrived = self.link.wait(self._arrived[peer], chunk + 1)
-            low, high = (peer * self.rows + bound for bound in (bounds[chunk][0], bounds[arrived - 1][1]))
-            product(self.gathered[low:high], low)
-            multiplied[peer] = arrived
+            self.of_rank(self.gathered, self.rank).copy_(x)
+        product(x, self.rank * self.rows)
+        bounds = self.bounds(chunks)
+        for peer, first, end in self.arrivals(self.link, self._arrived, chunks):
+            low, high = bounds[first][0], bounds[end - 1][1]
+            product(self.of_rank(self.gathered, peer)[low:high], peer * self.rows + low)
 
     def _put_rows(self, x: Tensor, chunks: int) -> None:
         bounds, own = self.bounds(chunks), self.rank * self.rows
-
-        def put(peer: int, chunk: int) -> None:
+        for peer, chunk in self.putting(chunks):
             low, high = bounds[chunk]
             self._put(peer, self._buffer, own + low, x[low:high], self._arrived[self.rank])
-
-        self.put_chunks(chunks, put)
 
 
 class ReduceScatter(OverlappedCollective):
     """Sums a matrix of every rank (ranks * rows, columns); each rank gets the sum of its rows."""
 
     def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
-        super().__init__(subject, group, rows)
+        super().__init__(subject, group, rows, columns)
         self.partial = torch.zeros(self.ranks * rows, columns)
         self.received = torch.zeros(self.ranks, rows, columns)
-        self._buffer, self._arrived = self.link.buffer(self.received), self.link.signals(self.ranks)
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the parts of the peers' rows."""
-        return float((self.ranks - 1) * self.received[0].nbytes)
+        self._buffer = self.link.buffer(self.received)
+        self._own = self.of_rank(self.partial, self.rank)
 
     def multiply(
-        self,
-        product: Callable[[int, Tensor], None],
-        out: Tensor,
-        chunks: int,
-        meanwhile: Callable[[], None] = lambda: None,
+        self, product: MakeSummand, out: Tensor, chunks: int, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
         """Write the sum of this rank's rows into `out`.
 
-        `product(first, rows)` writes this rank's summand of these rows, the first of which is row `first`.
         `meanwhile` is other computation, for which the last parts need not wait.
         """
         if chunks == NOT_COMMUNICATED:
@@ -300,7 +283,7 @@ class ReduceScatter(OverlappedCollective):
             product(0, self.partial)
             meanwhile()
             self.computed_s = time.perf_counter() - begin_s
-            out.copy_(self._own())
+            out.copy_(self._own)
         elif self.subject.algorithm == "in_sequence":
             product(0, self.partial)
             later, group = self.subject.weight_gradient_overlaps, self.group.process_group
@@ -316,7 +299,8 @@ class ReduceScatter(OverlappedCollective):
     def communicate(self, out: Tensor, chunks: int) -> None:
         """Reduce and scatter without computation."""
         if self.subject.algorithm == "symmetric":
-            self.put_chunks(chunks, lambda peer, chunk: self._put_part(peer, chunk, chunks))
+            for peer, chunk in self.putting(chunks):
+                self._put_part(peer, chunk, chunks)
             self._add(out, chunks)
         elif self.subject.algorithm == "decomposed":
             self._decomposed(lambda first, rows: None, out, chunks, lambda: None)
@@ -324,11 +308,7 @@ class ReduceScatter(OverlappedCollective):
             dist.reduce_scatter_tensor(out, self.partial, group=self.group.process_group)
 
     def _decomposed(
-        self,
-        product: Callable[[int, Tensor], None],
-        out: Tensor,
-        chunks: int,
-        meanwhile: Callable[[], None],
+        self, product: MakeSummand, out: Tensor, chunks: int, meanwhile: Callable[[], object]
     ) -> None:
         works: list[tuple[Any, Tensor]] = []
         for low, high in self.bounds(chunks):
@@ -344,11 +324,7 @@ class ReduceScatter(OverlappedCollective):
             work.wait()
 
     def _symmetric(
-        self,
-        product: Callable[[int, Tensor], None],
-        out: Tensor,
-        chunks: int,
-        meanwhile: Callable[[], None],
+        self, product: MakeSummand, out: Tensor, chunks: int, meanwhile: Callable[[], object]
     ) -> None:
         """Compute the peers' rows first; put each chunk as soon as its product ends."""
         bounds = self.bounds(chunks)
@@ -357,21 +333,18 @@ class ReduceScatter(OverlappedCollective):
             product(low, self.partial[low:high])
             for chunk in range(first, end):
                 self._put_part(peer, chunk, chunks)
-        product(self.rank * self.rows, self._own())
+        product(self.rank * self.rows, self._own)
         meanwhile()
         self._add(out, chunks)
 
     def _put_part(self, peer: int, chunk: int, chunks: int) -> None:
         low, high = self.bounds(chunks)[chunk]
-        part = self.partial[peer * self.rows + low : peer * self.rows + high]
+        part = self.of_rank(self.partial, peer)[low:high]
         self._put(peer, self._buffer, self.rank * self.rows + low, part, self._arrived[self.rank])
-
-    def _own(self) -> Tensor:
-        return self.partial[self.rank * self.rows : (self.rank + 1) * self.rows]
 
     def _add(self, out: Tensor, chunks: int) -> None:
         """Add the parts in the order of ranks, chunk by chunk as they arrive."""
-        parts = [self._own() if rank == self.rank else self.received[rank] for rank in range(self.ranks)]
+        parts = [self._own if rank == self.rank else self.received[rank] for rank in range(self.ranks)]
         for number, (low, high) in enumerate(self.bounds(chunks)):
             for peer in self.peers():
                 self.link.wait(self._arrived[peer], number + 1)

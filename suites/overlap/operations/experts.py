@@ -7,6 +7,7 @@ ranks, N), a weighted sum over top_k on the tokens' own ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -48,23 +49,51 @@ class ExpertRows(NamedTuple):
 
 
 class RoutedShare(RankShare):
-    """A rank's share of an operation that moves rows between tokens' ranks and their experts' ranks."""
+    """A rank's share of an operation that moves rows between tokens' ranks and their experts' ranks.
 
-    received: Tensor
+    `routes[source][destination]`: the rows that a rank sends to another. Both operations go part by part:
+    `outgoing` returns the rows of a part of a route, and `take` uses those that came.
+    """
+
+    columns: int  # of what is sent
 
     def __init__(self, subject: Subject, link: OneSided) -> None:
         super().__init__(subject, link)
         self.link = link
-        self.tokens = self.workload.m // self.ranks
-        self.local_experts = self.workload.experts // self.ranks
-        experts = self.chosen()
-        self.routes = [
-            [
-                _route(experts[source], destination * self.local_experts, self.local_experts)
-                for destination in range(self.ranks)
-            ]
-            for source in range(self.ranks)
-        ]  # of each source rank and destination
+        workload = self.workload
+        self.tokens = workload.m // self.ranks
+        local = self.local_experts = workload.experts // self.ranks
+        self.w = self.values("w", self.rank, local, workload.k, workload.n)
+        self.chosen = self.chosen_experts().view(self.ranks, self.tokens, workload.top_k)
+        firsts = [rank * self.local_experts for rank in range(self.ranks)]
+        self.dispatched = [
+            [_route(one, first, self.local_experts) for first in firsts] for one in self.chosen
+        ]
+        self.routes = self.routed()
+        self.received = torch.empty(self.ranks, self._width(self.rank), self.columns)
+        self._buffer, self._arrived = link.buffer(self.received), link.signals(self.ranks)
+        rows = sum(len(self.routes[self.rank][peer]) for peer in self.peers())
+        self.sent_B = float(rows * self.columns * self.received.itemsize)
+
+    def routed(self) -> list[list[ExpertRoute]]:
+        """Return `routes`."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget the last result."""
+        raise NotImplementedError
+
+    def outgoing(self, peer: int, part: ExpertRows) -> Tensor:
+        """Return the rows of a part of the route to a rank, computed where the operation computes them."""
+        raise NotImplementedError
+
+    def blank(self, peer: int, part: ExpertRows) -> Tensor:
+        """Return as many rows for communication alone."""
+        return self.outgoing(peer, part)
+
+    def take(self, peer: int, part: ExpertRows, rows: Tensor) -> None:
+        """Use the rows of a part of the route from a rank."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         """Make what the last run received invalid."""
@@ -72,18 +101,50 @@ class RoutedShare(RankShare):
 
     def run(self, chunks: int) -> None:
         """Do the operation once, by the subject's algorithm."""
-        {"in_sequence": self._in_sequence, "decomposed": self._decomposed, "symmetric": self._symmetric}[
-            self.subject.algorithm
-        ](chunks)
+        self.clear()
+        if self.subject.algorithm == "symmetric":
+            self.put_all(chunks)
+            self._take_own()
+            for peer, first, end in self.arrivals(self.link, self._arrived, chunks):
+                self._take_received(peer, self.part(self._from(peer), chunks, first, end))
+            return
+        if self.subject.algorithm == "in_sequence":
+            chunks = 1
+        works = [self._exchange(chunk, chunks, self.outgoing) for chunk in range(chunks)]
+        for chunk, (work, received) in enumerate(works):
+            work.wait()
+            parts = [self.part(self._from(peer), chunks, chunk, chunk + 1) for peer in range(self.ranks)]
+            rows_of = torch.split(received, [part.end - part.first for part in parts])
+            for peer, (part, rows) in enumerate(zip(parts, rows_of, strict=True)):
+                self.take(peer, part, rows)
 
-    def _in_sequence(self, chunks: int) -> None:
-        self._decomposed(1)
+    def compute(self) -> None:
+        """Make all outgoing rows and use all received ones, without communication."""
+        self.clear()
+        for peer in self.peers():
+            self.outgoing(peer, self.part(self._to(peer), 1))
+        self._take_own()
+        for peer in self.peers():
+            self._take_received(peer, self.part(self._from(peer), 1))
 
-    def _decomposed(self, chunks: int) -> None:
-        raise NotImplementedError
+    def communicate(self, chunks: int) -> None:
+        """Move rows without computation."""
+        if self.subject.algorithm == "symmetric":
+            for peer, chunk in self.putting(chunks):
+                part = self.part(self._to(peer), chunks, chunk, chunk + 1)
+                self._put(peer, part, self.blank(peer, part))
+            for peer in self.peers():
+                self.link.wait(self._arrived[peer], chunks)
+        else:
+            parts = 1 if self.subject.algorithm == "in_sequence" else chunks
+            for work, _ in [self._exchange(chunk, parts, self.blank) for chunk in range(parts)]:
+                work.wait()
 
-    def _symmetric(self, chunks: int) -> None:
-        raise NotImplementedError
+    def put_all(self, chunks: int) -> None:
+        """Make all outgoing rows and put them."""
+        for peer, chunk in self.putting(chunks):
+            part = self.part(self._to(peer), chunks, chunk, chunk + 1)
+            self._put(peer, part, self.outgoing(peer, part))
 
     def part(self, route: ExpertRoute, chunks: int, first: int = 0, end: int | None = None) -> ExpertRows:
         """Return chunks `first` to `end` of a route, all by default.
@@ -94,18 +155,40 @@ class RoutedShare(RankShare):
         starts = [0, *route.ends.tolist()]
         return ExpertRows(slice(low, high), starts[low], starts[high])
 
-    def from_source(self, source: int) -> ExpertRoute:
-        """Return the route from a source to this rank's experts."""
-        return self.routes[source][self.rank]
+    def _to(self, peer: int) -> ExpertRoute:
+        return self.routes[self.rank][peer]
 
-    def to(self, destination: int) -> ExpertRoute:
-        """Return the route of this rank's tokens to a destination's experts."""
-        return self.routes[self.rank][destination]
+    def _from(self, peer: int) -> ExpertRoute:
+        return self.routes[peer][self.rank]
 
-    def chosen(self) -> Tensor:
-        """Return the experts of every rank's tokens (ranks, tokens, top_k)."""
-        scores = self.values("experts", 0, self.workload.m, self.workload.experts)
-        return scores.topk(self.workload.top_k).indices.view(self.ranks, self.tokens, self.workload.top_k)
+    def _width(self, rank: int) -> int:
+        """Return how many rows a rank's buffer has per source."""
+        return max(len(routes[rank]) for routes in self.routes)
+
+    def _take_own(self) -> None:
+        part = self.part(self._to(self.rank), 1)
+        self.take(self.rank, part, self.outgoing(self.rank, part))
+
+    def _take_received(self, peer: int, part: ExpertRows) -> None:
+        self.take(peer, part, self.received[peer, part.rows])
+
+    def _put(self, peer: int, part: ExpertRows, rows: Tensor) -> None:
+        at_B = (self.rank * self._width(peer) + part.first) * self.columns * rows.itemsize
+        self.link.put(peer, self._buffer, at_B, rows, self._arrived[self.rank], self.in_turn)
+
+    def _exchange(
+        self, chunk: int, chunks: int, rows: Callable[[int, ExpertRows], Tensor]
+    ) -> tuple[Any, Tensor]:
+        """Begin to send a chunk's rows to all ranks; return what to wait for, and what will be received."""
+        sent, counts = [], []
+        for peer in range(self.ranks):
+            sent.append(rows(peer, self.part(self._to(peer), chunks, chunk, chunk + 1)))
+            part = self.part(self._from(peer), chunks, chunk, chunk + 1)
+            counts.append(part.end - part.first)
+        received = torch.empty(sum(counts), self.columns)
+        sizes = [len(one) for one in sent]
+        work = dist.all_to_all_single(received, torch.cat(sent), counts, sizes, async_op=True)
+        return work, received
 
 
 def _route(chosen: Tensor, first: int, local: int) -> ExpertRoute:
@@ -127,119 +210,40 @@ class Dispatch(RoutedShare):
     """The operation on this rank. `received[source]` are rows, `y[source]` their products, part by part."""
 
     def __init__(self, subject: Subject, link: OneSided) -> None:
+        self.columns = subject.workload.k
         super().__init__(subject, link)
-        workload = self.workload
-        self.x = self.values("x", self.rank, workload.m // self.ranks, workload.k)
-        self.w = self.values("w", self.rank, self.local_experts, workload.k, workload.n)
-        self.received = torch.empty(self.ranks, self._width(self.rank), workload.k)
+        self.x = self.values("x", self.rank, self.tokens, self.columns)
         self.y: dict[int, list[Tensor]] = {}
-        self._buffer, self._arrived = link.buffer(self.received), link.signals(self.ranks)
 
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the rows for experts of peers."""
-        rows = sum(len(self.to(peer)) for peer in self.peers())
-        return float(rows * self.x.shape[1] * self.x.itemsize)
+    def routed(self) -> list[list[ExpertRoute]]:
+        """Return the routes from tokens to experts."""
+        return self.dispatched
 
-    def compute(self) -> None:
-        """Sort all tokens' rows by expert and multiply all received rows, without communication."""
+    def clear(self) -> None:
+        """Forget the last products."""
         self.y.clear()
-        for peer in self.peers():
-            self._sorted(peer, self.part(self.to(peer), 1))
-        self._multiply_own()
-        for source in self.peers():
-            part = self.part(self.from_source(source), 1)
-            self._multiply(source, part, self.received[source, part.rows])
 
-    def communicate(self, chunks: int) -> None:
-        """Move the rows without computation."""
-        if self.subject.algorithm == "symmetric":
-            self._put(chunks)
-            for peer in self.peers():
-                self.link.wait(self._arrived[peer], chunks)
-        else:
-            parts = chunks if self.subject.algorithm == "decomposed" else 1
-            for work, _ in [self._exchange(chunk, parts) for chunk in range(parts)]:
-                work.wait()
+    def outgoing(self, peer: int, part: ExpertRows) -> Tensor:
+        """Return the tokens' rows, sorted by expert."""
+        return self.x[self._to(peer).tokens[part.rows]]
 
-    def _decomposed(self, chunks: int) -> None:
-        self.y.clear()
-        works = [self._exchange(chunk, chunks) for chunk in range(chunks)]
-        for chunk, (work, received) in enumerate(works):
-            work.wait()
-            parts = self._parts_here(chunk, chunks)
-            rows_of = torch.split(received, [part.end - part.first for part in parts])
-            for source, (part, rows) in enumerate(zip(parts, rows_of, strict=True)):
-                self._multiply(source, part, rows)
-
-    def _parts_here(self, chunk: int, chunks: int) -> list[ExpertRows]:
-        """Return a chunk of what each source has for this rank."""
-        return [self.part(self.from_source(source), chunks, chunk, chunk + 1) for source in range(self.ranks)]
-
-    def _exchange(self, chunk: int, chunks: int) -> tuple[Any, Tensor]:
-        sent = [
-            self._sorted(peer, self.part(self.to(peer), chunks, chunk, chunk + 1))
-            for peer in range(self.ranks)
-        ]
-        counts = [part.end - part.first for part in self._parts_here(chunk, chunks)]
-        received = torch.empty(sum(counts), self.x.shape[1])
-        work = dist.all_to_all_single(
-            received, torch.cat(sent), counts, [len(one) for one in sent], async_op=True
-        )
-        return work, received
-
-    def _symmetric(self, chunks: int) -> None:
-        """Multiply the own rows first, then all that have arrived of a peer."""
-        self.y.clear()
-        self._put(chunks)
-        self._multiply_own()
-        multiplied = dict.fromkeys(self.peers(), 0)
-        for peer, chunk in self.arriving(chunks):
-            if chunk < multiplied[peer]:
-                continue
-            arrived = self.link.wait(self._arrived[peer], chunk + 1)
-            part = self.part(self.from_source(peer), chunks, chunk, arrived)
-            self._multiply(peer, part, self.received[peer, part.rows])
-            multiplied[peer] = arrived
-
-    def _put(self, chunks: int) -> None:
-        def put(peer: int, chunk: int) -> None:
-            part = self.part(self.to(peer), chunks, chunk, chunk + 1)
-            at_B = (self.rank * self._width(peer) + part.first) * self.x.shape[1] * self.x.itemsize
-            rows = self._sorted(peer, part)
-            self.link.put(peer, self._buffer, at_B, rows, self._arrived[self.rank], self.in_turn)
-
-        self.put_chunks(chunks, put)
-
-    def _width(self, rank: int) -> int:
-        """Return how many rows a rank's buffer has per source."""
-        return max(len(routes[rank]) for routes in self.routes)
-
-    def _sorted(self, destination: int, part: ExpertRows) -> Tensor:
-        return self.x[self.to(destination).tokens[part.rows]]
-
-    def _multiply_own(self) -> None:
-        part = self.part(self.to(self.rank), 1)
-        self._multiply(self.rank, part, self._sorted(self.rank, part))
-
-    def _multiply(self, source: int, part: ExpertRows, rows: Tensor) -> None:
-        out = products(rows, self.w, self.from_source(source), part)
-        self.y.setdefault(source, []).append(out)
+    def take(self, peer: int, part: ExpertRows, rows: Tensor) -> None:
+        """Multiply rows that came from a rank."""
+        self.y.setdefault(peer, []).append(products(rows, self.w, self._from(peer), part))
 
     def error(self) -> float:
         """Compare with products in float64."""
         errors = []
         for source, parts in self.y.items():
-            y, route = torch.cat(parts), self.from_source(source)
+            y, route = torch.cat(parts), self._from(source)
             if not len(route):  # no token of this source chose an expert of this rank
                 continue
             which = checked(len(route))
             experts = torch.searchsorted(route.ends.long(), which, right=True)
             rows = self.values("x", source, *self.x.shape).double()[route.tokens[which]]
-            expected = torch.stack(
-                [row @ self.w[expert].double() for row, expert in zip(rows, experts.tolist(), strict=True)]
-            )
-            errors.append(worst_error(y[which], expected))
+            pairs = zip(rows, experts.tolist(), strict=True)
+            expected = [row @ self.w[expert].double() for row, expert in pairs]
+            errors.append(worst_error(y[which], torch.stack(expected)))
         return max(errors, default=0.0)
 
 
@@ -247,143 +251,53 @@ class Combine(RoutedShare):
     """The operation on this rank, whose experts have rows of all ranks' tokens."""
 
     def __init__(self, subject: Subject, link: OneSided) -> None:
+        self.columns = subject.workload.n
         super().__init__(subject, link)
-        workload = self.workload
-        self.w = self.values("w", self.rank, self.local_experts, workload.k, workload.n)
-        self.weights = self.values("weights", self.rank, self.tokens, workload.top_k).softmax(-1)
-        self._h = [self._inputs_of(one)[self.from_source(one).tokens] for one in range(self.ranks)]
-        self.received = torch.empty(self.ranks, self._width(self.rank), workload.n)
-        self.y = torch.empty(self.tokens, workload.n)
-        self._zeros = torch.zeros(max(map(len, self._h)), workload.n)
-        self._buffer, self._arrived = link.buffer(self.received), link.signals(self.ranks)
+        self.weights = self.values("weights", self.rank, self.tokens, self.workload.top_k).softmax(-1)
+        self._h = [self._inputs_of(one)[self._to(one).tokens] for one in range(self.ranks)]
+        self.y = torch.empty(self.tokens, self.columns)
+        self._zeros = torch.zeros(max(map(len, self._h)), self.columns)
 
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the products for peers' tokens."""
-        rows = sum(len(self.from_source(peer)) for peer in self.peers())
-        return float(rows * self.workload.n * self.y.itemsize)
+    def routed(self) -> list[list[ExpertRoute]]:
+        """Return the routes from experts back to tokens."""
+        return [list(routes) for routes in zip(*self.dispatched, strict=True)]
 
-    def compute(self) -> None:
-        """Multiply all rows and add those of this rank's own tokens, without communication."""
+    def clear(self) -> None:
+        """Begin the sums."""
         self.y.zero_()
-        for peer in self.peers():
-            self._product(peer, self.part(self.from_source(peer), 1))
-        self._add_own(self._product_own())
-        for peer in self.peers():
-            part = self.part(self.to(peer), 1)
-            self._add(peer, part, self.received[peer, part.rows])
 
-    def communicate(self, chunks: int) -> None:
-        """Move products without computing them."""
-        parts = 1 if self.subject.algorithm == "in_sequence" else chunks
+    def outgoing(self, peer: int, part: ExpertRows) -> Tensor:
+        """Return the experts' products of rows of a rank's tokens."""
+        return products(self._h[peer][part.rows], self.w, self._to(peer), part)
 
-        def rows(source: int, chunk: int) -> Tensor:
-            part = self.part(self.from_source(source), parts, chunk, chunk + 1)
-            return self._zeros[: part.end - part.first]
+    def blank(self, peer: int, part: ExpertRows) -> Tensor:
+        """Return as many rows of zeros."""
+        return self._zeros[: part.end - part.first]
 
-        if self.subject.algorithm == "symmetric":
-            self.put_chunks(chunks, lambda peer, chunk: self._put(peer, chunk, chunks, rows(peer, chunk)))
-            for peer in self.peers():
-                self.link.wait(self._arrived[peer], chunks)
-            return
-        for work, _ in [
-            self._exchange([rows(source, chunk) for source in range(self.ranks)], chunk, parts)
-            for chunk in range(parts)
-        ]:
-            work.wait()
-
-    def _decomposed(self, chunks: int) -> None:
-        self.y.zero_()
-        works = []
-        for chunk in range(chunks):
-            sent = [
-                self._product(source, self.part(self.from_source(source), chunks, chunk, chunk + 1))
-                for source in range(self.ranks)
-            ]
-            works.append(self._exchange(sent, chunk, chunks))
-        for chunk, (work, received) in enumerate(works):
-            work.wait()
-            parts = self._parts_back(chunk, chunks)
-            rows_of = torch.split(received, [part.end - part.first for part in parts])
-            for rank, (part, rows) in enumerate(zip(parts, rows_of, strict=True)):
-                self._add(rank, part, rows)
-
-    def _parts_back(self, chunk: int, chunks: int) -> list[ExpertRows]:
-        """Return a chunk of what each rank's experts send back."""
-        return [self.part(self.to(rank), chunks, chunk, chunk + 1) for rank in range(self.ranks)]
-
-    def _exchange(self, sent: list[Tensor], chunk: int, chunks: int) -> tuple[Any, Tensor]:
-        counts = [part.end - part.first for part in self._parts_back(chunk, chunks)]
-        received = torch.empty(sum(counts), self.workload.n)
-        work = dist.all_to_all_single(
-            received, torch.cat(sent), counts, [len(one) for one in sent], async_op=True
-        )
-        return work, received
-
-    def _symmetric(self, chunks: int) -> None:
-        """Multiply the peers' rows first, the own ones while those travel; add all that has arrived."""
-        self.y.zero_()
+    def put_all(self, chunks: int) -> None:
+        """Multiply groups of chunks, and put each chunk."""
         for peer, first, end in self.put_groups(chunks):
-            route = self.from_source(peer)
-            group = self.part(route, chunks, first, end)
-            rows = self._product(peer, group)
+            group = self.part(self._to(peer), chunks, first, end)
+            rows = self.outgoing(peer, group)
             for chunk in range(first, end):
-                part = self.part(route, chunks, chunk, chunk + 1)
-                self._put(peer, chunk, chunks, rows[part.first - group.first : part.end - group.first])
-        self._add_own(self._product_own())
-        added = dict.fromkeys(self.peers(), 0)
-        for peer, chunk in self.arriving(chunks):
-            if chunk < added[peer]:
-                continue
-            arrived = self.link.wait(self._arrived[peer], chunk + 1)
-            part = self.part(self.to(peer), chunks, chunk, arrived)
-            self._add(peer, part, self.received[peer, part.rows])
-            added[peer] = arrived
+                part = self.part(self._to(peer), chunks, chunk, chunk + 1)
+                self._put(peer, part, rows[part.first - group.first : part.end - group.first])
 
-    def _put(self, peer: int, chunk: int, chunks: int, rows: Tensor) -> None:
-        part = self.part(self.from_source(peer), chunks, chunk, chunk + 1)
-        first = self.rank * self._width(peer) + part.first
-        at_B = first * rows.shape[1] * rows.itemsize
-        self.link.put(peer, self._buffer, at_B, rows, self._arrived[self.rank], self.in_turn)
-
-    def _width(self, rank: int) -> int:
-        """Return how many rows a rank's buffer has per peer."""
-        return max(map(len, self.routes[rank]))
-
-    def _product(self, source: int, part: ExpertRows) -> Tensor:
-        return products(self._h[source][part.rows], self.w, self.from_source(source), part)
-
-    def _product_own(self) -> Tensor:
-        return self._product(self.rank, self.part(self.from_source(self.rank), 1))
+    def take(self, peer: int, part: ExpertRows, rows: Tensor) -> None:
+        """Add products of a rank's experts to the own tokens, by their weights."""
+        tokens, choices, _ = self._from(peer)
+        tokens, choices = tokens[part.rows], choices[part.rows]
+        self.y.index_add_(0, tokens, rows * self.weights[tokens, choices][:, None])
 
     def _inputs_of(self, source: int) -> Tensor:
         return self.values("h", source, self.tokens, self.workload.k)
 
-    def _add_own(self, rows: Tensor) -> None:
-        self._add(self.rank, self.part(self.to(self.rank), 1), rows)
-
-    def _add(self, rank: int, part: ExpertRows, rows: Tensor) -> None:
-        """Add products of a rank's experts to the own tokens, by their weights."""
-        tokens, choices, _ = self.to(rank)
-        tokens, choices = tokens[part.rows], choices[part.rows]
-        self.y.index_add_(0, tokens, rows * self.weights[tokens, choices][:, None])
-
     def error(self) -> float:
         """Compare with the weighted sum in float64."""
-        which = checked(self.tokens)
-        h, local = self._inputs_of(self.rank).double(), self.local_experts
-        chosen = self.chosen()[self.rank]
-        w = [self.values("w", one, *self.w.shape).double() for one in range(self.ranks)]
-        expected = torch.stack(
-            [
-                sum(
-                    (
-                        self.weights[token, choice].double() * (h[token] @ w[expert // local][expert % local])
-                        for choice, expert in enumerate(chosen[token].tolist())
-                    ),
-                    torch.zeros(self.workload.n, dtype=torch.float64),
-                )
-                for token in which.tolist()
-            ]
-        )
-        return worst_error(self.y[which], expected)
+        which, h = checked(self.tokens), self._inputs_of(self.rank).double()
+        w = torch.cat([self.values("w", one, *self.w.shape) for one in range(self.ranks)]).double()
+        expected = [
+            torch.einsum("c,k,ckn->n", self.weights[one].double(), h[one], w[self.chosen[self.rank, one]])
+            for one in which.tolist()
+        ]
+        return worst_error(self.y[which], torch.stack(expected))

@@ -26,7 +26,6 @@ from suites.overlap.operations.collectives import (
     RankGroup,
     RankShare,
     ReduceScatter,
-    Spans,
     checked,
     spanned,
     worst_error,
@@ -35,7 +34,7 @@ from suites.overlap.workload import Subject
 
 
 class TimedAllGatherGemm(RankShare):
-    """The operation on this rank. `spans`: where the busy times of a run's lanes are recorded."""
+    """The operation on this rank. `gather.spans`: where the busy times of a run's lanes are recorded."""
 
     gathers_by: type[AllGather] = AllGather
 
@@ -46,12 +45,7 @@ class TimedAllGatherGemm(RankShare):
         self.x, self.w = self.values("x", self.rank, rows, k), self.values("w", self.rank, k, n)
         self.y = torch.empty(m, n)
         self.gather = self.gathers_by(subject, RankGroup(link), rows, k)
-        self.spans: Spans | None = None
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the own rows, once per peer."""
-        return self.gather.sent_B
+        self.sent_B = self.gather.sent_B
 
     def forget(self) -> None:
         """Make what the last run received invalid."""
@@ -59,30 +53,33 @@ class TimedAllGatherGemm(RankShare):
 
     def run(self, chunks: int) -> None:
         """Compute y once."""
-        self.gather.spans = self.spans
         self.gather.multiply(self.x, self._part, chunks)
 
     def compute(self) -> None:
         """Multiply without communication."""
         self.run(NOT_COMMUNICATED)
 
-    def multiply(self, rows: Tensor, out: Tensor, first: int) -> None:
-        """Write the product of these gathered rows, the first of which is row `first`."""
-        torch.mm(rows, self.w, out=out)
-
     def communicate(self, chunks: int) -> None:
         """Gather without computation."""
         self.gather.communicate(self.x, chunks)
 
+    def multiply(self, rows: Tensor, out: Tensor, first: int) -> None:
+        """Write the product of these gathered rows, the first of which is row `first`."""
+        torch.mm(rows, self.w, out=out)
+
     def _part(self, rows: Tensor, first: int) -> None:
         out = self.y[first : first + len(rows)]
-        spanned(self.spans, "computation", self.multiply, rows, out, first)
+        spanned(self.gather.spans, "computation", self.multiply, rows, out, first)
 
     def error(self) -> float:
-        """Compare with the product in float64."""
+        """Compare with products in float64."""
         which = checked(self.workload.m)
         x = torch.cat([self.values("x", one, *self.x.shape) for one in range(self.ranks)])[which]
-        return worst_error(self.y[which], x.double() @ self.w.double())
+        return worst_error(self.y[which], self.expected(x.double(), which))
+
+    def expected(self, x: Tensor, which: Tensor) -> Tensor:
+        """Return the products in float64 of x, the rows of these numbers."""
+        return x @ self.w.double()
 
 
 class TimedGemmReduceScatter(RankShare):
@@ -95,11 +92,7 @@ class TimedGemmReduceScatter(RankShare):
         self.x, self.w = self.values("x", self.rank, m, k), self.values("w", self.rank, k, n)
         self.y = torch.empty(self.rows, n)
         self.scatter = ReduceScatter(subject, RankGroup(link), self.rows, n)
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes of the parts of the peers' rows."""
-        return self.scatter.sent_B
+        self.sent_B = self.scatter.sent_B
 
     def forget(self) -> None:
         """Make what the last run received invalid."""
@@ -123,11 +116,10 @@ class TimedGemmReduceScatter(RankShare):
     def error(self) -> float:
         """Compare with the sum of products in float64."""
         which = checked(self.rows)
-        first, k, n = self.rank * self.rows, self.workload.k, self.workload.n
-        expected = torch.zeros(len(which), n, dtype=torch.float64)
+        expected = torch.zeros(len(which), self.workload.n, dtype=torch.float64)
         for one in range(self.ranks):
-            x, w = self.values("x", one, self.workload.m, k), self.values("w", one, k, n)
-            expected += x[first + which].double() @ w.double()
+            x, w = self.values("x", one, *self.x.shape), self.values("w", one, *self.w.shape)
+            expected += x[self.rank * self.rows + which].double() @ w.double()
         return worst_error(self.y[which], expected)
 
 
@@ -136,20 +128,17 @@ class ColumnGather(AllGather):
 
     def put_columns(self, x: Tensor, chunks: int) -> None:
         """Put all chunks to all peers."""
-
-        def put(peer: int, chunk: int) -> None:
+        for peer, chunk in self.putting(chunks):
             columns = self.columns(chunks, chunk)
             at_B = (self.rank * x.shape[1] + columns.start) * len(x) * x.itemsize
             part, to = x[:, columns].contiguous(), self.group.members[peer]
             self.link.put(to, self._buffer, at_B, part, self._arrived[self.rank], self.in_turn)
 
-        self.put_chunks(chunks, put)
-
     def arrived(self, peer: int, chunks: int, chunk: int) -> Tensor:
         """Wait for a chunk of a peer and return it."""
         self.link.wait(self._arrived[peer], chunk + 1)
         columns, rows = self.columns(chunks, chunk), self.rows
-        of_peer = self.gathered[peer * rows : (peer + 1) * rows].view(-1)
+        of_peer = self.of_rank(self.gathered, peer).view(-1)
         return of_peer[columns.start * rows : columns.stop * rows].view(rows, -1)
 
     def columns(self, chunks: int, chunk: int) -> slice:
@@ -177,7 +166,7 @@ class AllGatherMoe(TimedAllGatherGemm):
         super().__init__(subject, link)
         workload = self.workload
         self.w = self.values("w", self.rank, workload.experts, workload.k, workload.n)
-        self.experts = chosen_experts(self, workload.m)
+        self.experts = self.chosen_experts()
         self.y = torch.empty(workload.m, workload.top_k, workload.n)
 
     def run(self, chunks: int) -> None:
@@ -200,13 +189,13 @@ class AllGatherMoe(TimedAllGatherGemm):
         first, last = arriving[0][0], gather.columns(chunks, chunks - 1)
         of = {peer: (peer,) if peer != first else (self.rank, first) for peer in self.peers()}
         sums = {peer: ExpertSums(self.experts, self.w, rows, ranks) for peer, ranks in of.items()}
-        spanned(self.spans, "computation", sums[first].add, last, {self.rank: self.x[:, last]})
+        spanned(gather.spans, "computation", sums[first].add, last, {self.rank: self.x[:, last]})
         for peer, chunk in arriving:
             columns = gather.columns(chunks, chunk)
             parts = {peer: gather.arrived(peer, chunks, chunk)}
             if peer == first and chunk < chunks - 1:
                 parts[self.rank] = self.x[:, columns]
-            spanned(self.spans, "computation", sums[peer].add, columns, parts)
+            spanned(gather.spans, "computation", sums[peer].add, columns, parts)
         for one in sums.values():
             one.write(self.y)
 
@@ -216,23 +205,10 @@ class AllGatherMoe(TimedAllGatherGemm):
         by = expert_loop if self.subject.experts_by == "loop" else grouped
         by(rows, experts, self.w, out)
 
-    def error(self) -> float:
-        """Compare with products in float64."""
-        which = checked(self.workload.m)
-        x = torch.cat([self.values("x", one, *self.x.shape) for one in range(self.ranks)])[which].double()
-        expected = torch.stack(
-            [
-                torch.stack([row @ self.w[expert].double() for expert in chosen])
-                for row, chosen in zip(x, self.experts[which].tolist(), strict=True)
-            ]
-        )
-        return worst_error(self.y[which], expected)
-
-
-def chosen_experts(part: TimedAllGatherGemm, tokens: int) -> Tensor:
-    """Return each token's experts (tokens, top_k), all different, the same on every rank."""
-    scores = part.values("experts", 0, tokens, part.workload.experts)
-    return scores.topk(part.workload.top_k).indices
+    def expected(self, x: Tensor, which: Tensor) -> Tensor:
+        """Return the products in float64 of x, the rows of these numbers, with the experts chosen."""
+        pairs = zip(x, self.experts[which].tolist(), strict=True)
+        return torch.stack([row @ self.w[chosen].double() for row, chosen in pairs])
 
 
 class ExpertSums:

@@ -229,16 +229,12 @@ class TensorParallelStep(RankShare):
         """Do the collectives of the forward pass, those of the backward pass, and of data parallelism."""
         x, out = self.batches[0][0].detach(), torch.empty(self.rows, self.workload.hidden_size)
         layers = [layer for layers in self.layers for layer in layers]
-        for layer in layers:
-            if isinstance(layer, ColumnParallel):
-                layer.gather.communicate(x, chunks)
-            else:
-                layer.scatter.communicate(out, chunks)
-        for layer in reversed(layers):
-            if isinstance(layer, ColumnParallel):
-                layer.scatter.communicate(out, chunks)
-            else:
-                layer.gather.communicate(x, chunks)
+        for is_forward in (True, False):
+            for layer in layers if is_forward else reversed(layers):
+                if isinstance(layer, ColumnParallel) is is_forward:
+                    layer.gather.communicate(x, chunks)
+                else:
+                    layer.scatter.communicate(out, chunks)
         if self.data_parallel is not None:
             for block in self.blocks:
                 dist.all_reduce(torch.cat([one.detach().view(-1) for one in block]), group=self.data_parallel)

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.overlap.symmetric.heap import ODD, SymmetricHeap
+from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import copy, get, notify, wait
 
 BLOCK = 1024
@@ -91,8 +91,7 @@ class AllGatherGemm:
 
 def compilations(dtype: str = "bf16") -> Iterator[Compilation]:
     """Return the kernel as it is compiled for GPUs."""
-    heap = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
     tensors = dict.fromkeys(("x", "w", "y", "shard", "gathered"), f"*{dtype}")
     sizes = dict.fromkeys(("M", "K", "N"), "i32")
     blocks = {"RANKS": 8, "BM": 64, "BN": 64, "BK": 32, "BLOCK": BLOCK, "TIMEOUT_NS": 1}
-    yield Compilation("ag_gemm", ag_gemm, heap | tensors | sizes, blocks, odd=ODD)
+    yield Compilation("ag_gemm", ag_gemm, HEAP | tensors | sizes, blocks, odd=ODD)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.overlap.symmetric.heap import ODD, SymmetricHeap
+from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, symm_at, wait
 
 BL = 32
@@ -164,7 +164,6 @@ def compilations(dtype: str = "bf16") -> Iterator[Compilation]:
     yield Compilation(
         "attend", attend, tensors | sizes, {"GROUP": 8, "SPLITS": SPLITS, "BG": 16, "BL": BL, "BD": 128}
     )
-    heap = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32", "D": "i32"}
     pairs = dict.fromkeys(("split_outputs", "split_lses", "result", "outputs", "lses"), "*fp32")
     blocks = {"RANKS": 8, "SPLITS": SPLITS, "BD": 128, "TIMEOUT_NS": 1}
-    yield Compilation("gather_and_merge", gather_and_merge, heap | pairs, blocks, odd=ODD)
+    yield Compilation("gather_and_merge", gather_and_merge, HEAP | pairs | {"D": "i32"}, blocks, odd=ODD)

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.overlap.symmetric.heap import ODD, SymmetricHeap
+from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, symm_at, wait
 
 BM, BN, BK = 64, 64, 32
@@ -96,8 +96,7 @@ class GemmReduceScatter:
 
 def compilations(dtype: str = "bf16") -> Iterator[Compilation]:
     """Return the kernel as it is compiled for GPUs."""
-    heap = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
     tensors = dict.fromkeys(("x", "w", "y", "parts"), f"*{dtype}")
     sizes = dict.fromkeys(("M", "K", "N"), "i32")
     blocks = {"RANKS": 8, "BM": BM, "BN": BN, "BK": BK, "TIMEOUT_NS": 1}
-    yield Compilation("gemm_rs", gemm_rs, heap | tensors | sizes, blocks, odd=ODD)
+    yield Compilation("gemm_rs", gemm_rs, HEAP | tensors | sizes, blocks, odd=ODD)

@@ -26,8 +26,11 @@ ALIGNMENT_B = 64
 
 TIMEOUT_NS = 30_000_000_000
 
+HEAP = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
+"""Types of what kernels that use the heaps take."""
+
 ODD = ("rank", "epoch")
-"""Arguments of kernels that are no multiples of 16; see `Compilation`."""
+"""Those that are no multiples of 16; see `Compilation`."""
 
 WAITED_FOR = {1: "signal", 2: "word"}
 """What a kernel waited for in vain, by the first element of `faults`."""

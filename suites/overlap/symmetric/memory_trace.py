@@ -234,22 +234,18 @@ def _active(pointers: Any, mask: Any) -> Any:
     return pointers.data[numpy.broadcast_to(mask.data, pointers.data.shape)]
 
 
-def _load(trace: _Trace, given: Any) -> Any:
-    def load(builder: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        if not trace.in_atomic:
-            trace.plain("load", _active(pointers, mask), _element(pointers).itemsize)
-        return given(builder, pointers, mask, *rest)
+def _plain(kind: str) -> Callable[[_Trace, Any], Any]:
+    mask = {"load": 0, "store": 1}[kind]  # its place behind the pointers
 
-    return load
+    def recorder(trace: _Trace, given: Any) -> Any:
+        def perform(builder: Any, pointers: Any, *rest: Any) -> Any:
+            if not trace.in_atomic:
+                trace.plain(kind, _active(pointers, rest[mask]), _element(pointers).itemsize)
+            return given(builder, pointers, *rest)
 
+        return perform
 
-def _store(trace: _Trace, given: Any) -> Any:
-    def store(builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        if not trace.in_atomic:
-            trace.plain("store", _active(pointers, mask), _element(pointers).itemsize)
-        return given(builder, pointers, value, mask, *rest)
-
-    return store
+    return recorder
 
 
 def _atomic(kind: str) -> Callable[[_Trace, Any], Any]:
@@ -310,8 +306,8 @@ def _atomic_poll(trace: _Trace, given: Any) -> Any:
 
 
 _RECORDERS: dict[str, Callable[[_Trace, Any], Any]] = {
-    "create_masked_load": _load,
-    "create_masked_store": _store,
+    "create_masked_load": _plain("load"),
+    "create_masked_store": _plain("store"),
     "create_atomic_load": _atomic("load"),
     "create_atomic_store": _atomic("store"),
     "create_atomic_rmw": _atomic("update"),

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.overlap.symmetric.heap import ODD, SymmetricHeap
+from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.moe_dispatch import BLOCK, SENDERS, Routes
 from suites.overlap.symmetric.primitives import notify, put, wait
 
@@ -111,9 +111,8 @@ class MoeCombine:
 
 def compilations(dtype: str = "bf16") -> Iterator[Compilation]:
     """Return the kernel as it is compiled for GPUs."""
-    heap = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
     tables = dict.fromkeys(("here", "there", "counts", "places"), "*i32")
     tensors = dict.fromkeys(("y", "out", "returned"), f"*{dtype}") | {"weights": "*fp32"}
     sizes = dict.fromkeys(("T", "H", "CHOICES"), "i32")
     blocks = {"RANKS": 8, "LOCAL": 8, "SENDERS": SENDERS, "BLOCK": BLOCK, "TIMEOUT_NS": 1}
-    yield Compilation("moe_combine", moe_combine, heap | tables | tensors | sizes, blocks, odd=ODD)
+    yield Compilation("moe_combine", moe_combine, HEAP | tables | tensors | sizes, blocks, odd=ODD)

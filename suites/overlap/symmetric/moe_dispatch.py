@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.overlap.symmetric.heap import ODD, SymmetricHeap
+from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, put, wait
 
 BLOCK = 1024
@@ -139,14 +139,7 @@ class MoeDispatch:
 
 def compilations(dtype: str = "bf16") -> Iterator[Compilation]:
     """Return the kernel as it is compiled for GPUs."""
-    heap = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
     tables = dict.fromkeys(("order", "begins", "own_counts", "all_counts", "counts"), "*i32")
     tensors = {"x": f"*{dtype}", "rows": f"*{dtype}", **dict.fromkeys(("H", "CHOICES"), "i32")}
-    blocks = {
-        "RANKS": 8,
-        "LOCAL": 8,
-        "SENDERS": SENDERS,
-        "BLOCK": BLOCK,
-        "TIMEOUT_NS": 1,
-    }
-    yield Compilation("moe_dispatch", moe_dispatch, heap | tables | tensors, blocks, odd=ODD)
+    blocks = {"RANKS": 8, "LOCAL": 8, "SENDERS": SENDERS, "BLOCK": BLOCK, "TIMEOUT_NS": 1}
+    yield Compilation("moe_dispatch", moe_dispatch, HEAP | tables | tensors, blocks, odd=ODD)

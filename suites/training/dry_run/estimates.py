@@ -8,7 +8,7 @@ for all tensors on the meta device and all fake ones.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -33,17 +33,16 @@ class ModelCounts:
     vocab_size: int
 
 
+COUNTED = [one.name for one in fields(ModelCounts)][2:]
+"""Counts that are a workload's own."""
+
+
 def count(model: nn.Module, workload: Workload) -> ModelCounts:
     """Return the counts of `model`, whose tensors may be fake; its shape is the workload's."""
     return ModelCounts(
         parameters=sum(p.numel() for p in model.parameters()),
         largest_layer=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
-        num_hidden_layers=workload.num_hidden_layers,
-        hidden_size=workload.hidden_size,
-        num_attention_heads=workload.num_attention_heads,
-        num_key_value_heads=workload.num_key_value_heads,
-        intermediate_size=workload.intermediate_size,
-        vocab_size=workload.vocab_size,
+        **{name: getattr(workload, name) for name in COUNTED},
     )
 
 

@@ -86,12 +86,12 @@ def with_micro_batch(step: TrainingStep, count: int) -> TrainingStep:
     return replace(step, workload=replace(step.workload, micro_batch_size=count))
 
 
-def fit_of(step: TrainingStep, run: DryRun, target: Target, settings: AllocatorSettings | None = None) -> Fit:
-    """Return whether the run's allocations find room on the target, by default as its allocator is set up."""
+def fit_of(step: TrainingStep, run: DryRun, target: Target) -> Fit:
+    """Return whether the run's allocations find room on the target, as its allocator is set up."""
     room = room_B(step, target.usable_B)
     if run.timeline is None or run.reserved_B is None:
         return Fit(run.peak_B <= room, 0)
-    return _replayed(run.timeline.events, settings or target.allocator, room)
+    return _replayed(run.timeline.events, target.allocator, room)
 
 
 def _replayed(events: list[MemoryEvent], settings: AllocatorSettings, capacity_B: float) -> Fit:

@@ -3,15 +3,13 @@
 A `HeadLoss` takes the place of an output layer's forward pass, so that hooks of the layer, by which FSDP2 and
 deepspeed gather its weight, still run. suites/training/declared.py has the settings.
 
-Shapes: B batch, T tokens, D hidden size, V vocabulary, N tokens of a batch.
-
 Fused linear cross-entropy (Liger-Kernel, arXiv 2410.10989): output layer, loss and gradients in one pass.
 
 Logits exist for a few rows at a time and are overwritten with their gradients; the gradients of the hidden
 states and of the weight are complete before the backward pass starts. On CUDA it is Liger's kernel; on the
 CPU and on fake tensors, the same algorithm in operations of PyTorch, with the tensors that Liger makes.
 
-Shapes: N tokens, D hidden size, V vocabulary.
+Shapes: B batch, T tokens, D hidden size, V vocabulary, N tokens of a batch, R of its rows at once.
 """
 
 from __future__ import annotations

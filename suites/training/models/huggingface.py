@@ -7,8 +7,8 @@ tensor mode none are allocated. Needs the extra `hf` (transformers).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +30,14 @@ from suites.training.models.huggingface_config import (
     values_not_needed,
     version,
     with_layers,
+    without_dropout,
 )
 from suites.training.models.user_model import difference
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
 """Our names for attention, and transformers'."""
@@ -170,8 +174,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     Raises as `build` does, before anything is allocated.
     """
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     return replace(
         step,
         workload=complete(step.workload),
@@ -191,8 +194,7 @@ def model_code(config: Mapping[str, Any]) -> str:
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
-    if config is None:
-        raise ValueError("the workload has no hf_config")
+    assert config is not None
     refuse_quantized(config, step.settings_of("lora"))
     return build(config, num_hidden_layers, step.attention)
 
@@ -237,6 +239,17 @@ def _class_of(parsed: Any) -> Any:
     return causal_class(parsed)
 
 
+Adopting = TypeVar("Adopting", bound="DataclassInstance")
+
+
+def adopted(workload: Adopting, config: Mapping[str, Any]) -> Adopting:
+    """Return a suite's workload with a config's sizes, without dropout; raises `Unavailable`."""
+    refuse_quantized(config)
+    whole = complete(Workload.of({**asdict(workload), "hf_config": without_dropout(config)}))
+    common = {one.name for one in fields(workload)} & {one.name for one in fields(whole)}
+    return replace(workload, **{name: getattr(whole, name) for name in common})
+
+
 def complete(workload: Workload) -> Workload:
     """Return the workload with its shape from its `hf_config`; what that does not contain is unchanged.
 
@@ -278,16 +291,17 @@ def size_of(parsed: Any, name: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that a config leaves to its class, with their defaults."""
-    parsed = parse(config)
-    own = type(parsed).attribute_map
-    return {
-        name: size
+def by_default(config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return a sentence about the sizes that a config leaves to its class; none where it gives them all."""
+    parsed = None if config is None else parse(config)
+    own = getattr(parsed, "attribute_map", {})
+    sizes = [
+        f"{name} {size}"
         for name, names in SIZES.items()
-        if not any(other in config for other in (*names, own.get(name, name)))
+        if not any(other in (config or {}) for other in (*names, own.get(name, name)))
         and isinstance(size := getattr(parsed, name, None), int)
-    }
+    ]
+    return (f"by default: {', '.join(sizes)}",) if sizes else ()
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:

@@ -20,8 +20,6 @@ from typing import Any
 HOME = "transformers.utils.import_utils"
 """Where transformers reads what its modules export."""
 
-ABSENT = ("scipy",)
-
 PREFIXES = {"transformers": "models", "transformers.models": None}
 """Modules of which not all names are read, and the prefix of models' modules in them."""
 
@@ -36,7 +34,7 @@ def import_lightly() -> None:
     finder = NamesOnDemand()
     sys.meta_path.insert(0, finder)
     try:
-        with taken_as_absent():
+        with scipy_taken_as_absent():
             import_module("transformers")
             import_module("transformers.modeling_utils")
     finally:
@@ -44,20 +42,19 @@ def import_lightly() -> None:
 
 
 @contextmanager
-def taken_as_absent() -> Iterator[None]:
-    """Let `find_spec` not find packages inside the block that are not loaded yet."""
-    names = [name for name in ABSENT if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
+def scipy_taken_as_absent() -> Iterator[None]:
+    """Let `find_spec` not find scipy inside the block, unless it is loaded already."""
+    if "scipy" in sys.modules:
+        yield
+        return
+    sys.modules["scipy"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        for name in names:
-            del sys.modules[name]
-        utilities: Any = sys.modules.get(HOME)
-        for name in names:
-            is_available: Any = getattr(utilities, f"is_{name}_available", None)
-            if hasattr(is_available, "cache_clear"):
-                is_available.cache_clear()
+        del sys.modules["scipy"]
+        is_available: Any = getattr(sys.modules.get(HOME), "is_scipy_available", None)
+        if hasattr(is_available, "cache_clear"):
+            is_available.cache_clear()
 
 
 class NamesOnDemand(MetaPathFinder, Loader):
@@ -71,10 +68,6 @@ class NamesOnDemand(MetaPathFinder, Loader):
         if spec is not None:
             self._own, spec.loader = spec.loader, self
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return None: an ordinary module."""
-        return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module, then replace what reads names."""

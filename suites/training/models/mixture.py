@@ -25,9 +25,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from harness.instruments import torch_internals
+from suites.training.quantization import local
 
 
 def shares(total: int, parts: int) -> list[int]:
@@ -201,7 +201,7 @@ class Experts(nn.Module):
 
     def product(self, x_MD: Tensor, weight_EFD: Tensor, counts: Sequence[int]) -> Tensor:
         """Multiply each expert's rows by its matrix, in autocast's type where that is on."""
-        weight_EFD = own(weight_EFD)
+        weight_EFD = local(weight_EFD)
         device = x_MD.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
@@ -241,11 +241,6 @@ class GroupedProduct(torch.autograd.Function):
         if context.scale != 1.0:
             of_weight_EFD.mul_(context.scale)
         return of_x_MD, of_weight_EFD, None, None
-
-
-def own(weight: Tensor) -> Tensor:
-    """Return the experts of a weight that this rank has."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def computed(counts: Sequence[int]) -> list[slice]:

@@ -59,12 +59,11 @@ class SequenceShard(NamedTuple):
     length: int  # of a full sequence
 
 
-class RMSNormBy(nn.Module):
-    """RMSNorm by a given function; its weight has nn.RMSNorm's name and initial value."""
+class RMSNormBy(nn.RMSNorm):
+    """RMSNorm by a given function."""
 
     def __init__(self, hidden_size: int, function: Callable[..., Any]):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden_size))
+        super().__init__(hidden_size, EPSILON)
         self.function = function
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -101,8 +101,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     The closed formulas do not know what such a model's attention keeps.
     """
     name = step.workload.model
-    if name is None:
-        raise ValueError("the workload has no model")
+    assert name is not None
     features = replace(step.features, attention="unknown", model_code=name)
     return replace(
         step, make_model=make_model, layers_alike=follows_layers(name, step.workload), features=features
@@ -112,8 +111,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """Return the model with that many layers; raises `Unavailable` for a mistake of its code."""
     name = step.workload.model
-    if name is None:
-        raise ValueError("the workload has no model")
+    assert name is not None
     if step.features.attention != "unknown":
         raise Unavailable(
             f"attention: the code of suite.model={name} chooses its own; leave this technique out"

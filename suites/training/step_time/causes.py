@@ -18,9 +18,11 @@ from suites.training.layouts.chance import chance_without_retries
 from suites.training.layouts.layout import RECOMPUTES, Layouts
 from suites.training.layouts.search import LayoutSubject, fits
 from suites.training.step_time.constants import StepConstants
-from suites.training.step_time.layer import imbalance_of
+from suites.training.step_time.layer import imbalance_of, send_exposed_s
 from suites.training.step_time.prediction import PredictedSteps, planned, predicted
+from suites.training.step_time.seconds import FORWARD_SHARE, passes_of
 from suites.training.step_time.setting import StepSetting
+from suites.training.step_time.timeline import rank_passes
 
 SIZES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 """Sizes of a slower network and host, and of uneven experts: chosen, to span what a step can differ by."""
@@ -68,6 +70,31 @@ def places_of(steps: PredictedSteps, batches: float, rollout: Rollout = "none") 
     return {**found, "data": 0.0, "idle": max(float(steps.seconds[0]) - sum(found.values()), 0.0)}
 
 
+def timers_of(
+    setting: StepSetting, layout: Layouts, steps: PredictedSteps, batches: float
+) -> dict[str, float]:
+    """Return the seconds of a step that the timers of Megatron and DeepSpeed show, in the mean over ranks.
+
+    What pipeline ranks send and wait for is in neither pass. `spread`: of the pipeline rank whose passes take
+    longest over the one whose passes take least.
+    """
+    count = float(layout.micro_batches[0] * batches * passes_of(setting, layout)[0])
+    passes, parts = rank_passes(setting, layout).times(count), steps.parts.by_name(0)
+    sent_s = count * float(send_exposed_s(setting, layout)[0]) / 2
+    return {
+        "forward": float(passes.forward_s.mean()) - sent_s,
+        "backward": float(passes.backward_s.mean()) - sent_s,
+        "reduction": batches * parts["reduction"],
+        "optimizer": batches * parts["update"],
+        "spread": float(np.ptp(passes.forward_s + passes.backward_s)),
+    }
+
+
+def in_passes(added_s: float) -> dict[str, float]:
+    """Return seconds as they lie in both passes of which nothing else is known: a third is forward."""
+    return {"forward": FORWARD_SHARE * added_s, "backward": (1 - FORWARD_SHARE) * added_s}
+
+
 def causes(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> Iterator[StepCause]:
     """Yield the causes that change the step by `SEEN` at least, each with the weight of its size.
 
@@ -106,7 +133,8 @@ def _cause(
 ) -> StepCause:
     steps = planned(setting, layout, batch or subject.batch)
     found = predicted(steps)
-    places = places_of(found, float(steps.batches[0]), setting.run.rollout)
+    batches = float(steps.batches[0])
+    places = places_of(found, batches, setting.run.rollout) | timers_of(setting, layout, found, batches)
     return StepCause(family=family, title=title, step_s=float(found.seconds[0]), places_s=places)
 
 
@@ -172,7 +200,8 @@ def of_waiting(
     """
 
     def longer(family: str, title: str, place: str, added_s: float) -> StepCause:
-        places = {**plain.places_s, place: plain.places_s[place] + added_s}
+        added = {place: added_s, **({} if place == "data" else in_passes(added_s))}
+        places = {name: seconds + added.get(name, 0.0) for name, seconds in plain.places_s.items()}
         return StepCause(family=family, title=title, step_s=plain.step_s + added_s, places_s=places)
 
     for share in WAITS:

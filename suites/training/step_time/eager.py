@@ -8,11 +8,12 @@ into 16 bits in each pass. Bytes are counted in the code that each constant name
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
+from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import layer_parameters
 from suites.training.step_time.setting import LayerKind, StepSetting
@@ -143,6 +144,25 @@ def host_s(setting: StepSetting, layouts: Layouts) -> Floats:
         passes = 2 + (layouts.recompute == 2)
         seconds = seconds + layouts.micro_batches * passes * weight_B * held / rate
     return np.asarray(seconds, dtype=float)
+
+
+def activations_on_host_s(
+    setting: StepSetting, layouts: Layouts, kind: LayerKind, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    """Return the seconds in which a layer waits for activations that go to the host and come back.
+
+    One layer's travel while the next is computed, on a stream of their own, in page-locked copies
+    (Transformer Engine, pytorch/cpu_offload.py; torchtune, training/_activation_offloading.py).
+    """
+    if not setting.training.activations_on_host:
+        return np.zeros(len(layouts.tp))
+    architecture: Any = setting.gpu.architecture
+    kept = kept_of_layer(setting.shape, layouts, setting.training, architecture)
+    mixer = kept.attention * kind.attention + kept.linear * kind.linear
+    rest = kept.experts if kind.moe else kept.mlp * kind.mlp
+    known = f"host.link_B_per_s.{architecture}"
+    sent_s = (mixer + rest) / setting.constants.get(known, setting.constants["host.link_B_per_s.ampere"])
+    return np.asarray(np.maximum(sent_s - forward_s, 0.0) + np.maximum(sent_s - backward_s, 0.0))
 
 
 def rollout_s(setting: StepSetting, layouts: Layouts) -> Floats:

@@ -21,6 +21,7 @@ from suites.training.step_time.eager import (
     mlp_width,
 )
 from suites.training.step_time.gpu import attention_flop, matmul_s
+from suites.training.step_time.mixer import mixer_context_s, mixer_s
 from suites.training.step_time.setting import LayerKind, StepSetting, scores_s
 
 BACKWARD_ATTENTION = 2.5
@@ -78,7 +79,7 @@ def layer_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> KernelSe
     none = PassSeconds(0.0 * tokens, 0.0 * tokens)
     attention = attention_s(setting, layouts, kind.windowed) if kind.attention else none
     if kind.linear:
-        attention = mixer_s(setting, layouts)
+        attention = PassSeconds(*mixer_s(setting, layouts))
     return KernelSeconds(matmul, attention, pointwise_s(setting, layouts, kind, sizes))
 
 
@@ -178,24 +179,6 @@ def attention_s(setting: StepSetting, layouts: Layouts, windowed: bool) -> PassS
     return PassSeconds(
         np.asarray(flop / forward * slow), np.asarray(BACKWARD_ATTENTION * flop / backward * slow)
     )
-
-
-def mixer_s(setting: StepSetting, layouts: Layouts) -> PassSeconds:
-    """Return the seconds of a linear mixer's convolution and scan: what they move, and then their FLOP.
-
-    Forward: the projections are read, what is convolved is written and read, the result written and, for its
-    gate and norm, read and written; each chunk's fp32 state is written and read. FLOP at the rate of
-    attention. Backward: twice both. No constant is fitted to steps of hybrids.
-    """
-    mixer, tokens = setting.shape.mixer, setting.tokens(layouts) / layouts.tp
-    assert mixer is not None
-    elements = mixer.projected + 2 * mixer.convolved + 3 * mixer.inner
-    moved_B = ELEMENT_B * elements + 2 * 4 * mixer.inner * mixer.state / mixer.chunk
-    rate, _ = setting.constants.attention_FLOP_per_s(
-        setting.gpu, setting.facts.attention, setting.shape.head_dim, setting.training.seq_len
-    )
-    seconds = tokens * (moved_B / setting.memory_B_per_s + mixer.state_flop / rate)
-    return PassSeconds(np.asarray(seconds), np.asarray(2 * seconds))
 
 
 def positions_seen(seq_len: int, window: int) -> float:
@@ -302,13 +285,14 @@ HIDDEN_BY_ATTENTION = 0.8
 """Share of attention's seconds during which keys and values of the next ring step can be sent: set."""
 
 
-def tensor_exposed_s(setting: StepSetting, layouts: Layouts, again: Floats) -> Floats:
-    """Return the exposed seconds of a layer's tensor-parallel collectives."""
+def tensor_exposed_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, again: Floats) -> Floats:
+    """Return the exposed seconds of a layer's tensor-parallel collectives; of hybrids' single parts, half."""
     tp = layouts.tp.astype(float)
     size_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.hidden_size
     each = ring_gather_s(size_B, tp, np.ones_like(tp), setting.links)
     count = FORWARD_COLLECTIVES * (1 + again) + BACKWARD_COLLECTIVES
-    return (each.bytes_s * setting.own.tp_exposed + each.latency_s) * count
+    parts = ((kind.attention or kind.linear) + kind.mlp) / 2
+    return (each.bytes_s * setting.own.tp_exposed + each.latency_s) * count * parts
 
 
 def tensor_network_s(setting: StepSetting, layouts: Layouts, again: Floats) -> Floats:
@@ -318,11 +302,15 @@ def tensor_network_s(setting: StepSetting, layouts: Layouts, again: Floats) -> F
     return (nodes - 1) * setting.own.tp_network_s * count
 
 
-def context_exposed_s(setting: StepSetting, layouts: Layouts, attention_s: Floats) -> Floats:
+def context_exposed_s(setting: StepSetting, layouts: Layouts, kind: LayerKind, attention_s: Floats) -> Floats:
     """Return the exposed seconds of a layer's keys and values on their way round the context-parallel ranks.
 
     They pass once forward and, with their gradients, twice backward, while attention is computed.
     """
+    if kind.linear:
+        return mixer_context_s(setting, layouts)
+    if not kind.attention:
+        return np.zeros(len(layouts.cp))
     cp, links = layouts.cp.astype(float), setting.links
     size_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.key_value_size / layouts.tp
     near = layouts.tp * layouts.cp <= setting.cluster.node_size

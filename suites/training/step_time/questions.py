@@ -1,31 +1,25 @@
-"""Published runs as questions, and answers to a file of published steps.
+"""Published runs as questions, and answers to published steps.
 
-A public run is a row whose fields lie side by side, with the words of `published/words.yaml`. Answers have
-seconds with an interval, memory, and the fastest layout that fits.
-
-    python -m suites.training.step_time.questions questions=FILE out=FILE
-
-reads and writes one JSON object per line.
+A public run is a row whose fields lie side by side, with the words of `published/words.yaml`; `flat` has rows
+of an older form so. Answers have seconds with an interval, memory, and the fastest layout that fits.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.config.hf_config import HEADS
 from harness.question import FieldOrigin, KeyRead, Question, question_of
+from suites.training.layouts.layout import Layouts
 from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.of_question import published_steps
+from suites.training.of_question import layout_row, setting, shape_of, training_of
 from suites.training.step_time.constants import StepConstants
-from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.prediction import PredictedSteps, interval_of, predicted
+from suites.training.step_time.gpu import gpu_of, known_gpu
+from suites.training.step_time.prediction import PlannedSteps, PredictedSteps, interval_of, planned, predicted
 from suites.training.step_time.published.typed import (
     Row,
     common_fields,
@@ -35,10 +29,11 @@ from suites.training.step_time.published.typed import (
     layout_fields,
     letters,
     meaning,
+    program_of,
     refuse_hybrid,
+    run_facts,
     sharding_of,
     table,
-    typed_step,
 )
 
 MEGATRON_STAGES = 1
@@ -73,7 +68,8 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     """Return a published run as a question; raises ValueError in one line for what it does not know.
 
     Users of Megatron Bridge run its library's recipes, which keep whole master weights and, but for a few,
-    add gradients up in fp32 (recipes/common.py at commit 067f987); vendors' tables have those for speed.
+    add gradients up in fp32 (recipes/common.py at commit 067f987); vendors' tables have those for speed, and
+    a row of one says so: `performance_recipe` of its `other`.
 
     `config_of`: of a name, the config.json of a well-known model, for rows that state no sizes, and in place
     of the sizes where these agree.
@@ -88,14 +84,14 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
     common = common_fields(row, gpu, config_of_run(row, config_of))
     shared = shared_sequences(row, common)
     checkpointing = row.get("recompute", row.get("checkpointing"))
-    parts = {**row, **shared, "virtual_stages": row.get("vp"), "recompute": checkpointing}
-    layout = layout_fields(parts, row, common)
+    layout = layout_fields({**row, **shared, "recompute": checkpointing}, common)
     if not row.get("vp") and (layout["gradient_accumulation_steps"] or 0) % layout["pp"]:
         layout["virtual_stages"] = 1  # interleaved ones would need a multiple
     given = {name: keys[0] for name, keys in KEYS.items() if any(row.get(key) is not None for key in keys)}
     own = fields_of_run(row, common)
     memory = memory_fields(row, own["program"], checkpointing)
-    if own["program"] == "megatron" and not is_mlperf(row):
+    for_speed = is_mlperf(row) or (row.get("other") or {}).get("performance_recipe")
+    if own["program"] == "megatron" and not for_speed:
         narrow = is_recipe(row) and meaning("narrow_gradients", letters(row["model"]), False)
         memory |= {"gradients": "bf16" if narrow else "fp32", "master_remainders": False}
     fields = {**common, **layout, **device, **own, **memory}
@@ -167,8 +163,14 @@ def shared_sequences(row: Row, common: Row) -> dict[str, Any]:
 
 
 def uneven(common: Row, layout: Row) -> tuple[int, ...]:
-    """Return the layers of each pipeline stage where they cannot be equal: the first ones have one more."""
+    """Return the layers of each pipeline stage where they cannot be equal: the first ones have one more.
+
+    Interleaved stages are equal where embedding and output layer count as a layer each.
+    """
     layers, stages = int(common["config"].get("num_hidden_layers") or 0), int(layout["pp"])
+    virtual = int(layout["virtual_stages"])
+    if virtual > 1 and (layers + 2) % (stages * virtual) == 0:
+        return ()
     each, more = divmod(layers, stages)
     return tuple(each + (stage < more) for stage in range(stages)) if more else ()
 
@@ -181,6 +183,9 @@ def stated(row: Row) -> Row:
         found = [key if other[key] is True else other[key] for key in keys if other.get(key)]
         if found and name not in known:
             known[name] = found[0]
+    if "one micro-batch" in str(other.get("step_is")):  # what the page prints the seconds of
+        known["gradient_accumulation_steps"] = 1
+        known.pop("global_batch_size", None)
     framework = str(known.get("framework") or "").lower()
     alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
     usual: dict[str, Any] = alike[0] if alike else {}
@@ -227,7 +232,12 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def device_fields(text: str) -> dict[str, Any]:
-    """Return the device of a text, or one of as much memory as it names; raises ValueError."""
+    """Return the device of a text, or one of as much memory as it names; raises ValueError.
+
+    A name of conf/hardware or of a variant, as in a100_40gb, is that device.
+    """
+    if "_" in text and (gpu := gpu_of(text)):
+        return {"device": gpu.name}
     if name := meaning("devices", text):
         return {"device": name}
     if size := re.search(r"(\d+)\s*GB", text):
@@ -237,7 +247,8 @@ def device_fields(text: str) -> dict[str, Any]:
 
 def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
     """Return the model's config; raises ValueError where its sizes are not known."""
-    name, sizes = str(row["model"]), {key: size for key, size in (row.get("shape") or {}).items() if size}
+    name, shape = str(row["model"]), row.get("shape") or {}
+    sizes = {key: size for key, size in shape.items() if size or size is False}
     known = config_of(name)
     if known and all(known.get(key, size) == size for key, size in sizes.items() if key in SIZES_NEEDED):
         tied = row.get("tie_word_embeddings")  # of a program with an output layer of its own
@@ -245,15 +256,15 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
     missing = [key for key in SIZES_NEEDED if not sizes.get(key)]
     if missing:
         raise ValueError(f"model {name!r}: its {', '.join(missing)} is not stated")
-    refuse_hybrid({"name": name})
     word = letters(name)
-    return config_of_sizes({
-        **sizes,
+    inferred = {
         "name": name,
         "num_experts": sizes.get("experts"),
         "mlp": "gelu" if meaning("ungated", word, False) else "swiglu",
         "tie_word_embeddings": meaning("tied", word, False),
-    })  # fmt: skip
+    }
+    refuse_hybrid({**inferred, **sizes})
+    return config_of_sizes({**inferred, **sizes})
 
 
 def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
@@ -283,9 +294,10 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
 
 def sharding_program(sharding: str) -> str:
     """Return whose code shards a model of Megatron-Core beyond its optimizer: Megatron-FSDP its own."""
-    if "fsdp" not in sharding:
+    text = sharding.lower()
+    if "fsdp" not in text:
         return "deepspeed"
-    return "torchtitan" if "torch" in sharding or "fsdp2" in sharding else "megatron"
+    return "torchtitan" if "torch" in text or "fsdp2" in text else "megatron"
 
 
 def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, Any]:
@@ -378,16 +390,53 @@ def _unmodelled(key: str, value: object, means: str, memory: Any, to_states: boo
     return KeyRead(key=key, value=value, status="not modelled", means=means, **rest)
 
 
+def flat(row: Row) -> Row:
+    """Return a row of the older form, some of whose fields lie in `model` and `layout`, as a run's row.
+
+    Those of Megatron-Core are of vendors' recipes for speed unless their framework is plain Megatron.
+    """
+    if not isinstance(layout := row.get("layout"), Mapping):
+        return row
+    model: Mapping[str, Any] = row["model"]
+    recipe = program_of(row) == "megatron" and is_recipe(row)
+    return {
+        **row,
+        **layout,
+        "model": model.get("name") or "unnamed",
+        "shape": model,
+        "vp": layout.get("virtual_stages"),
+        "etp": layout.get("etp") or 1,
+        "other": {"performance_recipe": recipe},
+    }
+
+
+def steps_of_rows(rows: Sequence[Row], constants: StepConstants | None = None) -> PlannedSteps:
+    """Return rows that differ in their layouts as steps to predict; raises ValueError in one line.
+
+    What a program ran is not refused: nothing has to divide. `dp` and `gradient_accumulation_steps` of each
+    question are those of its step.
+    """
+    questions = [question_of_row(row) for row in rows]
+    first = questions[0]
+    gpu, shape, training = known_gpu(first.device), shape_of(first.config or {}), training_of(first)
+    of = setting(first, shape, training, gpu, run_facts(rows[0]), constants or StepConstants.read())
+    layouts = [layout_row(one, one.dp or 1, one.gradient_accumulation_steps or 1) for one in questions]
+    steps = planned(of, Layouts.of(layouts), first.global_batch_size)
+    return steps._replace(recompute_known=first.origin("recompute").kind != "assumption")
+
+
 def answer(row: Row, constants: StepConstants | None = None) -> dict[str, Any]:
     """Return the prediction for a row; without seconds where the model does not know."""
+    among = row.get("among") or ()
+    rows = [flat({**row, "layout": layout}) for layout in among] or [flat(row)]
     try:
-        step = typed_step(row)
+        steps = steps_of_rows(rows, constants)
     except ValueError:
         return {"id": row["id"], "step_s": None}
-    steps = published_steps(step, constants)
     found = predicted(steps)
-    if step.choose:
-        return {"id": row["id"], "index": step.indices[fastest(found)]}
+    if among:
+        best = fastest(found)
+        return {"id": row["id"], "index": int(among[best].get("index", best))}
     seconds = float(found.seconds[0])
     interval = interval_of(steps, float(found.filled[0]))
     return {
@@ -409,15 +458,3 @@ def answers(rows: Sequence[Row], constants: StepConstants | None = None) -> list
     """Return a prediction for each row."""
     known = constants or StepConstants.read()
     return [answer(row, known) for row in rows]
-
-
-def main(words: list[str]) -> None:
-    """Answer the questions of a file, a JSON object a line."""
-    paths = dict(word.split("=", 1) for word in words)
-    lines = Path(paths["questions"]).read_text().splitlines()
-    said = answers([json.loads(line) for line in lines if line.strip()])
-    Path(paths["out"]).write_text("".join(json.dumps(one) + "\n" for one in said))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

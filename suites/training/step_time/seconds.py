@@ -16,7 +16,7 @@ from harness.instruments.transformer import TransformerShape
 from harness.question import ProgramName
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.collectives import Amount
-from suites.training.step_time.eager import hooks_s, host_s, launched_s, rollout_s
+from suites.training.step_time.eager import activations_on_host_s, hooks_s, host_s, launched_s, rollout_s
 from suites.training.step_time.layer import (
     HeadSeconds,
     context_exposed_s,
@@ -221,27 +221,64 @@ def mean_layer(setting: StepSetting, layouts: Layouts) -> LayerSeconds:
     return mean
 
 
+class RepeatedShares(NamedTuple):
+    """Shares of a layer's forward pass that its backward pass repeats."""
+
+    matmul: Floats
+    attention: Floats
+    pointwise: Floats
+    sent: Floats  # of tensor-parallel collectives
+    launched: Floats
+
+
+def repeated(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> RepeatedShares:
+    """Return what recomputation repeats of a layer.
+
+    Of Megatron-LM's modules core_attn and moe are known: attention's kernel, and the shared experts and the
+    others (transformer_config.py, recompute_modules), half of a layer that has attention, too.
+    """
+    full, selective = layouts.recompute == 2, layouts.recompute == 1
+    facts, modules = setting.facts, setting.training.recompute_modules
+    all_of_it = np.where(full, 1.0, 0.0)
+    shares = [facts.again_matmul, facts.again_attention, facts.again_pointwise]
+    experts = 0.0
+    if setting.training.program == "megatron":
+        shares[1] = float("core_attn" in modules and kind.attention)
+        if kind.moe and "moe" in modules:
+            experts = 0.5 if kind.attention or kind.linear else 1.0
+            shares[0] = shares[2] = experts
+    matmul, attention, pointwise = (all_of_it + selective * share for share in shares)
+    return RepeatedShares(matmul, attention, pointwise, all_of_it, all_of_it + selective * experts)
+
+
 def one_layer(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> LayerSeconds:
     """Return the seconds of a layer of one kind on one micro-batch."""
-    kernels, facts = layer_s(setting, layouts, kind), setting.facts
-    full, selective = layouts.recompute == 2, layouts.recompute == 1
-    again = np.where(full, 1.0, 0.0)
-    matmul = kernels.matmul.all(again + selective * facts.again_matmul)
-    attention = kernels.attention.all(again + selective * facts.again_attention)
-    pointwise = kernels.pointwise.all(again + selective * facts.again_pointwise)
-    tensor = tensor_exposed_s(setting, layouts, again)
-    context = context_exposed_s(setting, layouts, attention)
+    kernels, again = layer_s(setting, layouts, kind), repeated(setting, layouts, kind)
+    matmul = kernels.matmul.all(again.matmul)
+    attention = kernels.attention.all(again.attention)
+    pointwise = kernels.pointwise.all(again.pointwise)
+    tensor = tensor_exposed_s(setting, layouts, kind, again.sent)
+    context = context_exposed_s(setting, layouts, kind, attention)
     expert = expert_exposed_s(setting, layouts) if kind.moe else 0.0 * matmul
     busy = matmul + attention + pointwise + tensor + context + expert
-    host = launches_s(setting, layouts, kind) * (1 + again / 3)
+    host = launches_s(setting, layouts, kind) * (1 + again.launched * FORWARD_SHARE)
     launch = np.maximum(host - busy, 0.0)
     if kind.moe and setting.run.synchronous_experts:
         launch = np.hypot(host, busy) - busy  # each waits for the other several times per layer
-    launch = launch + tensor_network_s(setting, layouts, again) + hooks_s(setting, layouts)
+    launch = launch + tensor_network_s(setting, layouts, again.sent) + hooks_s(setting, layouts)
+    forward = (busy + launch) / (3 + again.matmul)
+    launch = launch + activations_on_host_s(setting, layouts, kind, forward, busy + launch - forward)
     shards, work = shard_s(setting, layouts, kind.moe), busy + launch
     exposed = np.maximum(shards - work, 0.0) + setting.own.shard_exposed * np.minimum(shards, work)
     shard = np.where(layouts.zero == 3, exposed, 0.0)
     return LayerSeconds(matmul, attention, pointwise, launch, tensor, context, expert, shard)
+
+
+GROUPED_OPERATORS = (6, 18)
+"""Of the host per expert of a rank, forward and backward, in 16 bits and in fewer: Transformer Engine's
+GroupedLinear launches each expert's two products and their four gradients, and before them quantises its
+inputs and gradients, each into two new tensors (pytorch/module/grouped_linear.py;
+https://github.com/NVIDIA/TransformerEngine/issues/1499)."""
 
 
 def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Floats:
@@ -249,9 +286,11 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     own = setting.own
     if setting.run.eager:
         return launched_s(setting, layouts, kind)
-    dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
+    of_experts = setting.constants["expert_launch_factor"] if kind.moe else 1.0
+    dense: float | Floats = own.layer_launch_s * of_experts
     if kind.moe and setting.run.synchronous_experts:
-        dense = setting.constants["expert_layer_launch_s"]
+        each = GROUPED_OPERATORS[setting.precision != "bf16"] * setting.constants["expert_operator_s"]
+        dense = setting.constants["expert_layer_launch_s"] + each * setting.shape.num_experts / layouts.ep
     tensor = np.where(layouts.tp > 1, own.tp_launch_s, 0.0)
     across = (layouts.pp > 1) & (layouts.tp > 1) & (layouts.gpus > setting.cluster.node_size)
     sharded = np.where(layouts.zero > 0, own.zero_launch_s, 0.0)

@@ -29,7 +29,7 @@ from suites.training.step_time.layer import (
     send_exposed_s,
     tensor_network_s,
 )
-from suites.training.step_time.seconds import FORWARD_SHARE, StepSeconds, blocks_of_ranks, one_layer
+from suites.training.step_time.seconds import FORWARD_SHARE, StepSeconds, blocks_of_ranks, one_layer, repeated
 from suites.training.step_time.setting import LayerKind, StepSetting
 
 
@@ -67,16 +67,12 @@ def layer_passes(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Pas
     Where the model has one sum for both passes (waits for the host, keys and values, sharded parameters), a
     third of it is put into the forward pass, as of a stage in `seconds.FORWARD_SHARE`.
     """
-    kernels, facts, whole = layer_s(setting, layouts, kind), setting.facts, one_layer(setting, layouts, kind)
-    again = np.where(layouts.recompute == 2, 1.0, 0.0)
-    selective = np.where(layouts.recompute == 1, 1.0, 0.0)
-    shares = (facts.again_matmul, facts.again_attention, facts.again_pointwise)
-    repeated = sum(
-        part.forward * (again + selective * share) for part, share in zip(kernels, shares, strict=True)
-    )
-    network = tensor_network_s(setting, layouts, again)
-    launch = (whole.launch - network) / (1 + again * FORWARD_SHARE)
-    collectives = FORWARD_COLLECTIVES * (1 + again) + BACKWARD_COLLECTIVES
+    kernels, whole = layer_s(setting, layouts, kind), one_layer(setting, layouts, kind)
+    shares = repeated(setting, layouts, kind)
+    again = sum(part.forward * share for part, share in zip(kernels, shares, strict=False))
+    network = tensor_network_s(setting, layouts, shares.sent)
+    launch = (whole.launch - network) / (1 + shares.launched * FORWARD_SHARE)
+    collectives = FORWARD_COLLECTIVES * (1 + shares.sent) + BACKWARD_COLLECTIVES
     tensor = (whole.tensor + network) / collectives
     either = whole.context + whole.shard
     forward_exposed = tensor * FORWARD_COLLECTIVES + whole.expert / 2 + either * FORWARD_SHARE
@@ -84,7 +80,7 @@ def layer_passes(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Pas
     return PassParts(
         np.asarray(sum(part.forward for part in kernels) + launch * FORWARD_SHARE),
         forward_exposed,
-        np.asarray(repeated + launch * again * FORWARD_SHARE),
+        np.asarray(again + launch * shares.launched * FORWARD_SHARE),
         np.asarray(sum(part.backward for part in kernels) + launch * (1 - FORWARD_SHARE)),
         exposed - forward_exposed,
     )

@@ -1,8 +1,7 @@
 """Techniques, each a module that changes a training step; `build_step` combines them.
 
-docs/extend/adding-a-technique.md lists what a module has, and mypy compares its types with `Technique`;
-suites/training/declared.py has the settings. Techniques are applied in the order of their level, and within a
-level by name.
+docs/extend/adding-a-technique.md lists what a module has, suites/training/declared.py the settings.
+Techniques are applied in the order of their level, and within a level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """
@@ -14,35 +13,19 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from harness.config.validation import ConfigError, DeclaredTechnique, Role, check_value, fields_of
 from harness.records import Unavailable
 from suites.training.declared import TECHNIQUES
 from suites.training.models import huggingface, user_model
-from suites.training.step import Contract, TrainingStep, loosest
+from suites.training.step import EXACT, TrainingStep, loosest
 from suites.training.workload import Workload
 
 Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
 """Names, `{name: settings}` as YAML has them, or `[name, settings]` as JSON has them."""
 
 Named = tuple[tuple[str, Mapping[str, Any]], ...]
-
-Configured = TypeVar("Configured", contravariant=True)
-
-
-class Technique(Protocol[Configured]):
-    """What every technique's module has. It may also have:
-
-    - `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
-    - `unavailable()`: what this machine lacks for it; None where it lacks nothing.
-    """
-
-    def contract(self, settings: Configured) -> Contract:
-        """Return how closely its losses follow plain PyTorch's."""
-
-    def apply(self, step: TrainingStep, settings: Configured) -> TrainingStep:
-        """Return the changed step; raises `Unavailable` where this step cannot be changed so."""
 
 
 def names() -> list[str]:
@@ -140,7 +123,7 @@ def build_step(
         reason = reason or getattr(module, "unavailable", lambda: None)()
         if reason is not None:
             raise Unavailable(f"{name}: {reason}")
-        contracts.append(module.contract(settings))
+        contracts.append(getattr(module, "contract", lambda _: EXACT)(settings))
         changed = module.apply(step, settings)
         for replaced in (key for key, one in changed.functions.items() if step.functions.get(key) is not one):
             if replaced in replaced_by:

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import (
 from suites.training.declared import ActivationCheckpointingSettings
 from suites.training.host_memory import Resources
 from suites.training.models.model import blocks_of
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.techniques.activation_offload import hooks_to, within
 from suites.training.workload import Workload
 
@@ -52,11 +52,6 @@ and with the CPU's fused attention. Linear layers with a bias (`aten.addmm`) are
 NO_FORMULA = "the formula knows full and selective checkpointing of every layer; this step's is {recompute}"
 
 
-def contract(settings: ActivationCheckpointingSettings) -> Contract:
-    """Return `EXACT`: the same operations, some of them twice."""
-    return EXACT
-
-
 def applies_to(workload: Workload, settings: ActivationCheckpointingSettings) -> str | None:
     """Return why no layer would be checkpointed; None where some are."""
     if settings.every > workload.num_hidden_layers:
@@ -67,10 +62,8 @@ def applies_to(workload: Workload, settings: ActivationCheckpointingSettings) ->
 def apply(step: TrainingStep, settings: ActivationCheckpointingSettings) -> TrainingStep:
     """Return the step with its layers checkpointed, or every so many-th."""
     recompute = settings.mode if settings.every == 1 else f"{settings.mode}, every {settings.every}"
-    features = replace(step.features, recompute=recompute)
-    if recompute not in ("full", "selective"):
-        unlike = (*features.activations_unlike, NO_FORMULA.format(recompute=recompute))
-        features = replace(features, activations_unlike=unlike)
+    unlike = "" if recompute in ("full", "selective") else NO_FORMULA.format(recompute=recompute)
+    features = step.features.but(recompute=recompute, activations=unlike)
     if settings.on_host:
         features = replace(features, activations_on="host")
     return replace(

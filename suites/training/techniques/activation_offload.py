@@ -31,22 +31,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from harness.instruments.torch_internals import over_storage, storage_key
 from suites.training.declared import ActivationOffloadSettings
 from suites.training.host_memory import (
-    AtOnce,
     Carrier,
     CopyThread,
     HostMemory,
     Resources,
     SideStream,
     SimulatedHost,
-    WhenNeeded,
+    Synchronous,
 )
 from suites.training.models.model import blocks_of
-from suites.training.step import EXACT, Contract, TrainingStep
-
-
-def contract(settings: ActivationOffloadSettings) -> Contract:
-    """Return `EXACT`: the same bytes come back."""
-    return EXACT
+from suites.training.step import TrainingStep
 
 
 def apply(step: TrainingStep, settings: ActivationOffloadSettings) -> TrainingStep:
@@ -76,13 +70,13 @@ def hooks_to(host: HostMemory, model: nn.Module) -> Callable[[], AbstractContext
     """Return what makes the hooks of a forward pass of `model` whose saved tensors go to the host."""
     if isinstance(host, SimulatedHost) and host.cuda:
         return partial(saved_tensors_hooks, host.keep, copied_up)
-    return partial(on_cpu, host) if host.device.type == "cuda" else Shelf(model, host, AtOnce()).hooks
+    return partial(on_cpu, host) if host.device.type == "cuda" else Shelf(model, host, Synchronous()).hooks
 
 
 def carrier_of(host: HostMemory) -> Carrier:
     """Return what copies alongside the computation; a simulated copy takes as long as it may."""
     if isinstance(host, SimulatedHost):
-        return WhenNeeded()
+        return Synchronous(late=True)
     return SideStream(host) if host.device.type == "cuda" else CopyThread(host)
 
 

@@ -10,15 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from suites.training.declared import AttentionSettings
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 
 KERNELS = {"flash": "sdpa", "explicit": "explicit"}
 """Each kernel, and the model's name for it."""
-
-
-def contract(settings: AttentionSettings) -> Contract:
-    """Return `EXACT`: the same sums, taken block by block."""
-    return EXACT
 
 
 def apply(step: TrainingStep, settings: AttentionSettings) -> TrainingStep:

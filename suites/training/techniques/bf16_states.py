@@ -27,6 +27,6 @@ def contract(settings: BF16StatesSettings) -> Contract:
 
 def apply(step: TrainingStep, settings: BF16StatesSettings) -> TrainingStep:
     """Return the step with its model, and so its gradients and states, in bf16."""
-    unlike = (*step.features.states_unlike, "the formula has fp32 states; this step's are bf16")
-    features = replace(step.features, precision="bf16", states_unlike=unlike)
+    unlike = "the formula has fp32 states; this step's are bf16"
+    features = step.features.but(precision="bf16", states=unlike)
     return replace(step, model_dtype=torch.bfloat16, features=features, notes=(*step.notes, NOTE))

@@ -42,11 +42,10 @@ def applies_to(workload: Workload, settings: CompileSettings) -> str | None:
 
 def apply(step: TrainingStep, settings: CompileSettings) -> TrainingStep:
     """Return the step with its model compiled for its one shape, at its first call."""
-    unlike = (*step.features.activations_unlike, PARTITIONED)
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),
-        features=replace(step.features, activations_unlike=unlike),
+        features=step.features.but(activations=PARTITIONED),
         no_dry_run=step.no_dry_run or NO_DRY_RUN.get(settings.mode),
     )
 

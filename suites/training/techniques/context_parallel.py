@@ -17,8 +17,6 @@ part, C of one chunk, E from the first to the last of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,24 +27,16 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.declared import ContextParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, refuse_without_fsdp2, without_distributed
+from suites.training.mesh import joined, refuse_without_fsdp2
 from suites.training.models.model import Transformer
 from suites.training.pipeline_stages import ContextGroup
-from suites.training.step import EXACT, Contract, TrainingStep
-from suites.training.trainer import live_gradients
+from suites.training.step import TrainingStep
+from suites.training.trainer import average_with_the_last
 from suites.training.workload import Workload
 
 NOTE = "each rank has 1/cp_size of each sequence; keys and values of all of it are gathered in every layer"
 REPLICATED = "context parallel, rank 0: all parameters, gradients and states"
 UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
-
-
-unavailable = without_distributed
-
-
-def contract(settings: ContextParallelSettings) -> Contract:
-    """Return `EXACT`: the same attention, of some queries on each rank."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: ContextParallelSettings) -> str | None:
@@ -70,13 +60,11 @@ def apply(step: TrainingStep, settings: ContextParallelSettings) -> TrainingStep
     """Return one of `cp_size` ranks' step; `fsdp2` is applied later."""
     cp_size, with_fsdp2 = step.workload.cp_size, step.settings_of("fsdp2") is not None
     refuse_without_fsdp2(step, "context_parallel")
-    unlike = (*step.features.activations_unlike, UNLIKE)
-    sharding = joined(step.features.sharding, "context")
     changed = replace(
         step,
         ranks=cp_size,
         context_ranks=cp_size,
-        features=replace(step.features, sharding=sharding, activations_unlike=unlike),
+        features=step.features.but(sharding=joined(step.features.sharding, "context"), activations=UNLIKE),
         wraps=(*step.wraps, parallelize),
         notes=(*step.notes, NOTE),
     )
@@ -145,13 +133,3 @@ class MeanOfLosses(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
         """Return the gradient itself."""
         return None, gradients[0]
-
-
-@contextmanager
-def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
-    """Average gradients over all ranks after the last micro-batch of an update."""
-    assert isinstance(model, ContextParallelModel)
-    yield
-    if last:
-        for gradient in live_gradients(model):
-            model.group.average(gradient)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,13 +42,11 @@ def contract(settings: DDPSettings) -> Contract:
 
 def apply(step: TrainingStep, settings: DDPSettings) -> TrainingStep:
     """Return the step as one of the workload's `dp_size` ranks takes it."""
-    unlike = step.features.states_unlike
-    if not settings.gradient_as_bucket_view:
-        unlike = (*unlike, TWICE)
+    unlike = "" if settings.gradient_as_bucket_view else TWICE
     return replace(
         step,
         ranks=step.workload.dp_size,
-        features=replace(step.features, sharding="ddp", states_unlike=unlike),
+        features=step.features.but(sharding="ddp", states=unlike),
         wraps=(*step.wraps, partial(wrap, settings, step.settings_of("powersgd") is not None)),
         reducing=reduce_with_the_last,
         keep_gradients=settings.gradient_as_bucket_view,
@@ -89,8 +88,8 @@ def wrap(settings: DDPSettings, hooked: bool, model: nn.Module, resources: Resou
     return wrapped
 
 
-def reduce_with_the_last(model: nn.Module, last: bool) -> AbstractContextManager[None]:
+def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[Any]:
     """Return the context in which gradients are reduced with the last micro-batch of an update alone."""
-    if last or not isinstance(model, DistributedDataParallel):
-        return nullcontext()
-    return model.no_sync()
+    wrapped = not last and hasattr(model, "no_sync")  # a fake model is not
+    context: AbstractContextManager[Any] = model.no_sync() if wrapped else nullcontext()
+    return context

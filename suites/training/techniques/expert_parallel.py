@@ -26,8 +26,7 @@ Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's exper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -50,25 +49,17 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.records import Unavailable
 from suites.training.declared import ExpertParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, refuse_without_fsdp2, without_distributed
+from suites.training.mesh import joined, refuse_without_fsdp2
 from suites.training.models.mixture import Compute, Experts, shares, values_are_known
 from suites.training.models.model import Transformer
 from suites.training.optimizers import not_for_shards
-from suites.training.step import EXACT, Contract, TrainingStep
-from suites.training.trainer import live_gradients
+from suites.training.step import TrainingStep
+from suites.training.trainer import average_with_the_last
 from suites.training.workload import Workload
 
 NOTE = "expert parallel, rank 0: 1/ep_size of each layer's experts, their gradients and states"
 REPLICATED = "expert parallel, rank 0: all other parameters, gradients and states"
 EVEN = "the dry run sends every expert an equal share of the tokens; a real routing is uneven"
-
-
-unavailable = without_distributed
-
-
-def contract(settings: ExpertParallelSettings) -> Contract:
-    """Return `EXACT`: the same products of the same tokens, on other ranks."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: ExpertParallelSettings) -> str | None:
@@ -153,14 +144,7 @@ def parallelize(by_sequence: bool, model: nn.Module, resources: Resources) -> nn
     return model
 
 
-@contextmanager
-def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
-    """Average gradients but those of experts over all ranks after the last micro-batch of an update."""
-    yield
-    for gradient in live_gradients(model) if last else ():
-        if not isinstance(gradient, DTensor):
-            gradient.div_(dist.get_world_size())
-            dist.all_reduce(gradient)
+Move = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 class WidthGroup:
@@ -187,11 +171,11 @@ class WidthGroup:
 
     def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the rows of all ranks, in their order; its backward pass reduces their gradients."""
-        return Gathered.apply(rows, self, sizes)  # type: ignore[no-any-return,no-untyped-call]
+        return Moved.apply(rows, sizes, self.gathered, self.reduced)  # type: ignore[no-any-return,no-untyped-call]
 
     def reduce(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the sum over ranks of this rank's rows; its backward pass gathers their gradients."""
-        return Reduced.apply(rows, self, sizes)  # type: ignore[no-any-return,no-untyped-call]
+        return Moved.apply(rows, sizes, self.reduced, self.gathered)  # type: ignore[no-any-return,no-untyped-call]
 
     def gathered(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the rows of all ranks; those that there are where all ranks have the same."""
@@ -221,34 +205,19 @@ class WidthGroup:
         return parts[self.rank].clone()
 
 
-class Gathered(torch.autograd.Function):
-    """See `WidthGroup.gather`."""
+class Moved(torch.autograd.Function):
+    """Gather rows or reduce them; the backward pass does the other, see `WidthGroup`."""
 
     @staticmethod
-    def forward(context: Any, rows: Tensor, group: WidthGroup, sizes: Sequence[int]) -> Tensor:
-        """Return the rows of all ranks."""
-        context.group, context.sizes = group, sizes
-        return group.gathered(rows, sizes)
+    def forward(context: Any, rows: Tensor, sizes: Sequence[int], there: Move, back: Move) -> Tensor:
+        """Return the rows of all ranks, or the sum of this rank's."""
+        context.sizes, context.back = sizes, back
+        return there(rows, sizes)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of this rank's rows."""
-        return context.group.reduced(gradients[0].contiguous(), context.sizes), None, None
-
-
-class Reduced(torch.autograd.Function):
-    """See `WidthGroup.reduce`."""
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor, group: WidthGroup, sizes: Sequence[int]) -> Tensor:
-        """Return the sum of this rank's rows."""
-        context.group, context.sizes = group, sizes
-        return group.reduced(rows, sizes)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradients of all ranks' rows."""
-        return context.group.gathered(gradients[0].contiguous(), context.sizes), None, None
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradient of the rows."""
+        return context.back(gradients[0].contiguous(), context.sizes), None, None, None
 
 
 class Rows(NamedTuple):

@@ -55,7 +55,7 @@ def applies_to(workload: Workload, settings: Float8Settings) -> str | None:
 
 def apply(step: TrainingStep, settings: Float8Settings) -> TrainingStep:
     """Return the step with float8 products."""
-    features = replace(step.features, activations_unlike=(*step.features.activations_unlike, UNLIKE))
+    features = step.features.but(activations=UNLIKE)
     return replace(step, wraps=(*step.wraps, use_float8), features=features)
 
 

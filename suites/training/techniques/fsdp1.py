@@ -9,10 +9,8 @@ parameter, which has a gradient of its whole size.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,34 +21,27 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from harness.records import Unavailable
 from suites.training.declared import FSDP1Settings
 from suites.training.host_memory import Resources
-from suites.training.mesh import without_distributed
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
-from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
+from suites.training.step import DTYPES, EXACT, Contract, TrainingStep, Within, no_context
+from suites.training.techniques.ddp import BF16_REDUCTION, reduce_with_the_last
 from suites.training.workload import Workload
 
 STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
     "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
 }
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-BF16_REDUCTION = 1e-3
-"""See `ddp.BF16_REDUCTION`."""
-
 NOTE = (
     "FSDP1, rank 0: flat shards of parameters, gradients and states, and gathered units; its streams are not "
     "simulated, so that reserved memory is a lower bound"
 )
+STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
 TWO_TYPES = (
     "fsdp1 does not combine with lora: a flat parameter has one type, and LoRA's base has another than its "
     "adapters; use fsdp2"
 )
 INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
-
-
-unavailable = without_distributed
 
 
 def contract(settings: FSDP1Settings) -> Contract:
@@ -75,16 +66,11 @@ def apply(step: TrainingStep, settings: FSDP1Settings) -> TrainingStep:
         raise Unavailable(TWO_TYPES)
     if settings.reduce_dtype == "bf16" and not mixed:
         raise Unavailable("fsdp1: reduce_dtype=bf16 is part of its mixed precision; list mixed_precision too")
-    unlike = step.features.states_unlike
-    if settings.strategy == "shard_grad_op":
-        unlike = (
-            *unlike,
-            "the formula has sharded parameters; this step's stay gathered until the backward pass",
-        )
+    unlike = STAY_GATHERED if settings.strategy == "shard_grad_op" else ""
     return replace(
         step,
         ranks=step.workload.dp_size,
-        features=replace(step.features, sharding="zero3", states_unlike=unlike),
+        features=step.features.but(sharding="zero3", states=unlike),
         around=no_context if mixed else step.around,
         reducing=step.reducing if settings.reduce_every_micro_batch else reduce_with_the_last,
         wraps=(*step.wraps, partial(shard, settings, mixed)),
@@ -112,12 +98,6 @@ def shard(settings: FSDP1Settings, mixed: bool, model: nn.Module, resources: Res
         device_id=resources.device,
         use_orig_params=True,
     )
-
-
-def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[Any]:
-    """Return the context in which gradients are accumulated unsharded until the last micro-batch."""
-    context: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()
-    return context
 
 
 class ShardOptimizer(TorchOptimizer):

@@ -9,14 +9,13 @@ each shards its part of a layer over the ranks that have the same part. With `co
 shard the model, those too that share a sequence. With `pipeline` each shards its stages over the ranks that
 have the same ones, and torch reduces gradients after the last micro-batch.
 
-`shard_model` decides which parts are gathered together, and what stays gathered.
+`shard_over_mesh` decides which parts are gathered together, and what stays gathered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import lcm
@@ -33,8 +32,8 @@ from harness.instruments.distributed.fake_process_group import mesh_of_sizes, ra
 from harness.records import Unavailable
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
-from suites.training.mesh import joined, without_distributed
-from suites.training.models.mixture import Experts, own
+from suites.training.mesh import joined
+from suites.training.models.mixture import Experts
 from suites.training.models.model import blocks_of
 from suites.training.optimizers import (
     RankOptimizer,
@@ -42,25 +41,19 @@ from suites.training.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
-from suites.training.step import EXACT, Contract, TrainingStep, Within, no_context
+from suites.training.quantization import local
+from suites.training.step import DTYPES, EXACT, Contract, TrainingStep, Within, no_context
 from suites.training.techniques import mixed_precision
+from suites.training.techniques.ddp import BF16_REDUCTION
+from suites.training.techniques.fsdp1 import STAY_GATHERED
 from suites.training.workload import Workload
 
-DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
-
-BF16_REDUCTION = 1e-3
-"""See `ddp.BF16_REDUCTION`."""
-
-STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
 LATE_REDUCTION = "the formula has sharded gradients; this step's are reduced after the last micro-batch"
 NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
 BF16_NOTE = (
     "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
     "gradients in bf16, reduced in {reduced}"
 )
-
-
-unavailable = without_distributed
 
 
 def contract(settings: FSDP2Settings) -> Contract:
@@ -105,23 +98,19 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
     for other in ("tensor_parallel", "pipeline", "expert_parallel"):
         if step.settings_of(other) is not None:
             refuse_on_a_mesh(settings, other)
-    unlike, sharding = step.features.states_unlike, shard
+    features = step.features
     if step.settings_of("pipeline") is not None:
-        sharding = shard_stages
         settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
-        unlike = (*unlike, LATE_REDUCTION)
-    if settings.reshard_after_forward is False:
-        unlike = (*unlike, STAY_GATHERED)
+        features = features.but(states=LATE_REDUCTION)
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
     others = step.features.sharding
-    features = replace(
-        step.features,
+    features = features.but(
         sharding="zero3" if others == "none" else joined("zero3", others),
         optimizer_on=place,
         parameters_on=place,
-        states_unlike=unlike,
+        states=STAY_GATHERED if settings.reshard_after_forward is False else "",
     )
     replaced = mixed_precision.NOTES["autocast"] if mixed else ()
     note = BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32") if mixed else NOTE
@@ -137,7 +126,7 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
         ),
         features=features,
         around=no_context if mixed else step.around,
-        wraps=(*step.wraps, partial(sharding, settings, policy)),
+        wraps=(*step.wraps, partial(shard, settings, policy)),
         notes=(*(one for one in step.notes if one not in replaced), note),
     )
     if not settings.reduce_every_micro_batch:
@@ -152,51 +141,40 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
 def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
     """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
     reshards_to = settings.reshard_after_forward
-    reasons = {
-        "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
-        "shard_within": settings.shard_within is not None
-        and "the mesh of ranks would have a third dimension",
-        "reshard_after_forward": reshards_to is not None
-        and not isinstance(reshards_to, bool)
-        and "resharding to some ranks is not built for a mesh",
+    refused = {
+        "cpu_offload": (settings.cpu_offload, "offload is not checked on a mesh of ranks"),
+        "shard_within": (settings.shard_within, "the mesh of ranks would have a third dimension"),
+        "reshard_after_forward": (
+            not isinstance(reshards_to, bool) and reshards_to,
+            "resharding to some ranks is not built for a mesh",
+        ),
     }
-    for name, reason in reasons.items():
-        if reason:
-            given = getattr(settings, name)
+    for name, (given, reason) in refused.items():
+        if given:
             raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
 
 
 def policy_of(settings: FSDP2Settings, mixed: bool) -> MixedPrecisionPolicy:
     """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
-    if not mixed:
-        return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
-    return MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
-    )
+    reduced = DTYPES[settings.reduce_dtype or ("fp32" if mixed else None)]
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16 if mixed else None, reduce_dtype=reduced)
 
 
 def shard(
     settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
 ) -> nn.Module:
-    """Shard each block, then the rest of the model."""
+    """Shard each block, then the rest of the model, or of each of a pipeline's stages on this rank."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    sharded = shard_over_mesh(model, settings, policy, offload, resources)
+    stages: Any = model.stages if "pp" in resources.meshes.names else (model,)
+    for part in stages:
+        shard_over_mesh(part, settings, policy, offload, resources)
     if settings.cpu_offload and real:
-        for parameter in sharded.parameters():
-            resources.host.note(parameter.to_local())
+        for parameter in model.parameters():
+            resources.host.note(local(parameter))
     elif settings.cpu_offload:
-        put_on_host(sharded, resources)
-    return sharded  # type: ignore[no-any-return]
-
-
-def shard_stages(
-    settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
-) -> nn.Module:
-    """Shard each of a pipeline's stages on this rank over the column of its mesh."""
-    for stage in model.stages:
-        shard_over_mesh(stage, settings, policy, OffloadPolicy(), resources)
-    return model  # type: ignore[no-any-return]
+        put_on_host(model, resources)
+    return model
 
 
 def shard_over_mesh(
@@ -205,16 +183,45 @@ def shard_over_mesh(
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     resources: Resources,
-) -> Any:
-    """Return the model, or a stage of it, sharded as the settings ask."""
-    groups = ShardGroups(
-        settings.reshard_after_forward,
-        settings.keep_last_block,
-        settings.head == "apart",
-        settings.forward_prefetch,
+) -> None:
+    """Shard each block of a model, or of a stage, then the rest of it.
+
+    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
+    """
+    with_all: Any = partial(
+        fully_shard, mesh=mesh_of(settings, resources), mp_policy=policy, offload_policy=offload
     )
-    of_experts = partial(resources.meshes.of, "edp")
-    return shard_model(model, mesh_of(settings, resources), of_experts, groups, policy, offload)
+    of_blocks, of_rest = resharding(settings)
+    blocks = blocks_of(model)
+    if settings.head == "apart":
+        embedding, norm, head = ends_of(model)
+        if embedding is not None:
+            with_all(embedding, reshard_after_forward=of_blocks)
+        if norm is not None:
+            with_all([norm, head], reshard_after_forward=bool(of_rest))
+    for block in blocks:
+        kept = settings.keep_last_block and block is blocks[-1]
+        after_forward = False if kept else of_blocks
+        for experts in shared_experts(block):
+            shard_experts(experts, resources.meshes.of("edp"), with_all, after_forward)
+        with_all(block, reshard_after_forward=after_forward)
+    sharded = with_all(model, reshard_after_forward=of_rest)
+    if settings.forward_prefetch:
+        sharded._set_unshard_async_op(True)
+        for block, following in pairwise(blocks):
+            ahead: Any = block
+            ahead.set_modules_to_forward_prefetch([following])
+
+
+def resharding(settings: FSDP2Settings) -> tuple[bool | int | None, bool | None]:
+    """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
+
+    Alone there is no group to reshard to, so a number counts as True.
+    """
+    given = settings.reshard_after_forward
+    if given is None or isinstance(given, bool):
+        return given, given
+    return (given if dist.get_world_size() > 1 else True), None
 
 
 def mesh_of(settings: FSDP2Settings, resources: Resources) -> DeviceMesh:
@@ -265,65 +272,6 @@ def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]
     return nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class ShardGroups:
-    """Which parts of a model are gathered together, and what stays gathered after the forward pass.
-
-    The settings of `fsdp2` with the same names.
-    """
-
-    reshard_after_forward: bool | int | None
-    keep_last_block: bool
-    head_apart: bool
-    forward_prefetch: bool
-
-    def resharding(self) -> tuple[bool | int | None, bool | None]:
-        """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
-
-        Alone there is no group to reshard to, so a number counts as True.
-        """
-        given = self.reshard_after_forward
-        if given is None or isinstance(given, bool):
-            return given, given
-        return (given if dist.get_world_size() > 1 else True), None
-
-
-def shard_model(
-    model: nn.Module,
-    mesh: DeviceMesh,
-    mesh_of_experts: Callable[[], DeviceMesh],
-    groups: ShardGroups,
-    policy: MixedPrecisionPolicy,
-    offload: OffloadPolicy,
-) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it.
-
-    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
-    """
-    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    of_blocks, of_rest = groups.resharding()
-    blocks = blocks_of(model)
-    if groups.head_apart:
-        embedding, norm, head = ends_of(model)
-        if embedding is not None:
-            with_all(embedding, reshard_after_forward=of_blocks)
-        if norm is not None:
-            with_all([norm, head], reshard_after_forward=bool(of_rest))
-    for block in blocks:
-        kept = groups.keep_last_block and block is blocks[-1]
-        after_forward = False if kept else of_blocks
-        for experts in shared_experts(block):
-            shard_experts(experts, mesh_of_experts(), with_all, after_forward)
-        with_all(block, reshard_after_forward=after_forward)
-    sharded = with_all(model, reshard_after_forward=of_rest)
-    if groups.forward_prefetch:
-        sharded._set_unshard_async_op(True)
-        for block, following in pairwise(blocks):
-            ahead: Any = block
-            ahead.set_modules_to_forward_prefetch([following])
-    return sharded
-
-
 def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
     """Return the embedding, the last norm and the output layer, each None where a stage has none.
 
@@ -353,7 +301,7 @@ def shard_experts(
     As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
     """
     ranks, parameters = mesh.size(), list(experts.parameters())
-    few = len(own(experts.gate)) < ranks
-    by_rows = few and all(own(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
+    few = len(local(experts.gate)) < ranks
+    by_rows = few and all(local(one).shape[1] % ranks == 0 for one in parameters)  # torch shards evenly alone
     place = (lambda parameter: Shard(1)) if by_rows else None
     with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)

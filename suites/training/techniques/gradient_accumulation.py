@@ -7,13 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from suites.training.declared import GradientAccumulationSettings
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-
-def contract(settings: GradientAccumulationSettings) -> Contract:
-    """Return `EXACT`: the mean over micro-batches is the mean over their sequences, which have one length."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: GradientAccumulationSettings) -> str | None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from harness.records import Unavailable
 from suites.training.declared import LlamaAdapterSettings
 from suites.training.host_memory import Resources
-from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
+from suites.training.models.model import blocks_of, explicit_attention
 from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
 from suites.training.techniques.lora import freeze, with_frozen_base
 from suites.training.workload import Workload
@@ -29,7 +29,7 @@ from suites.training.workload import Workload
 LEARNING_RATE = 9e-3
 """Learning rate, unless the workload sets one (arXiv 2303.16199, section 4.1): gates are zero at first."""
 
-NORMS = nn.RMSNorm, nn.LayerNorm, RMSNormBy
+NORMS = nn.RMSNorm, nn.LayerNorm
 
 
 def contract(settings: LlamaAdapterSettings) -> Contract:
@@ -75,7 +75,7 @@ def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resource
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return base if settings.version == 1 else ScaledLinear(base, layer)
 
-    freeze(model, settings.base, settings.double_quantization, adapt, lightning=settings.lightning)
+    freeze(model, settings, adapt)
     for block in with_prompts:
         attention: Any = block.attention
         attention.prompts = Prompts(model, settings.prompt_length, kind, dtype)

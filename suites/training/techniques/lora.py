@@ -20,16 +20,17 @@ from torch import Tensor, nn
 
 from harness.instruments import torch_internals
 from harness.records import Unavailable
-from suites.training.declared import LoRASettings
+from suites.training.declared import LlamaAdapterSettings, LoRASettings
 from suites.training.host_memory import Resources
 from suites.training.models import mixture
 from suites.training.models.model import Transformer, blocks_of
 from suites.training.quantization import FrozenLinear, Int8Linear, Nf4Linear
-from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
+from suites.training.step import CHANGES_THE_MATHEMATICS, DTYPES, Contract, TrainingStep
 from suites.training.trainer import build_model
 from suites.training.workload import Workload
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Base = LoRASettings | LlamaAdapterSettings
+"""Settings of a frozen base."""
 
 Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 """Takes a layer's name, the layer as it is stored and as it was, and returns what takes its place."""
@@ -98,7 +99,7 @@ def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> Trainin
     unlike = "the formula trains all parameters; here adapters alone are trained"
     return replace(
         step,
-        features=replace(step.features, states_unlike=(*step.features.states_unlike, unlike)),
+        features=step.features.but(states=unlike),
         model_dtype=step.model_dtype if base is None else torch.bfloat16,
     )
 
@@ -124,7 +125,7 @@ def insert(
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return kind(base, layer, settings) if name in adapted else base
 
-    freeze(model, settings.base, settings.double_quantization, adapt, sharded, settings.lightning)
+    freeze(model, settings, adapt, sharded)
     if settings.rest == "fp32":
         widen_rest(model)
     if settings.ends:
@@ -164,7 +165,7 @@ def quantize_experts(experts: Any, settings: LoRASettings, sharded: bool) -> Non
     def stored(weight: Tensor) -> FrozenLinear:
         shell = nn.Linear(1, 1, bias=False)
         shell.weight = nn.Parameter(weight.detach(), requires_grad=False)
-        found = quantized(shell, settings.base, settings.double_quantization, sharded)
+        found = quantized(shell, settings, sharded)
         assert isinstance(found, FrozenLinear)
         return found
 
@@ -231,26 +232,19 @@ def gated(experts: Any, both: Tensor) -> Tensor:
     return experts.act_fn(gate) * up  # type: ignore[no-any-return]
 
 
-def freeze(
-    model: nn.Module,
-    base: str | None,
-    double: bool,
-    adapt: Adapt,
-    sharded: bool = False,
-    lightning: bool = False,
-) -> None:
-    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer.
+def freeze(model: nn.Module, settings: Base, adapt: Adapt, sharded: bool = False) -> None:
+    """Freeze the model, store its layers' weights as a base, and apply `adapt` to each linear layer.
 
-    `lightning`: every linear layer's weights, as Lightning's plugin does with bitsandbytes 0.42.
+    With `lightning` every linear layer's weights, as Lightning's plugin does with bitsandbytes 0.42.
     """
-    inside = {id(one) for one in (model if lightning else blocks_of(model)).modules()}
+    inside = {id(one) for one in (model if settings.lightning else blocks_of(model)).modules()}
     model.requires_grad_(False)
     inputs: list[Tensor] = []
-    if lightning:
+    if settings.lightning:
         model.register_forward_hook(partial(keep_until_the_next, inputs, []))
     for name, layer in linear_layers(model).items():
-        stored = quantized(layer, base, double, sharded) if id(layer) in inside else layer
-        if lightning and isinstance(stored, FrozenLinear):
+        stored = quantized(layer, settings, sharded) if id(layer) in inside else layer
+        if settings.lightning and isinstance(stored, FrozenLinear):
             stored.inputs = inputs
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
@@ -305,11 +299,11 @@ def elsewhere(wanted: Sequence[str], there: set[str]) -> set[str]:
     return found
 
 
-def quantized(layer: nn.Linear, base: str | None, double: bool, sharded: bool) -> nn.Module:
+def quantized(layer: nn.Linear, settings: Base, sharded: bool) -> nn.Module:
     """Return a layer of the model's layers, as its base is stored."""
-    if base == "nf4":
-        return Nf4Linear(layer, double, sharded)
-    return Int8Linear(layer) if base == "int8" else layer
+    if settings.base == "nf4":
+        return Nf4Linear(layer, settings.double_quantization, sharded)
+    return Int8Linear(layer) if settings.base == "int8" else layer
 
 
 class LoRALinear(nn.Module):

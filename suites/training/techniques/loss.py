@@ -46,11 +46,7 @@ def apply(step: TrainingStep, settings: LossSettings) -> TrainingStep:
     """Return the step with that loss."""
     if settings.fused and torch.cuda.is_available() and importlib.util.find_spec("liger_kernel") is None:
         raise Unavailable("loss: fused needs the extra liger: pip install 'throughput-harness[liger]'")
-    unlike = (
-        *step.features.activations_unlike,
-        "the formula has the logits of all tokens at once",
-    )
-    features = replace(step.features, activations_unlike=unlike)
+    features = step.features.but(activations="the formula has the logits of all tokens at once")
     return replace(step, wraps=(*step.wraps, partial(put_into_head, settings)), features=features)
 
 

@@ -7,7 +7,6 @@ autocast; `zero` and `host_update` refuse what theirs does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from suites.training.optimizers import (
     clip_grad_norm,
     give_zeros,
     make_torch_optimizer,
+    tensors_in,
 )
 from suites.training.step import Contract, TrainingStep, Within
 from suites.training.workload import Workload
@@ -82,37 +82,35 @@ def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, torch.bfloat16)
 
 
-class Masters(RankOptimizer):
-    """Keep fp32 copies of the bf16 parameters that are trained; the parameters follow their updates."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]):
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.masters = [nn.Parameter(parameter.detach().float()) for parameter in self.parameters]
-
-    @torch.no_grad()
-    def publish(self, index: int) -> None:
-        """Round master number `index` into its parameter."""
-        self.parameters[index].copy_(self.masters[index])
+def with_masters(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Return each bf16 parameter that is trained, and an fp32 copy, whose updates it follows."""
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return [(parameter, nn.Parameter(parameter.detach().float())) for parameter in trained]
 
 
-class NarrowGradients(Masters):
+@torch.no_grad()
+def publish(parameter: nn.Parameter, master: nn.Parameter) -> None:
+    """Round a master into its parameter."""
+    parameter.copy_(master)
+
+
+class NarrowGradients(RankOptimizer):
     """Keep gradients in bf16; convert each to fp32 alone while its parameter is updated."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
-        super().__init__(model.parameters())
-        self._optimizers = [
-            TorchOptimizer([master], make_torch_optimizer([master], workload)) for master in self.masters
-        ]
+        self.pairs = with_masters(model)
+        self.parameters, self.masters = [one for one, _ in self.pairs], [one for _, one in self.pairs]
+        self._optimizers = [make_torch_optimizer([master], workload) for master in self.masters]
 
     def step(self) -> None:
         """Update the parameters one by one."""
-        for index, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
+        for (parameter, master), optimizer in zip(self.pairs, self._optimizers, strict=True):
             if parameter.grad is None:
                 continue
             master.grad = parameter.grad.float()
-            self._optimizers[index].step()
+            optimizer.step()
             master.grad = None
-            self.publish(index)
+            publish(parameter, master)
 
     def zero_grad(self, keep: bool = False) -> None:
         """Release the bf16 gradients."""
@@ -129,46 +127,43 @@ class NarrowGradients(Masters):
 
     def state_tensors(self) -> list[Tensor]:
         """Return the masters and the optimizers' states."""
-        return [*self.masters, *(one for each in self._optimizers for one in each.state_tensors())]
+        return [*self.masters, *(one for each in self._optimizers for one in tensors_in(each))]
 
 
-class WideGradients(Masters):
+class WideGradients(TorchOptimizer):
     """Add each bf16 gradient to an fp32 sum, `main_grad`, as soon as it exists, and release it."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
-        super().__init__(model.parameters())
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
+        self.pairs = with_masters(model)
+        for parameter, master in self.pairs:
             master.grad = torch.zeros_like(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]
             register: Any = parameter.register_post_accumulate_grad_hook
             register(add_to_main_grad)
-        self._optimizer = TorchOptimizer(self.masters, make_torch_optimizer(self.masters, workload))
+        self.masters = [one for _, one in self.pairs]
+        super().__init__(self.masters, make_torch_optimizer(self.masters, workload))
 
     def step(self) -> None:
         """Update all masters, then the parameters."""
-        if any(parameter.grad is not None for parameter in self.parameters):
+        if any(parameter.grad is not None for parameter, _ in self.pairs):
             raise RuntimeError(
                 "mixed_precision: gradients=fp32 needs autograd's hooks, which were not called"
             )
-        self._optimizer.step()
-        for index in range(len(self.masters)):
-            self.publish(index)
+        super().step()
+        for parameter, master in self.pairs:
+            publish(parameter, master)
 
     def zero_grad(self, keep: bool = False) -> None:
         """Set the sums to zero; their memory stays."""
-        self._optimizer.zero_grad(keep=True)
+        super().zero_grad(keep=True)
 
     def set_gradients_to_zeros(self) -> bool:
         """Return True: the sums are zeros at first."""
         return True
 
-    def clip_grad_norm(self, max_norm: float) -> None:
-        """Clip the norm of the sums."""
-        self._optimizer.clip_grad_norm(max_norm)
-
     def state_tensors(self) -> list[Tensor]:
         """Return the masters and the optimizer's states."""
-        return [*self.masters, *self._optimizer.state_tensors()]
+        return [*self.masters, *super().state_tensors()]
 
 
 def add_to_main_grad(parameter: Tensor) -> None:

@@ -16,13 +16,8 @@ from harness.records import Unavailable
 from suites.training.declared import OptimizerInBackwardSettings
 from suites.training.host_memory import Resources
 from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.workload import Workload
-
-
-def contract(settings: OptimizerInBackwardSettings) -> Contract:
-    """Return `EXACT`: the same updates, earlier."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: OptimizerInBackwardSettings) -> str | None:
@@ -42,8 +37,7 @@ def apply(step: TrainingStep, settings: OptimizerInBackwardSettings) -> Training
         raise Unavailable(
             "optimizer_in_backward works with torch's own optimizers; another technique has its own"
         )
-    unlike = (*step.features.states_unlike, "the formula has all gradients at once")
-    features = replace(step.features, states_unlike=unlike)
+    features = step.features.but(states="the formula has all gradients at once")
     return replace(step, make_optimizer=InBackward, features=features)
 
 

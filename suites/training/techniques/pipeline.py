@@ -24,11 +24,11 @@ from torch import nn
 from harness.instruments import torch_internals
 from suites.training.declared import PipelineSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, without_distributed
+from suites.training.mesh import joined
 from suites.training.models.model import Transformer
 from suites.training.optimizers import torch_optimizer
 from suites.training.pipeline_stages import ContextGroup, Pipeline, StagesOptimizer, run_passes
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.techniques.context_parallel import ContextParallelModel
 from suites.training.workload import Workload
 
@@ -37,15 +37,9 @@ NOTE = "pipeline: parameters, gradients and states of one rank's stages; activat
 
 def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
-    reason = without_distributed()
-    if reason is None and not torch_internals.has_pipelining():
-        reason = f"torch {torch.__version__} has another torch.distributed.pipelining; it was tried with 2.13"
-    return reason
-
-
-def contract(settings: PipelineSettings) -> Contract:
-    """Return `EXACT`: the same products; gradients are summed in the order of micro-batches."""
-    return EXACT
+    if torch_internals.has_pipelining():
+        return None
+    return f"torch {torch.__version__} has another torch.distributed.pipelining; it was tried with 2.13"
 
 
 def applies_to(workload: Workload, settings: PipelineSettings) -> str | None:

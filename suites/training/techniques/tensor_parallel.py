@@ -35,22 +35,14 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.records import Unavailable
 from suites.training.declared import TensorParallelSettings
 from suites.training.host_memory import Resources
-from suites.training.mesh import joined, without_distributed
+from suites.training.mesh import joined
 from suites.training.models.model import Transformer
 from suites.training.optimizers import not_for_shards
-from suites.training.step import EXACT, Contract, TrainingStep
+from suites.training.step import TrainingStep
 from suites.training.techniques.expert_parallel import Whole, plan_of_mixture, share_width
 from suites.training.workload import Workload
 
 NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its states; norms whole"
-
-
-unavailable = without_distributed
-
-
-def contract(settings: TensorParallelSettings) -> Contract:
-    """Return `EXACT`: the same products in parts, summed over ranks."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: TensorParallelSettings) -> str | None:

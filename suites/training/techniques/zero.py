@@ -39,7 +39,7 @@ from suites.training.optimizers import (
     tensors_in,
     values_not_read,
 )
-from suites.training.step import EXACT, Contract, TrainingStep, no_context
+from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
 
 DEFAULT_BUCKET = 500_000_000
@@ -60,11 +60,6 @@ NOTE = (
 def unavailable() -> str | None:
     """Return why deepspeed cannot run here; None where it can."""
     return "deepspeed is not installed" if importlib.util.find_spec("deepspeed") is None else None
-
-
-def contract(settings: ZeROSettings) -> Contract:
-    """Return `EXACT`: the mean over ranks, in another order; mixed precision has a contract of its own."""
-    return EXACT
 
 
 def applies_to(workload: Workload, settings: ZeROSettings) -> str | None:
@@ -132,7 +127,7 @@ def start_engine(
     choose_accelerator(resources.device.type)
     parameters = list(model.parameters())
     fake = torch_internals.is_fake(parameters[0])
-    offload = Offload(settings.stage, settings.optimizer, settings.parameters, settings.ratio, resources)
+    offload = Offload(settings, resources)
     sizes = Sizes(model.module)
     if settings.optimizer == "device":
         optimizer = make_torch_optimizer(parameters, workload)
@@ -296,18 +291,17 @@ file systems reserve (ext4 was full with 1.2 MB free)."""
 class Offload:
     """What one engine offloads. `locked_B`: private memory of this process that represents the host's."""
 
-    def __init__(
-        self, stage: int, optimizer: str, parameters: str, ratio: float, resources: Resources
-    ) -> None:
-        self.stage, self.optimizer, self.parameters, self.ratio = stage, optimizer, parameters, ratio
+    def __init__(self, settings: ZeROSettings, resources: Resources) -> None:
+        self.stage, self.ratio = settings.stage, settings.ratio
+        self.optimizer, self.parameters = settings.optimizer, settings.parameters
         self.host = resources.host
         self.emulated = resources.device.type == "cpu"
         self.locked_B = 0
         self._swap: tempfile.TemporaryDirectory[str] | None = None
-        if "disk" in (optimizer, parameters):
+        if "disk" in (self.optimizer, self.parameters):
             load("async_io")
             self._swap = tempfile.TemporaryDirectory(dir=resources.folder or None)
-        if (optimizer, parameters) != ("device", "device"):
+        if (self.optimizer, self.parameters) != ("device", "device"):
             self._count_locked()
 
     def configure(self, zero: dict[str, Any], largest: int, ranks: int) -> None:

@@ -17,7 +17,13 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.training.triton_kernels.tiles import TILE_ELEMENTS, TYPICAL_COLUMNS, WARPS, programs
+from suites.training.triton_kernels.tiles import (
+    TILE_ELEMENTS,
+    TYPICAL_COLUMNS,
+    WARPS,
+    compilations,
+    programs,
+)
 
 WIDTH = 512  # columns of a tile at most: long enough for full cache lines
 SLOPE = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi), arXiv 1606.08415
@@ -112,12 +118,6 @@ def gelu_bias(x_ND: Tensor, bias_D: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     constexprs = dict(zip(("ROWS", "BLOCK"), _tile(TYPICAL_COLUMNS), strict=True))
-    forward = {"x": data, "bias": data, "y": data, **sizes}
-    names = ("x", "bias", "gradient", "x_gradient")
-    backward = {**dict.fromkeys(names, data), "partial": "*fp32", **sizes}
-    return [
-        Compilation("gelu_bias_forward", gelu_bias_forward, forward, constexprs, 8),
-        Compilation("gelu_bias_backward", gelu_bias_backward, backward, constexprs, 8),
-    ]
+    of = {"gelu_bias_forward": gelu_bias_forward, "gelu_bias_backward": gelu_bias_backward}
+    return compilations(workload_dtype, constexprs, of)

@@ -1,9 +1,11 @@
-"""Layer normalization (arXiv 1607.06450), as Triton kernels.
+"""Layer normalization (arXiv 1607.06450) and RMSNorm (arXiv 1910.07467), as the same Triton kernels.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 3 s (read x and y's gradient,
-write x's). In addition 8 B per row, and for both vectors' gradients one row of fp32 partial sums per
-program, which PyTorch then adds up. Rows wider than a block are read twice, the second time from the cache
-where they fit, and their partial sums are kept in memory.
+write x's). In addition 8 B per row, RMSNorm 4 B, and for each vector's gradient one row of fp32 partial sums
+per program, which PyTorch then adds up. Rows wider than a block are read twice, the second time from the
+cache where they fit, and their partial sums are kept in memory.
+
+CENTRED: with a mean and a bias; RMSNorm has neither, and its kernels read and write neither.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from suites.training.triton_kernels.tiles import (
     TYPICAL_COLUMNS,
     WARPS,
     WIDEST_WITH_SUMS,
+    compilations,
     programs,
     tile,
 )
@@ -31,14 +34,14 @@ from suites.training.triton_kernels.tiles import (
 
 @triton.autotune(WARPS, key=["columns"])
 @triton.jit
-def layer_norm_forward(
+def norm_forward(
     x, weight, bias, y, means, inverse, rows, columns, epsilon,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Compute y = (x - mean) inverse weight + bias, inverse = 1 / sqrt(variance + epsilon).
 
-    A program takes ROWS rows. The variance is that of centred values; blocks are combined by Chan's formula
-    (Chan, Golub, LeVeque 1983).
+    Or y = x inverse weight, inverse = 1 / sqrt(mean(x^2) + epsilon). A program takes ROWS rows. The variance
+    is that of centred values; blocks are combined by Chan's formula (Chan, Golub, LeVeque 1983).
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -47,48 +50,55 @@ def layer_norm_forward(
     if WHOLE:
         inside = (row < rows) & (column < columns)
         xs = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.sum(xs, axis=1)[:, None] / columns
-        centred = tl.where(column < columns, xs - mean, 0.0)
-        scale = tl.rsqrt(tl.sum(centred * centred, axis=1)[:, None] / columns + epsilon)
-        weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
-        biases = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
-        tl.store(y + column, centred * scale * weights + biases, mask=inside)
+        if CENTRED:
+            mean = tl.sum(xs, axis=1)[:, None] / columns
+            xs = tl.where(column < columns, xs - mean, 0.0)
+        scale = tl.rsqrt(tl.sum(xs * xs, axis=1)[:, None] / columns + epsilon)
+        result = xs * scale * tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
+        if CENTRED:
+            result += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+        tl.store(y + column, result, mask=inside)
     else:
         mean = tl.zeros((ROWS, 1), tl.float32)
         squares = tl.zeros((ROWS, 1), tl.float32)
         for first in range(0, columns, BLOCK):
             here = first + column
-            count = tl.minimum(BLOCK, columns - first)
             xs = tl.load(x + here, mask=(row < rows) & (here < columns), other=0.0).to(tl.float32)
-            block_mean = tl.sum(xs, axis=1)[:, None] / count
-            centred = tl.where(here < columns, xs - block_mean, 0.0)
-            share = count.to(tl.float32) / (first + count)
-            step = block_mean - mean
-            squares += tl.sum(centred * centred, axis=1)[:, None] + step * step * share * first
-            mean += step * share
+            if CENTRED:
+                count = tl.minimum(BLOCK, columns - first)
+                block_mean = tl.sum(xs, axis=1)[:, None] / count
+                xs = tl.where(here < columns, xs - block_mean, 0.0)
+                share = count.to(tl.float32) / (first + count)
+                step = block_mean - mean
+                squares += step * step * share * first
+                mean += step * share
+            squares += tl.sum(xs * xs, axis=1)[:, None]
         scale = tl.rsqrt(squares / columns + epsilon)
         for first in range(0, columns, BLOCK):
             here = first + column
             inside = (row < rows) & (here < columns)
             xs = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
             weights = tl.load(weight + here, mask=here < columns, other=0.0).to(tl.float32)
-            biases = tl.load(bias + here, mask=here < columns, other=0.0).to(tl.float32)
-            tl.store(y + here, (xs - mean) * scale * weights + biases, mask=inside)
-    tl.store(means + row, mean, mask=row < rows)
+            result = (xs - mean) * scale * weights
+            if CENTRED:
+                result += tl.load(bias + here, mask=here < columns, other=0.0).to(tl.float32)
+            tl.store(y + here, result, mask=inside)
+    if CENTRED:
+        tl.store(means + row, mean, mask=row < rows)
     tl.store(inverse + row, scale, mask=row < rows)
 
 
 @triton.autotune(STAGED_WARPS, key=["columns"])
 @triton.jit
-def layer_norm_backward(
+def norm_backward(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of x, weight and bias.
 
-    With n = (x - mean) inverse, of x: inverse (g weight - mean(g weight) - n mean(g weight n)). Of weight,
-    the sum over rows of g n; of bias, that of g. A program takes rows at a stride, ROWS full rows at once,
-    and keeps one row of sums of either kind.
+    With n = (x - mean) inverse, of x: inverse (g weight - mean(g weight) - n mean(g weight n)), of which
+    RMSNorm lacks the middle. Of weight, the sum over rows of g n; of bias, that of g. A program takes rows at
+    a stride, ROWS full rows at once, and keeps one row of sums of either kind.
     """
     column = tl.arange(0, BLOCK)[None, :]
     weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -98,33 +108,39 @@ def layer_norm_backward(
         row = tl.cast(part, tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
         inside = (row < rows) & (column < columns)
         at = row * columns + column
-        xs = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        normal = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(means + row, mask=row < rows, other=0.0)
+        if CENTRED:
+            normal -= tl.load(means + row, mask=row < rows, other=0.0)
         scale = tl.load(inverse + row, mask=row < rows, other=0.0)
-        normal = (xs - mean) * scale
+        normal *= scale
         weighted = g * weights
         along = tl.sum(weighted * normal, axis=1)[:, None] / columns
-        level = tl.sum(weighted, axis=1)[:, None] / columns
-        tl.store(x_gradient + at, scale * (weighted - level - normal * along), mask=inside)
+        if CENTRED:
+            weighted -= tl.sum(weighted, axis=1)[:, None] / columns
+            bias_total += g
+        tl.store(x_gradient + at, scale * (weighted - normal * along), mask=inside)
         weight_total += g * normal
-        bias_total += g
-    sums = partial + tl.program_id(0).to(tl.int64) * 2 * columns + column
+    sums = partial + tl.program_id(0).to(tl.int64) * (2 if CENTRED else 1) * columns + column
     tl.store(sums, tl.sum(weight_total, axis=0)[None, :], mask=column < columns)
-    tl.store(sums + columns, tl.sum(bias_total, axis=0)[None, :], mask=column < columns)
+    if CENTRED:
+        tl.store(sums + columns, tl.sum(bias_total, axis=0)[None, :], mask=column < columns)
 
 
 @triton.autotune(WARPS, key=["columns"], reset_to_zero=["partial"])
 @triton.jit
-def layer_norm_backward_wide(
-    x, weight, gradient, means, inverse, x_gradient, partial, rows, columns, BLOCK: tl.constexpr
-):
+def norm_backward_wide(
+    x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
+    CENTRED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Compute the same by rows, BLOCK columns at once; `partial` starts at zero and collects the sums."""
     column = tl.arange(0, BLOCK)
-    partial += tl.program_id(0).to(tl.int64) * 2 * columns
+    partial += tl.program_id(0).to(tl.int64) * (2 if CENTRED else 1) * columns
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
         start = tl.cast(row, tl.int64) * columns
-        mean = tl.load(means + row)
+        mean = 0.0
+        if CENTRED:
+            mean = tl.load(means + row)
         scale = tl.load(inverse + row)
         along = tl.zeros((BLOCK,), tl.float32)
         level = tl.zeros((BLOCK,), tl.float32)
@@ -134,7 +150,8 @@ def layer_norm_backward_wide(
             g = tl.load(gradient + start + here, mask=here < columns, other=0.0).to(tl.float32)
             weighted = g * tl.load(weight + here, mask=here < columns, other=0.0).to(tl.float32)
             along += weighted * (xs - mean) * scale
-            level += weighted
+            if CENTRED:
+                level += weighted
         along = tl.sum(along, axis=0) / columns
         level = tl.sum(level, axis=0) / columns
         for first in range(0, columns, BLOCK):
@@ -147,61 +164,62 @@ def layer_norm_backward_wide(
             tl.store(x_gradient + start + here, x_gradients, mask=here < columns)
             sums = partial + here
             weight_total = tl.load(sums, mask=here < columns, other=0.0) + g * normal
-            bias_total = tl.load(sums + columns, mask=here < columns, other=0.0) + g
             tl.store(sums, weight_total, mask=here < columns)
-            tl.store(sums + columns, bias_total, mask=here < columns)
+            if CENTRED:
+                bias_total = tl.load(sums + columns, mask=here < columns, other=0.0) + g
+                tl.store(sums + columns, bias_total, mask=here < columns)
 
 
-class _LayerNorm(torch.autograd.Function):
+class Norm(torch.autograd.Function):
+    """Either norm; `bias`: None of RMSNorm. What a kernel does not read has a tensor of its type."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the norm of each row."""
+        x, weight, centred = x.contiguous(), weight.contiguous(), bias is not None
         y, columns = torch.empty_like(x), x.shape[-1]
         rows, shape = x.numel() // columns, tile(columns)
-        means, inverse = torch.empty(2, rows, dtype=torch.float32, device=x.device)
-        tensors, grid = (x, weight, bias, y, means, inverse), (triton.cdiv(rows, shape.rows),)
-        launch(layer_norm_forward, grid, *tensors, rows, columns, EPSILON, *shape)
+        statistics = torch.empty(2 if centred else 1, rows, dtype=torch.float32, device=x.device)
+        inverse, means = statistics[-1], statistics[0]
+        tensors = (x, weight, weight if bias is None else bias.contiguous(), y, means, inverse)
+        grid = (triton.cdiv(rows, shape.rows),)
+        launch(norm_forward, grid, *tensors, rows, columns, EPSILON, centred, *shape)
         ctx.save_for_backward(x, weight, means, inverse)
-        ctx.bias_dtype = bias.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the gradients of all inputs."""
         x, weight, means, inverse = ctx.saved_tensors
         x_gradient, columns = torch.empty_like(x), x.shape[-1]
         rows, shape = x.numel() // columns, tile(columns, WIDEST_WITH_SUMS)
-        count = programs(triton.cdiv(rows, shape.rows), x)
+        count, centred = programs(triton.cdiv(rows, shape.rows), x), ctx.bias_dtype is not None
         allocate = torch.empty if shape.whole else torch.zeros
-        partial = allocate(count, 2, columns, dtype=torch.float32, device=x.device)
+        partial = allocate(count, 2 if centred else 1, columns, dtype=torch.float32, device=x.device)
         tensors = (x, weight, gradient.contiguous(), means, inverse, x_gradient, partial)
+        arguments = (*tensors, rows, columns, centred)
         if shape.whole:
-            launch(layer_norm_backward, (count,), *tensors, rows, columns, ROWS=shape.rows, BLOCK=shape.block)
+            launch(norm_backward, (count,), *arguments, ROWS=shape.rows, BLOCK=shape.block)
         else:
-            launch(layer_norm_backward_wide, (count,), *tensors, rows, columns, BLOCK=shape.block)
-        of_weight, of_bias = partial.sum(0)
-        return x_gradient, of_weight.to(weight.dtype), of_bias.to(ctx.bias_dtype)
+            launch(norm_backward_wide, (count,), *arguments, BLOCK=shape.block)
+        of_weight, *of_bias = partial.sum(0)
+        return x_gradient, of_weight.to(weight.dtype), of_bias[0].to(ctx.bias_dtype) if centred else None
 
 
 def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
     """Map (N, D), (D) and (D) to (N, D), with any leading dimensions; differentiable once."""
-    return _LayerNorm.apply(x_ND, weight_D, bias_D)  # type: ignore[no-any-return]
+    return Norm.apply(x_ND, weight_D, bias_D)  # type: ignore[no-any-return]
+
+
+def constexprs(centred: bool) -> dict[str, Any]:
+    """Return those of both kernels for rows of TYPICAL_COLUMNS."""
+    rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
+    return {"CENTRED": centred, "ROWS": rows, "BLOCK": block, "WHOLE": whole, "STAGES": 1}
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    data, sums, sizes = f"*{workload_dtype}", "*fp32", {"rows": "i32", "columns": "i32"}
-    rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
-    constexprs = {"ROWS": rows, "BLOCK": block}
-    statistics = {"means": sums, "inverse": sums}
-    forward = {
-        **dict.fromkeys(("x", "weight", "bias", "y"), data), **statistics, **sizes, "epsilon": "fp32",
-    }  # fmt: skip
-    backward = {
-        **dict.fromkeys(("x", "weight", "gradient", "x_gradient"), data),
-        **statistics, "partial": sums, **sizes,
-    }  # fmt: skip
-    return [
-        Compilation("layer_norm_forward", layer_norm_forward, forward, {**constexprs, "WHOLE": whole}, 8),
-        Compilation("layer_norm_backward", layer_norm_backward, backward, {**constexprs, "STAGES": 1}, 8),
-    ]
+    of = {"layer_norm_forward": norm_forward, "layer_norm_backward": norm_backward}
+    return compilations(workload_dtype, constexprs(centred=True), of)

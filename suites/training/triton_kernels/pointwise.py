@@ -6,17 +6,12 @@ and the gradient of the result, write those of x and y): intermediate values are
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WARPS, cover
+from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WARPS, OfTwo, compilations
 
 
 @triton.autotune(WARPS, key=["elements"])
@@ -55,37 +50,12 @@ def pointwise_backward(x, y, gradient, x_gradient, y_gradient, elements, BLOCK: 
     tl.store(y_gradient + at, h_gradient * t + t_gradient * a * b * (1 - b), mask=inside)
 
 
-class _Pointwise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        x, y = x.contiguous(), y.contiguous()
-        result = torch.empty_like(x)
-        launch(pointwise_forward, (cover(x),), x, y, result, x.numel(), BLOCK=TILE_ELEMENTS)
-        ctx.save_for_backward(x, y)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, y = ctx.saved_tensors
-        gradients = torch.empty_like(x), torch.empty_like(y)
-        tensors = (x, y, gradient.contiguous(), *gradients)
-        launch(pointwise_backward, (cover(x),), *tensors, x.numel(), BLOCK=TILE_ELEMENTS)
-        return gradients
-
-
 def pointwise(x_ND: Tensor, y_ND: Tensor) -> Tensor:
     """Map two tensors of one shape to that shape; differentiable once."""
-    return _Pointwise.apply(x_ND, y_ND)  # type: ignore[no-any-return]
+    return OfTwo.apply(x_ND, y_ND, pointwise_forward, pointwise_backward)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
-    data, constexprs = f"*{workload_dtype}", {"BLOCK": TILE_ELEMENTS}
-    forward = {"x": data, "y": data, "result": data, "elements": "i32"}
-    names = ("x", "y", "gradient", "x_gradient", "y_gradient")
-    backward = {**dict.fromkeys(names, data), "elements": "i32"}
-    return [
-        Compilation("pointwise_forward", pointwise_forward, forward, constexprs, 8),
-        Compilation("pointwise_backward", pointwise_backward, backward, constexprs, 8),
-    ]
+    of = {"pointwise_forward": pointwise_forward, "pointwise_backward": pointwise_backward}
+    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, of)

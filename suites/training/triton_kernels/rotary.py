@@ -90,12 +90,10 @@ def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return the kernel in both directions, for inputs of type fp32 | bf16 | fp16 and heads of 128."""
-    strides = [f"{tensor}_{axis}" for tensor in "xy" for axis in ("batch", "head", "token")]
-    signature = {
-        **dict.fromkeys(("x", "y", "cos", "sin"), f"*{workload_dtype}"),
-        **dict.fromkeys(("num_attention_heads", "tokens", "half", *strides), "i32"),
-    }
+    data = dict.fromkeys(("x", "y", "cos", "sin"), f"*{workload_dtype}")
     tile = {"HEADS": HEADS, "TOKENS": TILE_PAIRS // 64, "BLOCK": 64}
+    sizes = [one for one in rotary_turn.arg_names if one not in {"BACK", *data, *tile}]
+    signature = {**data, **dict.fromkeys(sizes, "i32")}
     return [
         Compilation("rotary_forward", rotary_turn, signature, {"BACK": False, **tile}, 4),
         Compilation("rotary_backward", rotary_turn, signature, {"BACK": True, **tile}, 4),

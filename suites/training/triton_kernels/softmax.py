@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.training.triton_kernels.tiles import TYPICAL_COLUMNS, WARPS, tile
+from suites.training.triton_kernels.tiles import TYPICAL_COLUMNS, WARPS, compilations, tile
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite, so that a block of -inf leaves no NaN
 
@@ -111,10 +111,6 @@ def softmax(x_ND: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     constexprs = dict(zip(("ROWS", "BLOCK", "WHOLE"), tile(TYPICAL_COLUMNS), strict=True))
-    backward = {"y": data, "gradient": data, "x_gradient": data, **sizes}
-    return [
-        Compilation("softmax_forward", softmax_forward, {"x": data, "y": data, **sizes}, constexprs, 8),
-        Compilation("softmax_backward", softmax_backward, backward, constexprs, 8),
-    ]
+    of = {"softmax_forward": softmax_forward, "softmax_backward": softmax_backward}
+    return compilations(workload_dtype, constexprs, of)

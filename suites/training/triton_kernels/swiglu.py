@@ -6,17 +6,12 @@ and the gradient of y, write those of gate and up).
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WARPS, cover
+from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WARPS, OfTwo, compilations
 
 
 @triton.autotune(WARPS, key=["elements"])
@@ -44,37 +39,12 @@ def swiglu_backward(gate, up, gradient, gate_gradient, up_gradient, elements, BL
     tl.store(up_gradient + at, g * gates * s, mask=inside)
 
 
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        gate, up = gate.contiguous(), up.contiguous()
-        y = torch.empty_like(gate)
-        launch(swiglu_forward, (cover(y),), gate, up, y, y.numel(), BLOCK=TILE_ELEMENTS)
-        ctx.save_for_backward(gate, up)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
-        gradients = torch.empty_like(gate), torch.empty_like(up)
-        tensors = (gate, up, gradient.contiguous(), *gradients)
-        launch(swiglu_backward, (cover(gate),), *tensors, gate.numel(), BLOCK=TILE_ELEMENTS)
-        return gradients
-
-
 def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
     """Map two tensors of one shape to that shape; differentiable once."""
-    return _SwiGLU.apply(gate_ND, up_ND)  # type: ignore[no-any-return]
+    return OfTwo.apply(gate_ND, up_ND, swiglu_forward, swiglu_backward)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
-    data, constexprs = f"*{workload_dtype}", {"BLOCK": TILE_ELEMENTS}
-    forward = {"gate": data, "up": data, "y": data, "elements": "i32"}
-    names = ("gate", "up", "gradient", "gate_gradient", "up_gradient")
-    backward = {**dict.fromkeys(names, data), "elements": "i32"}
-    return [
-        Compilation("swiglu_forward", swiglu_forward, forward, constexprs, 8),
-        Compilation("swiglu_backward", swiglu_backward, backward, constexprs, 8),
-    ]
+    of = {"swiglu_forward": swiglu_forward, "swiglu_backward": swiglu_backward}
+    return compilations(workload_dtype, {"BLOCK": TILE_ELEMENTS}, of)

@@ -26,16 +26,20 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from harness.config.code_fingerprint import ROOT
+from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Sampling
 from harness.sweep.environment import describe
+from harness.sweep.interleaved import Rounds
 from tests.benchmarks.trust.load import WORDS, busy
-from tests.benchmarks.trust.ops import OPS, Op
+from tests.benchmarks.trust.work import KINDS, OPS, Op, repeated, work
 
 
 class Experiment(NamedTuple):
@@ -66,7 +70,7 @@ def one_process(
         "sampling": sampling._asdict(),
         "seed": seed,
     }
-    command = [sys.executable, "-m", "tests.benchmarks.trust.child"]
+    command = [sys.executable, "-m", "tests.benchmarks.trust.ours"]
     done = subprocess.run(
         command, input=json.dumps(told) + "\n", stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True
     )
@@ -104,6 +108,41 @@ def run(name: str, out: Path, minutes: float, load: bool) -> None:
             file.flush()
 
 
+def taker(watch: Stopwatch) -> Callable[[], float]:
+    """Return a function that times one window: seconds per call."""
+    return lambda: next(one.value for one in watch.window() if one.metric == "time")
+
+
+def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, Any]:
+    """Run the rounds of one comparison; its first variant is the base."""
+    begin_s = time.monotonic()
+    op = Op(one["kind"], one["size"])
+    unit = KINDS[op.kind](op.size)
+    pieces = [repeated(unit, units) if one["shared"] else work(op, units) for units in one["units"]]
+    takers = [taker(stopwatch(piece, torch.device("cpu"))) for piece in pieces]
+    times: list[list[float]] = [[] for _ in takers]
+    rounds = Rounds(takers, sampling, time.monotonic, random.Random(seed))
+    for sample in rounds:
+        if not sample.warm_up:
+            times[sample.taker].append(float(f"{sample.value:.5g}"))
+    return {
+        "times": times,
+        "warm_ups": rounds.warm_ups,
+        "settled": rounds.settled,
+        "narrow": rounds.narrow,
+        "took_s": round(time.monotonic() - begin_s, 2),
+    }
+
+
+def child() -> None:
+    """Take the rounds of the comparisons on standard input; write a line of JSON for each."""
+    torch.set_num_threads(1)
+    told = json.loads(sys.stdin.readline())
+    torch.manual_seed(told["seed"])
+    for at, one in enumerate(told["comparisons"]):
+        print(json.dumps(compare(one, Sampling(**told["sampling"]), told["seed"] + at)), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("experiment", choices=EXPERIMENTS)
@@ -115,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main() if sys.argv[1:] else child()

@@ -29,8 +29,7 @@ from harness.records import Cell, Reading, Sampling, Status
 from harness.statistics import is_narrow
 from harness.sweep.executors import CellEvent, CellReading, event_to_json
 from harness.sweep.interleaved import WorkerHooks, run_together
-from tests.benchmarks.trust.ops import OPS, Op
-from tests.benchmarks.trust.units import work
+from tests.benchmarks.trust.work import OPS, Op, work
 
 ARMS = 8
 

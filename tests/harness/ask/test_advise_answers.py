@@ -19,13 +19,14 @@ from harness.ask.advise import answer_lines, of_nearest, own_lines
 from harness.ask.certainty import error_of
 from harness.ask.cost import predicted_lines
 from harness.ask.engines import answer_of
-from harness.ask.mine import FAMILIES, OwnStep, likely_causes, lines, own_step
+from harness.ask.mine import FAMILIES, OwnStep, likely_causes, lines, own_step, timers_of_log
 from harness.ask.words import ADVISE, step_question, words_of
 from harness.ask.written import written
 from harness.commands.entry import DONE, NO
 from harness.commands.grammar import CommandWords, datasheet
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
+from harness.frameworks.logs import read_log
 from harness.frameworks.read import read_own_text
 from harness.frameworks.table import framework_named
 from harness.question import Adapters, FieldOrigin, KeyRead, question_of
@@ -261,6 +262,58 @@ def test_a_log_is_ones_own_step_with_its_flops_counted_as_here(tmp_path):
     assert f"they are {ours:.0f}." in said
     assert "the first 1 are left out" in said
     assert f"{256 * 4096 / 32 / 4.1:,.0f} tokens/s per GPU" in said
+
+
+TIMED = """(min, max) time across ranks (ms):
+    forward-backward ...............................: (3900.00, 3910.00)
+    forward-compute ................................: (1300.00, 1500.00)
+    backward-compute ...............................: (2100.00, 2300.00)
+    batch-generator ................................: (300.00, 400.00)
+    embedding-grads-all-reduce .....................: (0.03, 0.04)
+    all-grads-sync .................................: (180.00, 220.00)
+    optimizer-inner-step ...........................: (17.63, 17.73)
+    optimizer ......................................: (72.00, 73.00)
+"""
+BROKEN_DOWN = """[Rank 0] step={0}, skipped=0, lr=[0.0003], mom=[(0.9, 0.95)]
+[Rank 0] epoch=0/micro_step={0}/global_step={0}, RunningAvgSamplesPerSec=16.0, CurrSamplesPerSec=16.0
+[Rank 0] rank=0 time (ms) | fwd_microstep: 9.0 | bwd_microstep: 9.0 | step_microstep: 1.0
+[Rank 0] time (ms) | fwd: 1000.0 | bwd: 2500.0 | bwd_inner: 2000.0 | bwd_allreduce: 500.0 | step: 100.0
+"""
+
+
+def test_timers_of_a_log_say_where_its_seconds_go(tmp_path):
+    """Megatron's data are in its forward passes; what DeepSpeed's timers leave of a step is its loader's."""
+    path, log = tmp_path / "a.sh", tmp_path / "train.log"
+    path.write_text(MEGATRON)
+    log.write_text("".join(LINE.format(10 * n, 4100) + TIMED for n in range(1, 6)))
+    step = own_step(*asked(f"config={path} mine={log}"))
+    assert step.places_s == pytest.approx({
+        "forward": 1.05, "backward": 2.2, "reduction": 0.2, "optimizer": 0.073, "data": 0.35, "spread": 0.3
+    })  # fmt: skip
+    found = read_log("".join(BROKEN_DOWN.format(n) for n in range(1, 6)), asked(MODEL)[1])
+    assert timers_of_log(found, 4.0) == pytest.approx(
+        {"forward": 1.0, "backward": 2.0, "reduction": 0.5, "optimizer": 0.1, "data": 0.4}
+    )
+
+
+def test_seconds_alone_come_with_the_measurement_that_would_decide():
+    plain = {"computing": 1.8, "data": 0.0, "communication": 0.2}
+    causes = [
+        StepCause(family=family, title=family, step_s=3.0, places_s={**plain, place: plain[place] + 1.0})
+        for family, place in {"network": "communication", "loader": "data"}.items()
+    ]
+    answer = made_up().with_(seconds=StepAnswer(places_s=plain, causes=tuple(causes)))
+    said = " ".join(" ".join(lines(OwnStep(3.0, ()), answer)).split())
+    assert "2 of 2 causes reach yours. The first two differ most in data: 0 s and 1 s." in said
+    known = " ".join(lines(OwnStep(3.0, (), {**plain, "data": 1.0}), answer))
+    assert "differ most" not in known
+
+
+def test_a_full_allocator_is_no_cause_where_a_log_has_memory_to_spare():
+    answer = made_up()
+    causes = [StepCause(family=family, title=family, step_s=3.0) for family in ("allocator", "network")]
+    for reserved_B, families in ((1.9, 2), (1.7, 1)):  # of a room of 2
+        assert len(likely_causes(causes, OwnStep(3.0, (), {}, {}, reserved_B), answer)) == families
 
 
 def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, capsys):

@@ -7,20 +7,20 @@ import io
 import math
 import re
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-import yaml
-from answered import paper_claim
 from refusals import mistaken
 
-from harness.claims.answers import ANSWERS, answer_claims, refuse_conflicts
+from harness.claims.answers import ANSWERS, answer_claims
 from harness.claims.evidence import Findings
-from harness.claims.load import load_claims
+from harness.claims.load import load_claims, read_yaml
 from harness.claims.model import Difference
-from harness.claims.paper import is_quoted, load_answers
+from harness.claims.paper import UNIT_OF, load_answers
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
+from harness.config.optimizations import CONF
 from harness.config.run import names
 from harness.report.index.answers_page import Answers, index_page
 from harness.report.index.answers_text import accepted_text, unbroken
@@ -29,28 +29,59 @@ from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
-QUOTATIONS, ANSWERED = (
-    yaml.load((ROOT / "conf" / name).read_text(), yaml.CSafeLoader)
-    for name in ("quotations.yaml", "answers.yaml")
-)
+ANSWERED = read_yaml(CONF / "answers.yaml")
+QUOTATIONS = {
+    by: [one for section in sections.values() for one in section]
+    for by, sections in read_yaml(CONF / "quotations.yaml").items()
+}
+JUDGED = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
 
 OF_THE_PAPER, OF_THE_ARTICLE = 36, 15
 """How many claims each has, counted in their text."""
 
-NOTHING = Findings({}, {})
+ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")
+"""An arXiv identifier, or the name of a repository."""
 
 
-def test_each_claim_of_the_paper_and_the_article_has_one_row():
+def is_quoted(words: str, *texts: str) -> bool:
+    """Return whether the words are in one of the texts; what is between ` … ` is looked up by itself."""
+    sentences = [one for by in texts for one in QUOTATIONS[by]]
+    return all(len(part) >= 10 and any(part in one for one in sentences) for part in words.split(" … "))
+
+
+def test_each_claim_of_the_paper_and_the_article_has_one_row_and_nothing_quoted_is_invented() -> None:
     assert Counter(one.by for one in CLAIMS) == {"paper": OF_THE_PAPER, "article": OF_THE_ARTICLE}
-    assert len({one.id for one in CLAIMS}) == OF_THE_PAPER + OF_THE_ARTICLE
+    for one in (*CLAIMS, *ASKED.statements):
+        assert is_quoted(one.quoted, one.by), one
+    for table in ASKED.tables:
+        assert [words for words in table.rows if not is_quoted(words, table.by)] == []
+    verbatim = [one.quoted for one in JUDGED.values() if one.verbatim]
+    assert [words for words in verbatim if not is_quoted(words, *QUOTATIONS)] == []
 
 
-def test_words_marked_verbatim_are_those_of_the_paper_or_the_article():
-    for suite in names("suite"):
-        for claim in load_claims(suite):
-            if claim.verbatim:
-                quoted = any(is_quoted(claim.quoted, of) for of in QUOTATIONS.values())
-                assert quoted, f"{suite}/{claim.id}: {claim.quoted}"
+def test_what_counts_is_given_once_and_not_by_the_claims_own_source() -> None:
+    raw = [one for part in ANSWERED["claims"].values() for one in part]
+    assert not [one["id"] for one in raw for of in one.get("public", ()) if {"values", "rows"} <= of.keys()]
+    for claim in CLAIMS:
+        assert claim.claim
+        assert max(Counter((*claim.judged, *claim.related, "")).values()) == 1, claim.id
+        for record in claim.public:
+            assert all(map(math.isfinite, record.values.values())), claim.id
+            assert not (record.own and record.decides), claim.id
+            assert bool(record.rows) >= bool(record.where), claim.id
+            same = {*ADDRESS.findall(claim.source)} & {*ADDRESS.findall(record.source)}
+            assert not same or record.own or record.origin == "calculated", (claim.id, same)
+
+
+def test_the_band_that_is_printed_is_the_one_that_is_judged() -> None:
+    """All techniques together once had a printed band of 5 to 10 times, and at least 5 as the judged one."""
+    assert {name for claim in CLAIMS for name in claim.related} <= JUDGED.keys()
+    for claim in CLAIMS:
+        for name in claim.judged:
+            one = JUDGED[name]
+            if claim.band and (one.unit, one.per) == (UNIT_OF.get(claim.unit, claim.unit), claim.per):
+                low, high = one.accepted
+                assert claim.band == pytest.approx((max(low, 0.0), high), rel=1e-6), (claim.id, name)
 
 
 ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
@@ -70,7 +101,7 @@ def test_values_of_zeros_formula_are_those_of_the_formula():
 
 
 def test_the_page_has_each_claim_with_its_band_source_and_answer():
-    rows = answer_claims(CLAIMS, NOTHING)
+    rows = answer_claims(CLAIMS, Findings({}, {}))
     page = index_page(Answers(ASKED, rows, None, []))
     table = list(csv.DictReader(io.StringIO(answers_csv(rows))))
     assert [line["id"] for line in table] == [one.id for one in CLAIMS]
@@ -82,85 +113,24 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer():
     assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
 
 
-def conf_with(folder, change, part="article_table", by="article"):
-    first = (
-        next(one for one in ANSWERED["claims"]["article_table"] if one["id"] == "mixed_precision") | change
-    )
-    parts = ANSWERED["parts"] | {"article_table": ANSWERED["parts"]["article_table"] | {"by": by}}
-    data = ANSWERED | {"parts": parts, "claims": {part: [first]}, "sentences": [], "tables": []}
-    (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-    (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
-    (folder / "sources.yaml").write_text("{}")
-    (folder / "published").symlink_to(ROOT / "conf/published")
-    return folder
-
-
-OWN = {"of": "x", "source": "FlashAttention-2, arXiv 2307.08691", "values": {"a": 2.0}, "own": True}
-
-
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("edit", "said"),
     [
-        ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
-        ({"band": [3.0, 1.5]}, "the lower number first"),
-        ({"source": "elsewhere/first"}, "source=elsewhere/first: no such name"),
-        ({"misquoted": "Half is left out."}, "misquoted: no such name"),
-        ({"band": None}, "decides: needs the claim's band"),
-        ({"claim": ""}, "empty; expected the claim in plain words"),
-        ({"judged": ["kernels/a", "kernels/a"]}, "'kernels/a' is given twice"),
-        ({"public": [{"of": "x"}]}, "public[0].source: missing"),
-        ({"public": [{**OWN, "decides": True}]}, "own and decides are both given; keep one"),
-        (
-            {"public": [{"of": "x", "source": "y", "rows": "mixed_precision", "values": {"a": 2.0}}]},
-            "values and rows are both given",
-        ),
-        (
-            {"public": [{"of": "x", "source": "y", "where": {"from": "fp32"}}]},
-            "selects rows; rows is missing",
-        ),
+        (lambda d, c: c.update(band=[3.0, 1.5]), "the lower number first"),
+        (lambda d, c: c.update(source="zhu/rtae"), "source=zhu/rtae: no such name"),
+        (lambda d, c: c.update(misquoted="Half is left out."), "misquoted: no such name"),
+        (lambda d, c: c.update(band=None), "decides: needs the claim's band"),
+        (lambda d, c: c.update(public=[{"of": "x"}]), "public[0].source: missing"),
+        (lambda d, c: d["claims"].update(appendix=[c]), "appendix: expected one of abstract"),
+        (lambda d, c: d["tables"][0]["rows"].update(row=["tabel"]), "tabel is no claim"),
+        (lambda d, c: d["claims"]["article_table"].append(c), "'mixed_precision' is given twice"),
     ],
 )
-def test_a_mistake_in_the_claims_is_one_line(change, said, tmp_path):
-    mistaken(lambda: load_answers(conf_with(tmp_path, change)), said)
-
-
-def test_a_part_that_does_not_exist_is_refused(tmp_path):
-    mistaken(
-        lambda: load_answers(conf_with(tmp_path, {}, part="appendix")), "appendix: expected one of abstract"
-    )
-
-
-def test_a_part_is_of_one_of_the_texts(tmp_path):
-    mistaken(lambda: load_answers(conf_with(tmp_path, {}, by="newspaper")), "allowed: paper, article")
-
-
-def test_what_the_claims_own_source_measured_is_shown_and_never_counted(tmp_path):
-    conf_with(tmp_path, {"source": "flash_2/steps", "judged": [], "public": [OWN]})
-    statement = {"cite": OWN["source"], "provenance": "stated", "says": {"steps": {"text": "Yes."}}}
-    (tmp_path / "sources.yaml").write_text(yaml.safe_dump({"flash_2": statement}))
-    (claim,) = load_answers(tmp_path).claims
-    assert claim.public[0].own
-    answers = tmp_path / "answers.yaml"
-    answers.write_text(answers.read_text().replace("own: true", "own: false"))
-    mistaken(lambda: load_answers(tmp_path), "public[0]: of 2307.08691, the claim's source; expected own")
-
-
-JUDGED = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
-
-
-def test_a_judged_claim_that_does_not_exist_is_refused():
-    mistaken(lambda: refuse_conflicts([paper_claim()], JUDGED), "'invented/claim' is no claim of conf/claims")
-    refuse_conflicts(CLAIMS, JUDGED)
-
-
-def test_the_band_that_is_printed_is_the_one_that_is_judged():
-    """All techniques together once had a printed band of 5 to 10 times, and at least 5 as the judged one."""
-    layered = next(one for one in CLAIMS if one.id == "layered")
-    assert layered.band == (5, 10)
-    at_least = replace(layered, band=(5.0, math.inf), judged=("stack_published/layered",))
-    mistaken(lambda: refuse_conflicts([at_least], JUDGED), "stack_published/layered is judged by [5, 10]")
-    related = replace(at_least, judged=(), related=("stack_published/layered",))
-    refuse_conflicts([related], JUDGED)  # what is on another quantity has a band of its own
+def test_a_mistake_in_the_claims_is_one_line(edit, said, monkeypatch):
+    data = deepcopy(ANSWERED)
+    edit(data, next(one for one in data["claims"]["article_table"] if one["id"] == "mixed_precision"))
+    monkeypatch.setattr("harness.claims.paper.read_yaml", lambda path: data)
+    mistaken(load_answers, said)
 
 
 def test_results_of_two_folders_or_machines_are_refused_and_the_nearer_ones_are_judged():

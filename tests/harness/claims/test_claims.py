@@ -7,8 +7,7 @@ import yaml
 from refusals import mistaken
 
 from harness.claims.load import CLAIM, CONF, FILE, INTERPRETATION, load_claims
-from harness.claims.published import DOCUMENT, NO_SOURCE, STATEMENT
-from harness.records import UNITS
+from harness.claims.published import DOCUMENT, STATEMENT
 
 GOOD = """
 suite: invented
@@ -119,31 +118,19 @@ def first(claim):
     ("edit", "words"),
     [
         (lambda d, c: c.update(vaule=1), ["claims[0] (first).vaule", "did you mean value"]),
-        (lambda d, c: c.pop("value"), ["claims[0] (first).value", "missing", "range"]),
         (lambda d, c: c.update(value=0), ["(first).value", "above 0"]),
-        (lambda d, c: c.update(value="many"), ["(first).value"]),
         (lambda d, c: c.update(relation="up_to", unit="1", value=1), ["(first).value", "above 1"]),
-        (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
-        (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
         (lambda d, c: c.update(source="somewhere/frist"), ["(first).source", "mean somewhere/first"]),
         (lambda d, c: c.update(source=["none", "none"]), ["(first).source", "'none' is given twice"]),
         (lambda d, c: c.update(source=["none", 7]), ["(first).source", "DOCUMENT/STATEMENT"]),
-        (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
-        (lambda d, c: c.pop("source"), ["(first).source", "missing"]),
-        (lambda d, c: c.update(verbatim="no"), ["(first).verbatim", "true or false"]),
         (lambda d, c: c.update(interpretations=[]), ["(first).interpretations", "none"]),
         (lambda d, c: c["interpretations"].append(first(c)), ["interpretations", "'r' is given twice"]),
         (lambda d, c: d.update(ignore_fields=["rank"]), ["ignore_fields", "'rank'"]),
         (lambda d, c: first(c).update(workload="w_smal"), ["interpretations[0].workload", "mean w_small"]),
         (lambda d, c: first(c).update(workloads=["w_*"]), ["interpretations[0]", "workload, or workloads"]),
-        (
-            lambda d, c: (first(c).pop("workload"), first(c).update(workloads=["v*"])),
-            ["interpretations[0].workload", "'v*'", "w_small"],
-        ),
         (lambda d, c: first(c).update(text="{model} runs"), ["interpretations[0].text", "{workload}"]),
         (lambda d, c: c.update(range=[1, 2]), ["(first)", "range and relation"]),
         (lambda d, c: ranged(d, c, (2, 1.3)), ["(first).range", "[LOW, HIGH]"]),
-        (lambda d, c: ranged(d, c, (0, 2)), ["(first).range", "above 0"]),
         (lambda d, c: ranged(d, c, ("a", "b")), ["(first).range", "two numbers"]),
         (lambda d, c: first(c).update(relative_to="b"), ["(first).unit", "B", "'r' is a ratio"]),
         (
@@ -157,14 +144,9 @@ def first(claim):
         (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
         (lambda d, c: c.update(relation="up_to"), ["(first).unit", "B", "expected 1"]),
         (lambda d, c: first(c).pop("variant"), ["interpretations[0]", "variant, or variants"]),
-        (lambda d, c: ordered(c, "ab"), ["interpretations[0].order", "'ab'", "a list"]),
         (lambda d, c: ordered(c, ["a"]), ["interpretations[0].order", "['a']", "at least two variants"]),
         (lambda d, c: ordered(c, ["a", "b", "a"]), ["interpretations[0].order", "'a' is given twice"]),
         (lambda d, c: ordered(c, ["a", "b"], variant="a"), ["interpretations[0]", "order and variant"]),
-        (
-            lambda d, c: ordered(c, ["a", "b"], relative_to="c"),
-            ["interpretations[0]", "order and relative_to"],
-        ),
         (lambda d, c: c.update(INCREASING, tolerance=0), ["interpretations[0]", "order", "keep order"]),
         (lambda d, c: first(c).update(order=["a", "b"]), ["order", "relation increasing alone"]),
         (lambda d, c: [ordered(c, ["a", "b"]), c.update(unit="B")], ["(first).unit", "B", "expected 1"]),
@@ -174,7 +156,6 @@ def first(claim):
             ["(first).value", "1 with tolerance 0.1", "no increase"],
         ),
         (lambda d, c: d.update(suite="other"), ["invented.yaml.suite", "'other'"]),
-        (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
     ],
 )
 def test_a_mistake_is_one_line_that_names_its_place(edit, words, tmp_path):
@@ -188,17 +169,6 @@ def test_a_file_that_is_no_claims_file_is_refused_in_one_line(tmp_path):
     for text in ("claims: [", "- a list", "\x00", "!!python/object/apply:os.system ['true']"):
         (tmp_path / "claims/invented.yaml").write_text(text)
         mistaken(lambda: load_claims("invented", tmp_path), "invented.yaml")
-
-
-@pytest.mark.parametrize("suite", sorted(path.stem for path in (CONF / "claims").glob("*.yaml")))
-def test_every_claim_says_what_its_source_says(suite):
-    for claim in load_claims(suite):
-        assert claim.source_says
-        assert bool(claim.source) == (claim.source_says != NO_SOURCE)
-        assert claim.quoted
-        assert claim.unit in UNITS
-        assert claim.provenance in (("stated", "secondary", "chart", "derived") if claim.source else ("",))
-        assert claim.interpretations
 
 
 PAPER_TABLE_I = {

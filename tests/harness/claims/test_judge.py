@@ -51,13 +51,6 @@ def test_up_to_is_a_best_case_that_any_gain_below_it_agrees_with():
     assert outcomes == ["holds", "holds", "exceeds", "falls short", "undecided"]
 
 
-def test_no_record_is_unavailable_and_never_a_pass():
-    verdict = one(claim(), made(optimization="another"))
-    assert (verdict.outcome, verdict.where) == ("unavailable", "")
-    assert (verdict.ours, verdict.low, verdict.high, verdict.ratio) == (None,) * 4
-    assert verdict.reason == "no record of baseline on small"
-
-
 OTHER_METHOD = made(figures={("bytes", "other"): ("B", "measured", (100.0,))}, notes=("way: did not apply",))
 RACE = figure(100.0, status="wrong_result", reason="a race", repeat=1)
 
@@ -65,6 +58,7 @@ RACE = figure(100.0, status="wrong_result", reason="a race", repeat=1)
 @pytest.mark.parametrize(
     ("records", "reason"),
     [
+        ([made(optimization="another")], "no record of baseline on small"),
         *(
             ([made(status=status, reason="why")], f"the cell ended as {status.replace('_', ' ')} (why)")
             for status in ("out_of_memory", "timed_out", "crashed", "unavailable", "wrong_result")
@@ -81,7 +75,8 @@ RACE = figure(100.0, status="wrong_result", reason="a race", repeat=1)
 )
 def test_what_is_no_value_settles_nothing_and_has_its_reason(records, reason):
     verdict = one(claim(), *records)
-    assert (verdict.outcome, verdict.ours) == ("unavailable", None)
+    assert (verdict.outcome, verdict.where) == ("unavailable", "")
+    assert (verdict.ours, verdict.low, verdict.high, verdict.ratio) == (None,) * 4
     assert reason in verdict.reason
 
 
@@ -171,13 +166,10 @@ def test_what_differs_from_a_claims_conditions_is_listed_and_is_elsewhere(origin
     assert (verdict.where, verdict.shown) == expected
 
 
-def test_a_calculation_settles_a_claim_by_its_sources_own_formula_alone():
+def test_a_sources_own_formula_settles_a_claim_and_a_set_up_that_fixes_it_does_not():
     held = replace(claim(), formula="equation 2")
     assert one(held, figure(100.0, origin="calculated")).shown == "holds"
     assert one(held, figure(100.0, origin="simulated")).shown == "context"
-
-
-def test_a_claim_whose_outcome_the_set_up_fixes_is_never_judged():
     verdict = one(replace(claim(), not_judged="the links are scaled"), figure(100.0))
     assert (verdict.ours, verdict.shown) == (100.0, "context")
     assert verdict.differs == (Difference("not judged", "the links are scaled", ""),)

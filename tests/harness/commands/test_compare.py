@@ -20,7 +20,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
 from harness.statistics import ratio
 from harness.sweep.environment import Environment, Gpu
-from harness.sweep.plan import Plan, write_cells
+from harness.sweep.plan import Plan, write_plan
 from harness.sweep.store import Store
 
 HOST = Environment(
@@ -59,7 +59,7 @@ def write(folder: Path, records: Iterable[Record], *environments: Environment) -
             store.append(one)
         for environment in environments or (HOST,):
             store.write_environment(environment)
-    write_cells(folder, Plan("invented", tuple(one.cell.id for one in records)))
+    write_plan(folder, Plan("invented", tuple(one.cell.id for one in records)))
     return folder
 
 
@@ -262,7 +262,7 @@ def text_as_sample(folder: Path) -> None:
         (lambda b: (b / "plan.json").write_text("{"), "not a plan"),
         (lambda b: [one.write_text("[]") for one in b.glob("env*")], "not an environment"),
         (unknown_version, "line 1: a record of schema version 9, not 2"),
-        (lambda b: write_cells(b, Plan("invented", ())), "holds no record of its plan"),
+        (lambda b: write_plan(b, Plan("invented", ())), "holds no record of its plan"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_refused_in_one_line(

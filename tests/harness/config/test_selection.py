@@ -9,7 +9,7 @@ from harness.config.run import left_out, load, select, workers_of
 from harness.config.validation import ConfigError
 from harness.report import gather
 from harness.report.markdown import counted
-from harness.sweep.plan import read_plan, write_plan
+from harness.sweep.plan import Plan, read_plan, write_plan
 from harness.sweep.sweep import stages
 
 QUICK = {"first": ["b"], "workloads": ["a"], "only": ["fast"]}
@@ -50,7 +50,7 @@ def test_what_is_left_out_is_reported_with_the_command_that_runs_it(tmp_path):
     )
     assert left_out("toy", chosen(), ["a"], ["fast"], ["a", "fast"], "") == ()
     assert left_out("toy", chosen(selection="full"), ["a", "b"], [], ["a"], "") == ()
-    write_plan(tmp_path, "memory", [], {"a.b": "A, b"}, said)
+    write_plan(tmp_path, Plan("memory", (), {"a.b": "A, b"}, said))
     assert read_plan(tmp_path) == ("memory", (), {"a.b": "A, b"}, said)
     report = counted(gather("memory", [], [], tmp_path, {}, said))
     assert all(sentence in report for sentence in said)

@@ -94,8 +94,8 @@ def test_every_technique_of_the_project_is_complete():
 def test_a_technique_without_a_function_or_with_anothers_name_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="two techniques are called fsdp2"):
         technique("fsdp2", Level.PARALLELISM)(object)
-    monkeypatch.delattr("suites.training.techniques.fsdp2.contract")
+    monkeypatch.delattr("suites.training.techniques.fsdp2.apply")
     with pytest.raises(
-        ConfigError, match=r"^suites/training/techniques/fsdp2\.py: contract\(settings\) is mis"
+        ConfigError, match=r"^suites/training/techniques/fsdp2\.py: apply\(step, settings\) is mis"
     ):
         check_functions("fsdp2")

@@ -80,7 +80,7 @@ def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
 
 def test_what_one_host_lacks_is_left_out_by_name(on):
     """Several GPUs, memory per GPU and memory of the host; only what a claim compares is planned."""
-    one, eight = on(H100, count=1, budget_min=1e4), on(H200, count=8, budget_min=1e4, host_memory_B=1e12)
+    one, eight = on(H100), on(H200, count=8, budget_min=1e4, host_memory_B=1e12)
     ranks = {"llama_39m", "llama_5m_1k_tokens", "llama_14m_4_ranks", "budget_192m"}
     works = [{work.workload for work in programme.fit} for programme in (one, eight)]
     assert not ranks & works[0]
@@ -96,16 +96,14 @@ def test_what_one_host_lacks_is_left_out_by_name(on):
     assert run.variants_by_workload["attention_causal_128_4k_gpu"] == {"baseline", "sdpa", "triton"}
     assert "jax_xla" not in {variant.name for variant in run.variants}
     assert "attention_full_128_4k_gpu" not in run.workloads  # no claim has it
-    programme = on(budget_min=60)
-    text = text_of(programme)
+    text = text_of(one)
     assert f"1 × {H100} (80 GiB), budget 60 min" in text
     assert "* assumed: no run on such a host is known" in text
     assert "left out, no time, with minutes: kernels" in text
     assert "not settled here, it is about A100" in text
     assert "not settled here, suite kernels records no gpus" in text
     assert "no run on a GPU, dataloader (3 claims): its ranks train on the CPU" in text
-    assert programme.seconds <= 3600
-    assert settled_by(programme) < settled_by(one)
+    assert one.seconds <= 3600
 
 
 def test_without_a_gpu_for_torch_one_line_states_what_was_looked_for(monkeypatch, capsys):

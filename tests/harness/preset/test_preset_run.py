@@ -101,16 +101,13 @@ def test_what_has_run_is_stated_after_an_interruption_and_nothing_is_sent_withou
 
 
 @pytest.mark.slow
-def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path, capsys):
+def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path):
     """The sweep is real, of a suite that calculates; the GPU of the programme is made up."""
     out = tmp_path / "sent"
     works = [work("gemma_12b", 1.0), work("dense_7b", 1e9)]
     words = ["suite=interconnect_formula", "workloads=[gemma_12b,dense_7b]", "only=[baseline]"]
     programme = programme_of(out, works, 2.0, words)
     assert run_programme(programme) == [out / "one"]
-    assert main([f"from_results={out}", f"out={tmp_path / 'judged'}"]) == 0
-    assert "Answers on the paper's claims: " in capsys.readouterr().out
-    assert (tmp_path / "judged/answers.csv").exists()
     assert main([f"from_results={out / 'one'}", f"out={tmp_path / 'again'}"]) == 0
     report = (tmp_path / "again/report.md").read_text()
     assert "preset=gpu had time for 1 of 2 workloads that settle claims here; left out: dense_7b" in report

@@ -58,7 +58,7 @@ def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetName=lambda handle: [b"NVIDIA One", "NVIDIA Two"][handle],
+        nvmlDeviceGetName=lambda handle: ["NVIDIA One", "NVIDIA Two"][handle],
         nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=(handle + 1) << 30),
         nvmlSystemGetDriverVersion=lambda: "580.1",
         nvmlShutdown=lambda: down.append(True),

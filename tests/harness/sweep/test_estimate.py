@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from planned import RUN, cells
 
-from harness.records import Group, Limits, Record, Sampling
+from harness.records import Limits, Record, Sampling
 from harness.sweep import plan as module
 from harness.sweep.environment import Gpu, describe
 from harness.sweep.plan import (
@@ -15,6 +15,7 @@ from harness.sweep.plan import (
     Basis,
     CellEstimate,
     Countdown,
+    Plan,
     SweepEstimate,
     earlier_seconds,
     estimate,
@@ -42,7 +43,7 @@ def keep(folder, environment, *seconds, suite="toy", number=0):
         for repeat, took_s in enumerate(seconds):
             cell = one._replace(id=f"{one.id}{repeat}")
             store.append(Record(cell, "ok", environment=environment.digest, duration_s=took_s))
-        write_plan(folder, suite, [Group((cell,))])
+        write_plan(folder, Plan(suite, (cell.id,)))
 
 
 def test_the_median_of_earlier_records_counts_and_the_own_folder_comes_first(results):

@@ -7,7 +7,6 @@ import pytest
 from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
-from harness.commands.suites import run_command
 from harness.config.optimizations import AGAIN, BASELINE, Variant
 from harness.config.run import load
 from harness.config.validation import ConfigError
@@ -17,7 +16,7 @@ from harness.sweep.environment import Gpu, describe
 from harness.sweep.executors.local import create
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
-from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, survey, too_slow
+from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, refuse_bad_inputs, survey, too_slow
 from harness.sweep.runner import NOT_TRIED, pending, run
 from harness.sweep.store import Store, read_records
 
@@ -169,16 +168,6 @@ def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypa
         sweep.prepare(own)
 
 
-def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, capsys):
-    runs = load(["suite=congestion", "workloads=[incast_16]"]) * 2
-    monkeypatch.setattr("harness.config.run.load", lambda _: [replace(one, plan_only=True) for one in runs])
-    monkeypatch.setattr("harness.sweep.plan.RESULTS", ())
-    run_command(["suite=all", "plan=true"])
-    total = capsys.readouterr().out.splitlines()[-1]
-    cells = 2 * sum(len(one.cells) for one in groups_of(runs[0]))
-    assert total.startswith(f"2 suites: {cells} cells to run, {cells} of them without an earlier run: about ")
-
-
 def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monkeypatch, kernels):
     groups = sweep.groups_of(kernels, describe())
     slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
@@ -195,16 +184,10 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     named = {one.id: (one.workload, one.optimization) for g in groups for one in g.cells}
     assert {named[one] for one in found.not_tried} == {("step_bf16_small", "autocast_bf16")}
     assert not found.not_tried.keys() & found.estimate.cells.keys()
-
-
-def test_where_nothing_is_slow_nothing_is_reported(monkeypatch, kernels):
-    assert SLOW.sentence == FAST.sentence == ""
-    stub(monkeypatch, FAST)
+    stub(monkeypatch, FAST)  # where nothing is slow, nothing is reported and all is tried
     here = sweep.prepare(kernels)
     assert not any("bf16" in line for line in here.messages)
-    assert here.run.left_out == kernels.left_out
-    workloads = {one.workload for g in here.groups for one in g.cells}
-    assert workloads == {"copy", "matmul_fp32", "matmul_bf16", "step_5m_128"}
+    assert "step_bf16_small" not in {one.workload for g in here.groups for one in g.cells}
     assert sweep.outlook(here, {}).not_tried == {}
 
 
@@ -238,3 +221,14 @@ def test_bf16_cells_move_to_the_smaller_workload_with_the_baselines():
     kept, said = fitted(replace(NARROW, variants=VARIANTS[:2]), variants=(BASELINE, AGAIN))
     assert kept.keys() == {"other", "small"}
     assert said == ("slow bf16 leaves out 2 cells, replaced by smaller workloads: small",)
+
+
+def test_a_suite_that_fails_to_build_or_builds_for_too_long_is_one_line(monkeypatch):
+    groups = [group(cell("nothing"))._replace(package="no_such_package")]
+    with pytest.raises(ConfigError) as error:
+        refuse_bad_inputs(groups)
+    assert str(error.value).startswith("the suite cannot build its cells: ModuleNotFoundError: ")
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(preflight, "BUILD_TIMEOUT_S", 0.01)
+    with pytest.raises(ConfigError, match=r"it took longer than 0\.01 s"):
+        refuse_bad_inputs(groups)

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from planned import RUN, cells
 
+from harness.config.validation import ConfigError
 from harness.records import Limits, Sampling
+from harness.sweep import sweep
 from harness.sweep.plan import plan
+from harness.sweep.sweep import loaded_digest
 
 
 def ids(*args, **more):
@@ -46,3 +50,25 @@ def test_identity_depends_on_config_code_and_host_and_on_nothing_else():
     changed = {**RUN.workloads, "b": {"size": 3, "train": False}}
     assert len(ids(RUN) & ids(replace(RUN, workloads=changed))) == 4
     assert len(ids(RUN) & ids(RUN, code=lambda a: "new" if a.module == "fast" else "code")) == 4
+
+
+def test_a_file_below_a_folder_or_of_the_configuration_makes_other_cells(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "ROOT", tmp_path)
+    monkeypatch.setattr(sweep, "CONF", tmp_path / "elsewhere")
+    for name in ("suites/a/one.py", "elsewhere/b.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    paths = ["suites/a", "conf/b.yaml"]
+    before = loaded_digest(paths)
+    (tmp_path / "suites/a/__pycache__").mkdir()
+    (tmp_path / "suites/a/__pycache__/one.pyc").write_text("2")
+    (tmp_path / "suites/a/.hidden.d").mkdir()
+    assert loaded_digest(paths) == before
+    digests = {before, loaded_digest([]), loaded_digest(["suites/a"])}
+    (tmp_path / "elsewhere/b.yaml").write_text("2")
+    digests.add(loaded_digest(paths))
+    (tmp_path / "suites/a/two.py").write_text("1")
+    digests.add(loaded_digest(paths))
+    assert len(digests) == 5
+    with pytest.raises(ConfigError, match=r"^suite\.loads: conf/c\.yaml: no such file"):
+        loaded_digest(["conf/c.yaml"])

@@ -42,16 +42,15 @@ def test_the_plan_names_what_is_skipped_and_why():
     done = {CELLS[0].id: Record(CELLS[0], "ok"), CELLS[1].id: Record(CELLS[1], "unavailable", "needs a GPU")}
     left = expected([before(cell, 50.0) for cell in CELLS], GROUPS[2:])
     lines = list(plan_lines(RUN_1, GROUPS, left, done, {}))
-    assert lines[0] == "toy: 2 workloads × 2 variants × 1 repeat, into out"
-    assert lines[1] == "variants: baseline, fast.x"
-    assert [line.split(None, 4) for line in lines[3:6]] == [
-        ["workload", "cells", "done", "to", "run   about"],
+    assert lines[:2] == [
+        "toy: 2 workloads × 2 variants × 1 repeat, into out",
+        "variants: baseline, fast.x",
+    ]
+    assert [line.split() for line in lines[4:6]] == [
         ["a", "2", "2", "0", "–"],
-        ["b", "2", "0", "2", "2 min"],
+        ["b", "2", "0", "2", "2", "min"],
     ]
     assert "skipped: 2 cells done already (1 ok, 1 unavailable), in out" in lines
     assert "unavailable: 1 cell: needs a GPU" in lines
-    assert lines[-1] == "nothing was run: plan=true"
     lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
     assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"
-    assert not any(line.startswith("b ") for line in lines)

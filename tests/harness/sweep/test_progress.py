@@ -20,10 +20,11 @@ CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
 SWEEP = """
 import logging, sys
 from toy.sweep import *
+from harness.sweep.plan import SweepEstimate
 from harness.sweep.progress import Progress
 logging.basicConfig(format="harness: %(message)s")
 groups = [group(cell("nothing", amount=0.3), cell("write_nonsense_among_events"), cell("raise_error"))]
-with Store(Path(sys.argv[1])) as store, Progress(groups, store) as progress:
+with Store(Path(sys.argv[1])) as store, Progress(groups, store, SweepEstimate({}, 1)) as progress:
     run(groups, store, create(Path(sys.argv[1]), 1), LIMITS, describe(), progress)
 print("after")
 """
@@ -36,33 +37,24 @@ def finish(progress, *ends):
         progress(CellFinished(one.id, status, reason, 1.25))
 
 
-def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
+def test_elsewhere_each_cell_is_a_line_with_how_long_is_left(tmp_path, caplog):
     caplog.set_level(logging.INFO)
+    cells = {one.id: CellEstimate(40.0, Basis.HERE) for one in CELLS}
+    clock = iter([100.0, 180.0, 260.0, 300.0])
     with Store(tmp_path) as store:
         store.append(Record(CELLS[0], "timed_out"))  # which is run again
-        with Progress([group(*CELLS)], store) as progress:
+        with Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock)) as progress:
             traceback = "exit code 1; last printed:\nTraceback\nValueError: of what"
             finish(progress, ("ok", ""), ("crashed", "why\nmore"), ("crashed", traceback))
         store.append(Record(CELLS[2], "ok"))  # which is done already
-        finish(Progress([group(*CELLS)], store), ("ok", ""))
+        finish(Progress([group(*CELLS)], store, SweepEstimate({}, 1)), ("ok", ""))
     third = "exit code 1; last printed: ValueError: of what"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left"),
-        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left"),
+        ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left, about 3 min"),
+        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left, about 80 s"),
         ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
-        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left"),
+        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left, about 1 s"),
     ]
-
-
-def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    cells = {one.id: CellEstimate(40.0, Basis.HERE) for one in CELLS}
-    clock = iter([100.0, 180.0, 260.0])
-    with Store(tmp_path) as store:
-        progress = Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock))
-        finish(progress, ("ok", ""), ("ok", ""))
-    left = [message.rpartition("; ")[2] for message in caplog.messages]
-    assert left == ["2 left, about 3 min", "1 left, about 80 s"]
 
 
 def test_on_a_terminal_there_is_a_bar_and_other_lines_stand_above_it(tmp_path):

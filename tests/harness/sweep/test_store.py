@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from places import PYTHONPATH
 from toy.sweep import cell
 
+from harness.config.code_fingerprint import ROOT
 from harness.records import SCHEMA, Limits, Measurement, Record, record_from_json, record_to_json
 from harness.sweep.environment import describe
 from harness.sweep.store import Store, StoreError, copy_run, read_records
@@ -40,77 +41,46 @@ def test_the_later_record_of_a_cell_counts(tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("cut", [1, 10, 200])
-def test_a_torn_last_line_is_set_aside_and_named(tmp_path, caplog, cut):
+def test_a_torn_last_line_is_set_aside_and_named(tmp_path, caplog):
     path = write(tmp_path, record(0), record(1))
     whole = path.read_bytes()
     first = whole.index(b"\n") + 1
-    path.write_bytes(whole[: first + cut])
+    path.write_bytes(whole[: first + 10])
     assert read_records(tmp_path) == [record(0)]
     assert "line 2" in caplog.text
-    assert path.read_bytes() == whole[: first + cut]  # reading changes nothing
     with Store(tmp_path) as store:
-        assert list(store.records.values()) == [record(0)]
         store.append(record(2))
     assert "records.torn" in caplog.text
-    assert (tmp_path / "records.torn").read_bytes() == whole[first : first + cut] + b"\n"
+    assert (tmp_path / "records.torn").read_bytes() == whole[first : first + 10] + b"\n"
     assert read_records(tmp_path) == [record(0), record(2)]
 
 
-def test_a_whole_record_without_its_end_of_line_is_kept(tmp_path):
-    path = write(tmp_path, record(0), record(1))
-    path.write_bytes(path.read_bytes()[:-1])
-    write(tmp_path, record(2))
-    assert read_records(tmp_path) == [record(0), record(1), record(2)]
-    assert not (tmp_path / "records.torn").exists()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"not json",
-        b"{}",
-        b"[1, 2]",
-        b"null",
-        b'{"schema": 2}',
-        b'{"schema": 2, "cell": []}',
-        b"\xff\xfe\x00",
-        b"\x00" * 50,
-        b"[" * 100_000,
-        record_to_json(record(5, "a_new_status")).encode(),
-        b"",
-    ],
-    ids=range(11),
-)
-def test_a_broken_line_in_the_middle_is_passed_over_or_set_aside(tmp_path, caplog, line):
-    path = write(tmp_path, record(0), record(1))
-    first, second = path.read_bytes().splitlines()
-    path.write_bytes(first + b"\n" + line + b"\n" + second + b"\n")
-    assert read_records(tmp_path) == [record(0), record(1)]
-    assert "line 2" in caplog.text
-    write(tmp_path, record(2))
-    assert (tmp_path / "records.torn").read_bytes() == line + b"\n"
-    assert path.read_bytes().splitlines()[:2] == [first, second]
-    assert read_records(tmp_path) == [record(0), record(1), record(2)]
-
-
-GARBAGE = st.binary(max_size=40).filter(lambda line: b"\n" not in line)
+BROKEN = [
+    *(b"not json", b"{}", b"[1, 2]", b"null", b"", b"\xff\xfe\x00", b"\x00" * 50, b"[" * 100_000),
+    *(b'{"schema": 2}', b'{"schema": 2, "cell": []}', record_to_json(record(5, "a_new_status")).encode()),
+]
+GARBAGE = st.binary(max_size=40).filter(lambda line: b"\n" not in line) | st.sampled_from(BROKEN)
 
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(st.one_of(st.integers(0, 3), GARBAGE), max_size=8), cut=st.integers(0, 400))
+@example(lines=[0, *BROKEN, 1], cut=0)
+@example(lines=[0, 1], cut=1)
 def test_whatever_a_file_holds_no_whole_record_and_no_byte_of_the_rest_is_lost(lines, cut):
     good = [record_to_json(record(number)).encode() for number in range(4)]
     texts = [good[line] if isinstance(line, int) else line for line in lines]
     whole = b"".join(text + b"\n" for text in texts)
-    left = whole[: max(0, len(whole) - cut)].split(b"\n")
+    content = whole[: max(0, len(whole) - cut)]
+    left = content.split(b"\n")
     left = left if left[-1] else left[:-1]
     stand = [text for text in left if text in good]
+    expected = {one.cell.id: one for one in (record_from_json(json.loads(text)) for text in stand)}
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "records.jsonl"
-        path.write_bytes(whole[: max(0, len(whole) - cut)])
+        path.write_bytes(content)
+        assert read_records(Path(name)) == list(expected.values())
+        assert path.read_bytes() == content  # reading changes nothing
         with Store(Path(name)) as store:
-            expected = {one.cell.id: one for one in (record_from_json(json.loads(text)) for text in stand)}
             assert store.records == expected
         assert path.read_bytes() == b"".join(text + b"\n" for text in stand)
         torn = Path(name) / "records.torn"
@@ -207,25 +177,15 @@ def test_a_folder_without_records_is_named(tmp_path):
         read_records(tmp_path)
 
 
-def test_one_sweep_at_a_time(tmp_path):
-    with Store(tmp_path) as store:
-        with pytest.raises(
-            StoreError, match=rf"another sweep \(pid {os.getpid()}\) is writing into {tmp_path}"
-        ):
-            Store(tmp_path)
-        store.append(record(0))
-        assert read_records(tmp_path) == [record(0)]  # reading needs no lock
-    with Store(tmp_path) as store:
-        assert list(store.records.values()) == [record(0)]
-
-
-def test_a_lock_dies_with_its_holder(tmp_path):
+def test_one_sweep_at_a_time_and_a_lock_dies_with_its_holder(tmp_path):
     hold = "import sys, time; from test_store import *; store = Store(Path(sys.argv[1]))"
-    command = [sys.executable, "-c", f"{hold}; print('held', flush=True); time.sleep(100)", str(tmp_path)]
+    hold += "; store.append(record(0)); print('held', flush=True); time.sleep(100)"
+    command = [sys.executable, "-c", hold, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=FINDS_THIS) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(StoreError, match=rf"pid {holder.pid}\)"):
+        with pytest.raises(StoreError, match=rf"another sweep \(pid {holder.pid}\) is writing into"):
             Store(tmp_path)
+        assert read_records(tmp_path) == [record(0)]  # reading needs no lock
         holder.kill()
     Store(tmp_path).close()
 
@@ -243,24 +203,6 @@ def test_the_environment_is_kept_once_by_its_digest(tmp_path):
     assert len(list(tmp_path.glob("environment-*.json"))) == 2
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_records_are_read(tmp_path):
-    names = [f"peak_memory_{i}" for i in range(8)]
-    measurements = tuple(Measurement(name, "B", "simulated", "fake_step", (1.5e9,)) for name in names)
-    config = {"workload": {f"field_{i}": i * 1.5 for i in range(30)}, "settings": {"mode": "full"}}
-    one = record()._replace(measurements=measurements, conditions={"device": "cpu", "program": "host"})
-    line = record_to_json(one._replace(cell=one.cell._replace(id="its id", config=config)))
-    assert line.count('"its id"') == 1
-    with open(tmp_path / "records.jsonl", "w") as file:
-        for number in range(100_000):
-            file.write(line.replace("its id", f"{number:016x}") + "\n")
-    size_B = (tmp_path / "records.jsonl").stat().st_size
-    assert size_B > 1.2e8
-    records = read_records(tmp_path)
-    assert [record.cell.id for record in records] == [f"{number:016x}" for number in range(100_000)]
-    assert records[-1].measurements == measurements
-
-
 def test_a_run_is_copied_and_never_over_another(tmp_path):
     one, other, out = (tmp_path / name for name in ("one", "other", "out"))
     for number, folder in enumerate((one, other)):
@@ -275,3 +217,41 @@ def test_a_run_is_copied_and_never_over_another(tmp_path):
         copy_run(other, out)
     copy_run(one, one)
     assert read_records(out) == read_records(one) == [record(0)]
+
+
+HAVING_A_TURN = """
+import sys
+from pathlib import Path
+from harness.sweep.store import turn
+
+with turn(Path(sys.argv[1])):
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def having_a_turn(folder):
+    """Start a process that has its turn until it reads a line."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HAVING_A_TURN, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_who_comes_second_waits_and_says_for_whom(tmp_path):
+    folder = tmp_path / "results" / "memory"
+    first = having_a_turn(folder)
+    assert first.stdout.readline() == "here\n"
+    second = having_a_turn(folder)
+    assert f"waiting for another process (pid {first.pid})" in second.stderr.readline()
+    first.communicate("go on\n", timeout=60)
+    output, _ = second.communicate("go on\n", timeout=60)
+    assert (first.returncode, second.returncode, output) == (0, 0, "here\n")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    killed = having_a_turn(tmp_path)
+    assert killed.stdout.readline() == "here\n"
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert having_a_turn(tmp_path).communicate("go on\n", timeout=60) == ("here\n", "")

@@ -61,9 +61,8 @@ def test_a_variant_gives_what_the_closed_form_gives(variant, tensors):
     for before, (parameter, *moments) in zip(begun, session.tensors, strict=True):
         assert parameter.numel() == 50_000 // tensors
         for place in (0, 7, -1):
-            p, g, *found = (
-                float(one[place]) for one in (before, parameter.grad, *moments, parameter.detach())
-            )
+            values = (before, parameter.grad, *moments, parameter.detach())
+            p, g, *found = (float(one[place]) for one in values)
             after, *moments_due = closed_form(p, g, host_optimizer.UPDATES)
             assert found[:2] == pytest.approx(moments_due, rel=1e-4)
             assert found[2] - p == pytest.approx(after - p, rel=1e-3, abs=1e-6)
@@ -73,10 +72,11 @@ class Untouched(torch.optim.AdamW):
     """Leaves the end of each vector, as a kernel does whose last vector is not whole."""
 
     def step(self, closure=None):
-        ends = [one[-7:].detach().clone() for group in self.param_groups for one in group["params"]]
+        vectors = self.param_groups[0]["params"]
+        ends = [one[-7:].detach().clone() for one in vectors]
         super().step(closure)
         with torch.no_grad():
-            for one, end in zip(self.param_groups[0]["params"], ends, strict=True):
+            for one, end in zip(vectors, ends, strict=True):
                 one[-7:] = end
 
 

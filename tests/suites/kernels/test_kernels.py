@@ -19,12 +19,8 @@ from suites.kernels.operations import OPERATIONS
 
 COMPILERS = ("torch_compile", "compile_gemm_template")
 COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
-COMPILED_ELSEWHERE = {
-    "softmax",
-    "linear_cross_entropy",
-    "linear_gelu",
-    "adamw",
-}  # by tests/project/test_every_optimization.py, linear_gelu by test_linear_gelu.py too
+COMPILED_ELSEWHERE = {"softmax", "linear_cross_entropy", "linear_gelu", "adamw"}
+"""By tests/project/test_every_optimization.py, linear_gelu by test_linear_gelu.py too."""
 
 
 def is_planned(variant, operation):
@@ -102,16 +98,8 @@ def test_bf16_inputs_have_bf16s_tolerance(operation):
     assert 1e-4 < applied("baseline", subject_of(operation, dtype="bf16")).max_error < 2e-2
 
 
-def test_a_workload_for_a_gpu_is_unavailable_without_one():
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(Unavailable, match="chosen for a GPU"):
-        subject_of("softmax", device="cuda")
-
-
-@pytest.mark.parametrize("backward", [True, False])
-def test_the_passes_of_an_optimizer_are_forward(backward):
-    assert kernels.conditions(kernels.prepare(subject_of("adamw", backward=backward)))["passes"] == "forward"
+def test_the_passes_of_an_optimizer_are_forward():
+    assert kernels.conditions(kernels.prepare(subject_of("adamw", backward=True)))["passes"] == "forward"
 
 
 def test_fp32_products_of_a_gpu_that_may_be_tf32_are_reported(monkeypatch):
@@ -151,12 +139,16 @@ def test_peak_memory_of_explicit_attention_is_its_scores():
     assert found[1] < scores_B
 
 
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+
+
 @pytest.mark.parametrize(
     ("operation", "changes", "said"),
     [
         ("attention", {"num_attention_heads": 4, "num_key_value_heads": 2}, "num_key_value_heads=2"),
         ("training_step", {"hidden_size": 14}, "must be even, not 7"),
         ("training_step", {"backward": False}, "backward must be true"),
+        pytest.param("softmax", {"device": "cuda"}, "chosen for a GPU", marks=WITHOUT_GPU),
     ],
 )
 def test_a_workload_that_cannot_run_is_refused(operation, changes, said):

@@ -11,30 +11,26 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from suites.kernels import operations
 from suites.kernels import suite as kernels
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
-from suites.kernels.operations import OPERATIONS, products
+from suites.kernels.operations import OPERATIONS
 from suites.kernels.workload import Workload
 from suites.training.models.model import causal_mask
 
 
 class Elementwise(TorchDispatchMode):
-    """Counts results' elements of every pointwise operation."""
+    """Keeps the elements of every pointwise operation's result."""
 
     def __init__(self):
         super().__init__()
-        self.elements = 0
         self.sizes = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and "view" not in str(function) and "clone" not in str(function):
-            self.elements += result.numel()
             self.sizes.append(result.numel())
         return result
-
-    def of_size(self, elements):
-        return self.sizes.count(elements)
 
 
 def test_the_chain_has_the_operations_that_its_formula_counts():
@@ -42,7 +38,7 @@ def test_the_chain_has_the_operations_that_its_formula_counts():
     inputs = make_inputs(OPERATIONS["pointwise"], workload, 0, torch.device("cpu"))
     with Elementwise() as counted:
         OPERATIONS["pointwise"].eager(*inputs)
-    assert OPERATIONS["pointwise"].flops(workload) == counted.elements
+    assert OPERATIONS["pointwise"].flops(workload) == sum(counted.sizes)
 
 
 @pytest.mark.parametrize("backward", [True, False])
@@ -54,13 +50,7 @@ def test_products_are_those_that_torch_counts(operation, backward):
         outputs = OPERATIONS[operation].eager(*inputs)
         if backward:
             outputs.sum().backward()
-    scores = (
-        2
-        * workload.micro_batch_size
-        * workload.num_attention_heads
-        * workload.seq_len**2
-        * workload.head_size
-    )
+    scores = 2 * workload.rows * workload.num_attention_heads * workload.seq_len * workload.head_size
     again = scores if operation == "attention" and backward else 0  # the fused backward has the scores again
     logits = workload.rows * workload.vocab_size * (6 if backward else 4)
     gelu = workload.rows * workload.intermediate_size * (24 if backward else 10)
@@ -116,12 +106,9 @@ def test_traffic_of_what_has_no_backward_pass():
 
 
 def test_adamw_passes_over_memory_as_often_as_torchs_own():
-    workload = Workload(
-        **workload_of("adamw", hidden_size=8, num_attention_heads=2, num_key_value_heads=2, tensors=2)
-    )
-    parameters, gradients, averages, squares, step_1 = make_inputs(
-        OPERATIONS["adamw"], workload, 3, torch.device("cpu")
-    )
+    workload = Workload(**workload_of("adamw", hidden_size=8, tensors=2))
+    inputs = make_inputs(OPERATIONS["adamw"], workload, 3, torch.device("cpu"))
+    parameters, gradients, *_ = inputs
     theirs = [torch.nn.Parameter(one.clone()) for one in parameters]
     for one, gradient in zip(theirs, gradients, strict=True):
         one.grad = gradient
@@ -130,13 +117,13 @@ def test_adamw_passes_over_memory_as_often_as_torchs_own():
     with Elementwise() as torchs:
         optimizer.step()
     with Elementwise() as ours:
-        OPERATIONS["adamw"].eager(parameters, gradients, averages, squares, step_1)
-    assert torchs.of_size(96) == ours.of_size(96) == 2 * 8
+        OPERATIONS["adamw"].eager(*inputs)
+    assert torchs.sizes.count(96) == ours.sizes.count(96) == 2 * 8
 
 
 def test_attentions_mask_is_made_once_per_shape_and_released(monkeypatch):
     made = []
-    monkeypatch.setattr(products, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
+    monkeypatch.setattr(operations, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
     subject = subject_of("attention", seq_len=13)
     inputs = make_inputs(subject.operation, subject.workload, 5, subject.device)
     for _ in range(3):

@@ -20,6 +20,7 @@ from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
 from suites.memory.subject import Subject, outside_allocator_B, retries_to_fit, room_B
 from suites.memory.thresholds import ranks_that_suffice, used_B
 from suites.training.dry_run.dry_run import dry_run
+from suites.training.dry_run.estimates import host_memory_B
 from suites.training.dry_run.largest_batch import other_choices
 from suites.training.techniques import build_step
 
@@ -151,23 +152,6 @@ def test_other_sizes_of_a_step_are_built_as_its_own_were(techniques):
         assert ours.reserved_B == (full.reserved_B if reserved else None)
 
 
-RECIPES = [
-    [],
-    ["mixed_precision", "attention"],
-    ["fsdp2", "mixed_precision", "activation_checkpointing"],
-    ["mixed_precision", {"optimizer": {"name": "adamw_8bit"}}],
-    ["bf16_states"],
-]
-
-
-@pytest.mark.parametrize("techniques", RECIPES, ids=str)
-def test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does(techniques):
-    step = build_step(replace(LLAMA, dp_size=4), techniques)
-    traced, made = dry_run(step, CUDA), dry_run(step, CUDA, make_first_step=True)
-    assert (made.peak_B, made.reserved_B) == (traced.peak_B, traced.reserved_B)
-    assert made.by_kind_B == traced.by_kind_B
-
-
 def test_points_are_the_most_of_their_share_of_the_step():
     """Worked out by hand: 5 B live before, then 1, 2, 4 B and a release, in two shares of two events."""
     first, then = OpSite("forward 0", "a", ()), OpSite("backward 0", "b", ())
@@ -206,9 +190,11 @@ def test_the_peak_names_the_line_of_the_model_that_its_operation_belongs_to():
 
 
 def test_a_cell_has_the_timeline_where_its_workload_asks_for_it(tmp_path):
+    plain = Subject(make_step(LLAMA), 80e9, simulated_device="cuda")
+    run = memory.peak_of_rank(plain)
+
     def simulated(**fields):
-        of = Subject(make_step(LLAMA), 80e9, simulated_device="cuda", **fields)
-        found = list(memory.simulated(of, memory.peak_of_rank))
+        found = list(memory.simulated(replace(plain, **fields), lambda _: run))
         notes = [one.text for one in found if isinstance(one, Note)]
         return {one.metric for one in found if isinstance(one, Reading)}, notes
 
@@ -253,5 +239,5 @@ def test_foreach_turns_the_answer_where_its_temporaries_have_no_room():
 def test_states_on_the_host_are_sixteen_bytes_per_parameter_over_all_ranks():
     subject = a_subject(("fsdp2", {"cpu_offload": True}))
     counts = memory.count_model(subject)
-    assert assumptions.host_B(subject, counts) == 16 * counts.parameters / 4
-    assert assumptions.host_B(a_subject(("fsdp2", {})), counts) == 0
+    assert host_memory_B(subject.step, counts) == 16 * counts.parameters / 4
+    assert host_memory_B(a_subject(("fsdp2", {})).step, counts) == 0

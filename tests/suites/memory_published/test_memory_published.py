@@ -16,9 +16,9 @@ from harness.config.run import load
 from harness.records import Origin, Reading, Unavailable, measurement
 from harness.sweep.store import read_records
 from suites.published import memory_published
-from suites.published.runs import Outcome, published_runs, question
 from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.dry_run_engine import StepRuns
+from suites.training.step_time.published.rows import Outcome, published_runs, question
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
 

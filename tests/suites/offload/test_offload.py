@@ -51,16 +51,15 @@ def test_ranks_meet_over_nccl_with_a_gpu_each_and_over_gloo_without_any(monkeypa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_cannot_be_run_is_unavailable_in_one_line():
+def test_what_cannot_be_run_is_unavailable():
     for change, reason in (
         ({"device": "cuda"}, "for a GPU"),
         ({"num_attention_heads": 64, "num_key_value_heads": 64}, "an even head size, not 1"),
         ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder"),
         ({"offload_dir": __file__}, "expected a folder that can be written"),
     ):
-        with pytest.raises(Unavailable, match=reason) as raised:
+        with pytest.raises(Unavailable, match=reason):
             offload.build(asdict(replace(WORKLOAD, **change)), SEED)
-        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -101,9 +100,8 @@ def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked
 # The disk.
 
 ON_DISK = MemoryPlacement("deepspeed", 3, DISK, DISK)
-WIDE = replace(
-    WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1
-)  # deepspeed swaps from a MiB a tensor on
+WIDE = replace(WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1)
+"""Deepspeed swaps from a MiB a tensor on."""
 
 
 def needs_async_io():

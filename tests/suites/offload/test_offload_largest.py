@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Note, Reading, Unavailable
 from suites.offload import largest as module
-from suites.offload.largest import BY_TENSORS, FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
+from suites.offload.largest import FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
 from suites.offload.ranks import Ranks
 from suites.offload.subject import baseline, shared_techniques
 from suites.training.correctness import plain_losses, text_updates
@@ -68,12 +68,11 @@ def test_by_hand():
 # The first guess, and what becomes of a rank's death.
 
 
-class Told:
+class ByRule:
     """Ranks that answer by rule: peaks that grow with layers, and `train_within_budget` as `ends` says."""
 
     def __init__(self, peak_B, ends=None):
-        self.peak_B, self.ends = peak_B, ends
-        self.calls, self.closed = [], 0
+        self.peak_B, self.ends, self.calls, self.closed = peak_B, ends, [], 0
 
     def call(self, function, subject, **arguments):
         layers = subject.workload.num_hidden_layers
@@ -87,7 +86,6 @@ class Told:
 
 
 def test_the_first_guess_goes_by_shallow_models():
-    assert BY_TENSORS == 0.9
     for base_B, layer_B, guess in (
         (1e6, 0.5e6, 34),  # (0.9 * 20 - 1) / 0.5
         (1e6, 1.6e6, 10),
@@ -95,7 +93,7 @@ def test_the_first_guess_goes_by_shallow_models():
         (0.0, 1e3, 256),
         (5e6, 0.0, 256),
     ):
-        ranks = Told(lambda layers, base_B=base_B, layer_B=layer_B: base_B + layer_B * layers)
+        ranks = ByRule(lambda layers, base_B=base_B, layer_B=layer_B: base_B + layer_B * layers)
         assert first_guess(subject_of(), ranks) == guess
         assert [layers for _, layers, _ in ranks.calls] == list(SHALLOW)
 
@@ -118,7 +116,7 @@ def test_a_try_that_ends_reports_why_and_whether_by_the_budget(error, only_with_
         if num_hidden_layers > 7 and (budget_B is not None or not only_with_budget):
             raise error
 
-    ranks = Told(lambda num_hidden_layers: 1e6 * num_hidden_layers, ends)
+    ranks = ByRule(lambda num_hidden_layers: 1e6 * num_hidden_layers, ends)
     found = list(attempts(subject_of(), ranks))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
     assert {(one.message, one.by_budget) for one in found} == {("", True), (message, by_budget)}
@@ -134,16 +132,16 @@ def test_a_try_that_ends_reports_why_and_whether_by_the_budget(error, only_with_
 def largest_of(monkeypatch):
     """Return the values and notes that the suite reports for attempts that a table gives."""
 
-    def told(table, by_budget=True):
+    def reported(table, by_budget=True):
         monkeypatch.setattr(module, "METHODS", {"half": None})
         monkeypatch.setattr(module, "largest", lambda *given: WORKLOAD.num_hidden_layers // 2)
         found = [Attempt(layers, trained, "no memory", by_budget) for layers, trained in table.items()]
         monkeypatch.setattr(module, "attempts", lambda *given: iter(found))
-        told = list(module.sample_largest(module.DepthSearch(subject_of(), None)))
-        values = {(one.metric, one.method): one.value for one in told if isinstance(one, Reading)}
-        return values, [one.text for one in told if isinstance(one, Note)]
+        outputs = list(module.sample_largest(module.DepthSearch(subject_of(), None)))
+        values = {(one.metric, one.method): one.value for one in outputs if isinstance(one, Reading)}
+        return values, [one.text for one in outputs if isinstance(one, Note)]
 
-    return told
+    return reported
 
 
 def parameters_by_hand(num_hidden_layers):
@@ -151,7 +149,7 @@ def parameters_by_hand(num_hidden_layers):
     return num_hidden_layers * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 2 * 64 * 64 + 64
 
 
-def test_the_most_that_trained_is_reached(largest_of):
+def test_the_most_that_trained_is_reached_unless_something_else_bounds_it(largest_of):
     values, notes = largest_of({10: True, 12: False, 11: True})
     assert values == {
         ("largest_layers", "tried"): 11,
@@ -161,9 +159,6 @@ def test_the_most_that_trained_is_reached(largest_of):
         ("largest_error", "half"): pytest.approx(parameters_by_hand(128) / parameters_by_hand(11) - 1),
     }
     assert [one.split(": ")[1] for one in notes] == ["trained", "died (no memory)", "trained"]
-
-
-def test_what_the_budget_does_not_bound_may_be_larger_and_none_that_trains_is_out_of_memory(largest_of):
     for table, by_budget, layers in (
         ({128: True, 256: True}, True, 256),
         ({10: True, 12: False, 11: True}, False, 11),

@@ -23,16 +23,15 @@ __all__ = ["pools"]
 ZERO = [name for name, variant in VARIANTS.items() if "zero" in dict(variant.techniques)]
 """The variants by deepspeed's engine."""
 
-COMPARED = [
-    name
-    for name, variant in VARIANTS.items()
-    if variant.module == "baseline"
-    or (
-        variant.techniques
-        and subject_of("baseline").with_techniques(variant.techniques).step.contract.compared
-    )
-]
-"""The variants whose losses must be plain PyTorch's, but for managed memory, which has one rank."""
+
+def is_compared(variant):
+    """Whether losses must be plain PyTorch's, but for managed memory, which has one rank."""
+    if not variant.techniques:
+        return variant.module == "baseline"
+    return subject_of("baseline").with_techniques(variant.techniques).step.contract.compared
+
+
+COMPARED = [name for name, variant in VARIANTS.items() if is_compared(variant)]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +39,7 @@ def frozen_ranks(pools):
     """Freeze the objects of ranks, so that collections of garbage do not traverse them."""
     for pool in pools.pools.values():
         if len(pool):
-            pool.call("frozen_on_rank:freeze")
+            pool.call("offload_on_rank:freeze")
 
 
 @cache
@@ -219,7 +218,7 @@ def steady(pools):
     """What ranks return of a steady step."""
 
     def returned(name, workload=BF16):
-        pools.pool(workload.dp_size).call("frozen_on_rank:settle")
+        pools.pool(workload.dp_size).call("offload_on_rank:settle")
         return pools.call("footprint", subject_of(name, workload))
 
     return returned

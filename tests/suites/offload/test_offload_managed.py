@@ -51,16 +51,15 @@ needs_cgroup = pytest.mark.usefixtures("_needs_cgroup")
 
 
 def rank():
-    return RankPool(
-        [RankLocation(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})], "127.0.0.1"
-    )
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+    return RankPool([RankLocation(environment=environment)], "127.0.0.1")
 
 
 def trained(pool, folder, subject, steps=STEPS, **arguments):
     """Return what the only rank's `course` returned."""
     limits = None if subject.managed is None else asdict(subject.managed)
     given = {"step": subject.step.described, "folder": str(folder), "managed": limits}
-    return pool.call("managed_on_rank:course", **given, steps=steps, **arguments)[0]
+    return pool.call("offload_on_rank:course", **given, steps=steps, **arguments)[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +82,7 @@ def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
     assert wide["losses"] == pytest.approx(plain["losses"], rel=1e-6)
 
     for told in (tight, wide):
-        assert told["on_host"]
-        assert told["limited"]
-        assert told["gone"]
+        assert [told[name] for name in ("on_host", "limited", "gone")] == [True] * 3
         assert SIZE_B <= told["allocated_B"] < 1.001 * SIZE_B
 
     # Against the machine's count of all disks, and against mincore on the tensors themselves.
@@ -124,14 +121,11 @@ def test_a_folder_in_memory_is_refused():
         trained(pool, "/dev/shm", managed_at(1.5))
 
 
-def test_each_variant_leaves_its_ratio_resident():
+def test_each_variant_leaves_its_ratio_resident_and_needs_root_without_a_gpu(monkeypatch):
     variants = load(["suite=offload", "only=[unified_memory]"])[0].variants
     ratios = {one.name.partition(".")[2]: one.settings.get("ratio") for one in variants}
     resident = {name: managed_at(ratio).managed.resident for name, ratio in ratios.items() if ratio}
     assert resident == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
-
-
-def test_without_root_a_cpu_lacks_what_it_needs_and_a_gpu_does_not(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     host = HostInfo("cpu", "CPU", 0, 1 << 34, 2)
     assert unified_memory.unavailable(host) == "a memory cgroup needs root"
@@ -165,11 +159,8 @@ def library(tmp_path):
         pytest.skip("no g++")
     (tmp_path / "runtime.cpp").write_text(RUNTIME)
     runtime = tmp_path / "libcounting.so"
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", str(tmp_path / "runtime.cpp"), "-o", str(runtime)],
-        check=True,
-        timeout=100,
-    )
+    source = tmp_path / "runtime.cpp"
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", runtime], check=True, timeout=100)
     library = managed.load(managed.build(runtime, tmp_path))
     library.managed_malloc.restype = ctypes.c_void_p
     library.managed_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]

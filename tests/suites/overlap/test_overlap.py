@@ -1,29 +1,36 @@
-"""The overlap suite's links and puts, and what it refuses; test_every_optimization.py runs its variants."""
+"""The overlap suite's links, puts and killed ranks; test_every_optimization.py runs its variants."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marked import network_namespaces, wait_for
+from moved import needs_namespaces
+from overlap_on_rank import pool_of
 from places import PYTHONPATH
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.config.run import load
+from harness.config.validation import ConfigError
+from harness.instruments.distributed.rank_pool import RankFailed, RankPool
 from harness.records import Unavailable, WrongResult
 from suites.overlap import suite as overlap
 from suites.overlap.operations.collectives import RankShare
-from suites.overlap.suite import shaped_links, topology_of
+from suites.overlap.suite import OverlapCluster, shaped_links, topology_of
+from suites.overlap.symmetric import heap
 from suites.overlap.workload import Subject, Workload
 
-ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"
-SYMMETRIC = {"seed": 0, "algorithm": "symmetric"}
 
 
 @pytest.fixture
 def ranks() -> Iterator[RankPool]:
-    with RankPool([RankLocation((), ENVIRONMENT)] * 3, "127.0.0.1") as pool:
+    with pool_of(3) as pool:
         yield pool
 
 
@@ -34,32 +41,33 @@ def test_puts_arrive_whole_in_order_and_before_their_link_closes(ranks: RankPool
         for right in ranks.call("overlap_on_rank:exchange", sizes=sizes, in_turn=in_turn):
             assert right == [True] * (2 * len(sizes))
         assert ranks.call("overlap_on_rank:close_after_puts", in_turn=in_turn) == [True] * 3
-        raised, *_ = ranks.call("overlap_on_rank:close_while_a_peer_takes_nothing", in_turn=in_turn)
-        assert raised == [
-            "rank 0 waited 0.3 s for its peers to take its puts",
-            "rank 0 has closed its link and cannot put",
-            "0 threads",
-        ]
+        late, closed, threads = ranks.call(
+            "overlap_on_rank:close_while_a_peer_takes_nothing", in_turn=in_turn
+        )[0]
+        assert "waited 0.3 s for its peers" in late
+        assert "has closed its link" in closed
+        assert threads == "0 threads"
     first, *others = ranks.call("overlap_on_rank:put_into_released_memory")
     assert others == [[True, False, 1]] * 2
-    reason = "rank 0 lost a connection (a put of 40 B at 0 B is not within its buffer 0)"
-    assert first == [True, False, 1, f"{reason} while it waited for its signal 0 to be 1; it is 0"]
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_a_signal_that_nobody_sets_is_named_and_a_lost_peer_ends_a_wait_at_once(ranks: RankPool) -> None:
+    assert first[:3] == [True, False, 1]
+    assert "a put of 40 B at 0 B is not within its buffer 0" in first[3]
     for rank, said in enumerate(ranks.call("overlap_on_rank:wait_in_vain")):
         assert said == f"rank {rank} waited 0.3 s for its signal 2 to be 5; it is 0"
-    *others, _ = ranks.call("overlap_on_rank:lose_a_peer")
-    for rank, said in enumerate(others):
-        assert said.startswith(f"rank {rank} lost ")
+
+
+def begun(pool: RankPool) -> None:
+    pool.call(f"{ON_RANK}:begin", addresses=["127.0.0.1"] * len(pool))
+
+
+def made(pool: RankPool, key: str, algorithm: str, **workload: Any) -> None:
+    fields = {"operation": "ag_gemm", "ranks": len(pool), "m": 48, "k": 8, "n": 8, **workload}
+    pool.call(f"{ON_RANK}:make", key=key, subject={"workload": fields, "seed": 0, "algorithm": algorithm})
 
 
 def test_an_operation_that_is_dropped_releases_its_buffers(ranks: RankPool) -> None:
-    ranks.call(f"{ON_RANK}:begin", addresses=["127.0.0.1"] * 3)
-    given = {"operation": "gemm_rs", "ranks": 3, "m": 48, "k": 8, "n": 8}
+    begun(ranks)
     for key in ("a", "b"):
-        ranks.call(f"{ON_RANK}:make", key=key, subject=SYMMETRIC | {"workload": given})
+        made(ranks, key, "symmetric", operation="gemm_rs")
     received_B = 48 * 8 * 4
     assert ranks.call("overlap_on_rank:buffers_B") == [[received_B] * 2] * 3
     ranks.call(f"{ON_RANK}:drop", key="a")
@@ -67,40 +75,143 @@ def test_an_operation_that_is_dropped_releases_its_buffers(ranks: RankPool) -> N
     assert ranks.call(f"{ON_RANK}:error", key="b", chunks=4) == pytest.approx([0, 0, 0], abs=1e-5)
 
 
-def test_a_workload_has_its_links_and_impossible_ones_are_refused() -> None:
+def test_a_recorded_run_has_every_part_and_every_arrival(ranks):
+    begun(ranks)
+    for algorithm, arrivals, products in (("in_sequence", 1, (1, 1)), ("symmetric", 8, (3, 9))):
+        made(ranks, algorithm, algorithm)
+        ranks.call(f"{ON_RANK}:seconds", key=algorithm, what="run", chunks=4, count=1)
+        for recorded in ranks.call(f"{ON_RANK}:spans", key=algorithm, chunks=4):
+            # of "symmetric" the own rows, then per peer 1 to 4 products of what has arrived
+            assert products[0] <= len(recorded["computation"]) <= products[1]
+            assert len(recorded.get("arrivals", range(arrivals))) == arrivals
+            ((start_s, stop_s),) = recorded["run"]
+            assert all(begin_s <= end_s <= stop_s for spans in recorded.values() for begin_s, end_s in spans)
+            assert all(start_s <= begin_s for begin_s, _ in recorded["computation"])
+
+
+def test_rows_that_do_not_divide_by_chunks_give_the_right_result(ranks) -> None:
+    begun(ranks)
+    for operation in ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine"):
+        workload = {"operation": operation, "ranks": 3, "m": 129, "k": 8, "n": 12}
+        experts = {"experts": 6, "top_k": 2} if operation not in ("ag_gemm", "gemm_rs") else {}
+        for algorithm in ("decomposed", "symmetric"):
+            for order in ("ring", "full_mesh"):
+                subject = {"workload": workload | experts, "seed": 1, "experts_by": "grouped"}
+                subject |= {"algorithm": algorithm, "order": order}
+                ranks.call(f"{ON_RANK}:make", key="key", subject=subject)
+                for chunks in (3, 5):  # of 43 rows
+                    for error in ranks.call(f"{ON_RANK}:error", key="key", chunks=chunks):
+                        assert error < 1e-5, (operation, algorithm, order, chunks)
+                ranks.call(f"{ON_RANK}:drop", key="key")
+
+
+class OutlivedPool(RankPool):
+    """A pool that goes on when a rank dies, to hear what the others say; the rank's answer is None."""
+
+    def __init__(self, *given: Any) -> None:
+        self.deaths: list[str] = []
+        super().__init__(*given)
+
+    def _complete_answers(self, number: int, function: str) -> list[bytes]:
+        try:
+            return super()._complete_answers(number, function)
+        except RankFailed as error:
+            self.deaths.append(str(error).splitlines()[0])
+            self._selector.unregister(self._ranks[number].answers)
+            return [b'{"answer": null}']
+
+
+def outlived(ranks: int, function: str, **given: Any) -> list[Any]:
+    """Return the answers of all ranks but the last, which is killed in that function."""
+    with pool_of(ranks, OutlivedPool) as pool:
+        *others, dead = pool.call(function, victim=ranks - 1, **given)
+        assert pool.deaths == [f"rank {ranks - 1} was killed by SIGKILL in {function.partition(':')[2]}"]
+    assert dead is None
+    return others
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_rank_killed_in_the_middle_of_a_put_over_a_link_ends_the_waits_of_all(in_turn: bool) -> None:
+    others = outlived(3, "overlap_on_rank:die_in_a_put", in_turn=in_turn)
+    for rank, (said, numbers, closed) in enumerate(others):
+        assert said.startswith(f"rank {rank} lost ")
+        assert said.endswith(" while it waited for its signal 0 to be 1; it is 0")
+        assert numbers == (500 if rank == 0 else 0)
+        assert closed
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_rank_killed_in_the_middle_of_a_put_over_namespaces_leaves_none(monkeypatch):
+    needs_namespaces()
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    before = network_namespaces()
+    cluster = OverlapCluster(Workload(operation="ag_gemm", m=8, k=8, n=8))
+    try:
+        inside = {os.readlink(f"/proc/{pid}/ns/net") for pid in cluster.pool.pids}
+        assert len(inside - before) == 2
+        with pytest.raises(RankFailed, match=r"^rank 1 was killed by SIGKILL in die_in_a_put"):
+            cluster.pool.call("overlap_on_rank:die_in_a_put", victim=1, in_turn=False)
+        assert len(cluster.pool) == 0
+    finally:
+        cluster.close()
+    wait_for(lambda: not inside & network_namespaces(), limit_s=20)
+
+
+WAITED_FOR = {
+    "gemm_rs": r"signal \d+ of gemm_rs to be 1; it is 0",
+    "moe_dispatch": r"signal \d+ of moe_dispatch to be \d+; it is \d+",
+    "moe_combine": r"signal \d+ of moe_combine to be \d+; it is \d+",
+    "flash_decode": r"signal \d+ of gather_and_merge to be 1; it is 0",
+    "low_latency_allgather": r"word \d+ of low_latency_allgather to be 1; it is 0",
+}
+"""Of the kernels that put; AllGather + GEMM fetches."""
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("name", WAITED_FOR)
+def test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_who_waits_for_it(name: str) -> None:
+    (said,) = outlived(2, "symmetric_on_rank:die_in_a_put", name=name, timeout_s=1.0)
+    assert re.fullmatch(f"rank 0 waited 1 s for its {WAITED_FOR[name]}", said), said
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_rank_killed_in_the_middle_of_a_low_latency_message_is_named_by_who_waits_for_it() -> None:
+    (said,) = outlived(2, "overlap_on_rank:die_in_a_message")
+    assert said == "rank 0 waited 0.5 s for the last word of rank 1 to have flag 1; it has 0"
+
+
+@pytest.mark.parametrize("failing", ["ftruncate", "posix_fallocate"])
+def test_memory_that_the_machine_has_not_is_named_with_its_bytes(failing, monkeypatch):
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, failing, full)
+    with pytest.raises(heap.HeapFull, match=r"^this machine cannot share 4,096 B: No space left on device$"):
+        heap._memory(4096)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_impossible_workloads_are_refused() -> None:
+    field = "suite.workloads.ag_gemm_14336_1.m"
+    with pytest.raises(ConfigError, match=f"^{field}=4097: "):
+        load(["suite=overlap", "workloads=[ag_gemm_14336_1]", f"{field}=4097"])
+    for workload, said in (
+        ({"operation": "dispatch", "experts": 7}, "7 experts do not divide by 2 ranks"),
+        ({"operation": "training_step", "ranks": 3, "m": 6}, "3 ranks do not divide by 2 of tensor"),
+    ):
+        with pytest.raises(Unavailable, match=said):
+            overlap.build(workload, 0)
+
+
+def test_a_workload_has_its_links() -> None:
     for ranks, topology, links, shaped in ((2, "switch", 1, 1), (4, "switch", 4, 4), (4, "full_mesh", 10, 6)):
         network = topology_of(Workload(operation="ag_gemm", ranks=ranks, topology=topology))
-        assert len(network.links) == links
-        assert len(shaped_links(network)) == shaped
+        assert (len(network.links), len(shaped_links(network))) == (links, shaped)
         if topology == "full_mesh":
             ends = [set(network.links[link][:2]) for link in shaped_links(network)]
             assert not any(one & set(network.hosts) for one in ends)
-    with pytest.raises(Unavailable, match="7 experts do not divide by 2 ranks"):
-        overlap.build({"operation": "dispatch", "experts": 7}, 0)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "lanes"),
-    [
-        ("in_sequence", {"run": 1, "arrivals": 1, "computation": 1}),
-        ("symmetric", {"run": 1, "arrivals": 8, "computation": 9}),
-    ],
-)
-def test_a_recorded_run_has_every_part_and_every_arrival(algorithm, lanes, ranks):
-    on_rank, given = "suites.overlap.on_rank", {"operation": "ag_gemm", "ranks": 3, "m": 48, "k": 8, "n": 8}
-    ranks.call(f"{on_rank}:begin", addresses=["127.0.0.1"] * 3)
-    ranks.call(f"{on_rank}:make", key="a", subject={"workload": given, "seed": 0, "algorithm": algorithm})
-    ranks.call(f"{on_rank}:seconds", key="a", what="run", chunks=4, count=1)
-    for recorded in ranks.call(f"{on_rank}:spans", key="a", chunks=4):
-        counted = {lane: len(spans) for lane, spans in recorded.items()}
-        if algorithm == "symmetric":  # the own rows, then per peer 1 to 4 products of what has arrived
-            assert 1 + 2 <= counted.pop("computation") <= lanes["computation"]
-        assert counted == {lane: lanes[lane] for lane in counted}
-        assert {"run", "computation"} <= set(recorded)
-        ((start_s, stop_s),) = recorded["run"]
-        assert all(begin_s <= end_s <= stop_s for spans in recorded.values() for begin_s, end_s in spans)
-        assert all(start_s <= begin_s for begin_s, _ in recorded["computation"])
-    assert ranks.call(f"{on_rank}:error", key="a", chunks=4) == pytest.approx([0, 0, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize("order", ["ring", "full_mesh"])
@@ -117,38 +228,33 @@ def test_puts_are_computed_in_groups_no_larger_than_what_was_put_before(order: A
     assert [one for one in put if one[0] == 2] == [(2, chunk) for chunk in range(chunks)]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("chunks", [1, 2, 16])
 @pytest.mark.parametrize("sent_s", [0.05, 0.5, 0.9, 1.0, 1.1, 3.0])
-def test_the_model_of_puts_equals_a_schedule_stepped_chunk_by_chunk(ranks, chunks, sent_s):
-    count = (ranks - 1) * chunks
-    now_s = 1 / ranks  # the own part, of a computation of 1 s
-    for chunk in range(count):
-        now_s = max(now_s, (chunk + 1) * sent_s / count) + 1 / (ranks * chunks)
-    assert overlap.predicted_time_s("symmetric", 1.0, sent_s, ranks, chunks) == pytest.approx(now_s)
+def test_the_model_of_puts_equals_a_schedule_stepped_chunk_by_chunk(sent_s):
+    for ranks, chunks in ((2, 1), (2, 16), (4, 2)):
+        count = (ranks - 1) * chunks
+        now_s = 1 / ranks  # the own part, of a computation of 1 s
+        for chunk in range(count):
+            now_s = max(now_s, (chunk + 1) * sent_s / count) + 1 / (ranks * chunks)
+        assert overlap.predicted_time_s("symmetric", 1.0, sent_s, ranks, chunks) == pytest.approx(now_s)
 
 
 def test_the_pairwise_bound_adds_what_each_collectives_own_products_cannot_hide() -> None:
     cluster: Any = SimpleNamespace(port_B_per_s=100.0, at_once_s=0.5)
-    hidden, exposed, alone = (150.0, 4.0), (450.0, 1.0), (250.0, 0.0)  # sent in 1, 4 and 2 s
-    # Hidden: all but the first of 16 chunks. Exposed: all but the products, with the first of 2 x 16 of them.
-    expected_s = 10 + 1 / 16 + (4 - 1 + 1 / 32) + 2
+    three = [(150.0, 4.0), (450.0, 1.0), (250.0, 0.0)]  # sent in 1, 4 and 2 s: hidden, exposed, alone
 
     def bound_s(products_s: float, sent_s: float) -> float:
         return overlap.overlapped_s(products_s, sent_s, 2, overlap.FIRST_CHUNK)
 
-    found_s = overlap.pairwise_s(10.0, [hidden, exposed, alone], cluster, bound_s)
-    assert found_s == pytest.approx(expected_s)
-    in_sequence_s = overlap.pairwise_s(
-        10.0, [hidden, exposed, alone], cluster, lambda products_s, sent_s: products_s + sent_s
-    )
+    # Hidden: all but the first of 16 chunks. Exposed: all but the products, with the first of 2 x 16 of them.
+    expected_s = 10 + 1 / 16 + (4 - 1 + 1 / 32) + 2
+    assert overlap.pairwise_s(10.0, three, cluster, bound_s) == pytest.approx(expected_s)
+    in_sequence_s = overlap.pairwise_s(10.0, three, cluster, lambda products_s, sent_s: products_s + sent_s)
     assert in_sequence_s == pytest.approx(10 + 1 + 4 + 2)
     assert overlap.pairwise_s(10.0, [(40.0, 0.0)], cluster, bound_s) == 10  # the link sends it at once
 
 
 def test_a_wrong_result_is_no_time() -> None:
-    pool = SimpleNamespace(slowest_s=lambda *given: [1.0], call=lambda function, **given: [0.0, float("nan")])
-    cluster: Any = pool
+    cluster: Any = SimpleNamespace(call=lambda function, **given: [0.0, float("nan")])
     session = overlap.Session(Subject(Workload(operation="ag_gemm"), 0), cluster, "key")
     with pytest.raises(WrongResult, match="rank 1 is off by nan"):
         overlap.check(session)

@@ -9,24 +9,20 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 import triton.language as tl
-from compiled_for import EVERY_TARGET
-from places import PYTHONPATH
+from kernel_errors import EVERY_TARGET
+from overlap_on_rank import pool_of
 from symmetric_on_rank import CASES, error
 
-from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankFailed, RankPool
 from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, assembly, usage
 from harness.records import Unavailable
-from suites.overlap.symmetric import ag_gemm, flash_decode, gemm_rs, moe_combine, moe_dispatch
+from suites.overlap.symmetric import flash_decode, gemm_rs, moe_combine, moe_dispatch
 from suites.overlap.symmetric import low_latency_allgather as low_latency
 from suites.overlap.symmetric.heap import HeapFull, Heaps, SymmetricHeap, gpu_heaps
-
-ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
-MODULES = (ag_gemm, gemm_rs, moe_dispatch, moe_combine, low_latency, flash_decode)
 
 
 def alone(heap_B: int = 1 << 20, ranks: int = 1) -> SymmetricHeap:
@@ -35,59 +31,46 @@ def alone(heap_B: int = 1 << 20, ranks: int = 1) -> SymmetricHeap:
     return SymmetricHeap(Heaps(own, torch.tensor([own.data_ptr()] * ranks)), 0)
 
 
-@pytest.fixture(scope="module", params=[(3, 0.05), (4, 0.0)], ids=["3 ranks, each later", "4 ranks"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[tuple[RankPool, float]]:
-    count, late_s = request.param
-    with RankPool([RankLocation((), ENVIRONMENT)] * count, "127.0.0.1") as pool:
-        yield pool, late_s
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankPool]:
+    """Return four ranks; test_memory_order.py has three, on smaller inputs."""
+    with pool_of(4) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late(name, ranks):
-    pool, late_s = ranks
-    for errors in pool.call("symmetric_on_rank:run", name=name, late_s=late_s):
+    for errors in ranks.call("symmetric_on_rank:run", name=name, late_s=0.05):
         assert len(errors) >= 3
         assert max(errors) < 1e-6
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])
-def test_a_kernel_runs_on_one_rank(module: Any) -> None:
-    for result, expected in CASES[module.__name__.split(".")[-1]](module, alone()):
-        assert error(result, expected) < 1e-6
-
-
-@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", CASES)
-def test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values(name: str) -> None:
-    with RankPool([RankLocation((), ENVIRONMENT)] * 2, "127.0.0.1") as pool:
-        said = r"rank 0.*waited 0.5 s for its (signal|word) \d+ of \w+ to be \d+; it is \d+"
-        with pytest.raises(RankFailed, match=said):
-            pool.call("symmetric_on_rank:run", name=name, absent=1, timeout_s=0.5)
-
-
-FP32, zeros = torch.float32, torch.zeros
+def test_a_kernel_runs_on_one_rank(name: str) -> None:
+    module = importlib.import_module(f"suites.overlap.symmetric.{name}")
+    assert all(error(*pair) < 1e-6 for pair in CASES[name](module, alone()))
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(
-    ("kind", "sizes", "inputs", "said"),
-    [
-        (moe_dispatch.MoeDispatch, (8, 8, 7, 2, FP32), (), "7 experts do not divide into 2 ranks"),
-        (moe_combine.MoeCombine, (8, 8, 7, 2, FP32), (), "7 experts do not divide into 2 ranks"),
-        (moe_dispatch.MoeDispatch, (8, 8, 4, 2, FP32), (zeros(9, 8), zeros(9, 2)),
-         r"tokens \(9, 8\) with choices \(9, 2\): there is room for \(8, 8\) with \(8, 2\)"),
-        (gemm_rs.GemmReduceScatter, (4, 6, FP32), (zeros(9, 3), zeros(3, 6)),
-         r"x \(9, 3\) @ w \(3, 6\) is not 2 ranks' shards of 4 x 6"),
-        (low_latency.LowLatencyAllGather, ((3, 5), torch.bfloat16), (),
-         r"sends words of 4 B; \(3, 5\) of torch.bfloat16 are 30 B"),
-        (flash_decode.FlashDecode, (1, 3, 16), (zeros(1, 3, 16), *zeros(2, 1, 2, 9, 16)),
-         r"k \(1, 2, 9, 16\) and v \(1, 2, 9, 16\) do not fit q \(1, 3, 16\)"),
-    ],
-)  # fmt: skip
-def test_sizes_that_do_not_fit_are_refused(kind, sizes, inputs, said):
-    with pytest.raises(ValueError, match=said):  # noqa: PT012 - at either of the two
-        operation = kind(alone(ranks=2), *sizes)
-        operation(*inputs)
+def test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values() -> None:
+    """Of the kernel that fetches; test_overlap.py kills a rank in each of those that put."""
+    said = r"rank 0.*waited 0.5 s for its signal \d+ of ag_gemm to be \d+; it is \d+"
+    with pool_of(2) as pool, pytest.raises(RankFailed, match=said):
+        pool.call("symmetric_on_rank:run", name="ag_gemm", absent=1, timeout_s=0.5)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    """A peer's memory would be overwritten."""
+    zeros = torch.zeros
+    with pytest.raises(ValueError, match="7 experts do not divide into 2 ranks"):
+        moe_combine.MoeCombine(alone(ranks=2), 8, 8, 7, 2, torch.float32)
+    dispatch = moe_dispatch.MoeDispatch(alone(ranks=2), 8, 8, 4, 2, torch.float32)
+    with pytest.raises(ValueError, match=r"tokens \(9, 8\) .* there is room for \(8, 8\)"):
+        dispatch(zeros(9, 8), zeros(9, 2))
+    with pytest.raises(ValueError, match="is not 2 ranks' shards of 4 x 6"):
+        gemm_rs.GemmReduceScatter(alone(ranks=2), 4, 6, torch.float32)(zeros(9, 3), zeros(3, 6))
+    with pytest.raises(ValueError, match="do not fit q"):
+        flash_decode.FlashDecode(alone(ranks=2), 1, 3, 16)(zeros(1, 3, 16), *zeros(2, 1, 2, 9, 16))
 
 
 @pytest.mark.usefixtures("nothing_left")

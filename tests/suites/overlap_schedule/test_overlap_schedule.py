@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,13 +61,9 @@ def test_every_schedule_agrees_with_its_closed_form_and_loses_no_byte(schedule, 
     overlap_schedule.check(subject)
     result = simulate(subject)
     alone = simulate(under("baseline", **shape)).time_s
-    assert (closed_form_s(subject) is None) == (
-        subject.workload.topology == "switch"
-        and (
-            schedule == "same_order"
-            or (schedule in ("whole", "parts") and shape["operation"] == "gemm_reduce_scatter")
-        )
-    )
+    mixed = schedule in ("whole", "parts") and shape["operation"] == "gemm_reduce_scatter"
+    has_none = shape["topology"] == "switch" and (schedule == "same_order" or mixed)
+    assert (closed_form_s(subject) is None) == has_none
     if schedule == "whole":
         assert result.time_s <= alone * (1 + 1e-9)
 
@@ -114,14 +108,8 @@ def test_two_messages_share_a_port_and_the_rest_is_faster():
     carried = carry(streams, links, 0.0)
     assert carried.end_s == [pytest.approx([3.0]), pytest.approx([2.0]), pytest.approx([2.0])]
     assert carried.bytes_L == pytest.approx([2, 2, 1, 2, 3, 0])
-    late = [
-        Transfer(0, 1, 1.0),
-        Transfer(0, 1, 1.0, ready_s=5.0),
-    ]  # a message waits for its turn and its data
+    late = [Transfer(0, 1, 1.0), Transfer(0, 1, 1.0, ready_s=5.0)]  # for its turn and its data
     assert carry([late], Links("full_mesh", 2, 1.0), 0.5).end_s == [pytest.approx([1.5, 6.5])]
-    for refused in (Transfer(0, 0, 1.0), Transfer(0, 1, 0.0)):
-        with pytest.raises(ValueError, match="a message needs bytes"):
-            carry([[refused]], Links("switch", 2, 1.0), 0.0)
 
 
 def test_the_model_and_flop_and_bytes_of_published_shapes_by_hand():
@@ -158,9 +146,8 @@ def test_published_times_and_the_errors_of_the_model():
     assert flux["relative_error", "overlapped"] == pytest.approx(model_s / 5.903e-3 - 1)
     assert flux["speedup", "published"] == pytest.approx(2.87, abs=5e-3)
     trace = readings("deepseek_v3_trace")
-    assert trace["overlapped", "no first chunk"] / trace["overlapped", "published"] == pytest.approx(
-        0.96, abs=5e-3
-    )
+    share = trace["overlapped", "no first chunk"] / trace["overlapped", "published"]
+    assert share == pytest.approx(0.96, abs=5e-3)
     assert ("speedup", "published") not in trace
 
 
@@ -187,11 +174,7 @@ def test_a_wrong_time_and_a_lost_byte_are_caught(monkeypatch):
     late = right._replace(finish_s=[one * 1.01 for one in right.finish_s])
     lost = right._replace(carried=right.carried._replace(bytes_L=right.carried.bytes_L * 0.99))
     early = right._replace(finish_s=[one / 9 for one in right.finish_s])
-    for result, said in (
-        (late, "by its closed form"),
-        (lost, "its shards have"),
-        (early, "no schedule takes"),
-    ):
+    for result, said in ((late, "closed form"), (lost, "its shards have"), (early, "no schedule takes")):
         monkeypatch.setattr(overlap_schedule, "simulate", lambda _, result=result: result)
         with pytest.raises(WrongResult, match=said):
             overlap_schedule.check(subject)
@@ -213,11 +196,9 @@ def test_a_workload_without_an_input_is_unavailable(workload, changed, said):
         overlap_schedule.build({**RUN.workloads[workload], **changed}, 1)
 
 
-def test_parts_that_do_not_divide_a_shard_and_links_without_a_rate_are_refused():
+def test_parts_that_do_not_divide_a_shard_are_refused():
     subject = under("baseline")
     with pytest.raises(Unavailable, match="sub_chunks=3: 512 rows of a shard do not divide by it"):
         swizzle_full_mesh(subject, 3)
     with pytest.raises(ValueError, match="sub_chunks=0: expected at least 1"):
         swizzle_full_mesh(subject, 0)
-    with pytest.raises(Unavailable, match="rate_B_per_s: missing"):
-        simulate(replace(subject, workload=replace(subject.workload, rate_B_per_s=None)))

@@ -14,39 +14,34 @@ from harness.instruments.process import COMPILED_FOLDER
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.portability import graph as rewrites
 from suites.portability import packages
-from suites.portability.dynamic import evaluated
-from suites.portability.eager_readings import source_lines
 from suites.portability.graph import Forward, Problem, captured, flops_of
 from suites.portability.optimizations import triton
 from suites.portability.problem import problem_of, with_backward
-from suites.portability.session import Session, clear, compare, message_of, parameters_before
+from suites.portability.session import Session, clear, compare, evaluated, message_of, parameters_before
 from suites.portability.subject import Compiled, Engine
-from suites.portability.suite import build, check, conditions, prepare, read_once, timed
+from suites.portability.suite import build, check, conditions, prepare, read_once, source_lines, timed
 from suites.portability.workload import Workload
 from suites.training.optimizers import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 
+ROWS = {"seq_len": 5, "hidden_size": 8}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 SIZES = {
-    "softmax": {"seq_len": 5, "hidden_size": 8},
-    "rms_norm": {"seq_len": 5, "hidden_size": 8},
-    "swiglu": {"seq_len": 5, "hidden_size": 8},
-    "matmul": {"seq_len": 5, "hidden_size": 8, "intermediate_size": 3},
-    "attention": {"seq_len": 5, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2},
-    "cross_entropy": {"seq_len": 5, "hidden_size": 8, "vocab_size": 7},
-    "block": {
-        "micro_batch_size": 2, "seq_len": 5, "hidden_size": 8, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "intermediate_size": 12,
-    },
-}  # fmt: skip
+    "softmax": ROWS,
+    "rms_norm": ROWS,
+    "swiglu": ROWS,
+    "matmul": {**ROWS, "intermediate_size": 3},
+    "attention": {**ROWS, "num_attention_heads": 2, "num_key_value_heads": 2},
+    "cross_entropy": {**ROWS, "vocab_size": 7},
+    "block": {**ROWS, **HEADS, "micro_batch_size": 2, "intermediate_size": 12},
+}
 STEP = {
     "operation": "training_step", "passes": "update", "micro_batch_size": 2, "seq_len": 6, "hidden_size": 16,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24, "vocab_size": 32,
-    "num_hidden_layers": 2,
+    **HEADS, "intermediate_size": 24, "vocab_size": 32, "num_hidden_layers": 2,
 }  # fmt: skip
 WORKLOADS = [{"operation": name, **sizes} for name, sizes in SIZES.items()] + [STEP]
 MIXTRAL = {
-    "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "num_hidden_layers": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
-    "vocab_size": 32, "max_position_embeddings": 16,
+    "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 16, **HEADS, "num_hidden_layers": 1,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 32, "max_position_embeddings": 16,
 }  # fmt: skip
 
 
@@ -136,10 +131,8 @@ def test_what_depends_on_values_is_refused_in_one_line():
     for function in (branches, chooses):
         forward = Forward(function, (torch.randn(4),), ("x",))
         problem = with_backward(forward, torch.empty((), device="meta"), torch.Generator())
-        with pytest.raises(Unavailable, match="depends on the values of a tensor") as caught:
+        with pytest.raises(Unavailable, match=r"depends on the values of a tensor[^\n]{,250}\Z"):
             captured(problem)
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) <= 300
     config = {"model_type": "switch_transformers", "d_model": 16}
     with pytest.raises(Unavailable, match=r"'switch_transformers': its layers read values"):
         build({**STEP, "hf_config": config}, 0)
@@ -230,14 +223,6 @@ def test_an_engine_that_is_wrong_even_at_times_is_caught(errors):
 
     with pytest.raises(WrongResult, match="is off by"):
         check(prepare(with_engine(Engine("made_up", compiled, version="1"))))
-
-
-def test_a_missing_engine_of_another_version_is_unavailable_and_no_failure_of_the_graph():
-    def compiled(capture):
-        raise Unavailable("x 2: its interface is not that of 1, the one tried: no y")
-
-    with pytest.raises(Unavailable):
-        check(prepare(with_engine(Engine("made_up", compiled))))
 
 
 BY_TEXT = Engine("a", lambda capture: Compiled(None, size_B=len(capture.stablehlo)))

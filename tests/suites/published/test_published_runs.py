@@ -12,19 +12,16 @@ from harness.ask.fit import main as fit
 from suites.published import suite
 from suites.published.runs import (
     KINDS,
-    Outcome,
-    PublishedRun,
     group_of,
     kind_of,
     main,
     of_bytes,
     of_seconds,
-    published_runs,
-    question,
     tokens_per_s,
 )
 from suites.published.suite import runs_of
 from suites.published.workload import Workload
+from suites.training.step_time.published.rows import Outcome, PublishedRun, published_runs, question
 
 RUN = PublishedRun(
     id="a", kind="finetune", source="a page", page="https://example.org", framework="TRL", model="Llama 2 7B",

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 
 import pytest
+from msgspec.structs import replace
 
 from harness.config.code_fingerprint import ROOT
 from harness.sweep.store import read_records
@@ -17,20 +18,22 @@ from suites.published.step_time import (
     steps_of,
 )
 from suites.training.step_time.constants import StepConstants
-from suites.training.step_time.published.steps import published, ran, with_and_without_attention
-from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.questions import answers
+from suites.training.step_time.published.rows import Outcome, PublishedRun, question
+from suites.training.step_time.published.steps import published, with_and_without_attention
+from suites.training.step_time.questions import question_of_row
 
 SWITCH = {one.name: one for one in SWITCHES}
 
 
-def step(name, seconds, of=None, **layout):
+def step(name, seconds, **fields):
     """Return a made-up step of 8 GPUs, 8 sequences."""
-    layout = {"dp": 8, "tp": 1, "pp": 1, "sharding": "zero1", "micro_batch_size": 1} | layout
-    return {"id": name, "kind": "step", "source": "playbook", "model": {"hidden_size": 8}, "gpus": 8,
-            "device": "h100_80gb", "seq_len": 100, "global_batch_size": 8, "precision": "bf16",
-            "published": {"runs": seconds is not None, "step_s": seconds}, "layout": layout,
-            **(of or {})}  # fmt: skip
+    run = PublishedRun(
+        id=name, kind="pretrain", source="playbook", page="https://example.org", framework="nanotron",
+        model="1 B", device="h100_80gb", gpus=8, seq_len=100, global_batch_size=8, precision="bf16",
+        dp=8, tp=1, pp=1, sharding="zero1", micro_batch_size=1,
+        outcome=Outcome(runs=seconds is not None, step_s=seconds),
+    )  # fmt: skip
+    return replace(run, **fields)
 
 
 STEPS = [step("a", 2.0), step("b", 4.0, micro_batch_size=2), step("c", None, micro_batch_size=4)]
@@ -67,32 +70,32 @@ def test_scores_are_those_by_hand():
 
 
 def test_a_choice_that_does_not_run_is_worth_nothing():
-    cell = {"id": "x", "kind": "choose", "source": "playbook", "published": {"tokens_s": [5.0, None, 10.0]}}
+    cell = [step("a", 2.0), step("b", None), step("c", 1.0), step("another", 0.1, gpus=16)]
     for index, share in ((0, 0.5), (1, 0.0)):
-        assert scores({"x": {"index": index}}, [cell])["chosen_over_best"] == [share]
+        assert scores({"choice/a": {"index": index}}, cell)["chosen_over_best"] == [share]
 
 
 def pairs(name, *steps):
-    return [(one.slower["id"], one.faster["id"], one.gain) for one in pairs_of(steps, SWITCH[name])]
+    return [(one.slower.id, one.faster.id, one.gain) for one in pairs_of(steps, SWITCH[name])]
 
 
-A, B = step("a", 3.0), step("b", 2.0, {"precision": "FP8"})
-BLACKWELL = step("e", 0.6, {"device": "gb200", "gpus_per_node": 4}, dp=4, tp=2)
+A, B = step("a", 3.0), step("b", 2.0, precision="FP8")
+BLACKWELL = step("e", 0.6, device="gb200", gpus_per_node=4, dp=4, tp=2)
 
 
 def test_a_pair_differs_in_its_switch_alone_and_both_steps_ran():
-    longer = step("c", 1.0, {"precision": "FP8", "seq_len": 200})
-    failed = step("d", None, {"precision": "FP4"})
+    longer = step("c", 1.0, precision="FP8", seq_len=200)
+    failed = step("d", None, precision="FP4")
     assert pairs("precision", A, B, longer, failed) == pairs("precision", B, A) == [("a", "b", 1.5)]
     assert pairs("precision", A, step("b", 2.0)) == []
-    assert pairs("precision", A, {**B, "source": "another"}) == []
+    assert pairs("precision", A, replace(B, source="another")) == []
 
 
 def test_another_gpu_comes_with_its_own_layout_and_more_gpus_are_compared_per_token():
     assert pairs("gpu", A, BLACKWELL) == [("a", "e", pytest.approx(5.0))]
-    assert pairs("gpu", A, step("g", 2.5, {"device": "h100_80gb_500w"})) == []  # of the same generation
-    few = step("a", 3.0, {"global_batch_size": 16}, gradient_accumulation_steps=2)
-    spread = step("f", 1.8, {"global_batch_size": 16, "gpus": 16}, dp=16, gradient_accumulation_steps=1)
+    assert pairs("gpu", A, step("g", 2.5, device="h100_80gb_500w")) == []  # of the same generation
+    few = step("a", 3.0, global_batch_size=16, gradient_accumulation_steps=2)
+    spread = step("f", 1.8, global_batch_size=16, gpus=16, dp=16, gradient_accumulation_steps=1)
     assert per_token_s(spread) == pytest.approx(1.8 * 16 / 1600)
     assert pairs("gpus", few, spread) == [("f", "a", pytest.approx(1.8 * 2 / 3))]
 
@@ -116,33 +119,31 @@ def test_pairs_with_and_without_flash_attention_gain_what_the_paper_says():
     found = list(pairs_of(steps, SWITCH["attention"]))
     gains = [196 / 142, 220 / 72, 205 / 149, 225 / 80]
     assert [one.gain for one in found] == pytest.approx(gains, 1e-4)
-    said = {one["id"]: one for one in answers(steps)}
+    said = PREDICTORS["model"](steps)
     assert all(abs((one.predicted(said) or 0.0) / one.gain - 1) < 0.10 for one in found)
-    assert all(0.9 < said[one["id"]]["step_s"] / one["published"]["step_s"] < 1.1 for one in steps)
+    assert all(0.9 < said[one.id]["step_s"] / one.step_s < 1.1 for one in steps)
 
 
 def test_parameters_are_those_of_the_published_models():
     """LLM Foundry, whose models are the tied ones, counts learned positions, too."""
-    stated = [typed_step(one) for one in published() if one["model"].get("parameters")]
-    dense = [one for one in stated if not step_time.has_experts(one.questions[0])]
+    dense = [one for one in published() if one.parameters_B]
     assert len(dense) > 100
     for one in dense:
-        model, seq_len = one.questions[0].config or {}, one.questions[0].seq_len or 0
-        positions = seq_len * model["hidden_size"] if model["tie_word_embeddings"] else 0
+        model = question_of_row(question(one)).config or {}
+        positions = one.seq_len * model["hidden_size"] if model["tie_word_embeddings"] else 0
         ours = step_time.parameters_of(model) + positions
-        assert ours == pytest.approx(model["parameters"], rel=0.005), one.id
+        assert ours == pytest.approx(1e9 * one.parameters_B, rel=0.005), one.id
 
 
 def test_groups_leave_every_step_out_once_and_batches_have_the_errors_of_single_steps():
     families = leave_out.FAMILIES.values()
     assert all(StepConstants.read()[name] > 0 for one in families for name in leave_out.constants_of(one))
-    steps = [one for one in published() if ran(one)]
-    for one in steps:
+    for one in published():
         matching = [family for family in families if leave_out._of(one, *family.words)]
-        assert len(matching) == (one["source"] not in leave_out.ALIKE), one["id"]
-    some = [one for one in steps_of(["playbook"]) if ran(one)][:12]
+        assert len(matching) == (one.source not in leave_out.ALIKE), one.id
+    some = [one for one in steps_of(["playbook"]) if one.step_s][:12]
     said = PREDICTORS["model"](some)
-    by_hand = [abs(math.log(said[one["id"]]["step_s"] / one["published"]["step_s"])) for one in some]
+    by_hand = [abs(math.log(said[one.id]["step_s"] / one.step_s)) for one in some]
     found = leave_out.error(leave_out.batches_of(some), StepConstants.read())
     assert found == pytest.approx(sum(by_hand) / len(by_hand))
 

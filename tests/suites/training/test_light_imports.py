@@ -1,7 +1,5 @@
 """What questions need loads neither torch nor transformers, and a dry run no compiler."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -51,7 +51,7 @@ def main(how: str) -> None:
     shown = {}
     for name, (model_type, ranks, techniques) in STEPS.items():
         fields = {**SIZES, **BATCH, "dp_size": ranks, "hf_config": {"model_type": model_type, **SIZES}}
-        run = dry_run(build_step(fields, techniques), Device("cuda"))
+        run = dry_run(build_step(fields, techniques), Device("cuda"), make_first_step=True)
         assert run.timeline is not None
         labels = live_tensors(run.timeline, SIZES["vocab_size"], BATCH["seq_len"])
         events = [(one.storage, one.delta_B, str(one.place)) for one in run.timeline.events]

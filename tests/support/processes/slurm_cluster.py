@@ -6,13 +6,14 @@ programs use it, and takes it down at the end of its input. All daemons listen o
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 PACKAGES = {
     "slurmctld": "slurmctld",
@@ -101,14 +102,8 @@ class SlurmCluster:
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
-        files = {
-            "key-file": "key",
-            "socket": "socket",
-            "pid-file": "pid",
-            "log-file": "log",
-            "seed-file": "seed",
-        }
-        options = [f"--{option}={self.folder}/munge.{end}" for option, end in files.items()]
+        options = [f"--{one}-file={self.folder}/munge.{one}" for one in ("key", "pid", "log", "seed")]
+        options.append(f"--socket={self.folder}/munge.socket")
         self._start("munged", "munged", "--foreground", "--force", *options)  # pytest's folder is private
         wait_until((self.folder / "munge.socket").exists, "munged")
         self._start("slurmctld", "slurmctld", "-D")
@@ -126,11 +121,12 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
         for _ in range(3):  # processes may start others meanwhile
-            for pid in processes(f"SLURMD_NODENAME={node}".encode(), self._mark):
-                for one in (parent(pid), pid):
-                    if one == pid or b"slurmstepd" in command(one):
-                        with suppress(ProcessLookupError):
-                            os.kill(one, signal.SIGKILL)
+            for process in processes(SLURMD_NODENAME=node, **self.environ):
+                with suppress(psutil.Error):
+                    above = process.parent()
+                    if above is not None and "slurmstepd" in " ".join(above.cmdline()):
+                        above.kill()
+                    process.kill()
 
     def node_states(self):
         """Return the state of each node, as sinfo prints it."""
@@ -159,13 +155,9 @@ class SlurmCluster:
             daemon.wait()
         self._daemons.clear()
         for _ in range(3):
-            for pid in processes(self._mark):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    @property
-    def _mark(self):
-        return f"SLURM_CONF={self.folder}/slurm.conf".encode()
+            for process in processes(**self.environ):
+                with suppress(psutil.Error):
+                    process.kill()
 
     def _start(self, name, *command):
         ending = ["setpriv", "--pdeathsig", "TERM"]  # the daemon ends with whoever started it, too
@@ -197,29 +189,14 @@ def wait_until(condition, what):
         time.sleep(0.1)
 
 
-def processes(*entries):
-    """Return the processes with all of these entries in their environment, except this one."""
+def processes(**variables):
+    """Return the processes with all of these variables in their environment, except this one."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with suppress(OSError):
-                if {*entries} <= {*Path("/proc", name, "environ").read_bytes().split(b"\0")}:
-                    found.append(int(name))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and variables.items() <= process.environ().items():
+                found.append(process)
     return found
-
-
-def parent(pid):
-    """Return the number of a process's parent; 0 where it is gone."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
-
-
-def command(pid):
-    """Return a process's command line; empty where it is gone."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def lasting_ranks(patch):
 
         def lent(places, *_):
             pool = pools.pool(len(places))
-            pool.call("frozen_on_rank:settle")
+            pool.call("offload_on_rank:settle")
             return Lent(pool)
 
         patch.setattr(ranks, "RankPool", lent)

@@ -5,7 +5,6 @@ A case takes the kernel's module, so that a changed copy of it can be run in its
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import math
 import os
@@ -22,12 +21,14 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
 from suites.overlap.symmetric.heap import Heaps, SignalTimeout, SymmetricHeap, gpu_heaps, shared_heaps
+from suites.overlap.symmetric.memory_trace import traced
 
 HEAP_B = 1 << 20
 ROUNDS = 3
 """Calls of each kernel: the later ones use memory and signals again; some memory only every second call."""
 
-Case = Callable[..., Iterator[tuple[Tensor, Tensor]]]
+Results = Iterator[tuple[Tensor, Tensor]]
+"""What a kernel gives, and what is due."""
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -35,9 +36,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator(torch.get_default_device()).manual_seed(seed)
 
 
-def ag_gemm(
-    module: ModuleType, heap: SymmetricHeap, m: int = 40, k: int = 48, n: int = 70
-) -> Iterator[tuple[Tensor, Tensor]]:
+def ag_gemm(module: ModuleType, heap: SymmetricHeap, m: int = 40, k: int = 48, n: int = 70) -> Results:
     operation = module.AllGatherGemm(heap, m, k, torch.float32)
     for seed in range(ROUNDS):
         generator = seeded(seed)
@@ -45,9 +44,7 @@ def ag_gemm(
         yield operation(x[heap.rank * m : (heap.rank + 1) * m], w), x.double() @ w.double()
 
 
-def gemm_rs(
-    module: ModuleType, heap: SymmetricHeap, m: int = 70, k: int = 24, n: int = 65
-) -> Iterator[tuple[Tensor, Tensor]]:
+def gemm_rs(module: ModuleType, heap: SymmetricHeap, m: int = 70, k: int = 24, n: int = 65) -> Results:
     operation = module.GemmReduceScatter(heap, m, n, torch.float32)
     for seed in range(ROUNDS):
         generator = seeded(seed)
@@ -74,7 +71,7 @@ def rows_of(expert: int, tokens: list[Tensor], chosen: list[Tensor]) -> Tensor:
     return torch.cat([x[(experts == expert).any(1)] for x, experts in zip(tokens, chosen, strict=True)])
 
 
-def moe_dispatch(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, Tensor]]:
+def moe_dispatch(module: ModuleType, heap: SymmetricHeap) -> Results:
     experts = LOCAL_EXPERTS * heap.ranks
     operation = module.MoeDispatch(heap, TOKENS, HIDDEN, experts, CHOICES, torch.float32)
     own = range(heap.rank * LOCAL_EXPERTS, (heap.rank + 1) * LOCAL_EXPERTS)
@@ -84,17 +81,13 @@ def moe_dispatch(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tens
         expected = [rows_of(expert, tokens, chosen) for expert in own]
         yield result.rows, torch.cat(expected)
         yield result.rows_per_expert, torch.tensor([len(one) for one in expected])
-        yield (
-            result.routes.counts.long(),
-            torch.stack([one.flatten().bincount(minlength=experts) for one in chosen]),
-        )
-        yield (
-            result.routes.places.flatten().long(),
-            chosen[heap.rank].flatten().argsort(stable=True).argsort(),
-        )
+        counts = torch.stack([one.flatten().bincount(minlength=experts) for one in chosen])
+        yield result.routes.counts.long(), counts
+        places = chosen[heap.rank].flatten().argsort(stable=True).argsort()
+        yield result.routes.places.flatten().long(), places
 
 
-def moe_combine(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, Tensor]]:
+def moe_combine(module: ModuleType, heap: SymmetricHeap) -> Results:
     experts = LOCAL_EXPERTS * heap.ranks
     operation = module.MoeCombine(heap, TOKENS, HIDDEN, experts, CHOICES, torch.float32)
     for seed in range(ROUNDS):
@@ -112,7 +105,7 @@ def moe_combine(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tenso
 
 def low_latency_allgather(
     module: ModuleType, heap: SymmetricHeap, shape: tuple[int, ...] = (7, 74)
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Results:
     operation = module.LowLatencyAllGather(heap, shape, torch.bfloat16)
     for seed in range(ROUNDS):
         x = torch.randn(heap.ranks, *shape, generator=seeded(seed)).bfloat16()
@@ -121,7 +114,7 @@ def low_latency_allgather(
 
 def flash_decode(
     module: ModuleType, heap: SymmetricHeap, batch: int = 2, heads: int = 3, kv_heads: int = 1, size: int = 20
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Results:
     operation = module.FlashDecode(heap, batch, heads, size)
     for seed in range(ROUNDS):
         generator = seeded(seed)
@@ -134,39 +127,59 @@ def flash_decode(
         yield operation(q, *own), torch.einsum("bhl,bhld->bhd", logits.softmax(-1), v)
 
 
-CASES: dict[str, Case] = {
-    "ag_gemm": ag_gemm,
-    "gemm_rs": gemm_rs,
-    "moe_dispatch": moe_dispatch,
-    "moe_combine": moe_combine,
-    "low_latency_allgather": low_latency_allgather,
-    "flash_decode": flash_decode,
-}
+KERNELS = (ag_gemm, gemm_rs, moe_dispatch, moe_combine, low_latency_allgather, flash_decode)
+CASES: dict[str, Callable[..., Results]] = {one.__name__: one for one in KERNELS}
 
 
 def run(
-    state: dict[str, Any],
-    name: str,
-    source: str | None = None,
-    late_s: float = 0.0,
-    timeout_s: float = 60.0,
-    absent: int | None = None,
+    state: dict[str, Any], name: str, late_s: float = 0.0, timeout_s: float = 60.0, absent: int | None = None
 ) -> list[float] | None:
-    """Return the error of each result.
-
-    `source`: the path of the kernel's module, if it is not this project's. `late_s`: how much later each rank
-    begins than the one before. `absent`: a rank that does nothing.
-    """
+    """Return the error of each result. `late_s`: see `be_late`. `absent`: a rank that does nothing."""
     heap = SymmetricHeap(heaps(), dist.get_rank(), int(timeout_s * 1e9))
     if heap.rank == absent:
         return None
-    errors = []
-    time.sleep(late_s * heap.rank)
+    be_late(heap, late_s)
     with heap._heaps.own.device:
-        for result, expected in CASES[name](_module(name, source), heap):
-            errors.append(error(result, expected))
+        errors = [error(*pair) for pair in CASES[name](_module(name), heap)]
     dist.barrier()
     return errors
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "ag_gemm": {"m": 4, "k": 5, "n": 40},
+    "gemm_rs": {"m": 4, "k": 5, "n": 70},
+    "low_latency_allgather": {"shape": (5, 4)},
+    "flash_decode": {"batch": 1, "heads": 2, "size": 3},
+}
+"""Sizes of recorded kernels: the first two still have two tiles per shard."""
+
+EXPERTS = {"TOKENS": 4, "HIDDEN": 9, "LOCAL_EXPERTS": 2}
+"""Those of the exchanges of experts, which share `routed`."""
+
+
+def recorded(
+    state: dict[str, Any], name: str, folder: str, source: str | None, late_s: float, timeout_s: float
+) -> dict[str, Any]:
+    """Return the recorded accesses, the error of each result, and what a failed rank raised.
+
+    `folder`: a new one, for the ranks to share a file. `source`: the kernel's module, if not this project's.
+    """
+    globals().update(EXPERTS)
+    heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
+    module, errors, failure = _module(name, source), [], None
+    be_late(heap, late_s)
+    with traced(heap, Path(folder) / "number") as accesses:
+        try:
+            for pair in CASES[name](module, heap, **SMALL.get(name, {})):
+                errors.append(error(*pair))
+        except Exception as raised:  # a mutant may fail in any way, and its pool is used again
+            failure = f"{type(raised).__name__}: {raised}"
+    return {"accesses": accesses, "errors": errors, "failure": failure}
+
+
+def be_late(heap: SymmetricHeap, late_s: float) -> None:
+    """Begin so much later than the rank before; less than 0, than the one behind."""
+    time.sleep(late_s * heap.rank if late_s >= 0 else late_s * (heap.rank + 1 - heap.ranks))
 
 
 def heaps() -> Heaps:
@@ -190,8 +203,7 @@ def die_in_a_put(state: dict[str, Any], name: str, victim: int, timeout_s: float
         for operation in ("create_masked_store", "create_atomic_store"):
             setattr(InterpreterBuilder, operation, _dying(heap, getattr(InterpreterBuilder, operation)))
     try:
-        for _ in CASES[name](_module(name, None), heap):
-            pass
+        list(CASES[name](_module(name), heap))
     except SignalTimeout as error:
         return str(error)
     return ""
@@ -219,12 +231,10 @@ def error(result: Tensor, expected: Tensor) -> float:
     return float((result.double() - expected).abs().max() / expected.abs().max()) if len(result) else 0.0
 
 
-def _module(name: str, source: str | None) -> ModuleType:
+def _module(name: str, source: str | None = None) -> ModuleType:
     if source is None:
         return importlib.import_module(f"suites.overlap.symmetric.{name}")
-    found = importlib.util.spec_from_file_location(Path(source).stem, source)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec: Any = importlib.util.spec_from_file_location(Path(source).stem, source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module

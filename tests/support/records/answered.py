@@ -23,7 +23,7 @@ def paper_claim(**changes: object) -> PaperClaim:
 
 
 def public(decides: bool = True, **changes: object) -> PublicRecord:
-    base = PublicRecord("of a GPU", "published", "a/b, c.md", {}, "", "", decides)
+    base = PublicRecord("of a GPU", "a/b, c.md", decides=decides)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 

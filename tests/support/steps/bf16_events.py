@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import groupby
@@ -158,26 +157,18 @@ def of_steps() -> dict[str, Any]:
             activities = [torch.profiler.ProfilerActivity.CPU]
             with among_ranks(step), mode as products:
                 gc.collect()
-                with torch.profiler.profile(
-                    activities=activities, profile_memory=True, record_shapes=products is not None
-                ) as profile:
+                with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
                     trainer = Trainer(step)
-                    losses = [trainer.train_step().item() for _ in range(2)]
+                    for _ in range(2):
+                        trainer.train_step()
                     del trainer
             sizes_B = [size_B for event, size_B in memory_events(profile, MARK) if event == "[memory]"]
             events.append(in_any_order(sizes_B))
-        seen = Counter(
-            event.name()
-            for event in profile.profiler.kineto_results.events()
-            if "c10::BFloat16" in event.dtypes() and "::" in event.name()
-        )
         report[name] = {
             "plain": events[-2],
             "replaced": events[-1],
             "count": products.replaced,
             "slow": products.slow,
-            "seen": seen,
-            "loss": losses[-1],
         }
     return report
 

@@ -1,7 +1,5 @@
 """Operations at tiny shapes, and variants applied to them: shared by the tests of the kernels suite."""
 
-from __future__ import annotations
-
 import variants
 
 from harness.config.run import load

@@ -20,19 +20,9 @@ LLAMA = Workload(
     num_key_value_heads=4,
     intermediate_size=176,
     vocab_size=500,
-    norm="rms",
-    mlp="swiglu",
-    position="rotary",
     max_position_embeddings=256,
-    tie_word_embeddings=False,
-    bias=False,
     micro_batch_size=2,
     seq_len=48,
-    optimizer="adamw",
-    optimizer_impl="default",
-    gradient_accumulation_steps=1,
-    max_grad_norm=None,
-    dropout=0.0,
 )
 
 GPT = replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -89,77 +88,3 @@ class Writer:
         content = self.text().encode()
         path.write_bytes(gzip.compress(content) if gz else content)
         return path
-
-
-def write_large(path: Path, events: int) -> int:
-    """Write a trace of one GPU with at least so many complete events, as verbose as Kineto; return how many.
-
-    Each launch has two operators, a call, a kernel with all its arguments, and a flow from call to kernel.
-    """
-    per_step = 2_000
-    count = at = 0
-    with path.open("w") as file:
-        header = Writer(world_size=8).document()
-        header.pop("traceEvents")
-        file.write(json.dumps(header)[:-1] + ', "traceEvents": [\n')
-        while count < events:
-            step = count // per_step
-            begin = at
-            for i in range(per_step // 4):
-                for event in _launch(at, count + i, communicates=i % 20 == 0):
-                    file.write(json.dumps(event) + ",\n")
-                    count += event["ph"] == "X"
-                at += 9_500
-            name = f"ProfilerStep#{step}"
-            mark = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 7, "tid": MAIN}
-            file.write(json.dumps({**mark, "ts": begin / 1000, "dur": (at - begin) / 1000}) + ",\n")
-            count += 1
-        file.write(
-            json.dumps({"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "python"}})
-        )
-        file.write("]}\n")
-    return count
-
-
-def _launch(at, number, communicates):
-    """Yield the events of one launch, which takes 9.5 us on the host and 8 us on the device."""
-    host = {"ph": "X", "pid": 7, "tid": MAIN}
-    ids = {"External id": number, "Record function id": 0, "Ev Idx": number}
-    shapes = {"Input Dims": [[4096, 4096], [4096, 4096], []], "Sequence number": number, "Fwd thread id": 0}
-    yield {**host, "cat": "cpu_op", "name": "aten::linear", "ts": at / 1000, "dur": 8.1, "args": ids | shapes}
-    yield {
-        **host,
-        "cat": "cpu_op",
-        "name": "aten::addmm",
-        "ts": at / 1000 + 0.6,
-        "dur": 7,
-        "args": ids | shapes,
-    }
-    call = {"External id": number, "cbid": 211, "correlation": number}
-    yield {
-        **{**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel"},
-        **{"ts": at / 1000 + 2, "dur": 4.25, "args": call},
-    }
-    name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    product = (
-        "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)"
-    )
-    stream = 13 if communicates else 7
-    args = {
-        **{"External id": number, "queued": 0, "device": 0, "context": 1, "stream": stream},
-        **{"correlation": number, "registers per thread": 168, "shared memory": 49152},
-        **{"blocks per SM": 1.454545, "warps per SM": 11.636364, "grid": [64, 3, 1], "block": [256, 1, 1]},
-        "est. achieved occupancy %": 18,
-    }
-    at_us = at / 1000 + 9.123
-    yield {
-        **{"ph": "X", "cat": "kernel", "name": name if communicates else product, "pid": 0, "tid": stream},
-        **{"ts": at_us, "dur": 8, "args": args},
-    }
-    flow = {"id": number, "cat": "ac2g", "name": "ac2g"}
-    yield {"ph": "s", **flow, "pid": 7, "tid": MAIN, "ts": at / 1000 + 2}
-    yield {"ph": "f", **flow, "pid": 0, "tid": stream, "ts": at_us, "bp": "e"}
-
-
-if __name__ == "__main__":
-    print(write_large(Path(sys.argv[1]), int(sys.argv[2])), "events")

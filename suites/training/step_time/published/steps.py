@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.answer import NearestStep
 from harness.instruments.transformer import model_flop_per_token
-from harness.question import Question
 from suites.training.layouts.layout import Layouts
-from suites.training.of_question import published_steps
 from suites.training.step_time.prediction import PlannedSteps, predicted
-from suites.training.step_time.published.typed import typed_step
+from suites.training.step_time.published.rows import PublishedRun, published_runs, question
+from suites.training.step_time.questions import steps_of_rows
 from suites.training.step_time.setting import StepSetting
 
 FOLDER = Path(__file__).parent
@@ -35,26 +33,15 @@ batches and ZeRO-1 are those of Dao-AILab/flash-attention, commit 0251105a, trai
 Micro-batches are not published; one sequence is taken. No constant was fitted to these
 steps, and `published` leaves them out."""
 
-PublishedStep = Mapping[str, Any]
-"""A published step (`kind` step), or layouts to choose from (`choose`); `published` is its answer."""
 
-
-@cache
-def published() -> tuple[PublishedStep, ...]:
+def published() -> tuple[PublishedRun, ...]:
     """Return every published step."""
-    lines = [line for name in FILES for line in (FOLDER / name).read_text().splitlines()]
-    return tuple(json.loads(line) for line in lines)
+    return tuple(run for name in FILES for run in published_runs(FOLDER / name))
 
 
-@cache
-def with_and_without_attention() -> tuple[PublishedStep, ...]:
+def with_and_without_attention() -> tuple[PublishedRun, ...]:
     """Return the steps of `ATTENTION_FILE`."""
-    return tuple(json.loads(line) for line in (FOLDER / ATTENTION_FILE).read_text().splitlines())
-
-
-def ran(step: PublishedStep) -> bool:
-    """Return whether seconds were published of a step."""
-    return step["kind"] == "step" and bool(step["published"].get("step_s"))
+    return published_runs(FOLDER / ATTENTION_FILE)
 
 
 SHOWN = 2
@@ -64,18 +51,16 @@ ANOTHER_PROGRAM, ANOTHER_PRECISION = 2.0, 1.0
 
 
 class KnownStep(NamedTuple):
-    """A published step that ran, as its row, as a question and as the model takes it."""
+    """A published step that ran, as its row and as the model takes it."""
 
-    row: PublishedStep
-    question: Question
+    run: PublishedRun
     steps: PlannedSteps
 
 
 @cache
 def known_steps() -> tuple[KnownStep, ...]:
     """Return the published steps that ran."""
-    typed = ((row, typed_step(row)) for row in published() if ran(row))
-    return tuple(KnownStep(row, step.questions[0], published_steps(step)) for row, step in typed)
+    return tuple(KnownStep(run, steps_of_rows([question(run)])) for run in published() if run.step_s)
 
 
 def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:
@@ -84,7 +69,7 @@ def nearest(setting: StepSetting, layout: Layouts) -> Iterator[NearestStep]:
     for step in sorted(alike, key=lambda step: distance(step, setting, layout))[:SHOWN]:
         yield NearestStep(
             title=title_of(step),
-            published_s=step.row["published"]["step_s"],
+            published_s=step.run.step_s or math.nan,
             predicted_s=float(predicted(step.steps).seconds[0]),
             FLOP_per_device=flop_per_gpu(step),
         )
@@ -101,7 +86,7 @@ def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:
     its = step.steps.setting
     sizes = (
         (its.shape.active_parameters, setting.shape.active_parameters),
-        (step.row["gpus"], float(layout.gpus[0])),
+        (step.run.gpus, float(layout.gpus[0])),
         (its.training.seq_len, setting.training.seq_len),
     )
     far = sum(abs(math.log2(one / other)) for one, other in sizes)
@@ -114,19 +99,17 @@ def distance(step: KnownStep, setting: StepSetting, layout: Layouts) -> float:
 
 def flop_per_gpu(step: KnownStep) -> float:
     """Return a published step's model FLOP per GPU, as `transformer.flop` counts them."""
-    row, shape = step.row, step.steps.setting.shape
-    tokens = float(row["global_batch_size"] * row["seq_len"])
-    return model_flop_per_token(shape, row["seq_len"]) * tokens / float(row["gpus"])
+    run, shape, length = step.run, step.steps.setting.shape, step.run.seq_len or 0
+    return model_flop_per_token(shape, length) * (run.sequences or 0) * length / run.gpus
 
 
 def title_of(step: KnownStep) -> str:
     """Return `Llama 3.1 70B on 64 × h100_80gb, FP8, tp 4 × pp 4 × cp 2 (dgxc-benchmarking)`."""
-    row, question = step.row, step.question
-    name = question.model_name or f"{step.steps.setting.shape.parameters / 1e9:.3g} B"
-    ranks = {key: row["layout"].get(key, 1) for key in ("dp", "tp", "pp", "cp")}
+    run = step.run
+    ranks = {key: getattr(run, key) or 1 for key in ("dp", "tp", "pp", "cp")}
     layout = " × ".join(f"{key} {size}" for key, size in ranks.items() if size > 1) or "one rank"
-    precision = row["precision"] or "precision not stated"
+    precision = run.precision or "precision not stated"
     return (
-        f"{name} on {row['gpus']:,} × {row['device']}, {row['seq_len']:,} tokens, {precision}, {layout}, "
-        f"micro-batch {row['layout'].get('micro_batch_size', 1)} ({row['source']})"
+        f"{run.model} on {run.gpus:,} × {run.device}, {run.seq_len:,} tokens, {precision}, {layout}, "
+        f"micro-batch {run.micro_batch_size} ({run.source})"
     )

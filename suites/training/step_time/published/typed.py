@@ -1,8 +1,7 @@
 """Published steps as questions: the one place where their free words are read.
 
 `words.yaml` says what the words mean. What a row does not say is inferred here, or left to the defaults of
-`Question`, whose origins then call it an assumption. A step has its `layout`, or several `among` which to
-choose; `questions.py` reads rows whose fields lie side by side.
+`Question`, whose origins then call it an assumption. `questions.py` makes questions of them.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from harness.question import FieldOrigin, Question, question_of
-from suites.training.layouts.shape_of_config import SIZES_NEEDED
-from suites.training.step_time.gpu import RatedGpu, gpu_of, nvlink_domain
+from suites.training.step_time.gpu import RatedGpu, nvlink_domain
 from suites.training.step_time.setting import RunFacts
 
 Row = Mapping[str, Any]
@@ -40,29 +37,11 @@ FIRST_MLPERF_IN_FP4 = (5, 1)
 """NVIDIA's submissions on Blackwell train in NVFP4 from then on:
 https://blogs.nvidia.com/blog/mlperf-training-benchmark-blackwell-ultra/"""
 
-ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna")
-"""Those whose seconds are predicted."""
-
 NARROW = ("hopper", "blackwell", "ada", "cdna")
 """Architectures with matmuls in 8 bits."""
 
 FLASH_ATTENTION = "2022-07"
 """FlashAttention's first release: arXiv 2205.14135. Before, attention was explicit."""
-
-
-class TypedStep(NamedTuple):
-    """A published step, or the layouts that were tried for one."""
-
-    id: str
-    choose: bool
-    questions: tuple[Question, ...]  # one per layout
-    indices: tuple[int, ...]  # of the layouts, as the row numbers them
-    run: RunFacts
-
-    @property
-    def recompute_known(self) -> bool:
-        """Return whether anything was published of recompute."""
-        return self.questions[0].origin("recompute").kind != "assumption"
 
 
 @cache
@@ -86,37 +65,14 @@ def letters(text: object) -> str:
     return re.sub(r"[^a-z0-9]", "", str(text or "").lower())
 
 
-def typed_step(row: Row) -> TypedStep:
-    """Return a row with `layout` or `among` as questions; raises ValueError in one line."""
-    gpu, model = gpu_of(str(row["device"])), row["model"]
-    if gpu is None or gpu.architecture not in ARCHITECTURES:
-        raise ValueError(f"device {row['device']!r}: conf/hardware has no GPU like it")
-    missing = [name for name in SIZES_NEEDED if not model.get(name)]
-    if missing:
-        raise ValueError(f"model: its {', '.join(missing)} is not stated")
-    refuse_hybrid(model)
-    choose = row["kind"] == "choose"
-    layouts = list(row["among"]) if choose else [row["layout"]]
-    common = common_fields(row, gpu, config_of_sizes(model))
-    return TypedStep(
-        str(row["id"]),
-        choose,
-        tuple(question_of(**common, **layout_fields(layout, row, common)) for layout in layouts),
-        tuple(int(layout.get("index", at)) for at, layout in enumerate(layouts)),
-        run_facts(row),
-    )
-
-
 def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
-    """Return the fields of a question that all layouts of a row share."""
+    """Return the fields of a question that are not of its layout."""
     per_node = int(row.get("gpus_per_node") or 8)
     program = program_of(row)
     recipe = program == "megatron" and is_recipe(row)
     young = str(row.get("date") or FLASH_ATTENTION) >= FLASH_ATTENTION
     return {
         "config": config,
-        "model_name": str(config.get("name") or ""),
-        "device": gpu.name,
         "devices": int(row["gpus"]),
         "gpus_per_node": nvlink_domain(gpu.name, per_node),
         "network_B_per_s": network_B_per_s(row, gpu.architecture, per_node),
@@ -134,31 +90,29 @@ def common_fields(row: Row, gpu: RatedGpu, config: Row) -> dict[str, Any]:
     }
 
 
-def layout_fields(layout: Row, row: Row, common: Row) -> dict[str, Any]:
-    """Return the fields of one layout, with what was not published inferred."""
-    size = {name: int(layout.get(name) or 1) for name in ("tp", "pp", "cp", "ep", "etp")}
+def layout_fields(row: Row, common: Row) -> dict[str, Any]:
+    """Return the fields of the layout, with what was not published inferred."""
+    size = {name: int(row.get(name) or 1) for name in ("tp", "pp", "cp", "ep")}
     ranks = size["tp"] * size["pp"] * size["cp"]
-    dp = int(layout.get("dp") or max(1, common["devices"] // ranks))
-    micro, batch = int(layout.get("micro_batch_size") or 1), common["global_batch_size"]
-    if batch and not layout.get("dp") and dp > batch and dp % batch == 0 and micro == 1:
+    dp = int(row.get("dp") or max(1, common["devices"] // ranks))
+    micro, batch = int(row.get("micro_batch_size") or 1), common["global_batch_size"]
+    if batch and not row.get("dp") and dp > batch and dp % batch == 0 and micro == 1:
         size["cp"], dp = size["cp"] * dp // batch, batch  # a sequence has several ranks
-    count = layout.get("gradient_accumulation_steps")
-    if batch and (not count or (not layout.get("dp") and count * dp * micro != batch)):
+    count = row.get("gradient_accumulation_steps")
+    if batch and (not count or (not row.get("dp") and count * dp * micro != batch)):
         count = max(1, round(batch / dp / micro))
-    zero, hybrid = sharding_of(layout.get("sharding"), common["program"])
-    recompute = recompute_of(layout.get("recompute"))
+    zero, hybrid = sharding_of(row.get("sharding"), common["program"])
     within = int(row.get("gpus_per_node") or 8) if hybrid else 0
     return {
         **size,
         "dp": dp,
-        "virtual_stages": virtual_stages_of(layout.get("virtual_stages"), common, size["pp"]),
+        "virtual_stages": virtual_stages_of(row.get("vp"), common, size["pp"]),
         "zero": zero,
         "shard_size": min(within, dp * size["cp"]) or None,
         "micro_batch_size": micro,
         "gradient_accumulation_steps": count,
         "sequence_parallel": size["tp"] > 1,
-        "recompute": recompute or "none",
-        "origins": {} if recompute is None else {"recompute": FieldOrigin("key", "recompute")},
+        "recompute": recompute_of(row.get("recompute")),
     }
 
 
@@ -259,11 +213,10 @@ def is_recipe(row: Row) -> bool:
 
 def run_facts(row: Row) -> RunFacts:
     """Return what is known of a run besides its question."""
-    name = row["model"].get("name") if isinstance(row.get("model"), Mapping) else row.get("model")
-    texts = (row.get("source"), row.get("framework"), name, row.get("notes"), row.get("method"))
+    texts = [row.get(key) for key in ("source", "framework", "model", "notes", "method")]
     return RunFacts(
         adapters_alone="lora" in " ".join(str(text) for text in texts).lower(),
-        triton_attention="triton" in str(row.get("notes") or "").lower(),
+        triton_attention="triton" in f"{row.get('attention')} {row.get('notes')}".lower(),
         tuned=is_mlperf(row),
         tensor_overlap=is_recipe(row),
         routing_forced="bridge" in str(row.get("framework") or "").lower(),
@@ -301,11 +254,9 @@ def sharding_of(text: object, program: str) -> tuple[int, bool]:
     return meaning("sharding", text, own), meaning("hybrid_sharding", text, False)
 
 
-def recompute_of(text: object) -> str | None:
-    """Return what is recomputed, or None where nothing was published of it."""
-    if text is None:
-        return None
-    lower = str(text).lower()
+def recompute_of(text: object) -> str:
+    """Return what is recomputed; none where nothing was published of it."""
+    lower = str(text or "").lower()
     if lower in table()["nothing"]:
         return "none"
     part_of_layers = re.match(r"^\s*(0?\.\d+|\d+\s*/\s*\d+)", lower)

@@ -66,7 +66,6 @@ def test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow():
         assert step["replaced"] == step["plain"], name
         assert step["count"]["mm"] > 10, name
         assert not step["slow"], name
-        assert set(step["seen"]) & {f"aten::{name}" for name in ("linear", "matmul", "mm")}, name
 
 
 def test_a_product_in_another_thread_leaves_the_one_under_way_as_it_is():

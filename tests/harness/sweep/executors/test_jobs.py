@@ -16,7 +16,7 @@ from harness.records import LOST, Status
 from harness.sweep.environment import describe
 from harness.sweep.executors import ExecutorError, jobs, slurm
 from harness.sweep.executors.job_folder import JOBS, JobEnd, JobFolder, JobSpec
-from harness.sweep.executors.jobs import JobResources, JobsExecutor, QueueRefusal
+from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 from harness.sweep.executors.slurm import SlurmQueue
 from harness.sweep.runner import run
 from harness.sweep.store import Store
@@ -66,7 +66,7 @@ class Processes:
 
 
 def sweep(folder, groups, queue, workers=2, groups_per_job=1):
-    executor = JobsExecutor(folder, queue, workers, groups_per_job, JobResources("test", 0))
+    executor = JobsExecutor(folder, queue, workers, groups_per_job, "test", 0)
     with Store(folder) as store:
         run(groups, store, executor, LIMITS, executor.environment())
         return dict(store.records)
@@ -82,9 +82,7 @@ def test_jobs_end_as_the_local_executor_would_and_name_their_node(tmp_path):
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-@pytest.mark.parametrize(
-    ("takes", "largest", "number", "together"), [(1, 100, 3, [1, 1, 1]), (5, 2, 5, [2, 1, 2])]
-)
+@pytest.mark.parametrize(("takes", "largest", "number", "together"), [(1, 100, 2, [1, 1]), (3, 2, 3, [1, 2])])
 def test_jobs_are_submitted_together_as_many_as_the_queue_takes(tmp_path, takes, largest, number, together):
     queue = Processes(takes, largest=largest)
     groups = [group(cell("nothing", repeat=i)) for i in range(number)]
@@ -152,7 +150,7 @@ def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypat
             next(iter(queue.started.values())).kill()
             (tmp_path / "gate").touch()
 
-    executor = JobsExecutor(tmp_path / "out", queue, 1, 1, JobResources("test", 0))
+    executor = JobsExecutor(tmp_path / "out", queue, 1, 1, "test", 0)
     with Store(tmp_path / "out") as store:
         run([group(one) for one in cells], store, executor, LIMITS, executor.environment(), kill_first)
         assert [record.status for record in store.records.values()] == ["unavailable", "ok"]
@@ -208,13 +206,14 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
     assert (record.status, record.reason) == (("ok", "") if times == 2 else lost)
     assert queue.asked > 1
     assert queue.cancelled == ([] if times == 2 else list(queue.started))
-    assert set(begun(tmp_path).values()) == {1}
+    at_most_once = ({1},) if times == 2 else ({1}, set())  # one that is lost may be ended before it begins
+    assert set(begun(tmp_path).values()) in at_most_once
 
 
 def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
     quick(monkeypatch)
     queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
-    kind = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment().host
+    kind = JobsExecutor(tmp_path, queue, 1, 1, "test", 0).environment().host
     spec = JobSpec(tuple(groups), LIMITS, "test", kind)
     queue.submit(JobFolder.create(tmp_path / "out", [spec]), timed=False)
     wait_for(lambda: begun(tmp_path))

@@ -91,19 +91,6 @@ def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path)
     assert sorted(name for name, _ in lines(tmp_path, "end")) == sorted(one.workload for one in cells)
 
 
-def test_jobs_of_a_cluster_go_on_without_the_submitter(cluster, tmp_path):
-    cells = gated(tmp_path, 3)
-    groups, settings = [group(one) for one in cells], {"address": cluster.address}
-    one = Sweep("ray", tmp_path, groups, settings)
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    one.kill(signal.SIGKILL)
-    again = Sweep("ray", tmp_path, groups, settings)
-    (tmp_path / "gate").touch()
-    assert again.end()[0] == 0, again.log.read_text()
-    assert {status for status, _ in ends(tmp_path).values()} == {"ok"}
-    assert set(begun(tmp_path).values()) == {1}
-
-
 def test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest(tmp_path):
     cells = gated(tmp_path, 3)
     groups = [group(one) for one in cells]

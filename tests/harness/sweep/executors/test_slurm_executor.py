@@ -1,16 +1,14 @@
 """Sweeps on a real Slurm of two nodes on this machine: each cell ends in one truthful record."""
 
-import os
 import random
 import secrets
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from launched import SMALL
-from slurm_cluster import SlurmCluster, why_not
+from slurm_cluster import SlurmCluster, processes, why_not
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
 
@@ -34,14 +32,7 @@ def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     with SlurmCluster(folder) as one:
         yield one
-    wait_for(lambda: not [pid for pid in os.listdir("/proc") if pid.isdigit() and mentions(pid, str(folder))])
-
-
-def mentions(pid, text):
-    try:
-        return text.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
+    wait_for(lambda: not processes(**one.environ))
 
 
 @pytest.fixture(autouse=True)
@@ -192,21 +183,6 @@ def test_srun_starts_the_ranks_of_a_cell_on_two_nodes(cluster, tmp_path):
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-def test_jobs_go_on_without_the_submitter_and_the_next_one_collects_them(cluster, tmp_path):
-    groups = [group(one) for one in gated(tmp_path, 4)]
-    one = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
-    one.wait_for(lambda: len(begun(tmp_path)) == 3)
-    one.kill(signal.SIGKILL)
-    again = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
-    assert [title.partition("_")[2] for title in sorted(cluster.queue())] == ["0", "1", "2"]
-    assert len(arrays(cluster)) == 1
-    (tmp_path / "gate").touch()
-    assert again.end()[0] == 0
-    assert {status for status, _ in ends(tmp_path).values()} == {"ok"}
-    assert set(begun(tmp_path).values()) == {1}
-    assert not folders_of_jobs(tmp_path)
-
-
 def test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start(tmp_path):
     """The submitter is killed after so many cells, not after so many seconds."""
     (tmp_path / "gate").touch()
@@ -221,11 +197,6 @@ def test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start(tmp_path):
     assert len(read_records(tmp_path / "out")) == 12
     assert set(begun(tmp_path).values()) == {1}
     assert not folders_of_jobs(tmp_path)
-
-
-def arrays(cluster):
-    """Return the ids of the arrays that have jobs in the queue."""
-    return {title.partition("_")[0] for title in cluster.queue()}
 
 
 def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):

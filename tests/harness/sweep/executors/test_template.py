@@ -40,10 +40,11 @@ def value(record, metric):
     return measurement(record, metric).samples[0]
 
 
-def events(folder):
-    """Return what one child after another reports of ACTS, without times and what was printed."""
+def events(folder, together):
+    """Return what children report of ACTS, without times and what was printed; `together`: in one group."""
     found = []
-    groups = [group(cell(act, amount=AMOUNTS.get(act, 0.0))) for act in ACTS]
+    cells = [cell(act, amount=AMOUNTS.get(act, 0.0)) for act in ACTS]
+    groups = [group(*cells)] if together else [group(one) for one in cells]
     for event in local.create(folder).run(groups, Limits(20.0, BUDGET_B), several=True):
         if isinstance(event, CellStarted):
             event = event._replace(at="")
@@ -55,9 +56,9 @@ def events(folder):
 
 
 def test_forked_children_report_what_others_do(tmp_path, monkeypatch):
-    forked = events(tmp_path / "forked")
+    forked = events(tmp_path / "forked", together=False)
     monkeypatch.setattr(local, "GPUS", ("/dev/null",))
-    assert forked == events(tmp_path / "by_themselves")
+    assert forked == events(tmp_path / "by_themselves", together=True)
 
 
 def test_a_forked_child_is_like_one_started_by_itself(tmp_path, log):

@@ -1,7 +1,5 @@
 """The dry run of compiled steps against the allocator's own events of steps that Inductor really compiled."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

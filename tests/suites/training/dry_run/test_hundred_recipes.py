@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_recipes import COUNT, random_steps
+from random_steps import COUNT, random_steps
 
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.dry_run.dry_run import Device, dry_run

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from harness.answer import Interval
+from suites.published.step_time import cells_of
 from suites.training.layouts import chance
 from suites.training.layouts.layout import Layouts
-from suites.training.of_question import published_steps
 from suites.training.step_time.prediction import accepted, predicted
-from suites.training.step_time.published.steps import published, ran
-from suites.training.step_time.published.typed import typed_step
-from suites.training.step_time.questions import answer
+from suites.training.step_time.published.rows import question
+from suites.training.step_time.published.steps import published
+from suites.training.step_time.questions import fastest, steps_of_rows
 
-PLAYBOOK = [one for one in published() if one["source"] == "playbook" and one["kind"] == "step"]
-KNOWN = [(one, published_steps(typed_step(one))) for one in PLAYBOOK]
+PLAYBOOK = [one for one in published() if one.source == "playbook"]
+KNOWN = [(one, steps_of_rows([question(one)])) for one in PLAYBOOK]
 
 
 def layout(**fields: int) -> Layouts:
@@ -28,12 +28,12 @@ def layout(**fields: int) -> Layouts:
 
 def test_the_error_of_peaks_is_that_of_published_ones():
     ratios: dict[bool, list[float]] = {True: [], False: []}
-    for row, steps in KNOWN:
-        tp, peak_GB = row["layout"]["tp"], row["published"].get("memory_GB")
-        if ran(row) and peak_GB and tp <= 8:
+    for run, steps in KNOWN:
+        peak_GB = run.outcome.peak_GB
+        if run.step_s and peak_GB and run.tp <= 8:
             error = float(np.log(peak_GB * 1e9 / predicted(steps).memory_B[0]))
             ratios[False].append(error)
-            if tp == 8:
+            if run.tp == 8:
                 ratios[True].append(error)
     of = chance.OF_PROGRAM["nanotron"]
     assert (len(ratios[False]), len(ratios[True])) == (77, 12)
@@ -47,12 +47,11 @@ def test_the_error_of_peaks_is_that_of_published_ones():
 
 def test_what_fails_with_memory_to_spare_is_counted():
     tried, worked = Counter(), Counter()
-    for row, steps in KNOWN:
-        of = row["layout"]
+    for run, steps in KNOWN:
         if accepted(steps.setting, steps.layouts)[0] and predicted(steps).filled[0] < 0.86:
-            whole = of["sharding"] == "zero0" and of["dp"] > 1
+            whole = run.sharding == "zero0" and run.dp > 1
             tried[whole] += 1
-            worked[whole] += ran(row)
+            worked[whole] += run.step_s is not None
     found = [(worked[whole] + 1) / (tried[whole] + 2) for whole in (False, True)]
     of = chance.OF_PROGRAM["nanotron"]
     assert found == pytest.approx([of.sharded, of.unsharded], abs=0.005)
@@ -78,20 +77,20 @@ def test_whole_states_run_less_often_and_a_fuller_device_never_more(filled: floa
 
 def test_an_expected_rate_has_both_ends_of_retries():
     """Below the rate without retries, and far from full that rate times the share that runs."""
-    for row, steps in KNOWN:
+    for run, steps in KNOWN:
         found = predicted(steps)
         plain = 1 / (found.parts.total * steps.batches)
         assert (found.rate <= plain).all()
         if found.filled[0] < 0.55 and found.rate[0]:
             share = chance.spared("nanotron", steps.layouts)
-            assert found.rate == pytest.approx(share * plain, rel=1e-3), row["id"]
+            assert found.rate == pytest.approx(share * plain, rel=1e-3), run.id
 
 
 def test_the_layouts_that_are_chosen_run_and_are_near_the_best():
-    for row in published():
-        if row["kind"] == "choose":
-            rates = row["published"]["tokens_s"]
-            assert rates[answer(row)["index"]] >= 0.95 * max(filter(None, rates))
+    for cell in cells_of(PLAYBOOK).values():
+        chosen = cell[fastest(predicted(steps_of_rows([question(one) for one in cell])))]
+        assert chosen.step_s
+        assert min(one.step_s for one in cell if one.step_s) >= 0.95 * chosen.step_s
 
 
 def test_a_kind_whose_bytes_are_far_off_runs_less_surely():

@@ -20,7 +20,8 @@ from suites.training.layouts.states import (
     states_B,
 )
 from suites.training.models.model import Transformer
-from suites.training.step_time.published.steps import published, ran
+from suites.training.step_time.published.rows import question
+from suites.training.step_time.published.steps import published
 from suites.training.step_time.questions import answers
 from suites.training.workload import Workload
 
@@ -78,11 +79,10 @@ GB300 with Megatron's FSDP, and Llama 2 70B on 16 H100."""
 def test_every_published_run_of_megatrons_recipes_is_said_to_fit_and_fewer_without_what_they_do():
     """Plain Megatron-LM has fp32 gradients, full master weights, and two copies in FP8 next to bf16."""
     others = ("playbook", "llm-foundry")
-    steps = [one for one in published() if ran(one) and not one["source"].startswith(others)]
+    steps = [question(one) for one in published() if one.step_s and not one.source.startswith(others)]
     assert len(steps) == 130
     assert not not_fitting(steps)
-    layouts = [{**one["layout"], "recompute": one["layout"].get("recompute") or "none"} for one in steps]
-    plain = [{**one, "layout": layout} for one, layout in zip(steps, layouts, strict=True)]
+    plain = [{"recompute": "none", **one} for one in steps]
     assert not_fitting(plain) == RECOMPUTED
     submitted = [one for one in plain if not one["source"].startswith("mlperf")]
     assert len(not_fitting(submitted, framework="Megatron-LM")) > len(submitted) / 6

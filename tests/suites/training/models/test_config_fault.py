@@ -64,7 +64,6 @@ WRONG = [
     (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic rotary embeddings read"),
     (LLAMA, {"rope_scaling": {"rope_type": "linear", "factor": "x"}}, 'rope_scaling.factor is "x"'),
     (LLAMA, {"rope_scaling": {"partial_rotary_factor": 3}}, "rope_scaling.partial_rotary_factor is 3; it m"),
-    (LLAMA, {"text_config": {"hidden_size": 64}}, "text_config.model_type is missing"),
     (LLAMA, {"attention_dropout": "0.1"}, 'attention_dropout is "0.1"; it must be'),
     (LLAMA, {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5; it must be a number from 0 to 1"),
     (LLAMA, {"rms_norm_eps": 1}, "rms_norm_eps is 1; it must be a number with a decimal point"),
@@ -96,7 +95,6 @@ def test_what_is_no_config(folder):
         ('{"model_type": "llama", "model_type": "gpt2"}', "model_type is given twice"),
         ('{"model_type": "llama", "a": {"b": 1, "b": 2}}', "b is given twice"),
         ('{"model_type": "llama", "vocab_size": ' + "9" * 5000 + "}", "4300 digits"),
-        ("{}", "model_type is missing"),
     ):
         assert said in answer(folder, text)
     with pytest.raises(ValueError, match="is not a file"):
@@ -143,7 +141,7 @@ VALUES = [MISSING, None, True, 0, 1, 3, -7, 10**6, 10**30, 0.5, 1e300, math.nan,
 
 def test_any_value_of_any_key_has_an_answer_or_one_line(folder):
     chance = random.Random(0)
-    for _ in range(60):
+    for _ in range(40):
         config = copy.deepcopy(GOOD[chance.choice(sorted(GOOD))])
         *path, leaf = chance.choice(paths(config))
         section = config

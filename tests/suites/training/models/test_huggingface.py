@@ -22,22 +22,17 @@ from suites.training.dry_run.estimates import count
 from suites.training.models.huggingface import build
 from suites.training.models.huggingface_config import is_encoder, with_layers
 from suites.training.techniques import apply_techniques, build_step
-from suites.training.workload import Workload
+from suites.training.workload import SIZES, Workload
 
 HOST = Device("host", measured=True)
 DATA = Path(__file__).parents[3] / "data" / "small_configs"
 FILES = sorted(DATA.glob("*.json"))
 BY_NAME = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
-SHAPE = (
-    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-    *("intermediate_size", "vocab_size", "max_position_embeddings"),
-)
-
 
 def a_workload(config, **changes):
     """Shape fields hold nonsense, to be replaced by the config's."""
-    fields = {**dict.fromkeys(SHAPE, 1), "micro_batch_size": 3, "seq_len": 48}
+    fields = {**dict.fromkeys(SIZES, 1), "micro_batch_size": 3, "seq_len": 48}
     return Workload(**(fields | {"hf_config": config} | changes))
 
 

@@ -11,7 +11,7 @@ from suites.training.of_question import adapter_load, facts_of, seconds_subject_
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import gpu_of
 from suites.training.step_time.layer import expert_exposed_s, imbalance_of, pointwise_s
-from suites.training.step_time.prediction import TUNED, as_run, run_kind
+from suites.training.step_time.prediction import TUNED, as_run, memory_B, run_kind
 from suites.training.step_time.questions import device_fields, question_of_row
 from suites.training.step_time.seconds import step_s
 from suites.training.step_time.setting import (
@@ -104,6 +104,18 @@ def test_states_on_the_host_are_sent_and_updated_there():
         setting(frozen=frozen), **row
     )
     assert adapted < (offloaded - plain) / 2
+
+
+def test_activations_on_the_host_cross_the_link_twice_as_far_as_no_kernel_hides_it():
+    """What they save of the peak, but for two layers that stay, is what a pass sends."""
+    link_B_per_s, run = 1e8, RunFacts()
+    slow = StepConstants(CONSTANTS | {"host.link_B_per_s.ampere": link_B_per_s})
+    of, parked = (setting(run=run, seq_len=8192, activations_on_host=on) for on in (False, True))
+    layouts = Layouts.of([{}])
+    saved_B = float((memory_B(of, layouts) - memory_B(parked, layouts))[0]) / (LAYERS - 2)
+    added_s = seconds(replace(parked, constants=slow)) - seconds(of)
+    assert added_s == pytest.approx(2 * LAYERS * saved_B / link_B_per_s, rel=0.02)
+    assert seconds(parked, recompute=2) == pytest.approx(seconds(of, recompute=2))
 
 
 def test_answers_are_generated_token_by_token():

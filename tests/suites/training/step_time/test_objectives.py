@@ -14,10 +14,11 @@ from suites.training.of_question import seconds_left_out, seconds_subject_of, se
 from suites.training.step_time.causes import causes, places_of, weights
 from suites.training.step_time.eager import SERVED_SHARE, eager_pointwise_B, served_s
 from suites.training.step_time.layer import expert_exposed_s
+from suites.training.step_time.mixer import mixer_context_s, scan_s
 from suites.training.step_time.prediction import HYBRID, as_run, interval_of, planned, predicted, run_kind
 from suites.training.step_time.published.steps import nearest
 from suites.training.step_time.questions import question_of_row
-from suites.training.step_time.seconds import step_s
+from suites.training.step_time.seconds import launches_s, repeated, step_s
 from suites.training.step_time.setting import LayerKind
 
 CONFIG = {
@@ -211,3 +212,57 @@ def test_fields_are_checked():
         question_of(rollout="other")
     assert msgspec.structs.asdict(question_of(objective="kto"))["objective"] == "kto"
     assert shape_of(HYBRID_CONFIG).mixer is not None
+
+
+def test_a_scan_takes_what_its_published_kernels_take_and_its_ranks_change_sequences_for_heads():
+    """64 heads of 64 with a state of 128 at 1.2e13 elements per second; backward three times as long."""
+    _, of = asked(config=HYBRID_CONFIG, program="megatron", sharing="megatron", device="h100_80gb")
+    forward, backward = scan_s(of)
+    assert forward == pytest.approx(64 * 64 * 128 / 1.2e13)
+    assert backward == pytest.approx(3 * forward)
+    slower = replace(of, cluster=of.cluster._replace(gpu=replace(of.gpu, memory_B_per_s=3.35e12 / 2)))
+    assert scan_s(slower)[0] == pytest.approx(2 * forward)
+    unknown = replace(of, shape=replace(of.shape, mixer=of.shape.mixer._replace(name="lightning")))
+    assert 0 < scan_s(unknown)[0] < forward
+    layouts = Layouts.of([{"dp": 8}, {"dp": 2, "cp": 4}])
+    alone, shared = mixer_context_s(of, layouts)
+    sent_B = 2 * 2048 / 4 * (of.shape.mixer.projected + 64 * 64) * 3 / 4
+    assert alone == 0
+    waits_s = 4 * (of.links.collective_s + of.links.node_hop_s)
+    assert shared == pytest.approx(2 * sent_B / of.links.node_B_per_s + waits_s)
+
+
+EXPERTS = {
+    **CONFIG, "model_type": "mixtral", "num_local_experts": 64, "num_experts_per_tok": 2,
+    "intermediate_size": 1024,
+}  # fmt: skip
+MEGATRON = {"config": EXPERTS, "program": "megatron", "sharing": "megatron", "zero": 1}
+
+
+def test_each_expert_of_a_rank_is_launched_and_more_so_in_eight_bits():
+    wide, narrow = (asked(**MEGATRON, device="h100_80gb", precision=one)[1] for one in ("bf16", "fp8"))
+    layouts = Layouts.of([{"dp": 8, "ep": 8}, {"dp": 8, "ep": 1}])
+    host = [launches_s(of, layouts, LayerKind(True, False)) for of in (wide, narrow)]
+    assert host[0][1] - host[0][0] == pytest.approx((64 - 8) * 6e-5)
+    assert host[1][1] - host[1][0] == pytest.approx((64 - 8) * 18e-5)
+
+
+def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
+    kind, layouts = LayerKind(True, False), Layouts.of([{"dp": 8, "recompute": 1}])
+    for modules, expected in ((("moe",), (0.5, 0, 0.5, 0, 0.5)), (("core_attn",), (0, 1, 0, 0, 0))):
+        _, of = asked(**MEGATRON, recompute="selective", recompute_modules=modules)
+        assert [float(share[0]) for share in repeated(of, layouts, kind)] == list(expected)
+    assert (
+        float(repeated(of, layouts, LayerKind(False, False, attention=False, linear=True)).attention[0]) == 0
+    )
+
+
+def test_a_page_that_prints_micro_batches_is_asked_for_one():
+    row = {
+        "framework": "LitGPT", "model": "Llama-2-7B", "device": "A100-SXM4-40GB", "gpus": 2, "seq_len": 1024,
+        "micro_batch_size": 1, "gradient_accumulation_steps": 64, "kind": "finetune", "method": "lora",
+        "other": {"global_minibatch": 128, "step_is": "one micro-batch iteration"},
+    }  # fmt: skip
+    asked_so = question_of_row(row, lambda name: CONFIG)
+    assert asked_so.gradient_accumulation_steps == 1
+    assert asked_so.global_batch_size != 128

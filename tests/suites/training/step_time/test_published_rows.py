@@ -11,7 +11,7 @@ import pytest
 
 from suites.training.layouts.families import ARCHITECTURES, HYBRIDS
 from suites.training.layouts.shape_of_config import shape_without_type
-from suites.training.of_question import published_steps, subject_of
+from suites.training.of_question import subject_of
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.typed import (
     config_of_sizes,
@@ -22,9 +22,8 @@ from suites.training.step_time.published.typed import (
     precision_of,
     recompute_of,
     sharding_of,
-    typed_step,
 )
-from suites.training.step_time.questions import answers, main, question_of_row
+from suites.training.step_time.questions import answers, flat, question_of_row, steps_of_rows
 
 LINES = Path(__file__).with_name("rows.jsonl").read_text().splitlines()
 ROWS = {one["name"]: one["row"] for one in map(json.loads, LINES)}
@@ -62,7 +61,7 @@ def test_words_of_rows():
     ):
         assert precision_of(row, architecture) == precision, row
     words = (None, "none", "selective", "full", "1/2 of the layers")
-    assert [recompute_of(word) for word in words] == [None, "none", "selective", "full", "selective"]
+    assert [recompute_of(word) for word in words] == ["none", "none", "selective", "full", "selective"]
     assert is_compiled({"notes": "torch.compile on"})
     assert not is_compiled({"notes": "without compile"})
     for network, rate in (
@@ -85,29 +84,55 @@ def test_mixtures_of_experts_have_the_parameters_that_their_authors_state():
 
 
 def test_what_was_not_published_is_inferred():
-    steps = published_steps(typed_step(step()))
+    steps = steps_of_rows([flat(step())])
     assert steps.layouts.micro_batches[0] == 64 / 2  # the batch over dp and micro-batch
     assert steps.layouts.virtual_stages[0] == 4  # eight layers per rank, two per stage
     assert steps.layouts.zero[0] == 1
     assert not steps.recompute_known
     half = {**step()["layout"], "gradient_accumulation_steps": 16}
-    assert published_steps(typed_step(step(layout=half))).batches[0] == 2
+    assert steps_of_rows([flat(step(layout=half))]).batches[0] == 2
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"device": "tpu_v5p"}, "device 'tpu_v5p': conf/hardware has no GPU like it"),
-        ({"model": {"name": "unnamed", "num_hidden_layers": 2}}, "model: its hidden_size, num_attention"),
+        (
+            {"model": {"name": "unnamed", "num_hidden_layers": 2}},
+            "model 'unnamed': its hidden_size",
+        ),
         ({"model": {**LLAMA, "name": "Nemotron-H 56B"}}, "layers other than attention and MLP"),
     ],
 )
 def test_what_is_not_known_has_a_reason(changed, reason):
     with pytest.raises(ValueError, match="^" + "model|device") as refused:
-        typed_step(step(**changed))
+        question_of_row(flat(step(**changed)))
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
     assert answers([step(**changed)]) == [{"id": "one", "step_s": None}]
+
+
+def test_what_a_row_states_is_not_inferred():
+    """126 layers on 8 × 4 stages: embedding and output layer count as one each."""
+    shape = {**LLAMA, "num_hidden_layers": 126, "tie_word_embeddings": False, "mlp": "squared relu"}
+    row = {
+        **RUN,
+        "model": "GPT",
+        "framework": "NeMo",
+        "shape": shape,
+        "device": "a100_40gb",
+        "pp": 8,
+        "vp": 4,
+    }
+    of = question_of_row(row)
+    assert of.device == "a100_40gb"
+    assert [(of.config or {})[name] for name in ("tie_word_embeddings", "gated_mlp")] == [False, False]
+    assert (of.virtual_stages, of.layers_of_stages) == (4, ())
+    assert question_of_row({**row, "pp": 4, "vp": 5}).layers_of_stages == (32, 32, 31, 31)
+    assert (of.gradients, of.master_remainders) == ("fp32", False)
+    of = question_of_row({**row, "other": {"performance_recipe": True}})
+    assert (of.gradients, of.master_remainders) == ("bf16", True)
+    assert question_of_row({**row, "pp": 1, "vp": 1, "sharding": "FSDP 8"}).program == "megatron"
 
 
 def test_a_run_is_a_question_whose_origins_say_what_was_stated():
@@ -212,11 +237,8 @@ def test_what_a_page_leaves_open_is_its_frameworks_at_its_date(row, fields):
     assert (of.config or {})["tie_word_embeddings"] is ("LitGPT" not in row["framework"])
 
 
-def test_published_steps_of_a_file_lie_in_the_interval(tmp_path):
-    asked, out = tmp_path / "questions.jsonl", tmp_path / "out.jsonl"
-    asked.write_text("".join(json.dumps(one["step"]) + "\n" for one in ROWS["published"]))
-    main([f"questions={asked}", f"out={out}"])
-    said = [json.loads(line) for line in out.read_text().splitlines()]
+def test_published_steps_lie_in_the_interval():
+    said = answers([one["step"] for one in ROWS["published"]])
     for one, published in zip(said, ROWS["published"], strict=True):
         assert one["step_s_low"] < published["seconds"] < one["step_s_high"]
         assert one["step_s"] == pytest.approx(published["seconds"], rel=0.15)

@@ -167,8 +167,7 @@ def test_a_quantized_product_and_its_gradient_are_those_of_the_widened_weight(ma
 def test_targets_of_a_hugging_face_model_have_its_names():
     """GPT-2's layers in transformers are Conv1D."""
     pytest.importorskip("transformers")
-    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = {**sizes, "model_type": "llama", "intermediate_size": 64, "max_position_embeddings": 64}
+    config = {**NEOX, "model_type": "llama"}
     given = {"lora": {"targets": ["q_proj", "v_proj"], "base": "nf4"}}
     step = build_step(replace(SHORT, hf_config=config), [given])
     assert len(trained(Trainer(step).plain)) == 2 * 2 * 2
@@ -180,10 +179,8 @@ def test_targets_of_a_hugging_face_model_have_its_names():
 
 SIZES = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 NEOX = {**SIZES, "model_type": "gpt_neox", "intermediate_size": 128, "max_position_embeddings": 64}
-MIXTRAL = {
-    **{**SIZES, "model_type": "mixtral", "intermediate_size": 128, "max_position_embeddings": 64},
-    **{"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2},
-}
+EXPERTS = {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+MIXTRAL = {**NEOX, "model_type": "mixtral", **EXPERTS}
 
 
 @pytest.mark.parametrize(
@@ -231,24 +228,19 @@ def test_quantized_experts_compute_what_their_widened_weights_do(base):
     assert losses["linear"] == pytest.approx(losses["bf16"], rel=1e-2)
 
 
-@pytest.mark.parametrize(("experts", "whole"), [("linear", False), ("tensor", True)])
-def test_quantized_experts_take_half_a_byte_per_weight_and_are_widened_one_by_one_or_all_at_once(
-    experts, whole
-):
+def test_quantized_experts_take_half_a_byte_per_weight_and_are_widened_singly_or_at_once():
     pytest.importorskip("transformers")
-    model = Trainer(quantized_mixtral(experts)).plain
-    assert all(parameter.ndim < 3 for parameter in model.parameters())
-    weights = 2 * 4 * 3 * 64 * 128
-    packed_B = sum(
-        one.nbytes for name, one in model.named_buffers() if name.endswith("packed") and "experts" in name
-    )
-    assert packed_B == weights / 2
-    step = quantized_mixtral(experts)
-    assert_as_measured(step)
-    none_B = sum(parameter.nbytes for parameter in model.parameters())
-    assert none_B < 2 * weights  # in bf16 the experts alone would take as much
-    held = dry_run(step, HOST).peak_B - dry_run(quantized_mixtral("linear"), HOST).peak_B
-    assert (held > 2 * weights / 2 / 4) is whole  # widened for one layer, of four experts at once
+    weights, peaks_B = 2 * 4 * 3 * 64 * 128, {}
+    for experts in ("linear", "tensor"):
+        step = quantized_mixtral(experts)
+        model = Trainer(step).plain
+        assert all(parameter.ndim < 3 for parameter in model.parameters())
+        packed = (one for name, one in model.named_buffers() if name.endswith("packed") and "experts" in name)
+        assert sum(one.nbytes for one in packed) == weights / 2
+        run = dry_run(step, HOST)
+        assert_as_measured(step, run)
+        peaks_B[experts] = run.peak_B
+    assert peaks_B["tensor"] - peaks_B["linear"] > 2 * weights / 2 / 4  # of four experts of a layer at once
 
 
 def test_trained_ends_are_copies_and_the_rest_of_a_quantized_base_may_be_wide():
@@ -272,13 +264,13 @@ def test_lightnings_base_quantizes_the_output_layer_and_keeps_inputs_until_the_n
 
     def peak_B(lightning):
         given = {"base": "nf4", "targets": ["query"], "rank": 4, "lightning": lightning}
-        workload = replace(SHORT, seq_len=256, gradient_accumulation_steps=2)
+        workload = replace(SHORT, seq_len=128, gradient_accumulation_steps=2)
         return dry_run(build_step(workload, ["bf16_states", {"lora": given}]), HOST).peak_B
 
     twice = replace(SHORT, gradient_accumulation_steps=2)  # a dry run has nothing of the step before
     step = build_step(twice, ["bf16_states", {"lora": {"base": "nf4", "lightning": True}}])
     assert isinstance(Trainer(step).plain.head, Nf4Linear)
     assert_as_measured(step)
-    tokens, size, width = 2 * 256, SHORT.hidden_size, SHORT.intermediate_size
+    tokens, size, width = 2 * 128, SHORT.hidden_size, SHORT.intermediate_size
     once_B = 2 * tokens * (2 * (3 * size + width) + size)  # bf16; of both layers, and the output layer's
     assert peak_B(True) - peak_B(False) > once_B

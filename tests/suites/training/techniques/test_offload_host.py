@@ -1,7 +1,5 @@
 """The memory tier below the device, and the traffic between them."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

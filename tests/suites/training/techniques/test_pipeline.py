@@ -1,7 +1,5 @@
 """What pipelines alone have: the rank that takes the most, repeated layers of stages, formulas, a search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -18,10 +18,6 @@ class Settings:
     amount: float = 0.0
 
 
-def unavailable(host):
-    return None
-
-
 def apply(subject, settings):
     acts = globals()
     return subject | {"work": lambda: acts[settings.act](subject, settings.amount), "act": settings.act}

@@ -15,10 +15,6 @@ class Trap(dict):
         return super().__getitem__(key)
 
 
-def unavailable(host):
-    return None
-
-
 def apply(subject, settings):
     subject = Trap(subject)
 

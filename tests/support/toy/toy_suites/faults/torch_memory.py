@@ -12,10 +12,6 @@ class Settings:
     size_B: int = 0
 
 
-def unavailable(host):
-    return None
-
-
 def apply(subject, settings):
     def work():
         subject["held"] = torch.zeros(settings.size_B, dtype=torch.uint8)

@@ -10,9 +10,5 @@ class Settings:
     at: int = 0
 
 
-def unavailable(host):
-    return None
-
-
 def apply(subject, settings):
     return {**subject, "time_s": settings.time_s, "act": settings.act, "at": settings.at}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from small_config import CONFIG
 
 from harness.ask.engines import answer_of
-from harness.ask.reference import beside_reference
+from harness.ask.reference import without_reference
 from harness.question import Question
 
 SIZES = CONFIG | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
@@ -41,7 +41,7 @@ def test_a_rank_has_its_part_of_the_reference_and_its_device_room_for_it(fields,
     assert found.memory.room_B == pytest.approx(without.memory.room_B, abs=1)
 
 
-def test_what_fits_alone_does_not_fit_beside_it():
+def test_what_fits_alone_does_not_fit_next_to_it():
     question = Question(**WHOLE, sharing="zero", zero=2, program="deepspeed")
     memory = answer_of(question).memory
     beyond_B = memory.usable_B - memory.room_B
@@ -52,4 +52,4 @@ def test_what_fits_alone_does_not_fit_beside_it():
 
 def test_of_a_model_whose_weights_are_not_known_the_reference_may_turn_what_fits():
     question = Question(config={"model_type": "unheard_of"}, seq_len=8, reference_weight_B=2)
-    assert [key.memory for key in beside_reference(question).question.keys] == ["raises"]
+    assert [key.memory for key in without_reference(question).question.keys] == ["raises"]

@@ -107,21 +107,10 @@ def fused(
     all_steps, steps = steps_of(len(parameters), step_1.device)
     torch.sub(step_1.expand(len(parameters)), 1, out=all_steps)
     torch_adamw(
-        list(parameters),
-        list(gradients),
-        list(exp_avgs),
-        list(exp_avg_sqs),
-        [],
-        steps,
-        fused=True,
-        amsgrad=False,
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        lr=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY,
-        eps=EPSILON,
-        maximize=False,
-    )
+        list(parameters), list(gradients), list(exp_avgs), list(exp_avg_sqs), [], steps, fused=True,
+        amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY,
+        eps=EPSILON, maximize=False,
+    )  # fmt: skip
     return list(parameters)
 
 
@@ -132,19 +121,14 @@ def steps_of(tensors: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
     return every, list(every.unbind())
 
 
-def elements(workload: Workload) -> int:
-    """Return the number of elements of all parameters."""
-    return workload.tensors * workload.rows * workload.hidden_size
-
-
 def bytes_moved(workload: Workload) -> float:
     """Return the least bytes: read parameter, gradient and two moments; write parameter and two moments."""
-    return 7.0 * elements(workload) * workload.element_B
+    return 7.0 * workload.tensors * workload.elements * workload.element_B
 
 
 def flops(workload: Workload) -> float:
     """Return FLOPs by formula."""
-    return float(ADAMW_FLOPS * elements(workload))
+    return float(ADAMW_FLOPS * workload.tensors * workload.elements)
 
 
 OPERATION = Operation("adamw", inputs, eager, bytes_moved, flops)
