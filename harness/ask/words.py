@@ -161,9 +161,9 @@ def question_from(words: CommandWords) -> Question:
     """
     with mistake():
         question = of_file(words) if "config" in words else of_model(words)
-        for with_words in (with_sizes, with_cluster, with_recipe, with_layout, with_batch):
+        for with_words in (with_sizes, with_cluster, with_recipe, with_layout):
             question = with_words(question, words)
-    return question
+        return with_batch(of_device(question), words)
 
 
 def of_file(words: CommandWords) -> Question:
@@ -441,6 +441,19 @@ def parts_of(text: str, devices: int) -> dict[str, Any]:
             f"devices={dp * ranks}, or no dp"
         )
     return parts
+
+
+def of_device(question: Question) -> Question:
+    """Return a file's question with micro-batches of a device's share of the step at most, as Composer's are.
+
+    (llm-foundry 8c8dd48, utils/config_utils.py, calculate_batch_size_info)
+    """
+    if question.format != "llm_foundry" or not question.devices or not question.global_batch_size:
+        return question
+    share = question.global_batch_size // question.dp_of()
+    origin = FieldOrigin("key", "global_train_batch_size")
+    fewer = 1 <= share < question.micro_batch_size
+    return question.with_fields(origin, micro_batch_size=share) if fewer else question
 
 
 def with_batch(question: Question, words: CommandWords) -> Question:

@@ -71,6 +71,8 @@ def _model(parts: Parts) -> dict[str, Any] | None:
     """Return the config of an MPT by its sizes; None for a model of Hugging Face's."""
     if parts.get("_kind") != "mpt_causal_lm":
         return None
+    if experts := next((key for key in parts.flat if key.startswith("model.ffn_config.moe_")), None):
+        raise ValueError(f"{experts}: an MPT with experts has no model here")
     for name, part in SIZES.items():
         if part not in parts:
             raise ValueError(f"model.{name} is missing")

@@ -1,4 +1,4 @@
-"""nanotron's YAML.
+"""nanotron's YAML, and scripts that build it, read as text.
 
 Sources: nanotron commit 2411b02 of April 2026 (config/config.py, config/parallelism_config.py,
 config/models_config.py, parallel/context.py, helpers.py).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.architectures import USUAL, config_of, sizes_of_parts
-from harness.frameworks.table import Fields, Flat, Parts
+from harness.frameworks.table import Fields, Flat, Parts, framework_named
 from harness.frameworks.words import steps_of
 from harness.question import Question
 
@@ -19,8 +19,20 @@ SIZES = (*USUAL[:4], "num_key_value_heads", "vocab_size")
 """Sizes of a llama's config.json that the file has below `model.model_config.` by the same names."""
 
 
+def recognised(flat: Flat) -> int:
+    """Return how many keys only its files have, and a large number for a script that builds its `Config`."""
+    script = "nanotron" in (flat.get("_imports") or ()) and "Config._class" in flat
+    return 100 if script else framework_named("nanotron").counted(flat)
+
+
 def prepared(flat: Flat) -> Flat:
-    """Return the values with today's names of experts; older ones are as wide as the MLP."""
+    """Return the values, of a script those of its `Config`, with today's names of experts.
+
+    Older ones are as wide as the MLP.
+    """
+    if "_imports" in flat:
+        own = {key.removeprefix("Config."): value for key, value in flat.items() if key.startswith("Config.")}
+        flat = {key: value for key, value in own.items() if not key.endswith("_class")}
     if not flat.get("model.model_config.moe_num_experts"):
         return flat
     older = {"num_experts": "moe_num_experts", "top_k": "num_experts_per_tok", WIDTH: "intermediate_size"}

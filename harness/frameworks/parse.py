@@ -89,8 +89,10 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
     raise ValueError("is neither TOML, YAML, JSON nor a command line")
 
 
-WITHOUT_RECIPES = re.compile(r"^\s*(?:from|import)\s+(?:torchtitan|olmo_core)\b", re.MULTILINE)
-"""In scripts whose configurations are named like Megatron Bridge's recipes."""
+WITHOUT_RECIPES = re.compile(
+    r"^\s*(?:from|import)\s+(?:torchtitan|olmo_core|nanotron|trl|transformers)\b", re.MULTILINE
+)
+"""In scripts whose functions are named like Megatron Bridge's recipes."""
 
 
 def of_python(text: str, function: str = "", path: Path | None = None) -> dict[str, Any]:

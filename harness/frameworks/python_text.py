@@ -114,15 +114,17 @@ def _is_configuration(function: ast.FunctionDef) -> bool:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves by dotted key; what a list builds is below its name."""
+    """Yield the leaves by dotted key; what a list builds is below its name, numbered if it repeats."""
     if isinstance(tree, BuiltObject):
         yield f"{prefix}_class", tree.name
     for name, value in tree.items():
         built = [one for one in value if isinstance(one, BuiltObject)] if isinstance(value, list) else []
         if built:
-            yield f"{prefix}{name}", [one.name for one in built]
-            for one in built:
-                yield from _flat(dict(one), f"{prefix}{name}.{one.name}.")
+            classes = [one.name for one in built]
+            names = [f"{one}{classes[:at].count(one) or ''}" for at, one in enumerate(classes)]
+            yield f"{prefix}{name}", names
+            for unique, one in zip(names, built, strict=True):
+                yield from _flat(dict(one), f"{prefix}{name}.{unique}.")
         elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         elif not isinstance(value, ast.AST):
@@ -297,6 +299,9 @@ class _Reader:
         match target:
             case ast.Name():
                 names[target.id] = value
+            case ast.Tuple() if isinstance(value, list) and len(value) == len(target.elts):
+                for one, element in zip(target.elts, value, strict=True):
+                    self.assign(one, element, names)
             case ast.Attribute():
                 owner = self.value(target.value, names)
                 if isinstance(owner, Unresolved) and isinstance(target.value, ast.Attribute):
@@ -321,6 +326,10 @@ class _Reader:
             case ast.Dict():
                 pairs = zip(node.keys, node.values, strict=True)
                 return {str(self.value(k, names)): self.value(v, names) for k, v in pairs if k is not None}
+            case ast.Subscript():
+                owner, key = self.value(node.value, names), self.value(node.slice, names)
+                if isinstance(owner, dict) and not isinstance(key, Unresolved) and str(key) in owner:
+                    return owner[str(key)]
             case ast.BinOp():
                 return self.calculated(node, names)
             case ast.UnaryOp(op=ast.USub()):

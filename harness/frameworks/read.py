@@ -76,6 +76,11 @@ def framework_of(flat: Flat) -> Framework:
     if counts[best] and not other:
         return framework_named(best)
     keys = ", ".join(key[:24] for key in list(flat)[:3])
+    if not other and "_imports" in flat:
+        raise ValueError(
+            "a Python program that builds no configuration of a known framework; give the command that "
+            "starts it, or the configuration that it writes"
+        )
     if not other and any(key.startswith("launcher.") for key in flat):
         raise ValueError(
             f"it starts a program by options of no known framework ({keys}); give the program's own file, "

@@ -87,7 +87,7 @@ def nemo_recipe(name: str, task: str, arguments: Mapping[str, Any]) -> dict[str,
         raise ValueError(_unknown(name, name, tree["nemo"], "NeMo 8cfedd7"))
     model, *listed = (part.strip() for part in tree["nemo"][name].split(";"))
     tasks = dict(part.partition(" ")[::2] for part in listed)
-    scheme = str(arguments.get("peft_scheme", "lora")).lower()
+    scheme = str(arguments.get("peft_scheme", "lora" if "lora" in tasks else "none")).lower()
     of = task if task == "pretrain" else "full" if scheme in ("none", "null") else "lora"
     if of not in tasks:
         raise ValueError(f"NeMo's {name} has no recipe of {of}; it has {', '.join(tasks)}")

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ ASSIGNED = re.compile(
 POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
 
-CASE = re.compile(r"\bcase\b.*?\besac\b", re.DOTALL)
+CASE = re.compile(r"\bcase\s+(\S+)\s+in\b(.*?)\besac\b", re.DOTALL)
+BRANCH = re.compile(r"\s*\(?([^()\n]+)\)(.*?)(?:;;|\Z)", re.DOTALL)
 PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)", re.MULTILINE)
-"""A shell's `case`, and its patterns, which look like options."""
+"""A shell's `case`, its branches, and patterns of theirs that look like options."""
 
 PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 """What a shell prints: no options, though they look so."""
@@ -118,11 +120,12 @@ def command_line(text: str) -> dict[str, Any]:
     """Return the options of a command line or of a shell script; an option without a value is True.
 
     Variables that the script assigns are filled in. Of several commands with options, all are read, but of
-    the trainers in `PROGRAM` the first alone. A launcher's own options are named `launcher.…`.
+    the trainers in `PROGRAM` and of runs of one script the first alone. A launcher's own options are named
+    `launcher.…`.
     """
     text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    text = PRINTED.sub("", CASE.sub(lambda found: PATTERN.sub("", found.group()), text))
+    text = PRINTED.sub("", _with_branches(text))
     variables: dict[str, str] = {}
     for name, value in _assigned(text):
         added = name.endswith("+")
@@ -140,6 +143,12 @@ def command_line(text: str) -> dict[str, Any]:
     trainers, of_trl = [one for one in commands if one[2]], [one for one in commands if _of_trl(one[0])]
     if any(words != trainers[0][0] for words, *_ in trainers):
         flat["launcher.others"] = len(trainers) - 1
+    elif not trainers and not of_trl:
+        runs = {_script(words): words for words, *_ in reversed(commands)}  # the first of each script
+        first = [one for one in commands if not _script(one[0]) or one[0] == runs[_script(one[0])]]
+        if others := len(commands) - len(first):
+            flat["launcher.others"] = others
+        commands = first
     for words, at, program in trainers[:1] or of_trl[-1:] or commands:
         if program:
             flat["launcher.program"] = program
@@ -173,6 +182,22 @@ def command_line(text: str) -> dict[str, Any]:
     if not flat:
         raise ValueError("no option such as --micro-batch-size 1 is in it")
     return flat
+
+
+def _with_branches(text: str) -> str:
+    """Return a script with the branch of each `case` whose word the script sets; of others with all."""
+
+    def branch(found: re.Match[str]) -> str:
+        word = _filled(found[1].strip("\"'"), dict(_assigned(text[: found.start()])))
+        branches = BRANCH.findall(found[2])
+        chosen = (body for names, body in branches if _matches(word, names))
+        return PATTERN.sub("", found[0]) if "$" in word else next(chosen, "")
+
+    return CASE.sub(branch, text)
+
+
+def _matches(word: str, patterns: str) -> bool:
+    return any(fnmatchcase(word, one.strip().strip("\"'")) for one in patterns.split("|"))
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:
@@ -282,6 +307,11 @@ def _of_trl(words: list[str]) -> str:
     at = next((at for at, word in enumerate(words) if word.endswith(".py") or word == "trl"), len(words))
     found = TRL.search(" ".join(words[at : at + (2 if words[at : at + 1] == ["trl"] else 1)]))
     return found[1] if found else ""
+
+
+def _script(words: list[str]) -> str:
+    """Return the Python script that a command runs, "" where it runs none."""
+    return next((word for word in words if word.endswith(".py")), "")
 
 
 def _without_array(word: str) -> list[str]:

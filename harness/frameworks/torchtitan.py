@@ -67,7 +67,8 @@ def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     if "InBackward" in str(values.pop("optimizer._class", "")):
         values["optimizer.early_step_in_backward"] = True
     names = [value for key, value in values.items() if key.endswith(".optimizer_name")]
-    if all(name in ("Adam", "AdamW") for name in names):
+    values["_muon"] = any("Muon" in str(name) for name in names)
+    if values["_muon"] or all(name in ("Adam", "AdamW") for name in names):
         values.pop("optimizer.param_groups", None)
     tokens, length = (
         values.pop(f"training.{name}", None)
@@ -107,6 +108,8 @@ def settle(parts: Parts) -> Fields:
     if "flux" in parts["_name"]:
         raise ValueError("flux makes pictures; language models alone are read")
     fields = _data_parallel(parts) | _batches(parts) | _recompute(parts)
+    if parts.flat.get("_muon"):
+        fields["optimizer"] = "muon"
     if parts["pp"] == 1:
         fields |= {"schedule": "1f1b", "layers_per_stage": None}
     elif parts["schedule"] not in ONE_STAGE:

@@ -52,6 +52,8 @@ def settle(parts: Parts) -> Fields:
             else "it names the model's builder"
         )
         raise ValueError(f"model._component_ is missing; {why}")
+    if any(key.startswith("model.fusion_trainable") for key in parts.flat):
+        raise ValueError("its model sees by layers of cross-attention, which are not modelled")
     if any(key.startswith("orchestration.") for key in parts.flat):
         raise ValueError("it generates and trains on separate devices (asynchronous GRPO), which is not read")
     builder = parts["_component"].rpartition(".")[2]

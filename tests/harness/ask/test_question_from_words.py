@@ -152,6 +152,19 @@ FILE=compiled.toml devices=16 | account | compiles
 """Words, the engine that is chosen, and a part of why."""
 
 
+def test_micro_batches_of_llm_foundry_are_a_devices_share_of_the_step_at_most(folder):
+    text = (
+        "max_seq_len: 64\nmax_duration: 1ba\nglobal_train_batch_size: 48\ndevice_train_microbatch_size: 8\n"
+    )
+    text += "model: {name: mpt_causal_lm, d_model: 128, n_heads: 2, n_layers: 2}\n"
+    (folder / "mpt.yaml").write_text(text)
+    for devices, sequences in ((8, 6), (4, 8), (6, 8)):
+        question = question_from(words_of([f"config={folder}/mpt.yaml", f"devices={devices}"], FIT))
+        assert question.micro_batch_size == sequences
+    given = words_of([f"config={folder}/mpt.yaml", "devices=8", "micro_batch_size=2"], FIT)
+    assert question_from(given).micro_batch_size == 2
+
+
 def test_the_engine_is_chosen_by_the_question_and_says_why(folder):
     for words, engine, why in rows(ENGINES):
         chosen, reason = choose(asked(folder, words), seconds=engine == "step time")

@@ -196,6 +196,20 @@ def test_a_script_that_takes_its_own_options_is_read_with_its_defaults():
     assert "m" not in [one.key for one in question.keys]
 
 
+def test_of_a_case_whose_word_is_known_one_branch_is_read_and_of_runs_of_one_script_the_first():
+    case = (
+        'S=${1:-small}\ncase "${S}" in\n  tiny|small)\n B=2 ;;\n  "large")\n B=8 ;;\n  *) exit 1 ;;\nesac\n'
+    )
+    run = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size $B"
+    assert read_own_text(f"{case}{run}", suffix=".sh").micro_batch_size == 2
+    assert read_own_text(case.replace(":-small", "") + run, suffix=".sh").micro_batch_size == 8  # not known
+    question = read_own_text(
+        f"B=1\nif $A\nthen\n{run} --fp16\nelse\n{run} --max_length 256\nfi", suffix=".sh"
+    )
+    assert (question.precision, question.origin("seq_len").kind) == ("fp16", "assumption")
+    assert [one.value for one in question.keys if one.key == "launcher.others"] == [1]
+
+
 def test_sums_of_a_shell_are_calculated_where_they_are_some():
     begin = "N=4\nBATCH=64\ntorchrun t.py --model_name_or_path gpt2 --gradient_accumulation_steps "
     sums = {"$(( (N + 1) * 3 ))": 15, "$(expr $BATCH / $N / 2)": 8, r"`expr 6 \* 7`": 42}

@@ -38,6 +38,11 @@ def test_a_file_is_read_or_refused_by_what_it_is(case):
         ("llama3_8b_pretrain_config", ("meta-llama/Meta-Llama-3-8B", 1, 2, 8192, 512, 2)),
         ("qwen3_8b_pretrain_4gpu_h100_bf16_config", ("Qwen/Qwen3-8B", 4, 1, 4096, 32, 4)),
         ("llama3_8b_16k_pretrain_config()", ("meta-llama/Meta-Llama-3-8B", 4, 2, 16384, 512, 16)),
+        ("nemotronh_8b_pretrain_2gpu_h100_bf16_config", ("nvidia/Nemotron-H-8B-Base-8K", 2, 1, 8192, 768, 2)),
+        (
+            "llm.nemotron_nano_9b_v2.finetune_recipe",
+            ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 2, 1, 8192, 768, 64),
+        ),
         ("llm.qwen3_32b.pretrain_recipe", ("Qwen/Qwen3-32B", 8, 1, 4096, 32, 16)),
     ],
 )

@@ -71,6 +71,15 @@ def qwen3_30b_experts() -> Trainer.Config:
     config.parallelism.expert_parallel_degree = 8
     return config
 
+def llama3_8b_by_two_optimizers() -> Trainer.Config:
+    config = llama3_8b()
+    groups = [
+        ParamGroupConfig(pattern="w", optimizer_name="DistMuon"),
+        ParamGroupConfig(pattern=".*", optimizer_name="AdamW"),
+    ]
+    config.optimizer = OptimizersContainer.Config(param_groups=groups)
+    return config
+
 def debug_of_a_run() -> Trainer.Config:
     config = llama3_8b()
     config.training.max_context_length = int(torch.cuda.device_count())
@@ -91,6 +100,7 @@ NAMES = [
      "seq_len": 8192} | {"recompute": "full", "recompute_every": 2, "states": "bf16", "loss_chunks": 1},
      ["quantize.linear.float8.recipe_name"]),
     ("qwen3_30b_experts", {"model_name": "qwen3/30B-A3B", "ep": 8, "dispatcher": "deepep"}, ["loss._class"]),
+    ("llama3_8b_by_two_optimizers", {"optimizer": "muon"}, ["loss._class"]),
     ("debug_of_a_run", {"seq_len": 2048}, ["loss._class", "training.local_batch_size", "training.seq_len"]),
 ]  # fmt: skip
 
@@ -224,10 +234,54 @@ def test_a_script_of_olmo_core_is_followed(tmp_path, text, expected, config, nam
     assert [one.key for one in question.keys if one.status == "not modelled"] == named
 
 
+NANOTRON = """
+import argparse
+from nanotron.config import Config, LlamaConfig, ModelArgs, ParallelismArgs, TokensArgs
+
+SIZES = {"small": (4, 64), "3b": (36, 2048)}
+
+def get_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="3b")
+    parser.add_argument("--mbs", type=int, default=3)
+    return parser.parse_args()
+
+def get_model_config(size):
+    layers, hidden = SIZES[size]
+    return LlamaConfig(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=16, vocab_size=8192)
+
+def create_config(model_config, args):
+    return Config(
+        parallelism=ParallelismArgs(dp=2, tp=4, tp_mode="REDUCE_SCATTER"),
+        model=ModelArgs(model_config=model_config),
+        tokens=TokensArgs(sequence_length=4096, micro_batch_size=args.mbs),
+        data_stages=[DatasetStageArgs(name="one")],
+    )
+
+if __name__ == "__main__":
+    args = get_args()
+    create_config(get_model_config(args.model), args).save_as_yaml("own.yaml")
+"""
+
+
+def test_a_script_of_nanotron_is_followed_with_its_options_defaults(tmp_path):
+    (tmp_path / "own.py").write_text(NANOTRON)
+    question = read_own_file(tmp_path / "own.py")
+    found = (question.format, question.dp, question.tp, question.seq_len, question.micro_batch_size)
+    assert found == ("nanotron", 2, 4, 4096, 3)
+    assert {name: question.config[name] for name in ("num_hidden_layers", "hidden_size")} == {
+        "num_hidden_layers": 36,
+        "hidden_size": 2048,
+    }
+    assert [one.key for one in question.keys if one.status == "not modelled"] == []
+
+
 @pytest.mark.parametrize(("text", "line"), [
+    ("from trl import TrlParser\nmodel_config = get_quantization_config(parse_args_and_config())\n",
+     "a Python program"),
     ("from olmo_core.x import y\nLadder(sizes=[1])\n", "give the config.json that the run saves"),
     ("x = (\n", "not Python"),
-    ("import torch\ntorch.ones(3)\n", "no configuration of a known framework"),
+    ("import torch\ntorch.ones(3)\n", "builds no configuration of a known framework"),
     ("def f() -> Trainer.Config:\n    return f()\n", "which is no configuration"),
     ("def flux_dev() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('x'))\n",
      "flux"),
