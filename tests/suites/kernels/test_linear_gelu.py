@@ -41,7 +41,7 @@ def draw(N: int, D: int, F: int, dtype: torch.dtype, strided: bool = False) -> l
 def found(inputs: list[Tensor], function=linear_gelu) -> list[float]:
     """Return the errors of y and of three gradients, relative to float64's largest value.
 
-    Of gradients that are sums over rows at least to a quarter of what sums of N terms of about 1 are: one of few
+    Of gradients that are sums over rows at least to a quarter of what N terms of about 1 come to: one of few
     elements may cancel.
     """
     shape = len(inputs[0]), len(inputs[1])
