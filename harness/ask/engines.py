@@ -126,8 +126,8 @@ def answers(
         found = child.answers(request) if child else from_child(request, question.model_name)
     else:
         try:
-            errors = (bytes_error(question),) if engine == "step time" else ()
-            found = iter([import_module(ENGINES[engine]).answer(question, *errors)])
+            more = (bytes_error(question), extent) if engine == "step time" else ()
+            found = iter([import_module(ENGINES[engine]).answer(question, *more)])
         except Unavailable as error:
             found = iter([refused(str(error))])
     for answer in found:

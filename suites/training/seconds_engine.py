@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.answer import Answer, Interval, RankedLayout, StepAnswer
 from harness.instruments.transformer import model_flop_per_token
-from harness.question import Question
+from harness.question import Extent, Question
 from suites.training.account_engine import conditions, memory_of, ranked_layout, verdict
 from suites.training.layouts.chance import REPLAYED, PeakError
 from suites.training.layouts.layout import RECOMPUTES, Layouts
@@ -50,10 +50,11 @@ LISTED = 40
 """Layouts that are returned, the best first."""
 
 
-def answer(question: Question, bytes_error: Interval | None = None) -> Answer:
+def answer(question: Question, bytes_error: Interval | None = None, extent: Extent = "largest") -> Answer:
     """Return the seconds of a question's layout, or of all that fit, by the tokens/s to expect.
 
     `bytes_error`: reserved over predicted bytes of questions of its kind, for the chance that a layout runs.
+    `extent`: "asked" leaves out what would make the step slower or faster, which takes most of the time.
 
     Of the first layout the answer also has memory, parts, switches and the nearest published steps, and of a
     layout that was asked for what would make it slower or faster. On a chip without published steps
@@ -82,7 +83,7 @@ def answer(question: Question, bytes_error: Interval | None = None) -> Answer:
         verdict=verdict(layouts[0]),
         memory=memory_of(subject, first),
         layouts=tuple(layouts),
-        seconds=seconds_of(subject, setting, first),
+        seconds=seconds_of(subject, setting, first, extent != "asked" and not subject.question.search),
     )
 
 
@@ -172,8 +173,10 @@ def bounded(least: float, seconds: float, ends: tuple[float, float, float]) -> I
     return Interval(low, likely, max(likely, seconds * ends[2]))
 
 
-def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) -> StepAnswer:
-    """Return where a layout's seconds go, what switches are worth, and what is like it."""
+def seconds_of(
+    subject: LayoutSubject, setting: StepSetting, layout: Layouts, with_causes: bool
+) -> StepAnswer:
+    """Return where a layout's seconds go, what switches are worth, what is like it, and causes of others."""
     steps = planned(setting, layout, subject.batch)
     found = predicted(steps)
     worth, without = switches(subject, setting, layout)
@@ -184,7 +187,7 @@ def seconds_of(subject: LayoutSubject, setting: StepSetting, layout: Layouts) ->
         places_s=places_s | timers_of(setting, layout, found, batches),
         switches=worth,
         switches_that_do_not_fit=without,
-        causes=() if subject.question.search else tuple(causes(subject, setting, layout)),
+        causes=tuple(causes(subject, setting, layout)) if with_causes else (),
         nearest=tuple(nearest(setting, layout)),
     )
 
