@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from harness.instruments.prices import DATE, DATES, PriceList, price_lists
 from harness.records import Origin, Reading, Unavailable
@@ -297,6 +296,8 @@ def calibrated_owner(subject: Subject) -> CostInputs | None:
     published = subject.workload.published_USD_per_h
     if published is None:
         return None
+
+    from scipy.optimize import brentq  # the parent plans without scipy
 
     def total(interest: float) -> float:
         owner = with_input(subject.owner, "interest", interest)

@@ -25,7 +25,6 @@ def weights(of):
 @pytest.mark.parametrize(
     ("fields", "ranks"),
     [
-        ({"sharing": "ddp", "program": "torchtitan"}, 1),
         ({"sharing": "zero", "zero": 3, "program": "deepspeed"}, 4),
         ({"sharing": "zero", "zero": 2, "program": "deepspeed"}, 1),
         ({"sharing": "megatron", "program": "megatron", "tp": 2, "dp": 2}, 2),

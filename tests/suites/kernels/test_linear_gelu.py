@@ -39,12 +39,16 @@ def draw(N: int, D: int, F: int, dtype: torch.dtype, strided: bool = False) -> l
 
 
 def found(inputs: list[Tensor], function=linear_gelu) -> list[float]:
-    """Return the errors of y and of three gradients, relative to float64's largest value."""
+    """Return the errors of y and of three gradients, relative to float64's largest value.
+
+    Of gradients that are sums over rows at least to a quarter of what N terms of about 1 come to: one of few
+    elements may cancel.
+    """
     shape = len(inputs[0]), len(inputs[1])
     dy = torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(inputs[0].dtype)
     ours = results(function, inputs, dy)
     assert {one.dtype for one in ours} == {inputs[0].dtype}
-    return errors(ours, eager, inputs, dy)
+    return errors(ours, eager, inputs, dy, (0.0, 0.0, shape[0] ** 0.5 / 4, shape[0] ** 0.5 / 4))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

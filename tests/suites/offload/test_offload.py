@@ -22,6 +22,7 @@ from harness.records import Reading, Unavailable
 from suites.offload import ranks
 from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, MemoryPlacement
+from suites.training.declared import ZeROSettings
 from suites.training.host_memory import HostMemory, Resources
 from suites.training.models.model import Transformer
 from suites.training.shared_trainers import backend_of
@@ -181,7 +182,8 @@ def test_a_disk_that_fills_in_mid_step_is_reported_in_one_line(monkeypatch, tmp_
     if reason := missing("async_io"):
         pytest.skip(reason)
     cpu = torch.device("cpu")
-    swapped = Offload(3, "disk", "device", 1.0, Resources(cpu, HostMemory(cpu), str(tmp_path)))
+    settings = ZeROSettings(stage=3, optimizer="disk")
+    swapped = Offload(settings, Resources(cpu, HostMemory(cpu), str(tmp_path)))
     swapped.refuse_full_disk()
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     disk = SimpleNamespace(f_bfree=326 if root else 9999, f_bavail=9999 if root else 326, f_frsize=4096)

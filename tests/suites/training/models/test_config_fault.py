@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="the extra `hf` brings it")
 from harness.config.hf_config import workload_from_file
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.models import huggingface_config
+from suites.training.models import config_fault, huggingface_config
 from suites.training.models.huggingface import build
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
@@ -28,6 +28,12 @@ GOOD = {
 LLAMA, EXPERTS, NESTED = GOOD.values()
 
 BF16 = ["mixed_precision"]
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch):
+    """Let no slow machine cut the search for the key at fault."""
+    monkeypatch.setattr(config_fault, "LONGEST_S", 250.0)
 
 
 @pytest.fixture(scope="module")
