@@ -109,9 +109,11 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
     answer = answer.with_(likely_fits=fits)
     if question.search:
         return answer.with_(memory=sized)
-    sized = msgspec.structs.replace(
-        sized, chance_to_fit=chance_to_fit(memory, error_of(answer.engine, question, "reserved"))
-    )
+    which = "allocated" if answer.engine == "dry run" else "reserved"
+    peak = memory.peak_at(question.micro_batch_size)
+    if not (fits and peak is not None and peak.fits_with_slack):  # else the allocator frees its cache
+        chance = chance_to_fit(memory, error_of(answer.engine, question, which))
+        sized = msgspec.structs.replace(sized, chance_to_fit=chance)
     verdict, turns = judged(answer, sized, by_error, question)
     return answer.with_(memory=sized, verdict=verdict, turns=turns, asked_as=kind_of(question))
 
@@ -120,13 +122,22 @@ NORMAL_90 = 1.645
 """Standard deviations between the middle and either end of a 90 % interval of a normal distribution."""
 
 FIRM = 0.8
-"""Chance from which on a step is said to fit. Of the public runs that are then said to, 2.7 in 100 are
-expected to fail, since most fill little of the room; 2 of 329 did. "Does not fit" keeps somebody from trying,
-and takes more: the lower end of the 90 % interval."""
+"""Chance from which on a step is said to fit. Since most fill little of the room, far fewer than one in five of
+those that are said to fail; suite published counts them. "Does not fit" keeps somebody from trying, and takes
+more: the lower end of the 90 % interval."""
 
 
-def chance_to_fit(memory: Memory, error: Mapping[str, Any]) -> float:
-    """Return how likely what is reserved has room: by an engine's recorded error, normal on either side."""
+FEWEST_PEAKS, FEWEST_HELD = 10, 0.8
+"""Published peaks, and the share of those of sources left out between the ends, that a chance rests on."""
+
+
+def chance_to_fit(memory: Memory, error: Mapping[str, Any]) -> float | None:
+    """Return how likely what is reserved has room: by an engine's recorded error, normal on either side.
+
+    None where that error is chosen, of few published peaks, or does not hold for sources left out.
+    """
+    if error["n"] < FEWEST_PEAKS or error.get("held", 1.0) < FEWEST_HELD:
+        return None
     likely = error.get("likely", 1.0)
     free = log(memory.room_B / (memory.reserved_B.likely * likely))
     end = error["high"] / likely if free > 0 else likely / error["low"]

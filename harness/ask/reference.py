@@ -20,7 +20,7 @@ LEAST_MEMORY_B = 4e9
 NOT_COUNTED = KeyRead(
     key="reference_weight_B",
     status="not modelled",
-    means="a frozen reference model, whose parameters are not known here",
+    means="a frozen reference model, which is not counted here",
     memory="raises",
     seconds="none",
 )
@@ -35,12 +35,13 @@ class AskedWithout(NamedTuple):
 
 
 def without_reference(question: Question) -> AskedWithout:
-    """Return what an engine is asked; a layout that is searched for is asked without.
+    """Return what an engine is asked; layouts that are searched for, and experts' ranks, are asked without.
 
-    ZeRO-3 and FSDP shard the reference as they do the model (trl, trainer/utils.py, prepare_deepspeed and
-    prepare_fsdp; verl, workers/fsdp_workers.py); tensor and pipeline ranks divide both.
+    ZeRO-3 and FSDP shard the reference as they do the model, and have it on the host where that is (trl,
+    trainer/utils.py, prepare_deepspeed and prepare_fsdp); tensor and pipeline ranks divide both.
     """
-    if not question.reference_weight_B:
+    on_host = question.zero == 3 and any(one.startswith("parameters") for one in question.offload)
+    if not question.reference_weight_B or on_host:
         return AskedWithout(question)
     try:
         of = import_module("suites.training.of_question")
@@ -48,7 +49,7 @@ def without_reference(question: Question) -> AskedWithout:
         memory_B = question.memory_B or of.known_gpu(question.device).usable_memory_B
     except (Unavailable, ValueError):
         parameters = 0.0
-    if question.search or not parameters:
+    if question.search or question.ep > 1 or not parameters:
         return AskedWithout(replace(question, keys=(*question.keys, NOT_COUNTED)))
     ranks = question.tp * question.pp
     if question.zero == 3:

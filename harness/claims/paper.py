@@ -223,6 +223,10 @@ def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
 def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRecord:
     record = _one(where, data, PublicRecord)
     values = {str(name): float(value) for name, value in record.values.items()}
+    if record.where and not record.rows:
+        raise ConfigError(f"{where}.where: chooses among rows, of which there are none; give rows")
+    if record.values and record.rows:
+        raise ConfigError(f"{where}.values: the rows have them; leave out one of both")
     if record.rows:
         values = _named(rows(record.rows, record.where))
     if record.decides and (band is None or not values):

@@ -125,8 +125,13 @@ def with_method(
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
     if method.get("reference") and with_reference and not fields.get("adapters"):
-        as_loaded = fields.get("states") == "fp32" and fields.get("sharing") == "ddp"  # as the trained one is
+        as_loaded = (
+            fields.get("states", "fp32") == "fp32" and fields.get("sharing") == "ddp"
+        )  # as the trained one
         fields["reference_weight_B"] = 4 if as_loaded else 2
+    if fields["rollout"] == "transformers":
+        means.append("generation by the model itself, with its cache")
+        directions.add("raises")
     if means:
         memory: Direction = directions.pop() if len(directions) == 1 else "either"
         seconds: Direction = "lowers" if memory == "lowers" else "raises" if "means" in method else "none"

@@ -60,7 +60,12 @@ def _objective(parts: Parts, trainer: str, usual: Fields) -> Fields:
     if not trainer.startswith("ppo"):
         passes = {"objective": usual.get("objective", "sft"), "forward_passes": usual.get("passes", 0)}
         if trainer in ("dpo", "kto") and not _value(parts, "ref.offload", "ref_offload"):
-            passes["reference_weight_B"] = 2
+            if parts.get("_4bit"):
+                parts.leave_out(
+                    "ref.model_name_or_path", None, "a frozen reference model", "raises", "raises"
+                )
+            else:
+                passes["reference_weight_B"] = 2
         return {"shorter": trainer != "pretrain", **passes}
     with_critic = (_value(parts, "algo.advantage.estimator", "advantage_estimator") or "gae") == "gae"
     coefficient = _value(parts, "algo.kl.init_coef", "init_kl_coef")

@@ -388,14 +388,21 @@ def _blocks(where: str, data: Any, file: _File) -> list[Block]:
     common |= file.each.get(kinds[0], {})
     common |= {"workload": file.workload} if "{workload}" in str(given.get("title")) else {}
     common |= {"function": id} if issubclass(kind, OwnBlock) else {}
-    for column in given.get("columns", ()):
-        also = column.get("also") if isinstance(column, dict) else None
-        if isinstance(also, dict) and not also.keys() & {"metric", "claim"}:
-            also |= {name: column[name] for name in ("metric", "unit") if name in column and name not in also}
+    if isinstance(given.get("columns"), list):
+        given["columns"] = [_with_metric(column) for column in given["columns"]]
     block = _converted(f"{where} ({id})", {"id": id, **common, **given}, kind)
     if not isinstance(block, EffectsBlock) or not block.plot:
         return [block]
     return [block, plot_of(block, "effects", block.plot)]
+
+
+def _with_metric(column: Any) -> Any:
+    """Return a column whose `also` has its metric and unit, where that names neither."""
+    also = column.get("also") if isinstance(column, dict) else None
+    if not isinstance(also, dict) or also.keys() & {"metric", "claim"}:
+        return column
+    own = {name: column[name] for name in ("metric", "unit") if name in column}
+    return {**column, "also": {**own, **also}}
 
 
 def plot_of(block: EffectsBlock, id: str, title: str) -> EffectPlotBlock:

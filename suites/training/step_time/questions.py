@@ -57,6 +57,11 @@ TRAINER_FUSED = "2025-08"
 EXPERTS_IN_ONE_TENSOR = "2025-12"
 """transformers 5, which stores a layer's experts in one tensor, not as linear layers that are quantized."""
 
+WITHOUT_ENGINE = re.compile(
+    r"\b(no|without|not) +(vllm|sglang)|\b(use_)?(vllm|sglang)\W{1,4}(off|false|no|none)\b", re.IGNORECASE
+)
+"""How a run's row says that no engine generates."""
+
 FORCED = re.compile("^forced?")
 """How a run's row says that every expert gets as many tokens."""
 
@@ -126,7 +131,8 @@ def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
         micro, dp = fields["micro_batch_size"], fields["dp"]
         own["global_batch_size"] = prompts * answers
         own["gradient_accumulation_steps"] = max(1, round(prompts * answers / micro / dp))
-    if fields["adapters"] is None and own["forward_passes"]:
+    hosted = "verl" in str(row["framework"]).lower()  # fsdp_workers.py: the reference policy is on the host
+    if fields["adapters"] is None and own["forward_passes"] and not hosted:
         own["reference_weight_B"] = 2
     if objective in ("grpo", "ppo"):
         own["rollout"] = rollout_of(row)
@@ -139,8 +145,8 @@ def objective_fields(row: Row, fields: Row) -> dict[str, Any]:
 
 def rollout_of(row: Row) -> Any:
     """Return what generates answers within a step: an engine that is named, else the model itself."""
-    words = f"{row['framework']} {row.get('other') or ''}"
-    return meaning("rollouts", words.replace("no vLLM", ""), "transformers")
+    words = WITHOUT_ENGINE.sub("", f"{row['framework']} {row.get('other') or ''}")
+    return meaning("rollouts", words, "transformers")
 
 
 def shared_sequences(row: Row, common: Row) -> dict[str, Any]:
@@ -373,7 +379,9 @@ def unmodelled(row: Row) -> Iterator[KeyRead]:
     if any(word in padded for word in ("padd", "maximum", "up to", "no packing")):
         means = "sequences may be shorter than seq_len"
         yield _unmodelled("padded_or_packed", padded, means, "lowers", to_states=True)
-    if any(word in method for word in ("grpo", "ppo")) and rollout_of(row) != "transformers":
+    if "ppo" in method:
+        yield _unmodelled("method", method, "a critic, which is trained, too, and a reward model", "raises")
+    elif "grpo" in method and rollout_of(row) != "transformers":
         yield _unmodelled("method", method, "an engine that generates, next to training", "raises")
     if "paged" in str(row.get("optimizer")).lower():
         means = "states in unified memory, which torch does not count"

@@ -72,6 +72,9 @@ def routed(needed_GB, even_GB, uneven_GB):
     return answer, asked(config=EXPERTS)
 
 
+PAGE: dict[str, Any] = {"framework": "Megatron-LM"}
+"""Of what a page describes, whose error is that of the public runs of its kind."""
+
 OPTIMIZER, LOGITS = "optimizer_impl=default", "keep_logits=model"
 JUDGED = [
     ([], account(60), asked()),
@@ -82,13 +85,14 @@ JUDGED = [
     ([], dry_run(60, 62, True, (OPTIMIZER, True)), asked()),
     ([], dry_run(70, 79, True), asked()),  # more is reserved at most, and the allocator frees its cache
     ([], dry_run(90, 95, False, (OPTIMIZER, False)), asked()),
-    ([], account(78), asked("lowers")),  # likely enough, and it says how likely
-    (["error"], account(79.5), asked("lowers")),  # which is no reason for too much
+    (["error"], account(78), asked("lowers")),  # which is no reason for too much
+    ([], account(55), asked(**PAGE)),  # likely enough, and it says how likely
+    (["error"], account(79), asked(**PAGE)),
     (["error"], account(82), asked("raises")),
     (["key"], account(95), asked("lowers")),
     (["key"], account(60), asked("raises", "lowers")),
     (["key", "key"], account(60), asked("raises", "either")),
-    (["key", "error"], account(79.5), asked("raises")),
+    (["key", "error"], account(78), asked("raises")),
     (["routing"], *routed(70, 60, 78)),
     (["routing"], *routed(90, 75, 99)),
     (["error"], dry_run(79, 79.5, True), asked()),
@@ -150,13 +154,19 @@ def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows,
     assert [disk[name] for name in names] == pytest.approx([one / 1e9 for each in intervals for one in each])
 
 
-@pytest.mark.parametrize(("filled", "chance"), [("low", 0.05), (None, 0.5), ("high", 0.95)])
+@pytest.mark.parametrize(("filled", "chance"), [("low", 0.05), ("likely", 0.5), ("high", 0.95)])
 def test_the_chance_to_fit_is_that_of_the_interval_of_reserved_bytes(filled, chance):
-    times = ERRORS["account"]["reserved"][filled] if filled else 1.0
-    judged = with_certainty(account(80 / times), asked())
+    times = ERRORS["as_asked"]["account"]["reserved"]["several devices"][filled]
+    judged = with_certainty(account(80 / times), asked(**PAGE))
     assert judged.memory.chance_to_fit == pytest.approx(chance, abs=1e-4)
     said = next(memory_lines.account_lines(judged, asked(), Path("answer.json")))
     assert ("% likely)" in said) == (judged.verdict == "fits" and chance < 0.95)
+
+
+@pytest.mark.parametrize("answer", [account(60), dry_run(70, 90, True)])
+def test_no_chance_rests_on_a_chosen_error_or_on_what_is_reserved_beyond_need(answer):
+    judged = with_certainty(answer, asked())
+    assert (judged.verdict, judged.memory.chance_to_fit) == ("fits", None)
 
 
 def test_a_search_is_not_judged():

@@ -40,6 +40,11 @@ def test_ends_of_seconds_are_the_narrowest_that_hold_enough():
     found = narrowest({"a": alike + far}, "a")
     assert found["held"] >= HELD
     assert found["high"] < 1.1
+    some = [RunRatio(source, 4.0) for source in "abcdef" for _ in range(3)]  # three in forty-two
+    assert narrowest({"a": alike + some}, "a")["high"] < 1.1
+    assert ends_of({"a": alike + some}, "a", (0.05, 0.95))["high"] > 3
+    unlike = [RunRatio(source, 2.0**index) for index, source in enumerate("abcdef")]
+    assert narrowest({"a": unlike}, "a")["held"] < HELD
 
 
 def test_the_command_prints_the_table_that_is_loaded(tmp_path, capsys):
