@@ -86,7 +86,7 @@ JUDGED = [
     ([], dry_run(70, 79, True), asked()),  # more is reserved at most, and the allocator frees its cache
     ([], dry_run(90, 95, False, (OPTIMIZER, False)), asked()),
     (["error"], account(78), asked("lowers")),  # which is no reason for too much
-    ([], account(55), asked(**PAGE)),  # likely enough, and it says how likely
+    ([], account(52), asked(**PAGE)),  # likely enough, and it says how likely
     (["error"], account(79), asked(**PAGE)),
     (["error"], account(82), asked("raises")),
     (["key"], account(95), asked("lowers")),
