@@ -122,8 +122,8 @@ NORMAL_90 = 1.645
 """Standard deviations between the middle and either end of a 90 % interval of a normal distribution."""
 
 FIRM = 0.9
-"""Chance from which on a step is said to fit; at 0.8, ten of 39 public runs that failed were said to. "Does not
-fit" keeps somebody from trying, and takes more: the lower end of the 90 % interval."""
+"""Chance from which on a step is said to fit; at 0.8, ten of 39 public runs that failed were said to. "Does
+not fit" keeps somebody from trying, and takes more: the lower end of the 90 % interval."""
 
 FEWEST_PEAKS, FEWEST_HELD = 10, 0.8
 """Published peaks, and the share of those of sources left out between the ends, that a chance rests on."""
