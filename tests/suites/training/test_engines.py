@@ -145,7 +145,7 @@ def test_what_is_refused_is_named_in_one_line(engine: Any, fields: dict[str, Any
 def test_what_is_taken_for_something_else_is_left_out():
     question = asked(
         precision="fp16", states="bf16", schedule="zbv", compile=True, dispatcher="allgather",
-        recompute="selective", recompute_modules=("core_attn",),
+        recompute="selective", recompute_modules=("core_attn", "layernorm"),
     )  # fmt: skip
     bytes_, seconds = (engine.answer(question).left_out for engine in (account_engine, seconds_engine))
     assert len(bytes_) == 4
