@@ -35,6 +35,9 @@ Base = LoRASettings | LlamaAdapterSettings
 Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 """Takes a layer's name, the layer as it is stored and as it was, and returns what takes its place."""
 
+MORE_THAN_LINEAR = ("Router", "GroupedLinear", "DecoupledLinear")
+"""Ends of the names of transformers' linear layers that do more than nn.Linear; Falcon's own does no more."""
+
 LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
 
@@ -257,11 +260,11 @@ def keep_until_the_next(inputs: list[Tensor], before: list[Tensor], *_: Any) -> 
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the model's linear layers by name, without routers, which are more than their product."""
+    """Return the model's linear layers by name, without those that are more than their product."""
     return {
         name: one
         for name, one in model.named_modules()
-        if isinstance(one, nn.Linear) and type(one).forward is nn.Linear.forward
+        if isinstance(one, nn.Linear) and not type(one).__name__.endswith(MORE_THAN_LINEAR)
     }
 
 

@@ -31,6 +31,15 @@ def test_a_router_that_is_a_linear_layer_and_more_gets_no_adapters():
     assert [*linear_layers(model)] == ["up"]
 
 
+def test_falcons_own_linear_layer_gets_adapters():
+    """It multiplies by itself, and returns what nn.Linear does."""
+    falcon = pytest.importorskip("transformers.models.falcon.modeling_falcon")
+    layer = falcon.FalconLinear(4, 8)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+    assert [*linear_layers(nn.ModuleDict({"query_key_value": layer}))] == ["query_key_value"]
+
+
 def trained(model):
     return {name for name, one in model.named_parameters() if one.requires_grad}
 
