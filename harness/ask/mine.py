@@ -371,7 +371,8 @@ def likely_causes(causes: Sequence[StepCause], mine: OwnStep, answer: Answer) ->
         best = max(sizes)
         return math.log(FAMILIES[family].prior) + best + math.log(sum(math.exp(one - best) for one in sizes))
 
-    families = sorted({one.family for one in alike}, key=log_posterior, reverse=True)
+    in_order = sorted({one.family for one in alike})  # which those that are as likely as each other keep
+    families = sorted(in_order, key=log_posterior, reverse=True)
     return [max((one for one in alike if one.family == each), key=log_likelihood) for each in families]
 
 
