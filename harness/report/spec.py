@@ -279,6 +279,11 @@ class AnswerWords(_Declared, frozen=True, kw_only=True):
     assumes: list[Shown] = []  # what the values rest on: their titles have `{}` for the value
     also: list[Shown] = []  # other metrics to name with the effect: their titles are in lower case
 
+    def __post_init__(self) -> None:
+        picked = (one for clause in (*self.finding, *self.states) for one in clause.values)
+        if not all(one.workload and one.optimization for one in picked):
+            raise ValueError("finding, states: expected workload and optimization of each value")
+
 
 class Heading(_Declared, frozen=True, kw_only=True):
     """A title, and a paragraph below it."""

@@ -33,6 +33,8 @@ STATED = "blocks: [], answer: {states: [{text: 'a {}', values: [%s]}]}"
         (LINES % "x: {field: f}, line: workload", "(a): x: a workload's field"),
         (STATED % "{metric: t, condition: c}", "expected one of metric, condition"),
         (STATED % "", "as many {} as values"),
+        (STATED % "{metric: t}", "expected workload and optimization"),
+        ("blocks: [{table: a, title: b, rows: {workload: W}, columns: 3}]", "Expected `array`, got `int`"),
     ],
 )
 def test_a_mistake_in_a_report_is_one_line_that_names_its_place(text: str, told: str, tmp_path: Path) -> None:
