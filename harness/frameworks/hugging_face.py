@@ -10,7 +10,7 @@ import re
 
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
 from harness.question import Direction, Question
 
 OF_LAUNCH = {
@@ -27,13 +27,6 @@ KNOWN_BY = {"deepspeed"} | {
 
 QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys are TrainingArguments'; a script with an option lr has its own."""
-    names = {key.replace("-", "_") for key in flat}
-    sections = {name.partition(".")[0] for name in names}
-    return 0 if "lr" in names else framework_named("hugging_face").counted(names | sections)
 
 
 def prepared(flat: Flat) -> Flat:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, number_of
+from harness.frameworks.table import Fields, Flat, Parts, number_of
 from harness.frameworks.words import adapters_of, filled, offload_of
 from harness.question import Question
 
@@ -23,12 +23,6 @@ SIZES = {
     "tie_word_embeddings": "_tied",
 }
 """Sizes of an MPT's config.json, which the file has below `model.`."""
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys are its own, also below the `parameters.` of a cluster's job."""
-    names = {key.removeprefix("parameters.") for key in flat}
-    return framework_named("llm_foundry").counted(names | {name.partition(".")[0] for name in names})
 
 
 def prepared(flat: Flat) -> Flat:

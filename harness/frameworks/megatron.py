@@ -11,7 +11,7 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.table import Fields, Flat, Parts, framework_named, is_off, kind_of, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, is_off, kind_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
@@ -29,11 +29,6 @@ PRECISIONS: dict[str, Fields] = {
     "mxfp8": {"_bf16": True, "_fp8": "e4m3", "_fp8_recipe": "mxfp8"},
     "nvfp4": {"_bf16": True, "_fp4": "e2m1"},
 }
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys only Megatron-LM has."""
-    return framework_named("megatron").counted(prepared(flat))
 
 
 def prepared(flat: Flat) -> Flat:

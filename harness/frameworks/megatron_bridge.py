@@ -23,21 +23,9 @@ SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "comm_overlap", "mixed
 PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8", "bf16_with_mxfp8", "bf16_with_nvfp4")
 """How names of Megatron Bridge's mixed precision begin (training/mixed_precision.py)."""
 
-OWN = (
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "num_layers"),
-    *("global_batch_size", "micro_batch_size", "seq_length", "encoder_seq_length", "train_iters"),
-)
+LAYOUT = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 DEVICES = ("launcher.nproc_per_node", "launcher.nnodes")
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys only Megatron Bridge has, above all a recipe's name."""
-    if str(flat.get("recipe", "")).endswith("_config") or {"mode", "dataset"} <= flat.keys():
-        return 100
-    count = sum(f"{section}.{key}" in flat for section in ("model", "train", "dataset") for key in OWN)
-    more = {"ddp.use_distributed_optimizer", "mixed_precision", "mixed_precision.bf16"} & flat.keys()
-    return count + 2 * bool(more) if count else 0
 
 
 def prepared(flat: Flat) -> Flat:
@@ -57,7 +45,7 @@ def prepared(flat: Flat) -> Flat:
     values = {key: value for key, value in values.items() if key != "fp8" or value}
     named = _recipe_name(values)
     recipe = bridge_recipe(named) if named else {}
-    if any(values.get(key) for key in DEVICES) or any(key in values for key in OWN[:3]):
+    if any(values.get(key) for key in DEVICES) or any(key in values for key in LAYOUT):
         recipe.pop("world_size", None)
     real_tokens = values.get("tokenizer.tokenizer_model") or "vocab_size" in recipe
     if "pretrain" in named and not real_tokens:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.frameworks.architectures import USUAL, config_of, sizes_of_parts
-from harness.frameworks.table import Fields, Flat, Parts, framework_named
+from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import steps_of
 from harness.question import Question
 
@@ -17,12 +17,6 @@ WIDTH = "moe_intermediate_size"
 
 SIZES = (*USUAL[:4], "num_key_value_heads", "vocab_size")
 """Sizes of a llama's config.json that the file has below `model.model_config.` by the same names."""
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys only its files have, and a large number for a script that builds its `Config`."""
-    script = "nanotron" in (flat.get("_imports") or ()) and "Config._class" in flat
-    return 100 if script else framework_named("nanotron").counted(flat)
 
 
 def prepared(flat: Flat) -> Flat:

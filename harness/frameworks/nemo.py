@@ -16,7 +16,7 @@ import yaml
 from harness.frameworks import megatron, megatron_bridge
 from harness.frameworks.models import published_model
 from harness.frameworks.recipes import adapters, nemo_recipe, with_layers
-from harness.frameworks.table import Fields, Flat, Parts, flag_of, framework_named, kind_of, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, flag_of, kind_of, yaml_tree
 from harness.question import Question
 
 SECTIONS = re.compile(
@@ -49,16 +49,6 @@ FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
 
 FACTORY = re.compile(r"\s*([\w.]+)\W?\s*(.*)", re.DOTALL)
 ARGUMENT = re.compile(r"(\w+)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s,()]+)")
-
-
-def recognised(flat: Flat) -> int:
-    """Return how many keys only NeMo has."""
-    recipe = str(flat.get("recipe", ""))
-    if flat.get("factory") or recipe.endswith("_recipe"):
-        return 100
-    own = framework_named("nemo").counted(flat)
-    of_bridge = any(key.startswith(("train.", "ddp.", "checkpoint.")) for key in flat)
-    return 10 + own if own and not of_bridge else 0
 
 
 def prepared(flat: Flat) -> Flat:

@@ -18,15 +18,6 @@ TABLE = yaml_tree("olmo_core")
 SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "hidden_size")
 
 
-def recognised(flat: Flat) -> int:
-    """Return thrice how many of its sections there are: names of what a script builds are its own."""
-    names = ("train_module.rank_microbatch_size", "train_module.max_sequence_length", "model.d_model")
-    if "olmo_core" in (flat.get("_imports") or ()):
-        return 100
-    own = {name for key in flat for name in TABLE["sections"] if key.startswith(name)}
-    return 3 * (len(own) + sum(name in flat for name in names) + ("train_module.dp_config.name" in flat))
-
-
 def prepared(flat: Flat) -> Flat:
     """Return the values by the names of overrides; other things that a script builds are left out."""
     scripts = "_imports" in flat

@@ -30,6 +30,9 @@ TABLES = CONF / "frameworks"
 
 LEFT: Final = "not modelled"
 
+CERTAIN = 1000
+"""Keys that a word counts as which no other framework has."""
+
 OFF = ("none", "None", "null", "disabled", "false", "off", "no", "never")
 """Words that switch a key off, next to nothing, false and 0."""
 
@@ -98,10 +101,12 @@ class Framework(NamedTuple):
     elsewhere: str = ""  # of `EXPRESSED`, what another file or the program says
     expresses: Mapping[str, Sequence[Any]] = {}  # by field, the only values that its file can say
     assumed: Mapping[str, str] = {}  # by field, why it is assumed where no key gives it
-    own: str = ""  # patterns of keys that only its files have
+    own: str = ""  # patterns of keys, or of key=value, that only its files have
     needs: str = ""  # patterns of keys of which a file has at least one
+    without: str = ""  # patterns of keys that none of its files has
+    within: str = ""  # beginnings of keys that are left away, in this order
+    certain: Sequence[str] = ()  # patterns of keys and of key=value: those of one line together decide alone
     weight: int = 1  # of each of its own keys
-    programs: str = ""  # patterns of the trainers that its command lines name
 
     @property
     def module(self) -> Any:
@@ -110,19 +115,35 @@ class Framework(NamedTuple):
 
     def recognised(self, flat: Flat) -> int:
         """Return how many keys only this framework's files have; 0: it is none of them."""
-        if own := getattr(self.module, "recognised", None):
-            return int(own(flat))
-        if matches(str(flat.get("launcher.program", "")), self.programs.split()):
-            return len(flat) * self.weight
-        names = {key.lstrip("-").replace("-", "_") for key in flat}
-        return self.counted(names | {name.partition(".")[0] for name in names})
+        own = getattr(self.module, "recognised", None)
+        return int(own(flat)) if own else self.counted(flat)
 
-    def counted(self, keys: Iterable[str]) -> int:
-        """Return how many keys are among its own, times their weight; 0 where those it needs are missing."""
-        names, own, needs = list(keys), self.own.split(), self.needs.split()
-        if needs and not any(matches(name, needs) for name in names):
+    def counted(self, flat: Flat) -> int:
+        """Return how many keys are its own by the table alone, times their weight."""
+        words = _words(flat, self.within.split())
+        if any(all(_found(one, words) for one in line.split()) for line in self.certain):
+            return CERTAIN
+        needed = not self.needs or any(_found(one, words) for one in self.needs.split())
+        if not needed or any(_found(one, words) for one in self.without.split()):
             return 0
-        return self.weight * sum(matches(name, own) is not None for name in names)
+        return self.weight * len({word for one in self.own.split() for word in _found(one, words)})
+
+
+def _words(flat: Flat, within: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return the keys of a file and their first sections, and its words as key=value."""
+    names, pairs = set(), set()
+    for key, value in flat.items():
+        for beginning in within:
+            key = key.removeprefix(beginning)
+        key = key.lstrip("-").replace("-", "_")
+        names |= {key, key.partition(".")[0]}
+        of_key = value if isinstance(value, tuple | list | set) else [value]
+        pairs |= {f"{key}={one}" for one in of_key if one is not None}
+    return names, pairs
+
+
+def _found(pattern: str, words: tuple[set[str], set[str]]) -> set[str]:
+    return {word for word in words["=" in pattern] if fnmatchcase(word, pattern)}
 
 
 @cache

@@ -8,7 +8,7 @@ dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/c
 from __future__ import annotations
 
 from harness.frameworks.models import name_in
-from harness.frameworks.table import Fields, Flat, Parts
+from harness.frameworks.table import Fields, Parts
 from harness.frameworks.words import adapters_of, devices_of, filled, layers_named, mesh, offload_of, steps_of
 from harness.question import Adapters, Question
 
@@ -30,13 +30,6 @@ OF_SEVERAL = (
 """How keys begin that recipes of several devices alone have."""
 
 ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
-
-
-def recognised(flat: Flat) -> int:
-    """Return twice how many components are torchtune's."""
-    return 2 * sum(
-        key.endswith("_component_") and str(value).startswith("torchtune.") for key, value in flat.items()
-    )
 
 
 prepared = filled

@@ -19,10 +19,10 @@ from harness.question import Question
 def recognised(flat: Flat) -> int:
     """Return how many keys its files have where one is TRL's alone; dataset_name may be that one."""
     names = {key.replace("-", "_") for key in flat}
-    trl, others = framework_named("trl").counted(names), hugging_face.recognised(flat)
+    trl, others = (framework_named(name).counted(flat) for name in ("trl", "hugging_face"))
     if "dataset_name" in names and others and not names & {*yaml_tree("trl")["of_scripts"].split()}:
         trl += 1
-    return others + trl if trl and not {"lr", "base_model"} & names else 0
+    return others + trl if trl else 0
 
 
 def prepared(flat: Flat) -> Flat:
