@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any, NamedTuple
@@ -222,3 +225,14 @@ def test_an_oom_message_is_explained(tmp_path, capsys):
         assert part in said
     assert fit.main([f"oom={path}"]) == DONE
     assert "384 tokens" not in capsys.readouterr().out
+
+
+def test_a_file_goes_to_the_first_line_through_few_of_ours(tmp_path):
+    """Counted in processes of their own, imports apart: what someone who follows the question would open."""
+    (tmp_path / "titan.toml").write_text(TITAN.replace("tensor_parallel_degree = 2", ""))
+    words = [f"config={tmp_path / 'titan.toml'}", "devices=8"]
+    script = ROOT / "tests/benchmarks/files_on_the_way.py"
+    said = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True).stdout
+    parent, child = (int(count) for count in re.findall(r"(\d+) files in", said))
+    assert 10 < parent <= 30
+    assert 10 < child <= 45
