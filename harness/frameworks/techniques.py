@@ -14,6 +14,9 @@ A dry run of more takes longer; tests/suites/training/dry_run/test_steady_micro_
 BY_BLOCKS = ("torchtitan", "torchtune", "olmo_core")
 """Formats whose programs compile block by block."""
 
+COMPILE_THE_LOSS = ("torchtitan", "torchtune")
+"""Programs whose switch for torch.compile also compiles the loss, a function of its own."""
+
 CHECKPOINTING = "activation_checkpointing"
 
 
@@ -131,6 +134,8 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
     on_host = {"on_host": True} if offloaded else {}
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
+    own_loss = question.compile and (question.format or question.framework) in COMPILE_THE_LOSS
+    generated = {"compiled": True} if own_loss else {}
     fused, wide = question.fused_loss, question.states == "fp32" or question.sharing == "zero"
     sharded = question.sharing in ("fsdp1", "fsdp2") or question.format in BY_BLOCKS
     broken = question.compile and broken_by(question.sharing, offloaded and recompute == "none")
@@ -145,7 +150,8 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (recompute == "selective", CHECKPOINTING, {"mode": per_op, **on_host}),
         (offloaded and recompute == "none", "activation_offload", {}),
         (fused, "loss", {"fused": True}),
-        (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks}),
+        (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks, **generated}),
+        (bool(generated) and question.loss_chunks == 1 and not fused, "loss", generated),
         (question.loss_in_place and not fused, "loss", {"chunked": "in_place"}),
         (question.adapters is not None, *_adapters(question, left_out)),
         (question.compile and not broken, "compile", {"scope": "blocks"} if sharded else {}),

@@ -164,6 +164,8 @@ class LossSettings:
     `fused`: one operation for output layer and loss, with gradients in the forward pass: Liger's fused linear
     cross-entropy, or without a GPU the same algorithm in plain PyTorch. Of a model that scales its logits it
     is "in_place", Liger's default there.
+    `compiled`: torch.compile generates each chunk's loss, as torchtune and torchtitan have it: widened logits
+    and their log-softmax are never stored.
     """
 
     chunks: Annotated[int, Bounds(at_least=1)] = 1
@@ -171,6 +173,7 @@ class LossSettings:
     dtype: Literal["bf16"] | None = None
     keep_logits: Literal["model", "fp32"] | None = None
     fused: bool = False
+    compiled: bool = False
 
 
 @technique("compile", Level.COMPILER)

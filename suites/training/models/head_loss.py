@@ -139,6 +139,50 @@ class InPlace(torch.autograd.Function):
         return logits_NV.mul_(gradient).clone(), None
 
 
+class OfRows(torch.autograd.Function):
+    """Compute the loss of logits in their own type, some rows at a time; keep them and a number per row.
+
+    That is what Inductor's kernels keep of a cross-entropy of widened logits: these and their log-softmax
+    stand in registers alone (torch 2.13, torch/_inductor; compared with them in tests).
+    """
+
+    @staticmethod
+    def forward(context: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        """Return the sum of the losses, fp32."""
+        sums_N = torch.cat([torch.logsumexp(rows.float(), 1) for rows in torch.split(logits_NV, ROWS)])
+        context.save_for_backward(logits_NV, sums_N, targets_N)
+        return (sums_N - logits_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)).sum()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradients in the logits' type."""
+        logits_NV, _, targets_N = context.saved_tensors
+        gradient_NV = torch.softmax(logits_NV, 1)
+        index_N1 = targets_N.unsqueeze(1)
+        gradient_NV.scatter_add_(1, index_N1, torch.full_like(index_N1, -1, dtype=logits_NV.dtype))
+        return gradient_NV.mul_(gradient), None
+
+
+ROWS = 64
+"""Of logits that are widened at once where no kernel is generated."""
+
+
+def cross_entropy(logits_NV: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the sum of the cross-entropies, computed in a type."""
+    return F.cross_entropy(logits_NV.to(dtype), targets_N, reduction="sum")
+
+
+def compiled_cross_entropy(logits_NV: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `cross_entropy` by generated kernels; on the CPU and on fake tensors, by what these keep."""
+    if logits_NV.device.type == "cuda":
+        return generated(logits_NV, targets_N, dtype)
+    return OfRows.apply(logits_NV, targets_N)  # type: ignore[no-any-return,no-untyped-call]
+
+
+generated = torch.compile(cross_entropy, dynamic=False)
+"""Compiled at its first call."""
+
+
 def add_product(sum_VD: Tensor, a_VR: Tensor, b_RD: Tensor) -> None:
     """Add a product to `sum_VD`, without a tensor of its own where all types are one, as Liger does."""
     if sum_VD.dtype == a_VR.dtype == b_RD.dtype:
@@ -170,7 +214,8 @@ class HeadLoss:
 
     `chunked`: a key of `SCHEMES`. `narrow`: the type of logits and loss; None: logits are widened to fp32.
     `keep`: "model" keeps the logits as the layer makes them until the next forward pass has made its own,
-    "fp32" keeps them widened; None keeps none. `change`: what the model does to its logits.
+    "fp32" keeps them widened; None keeps none. `change`: what the model does to its logits. `compiled`: the
+    loss of logits is a generated kernel; see `compiled_cross_entropy`.
     """
 
     def __init__(
@@ -181,9 +226,11 @@ class HeadLoss:
         narrow: torch.dtype | None = None,
         keep: str | None = None,
         change: LogitChange = UNCHANGED,
+        compiled: bool = False,
     ) -> None:
         self.head, self.layer, self.change = head, head.forward, change
         self.scheme, self.chunks, self.narrow, self.keep = SCHEMES[chunked], chunks, narrow, keep
+        self.of_logits = compiled_cross_entropy if compiled else cross_entropy
         self._targets_BT: Tensor | None = None
         self._loss: Tensor | None = None
         self._kept: list[Tensor] = []
@@ -219,8 +266,9 @@ class HeadLoss:
     def entropy(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the sum of the cross-entropies, a scalar tensor in the type of the loss."""
         with torch.autocast(logits_BTV.device.type, enabled=False):
-            logits_NV = self.widened(logits_BTV).flatten(0, 1)
-            return F.cross_entropy(logits_NV, targets_BT.flatten(), reduction="sum")
+            return self.of_logits(
+                logits_BTV.flatten(0, 1), targets_BT.flatten(), self.narrow or torch.float32
+            )
 
     def hold(self, logits: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the logits, widened where `keep` asks for that, and keep them if it asks for that."""

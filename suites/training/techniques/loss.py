@@ -35,6 +35,10 @@ def applies_to(workload: Workload, settings: LossSettings) -> str | None:
         return f"chunks={settings.chunks}: allowed are 1 to seq_len={workload.seq_len}"
     if settings.fused and settings != LossSettings(fused=True):
         return "fused chooses chunks and types itself; leave out the other settings"
+    if settings.compiled and (
+        settings.dtype or settings.chunked == "in_place" or settings.keep_logits == "fp32"
+    ):
+        return "compiled widens logits in registers; leave out dtype, keep_logits=fp32 and chunked=in_place"
     if settings.chunked == "recompute" and settings.keep_logits is not None:
         return "chunked=recompute keeps no logits; use chunked=loss or output to keep them"
     if settings.keep_logits == "fp32" and settings.dtype is not None:
@@ -62,7 +66,7 @@ def put_into_head(settings: LossSettings, model: nn.Module, resources: Resources
     chunked = "fused" if settings.fused else settings.chunked
     narrow = torch.bfloat16 if settings.dtype == "bf16" else None
     change = getattr(model, "logit_change", UNCHANGED)
-    loss = HeadLoss(head, chunked, settings.chunks, narrow, settings.keep_logits, change)
+    loss = HeadLoss(head, chunked, settings.chunks, narrow, settings.keep_logits, change, settings.compiled)
     head.forward = loss
     model.head_loss = loss  # type: ignore[assignment]
     return model

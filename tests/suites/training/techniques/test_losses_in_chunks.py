@@ -11,7 +11,14 @@ from torch import nn
 
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import dry_run
-from suites.training.models.head_loss import HeadLoss, fused_linear_cross_entropy, rows_at_once
+from suites.training.models.head_loss import (
+    HeadLoss,
+    compiled_cross_entropy,
+    cross_entropy,
+    fused_linear_cross_entropy,
+    generated,
+    rows_at_once,
+)
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
@@ -33,11 +40,13 @@ def test_as_many_logits_exist_as_a_scheme_says():
     assert peak_B() - peak_B(chunks=8, chunked="recompute") > 1.2 * logits_B
     assert peak_B(keep_logits="model") - peak_B() == pytest.approx(logits_B, rel=1e-3)
     assert peak_B() - peak_B(chunked="in_place") == pytest.approx(logits_B, rel=0.02)
+    assert peak_B() - peak_B(compiled=True) == pytest.approx(logits_B, rel=0.1)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("chunked", ["loss", "output", "recompute", "in_place"])
 @pytest.mark.parametrize("chunks", [1, 3, 7])
-def test_losses_and_gradients_are_those_of_plain_cross_entropy(chunked, chunks):
+def test_losses_and_gradients_are_those_of_plain_cross_entropy(chunked, chunks, compiled):
     torch.manual_seed(1)
     head = nn.Linear(6, 11, bias=True)
     x_BTD = torch.randn(3, 7, 6, requires_grad=True)
@@ -45,10 +54,37 @@ def test_losses_and_gradients_are_those_of_plain_cross_entropy(chunked, chunks):
     wanted = F.cross_entropy(head(x_BTD).flatten(0, 1), targets_BT.flatten())
     inputs = [x_BTD, *head.parameters()]
     expected = torch.autograd.grad(wanted, inputs)
-    head.forward = HeadLoss(head, chunked, chunks)
+    head.forward = HeadLoss(head, chunked, chunks, compiled=compiled)
     found = head.forward.run(lambda: head(x_BTD), targets_BT)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(torch.autograd.grad(found, inputs), expected)
+
+
+@pytest.mark.slow
+def test_a_compiled_loss_keeps_what_inductor_keeps():
+    """Its logits in their own type and a few numbers per row; the gradients are in that type, too."""
+
+    def kept_B(loss):
+        logits_NV = torch.randn(96, 3000, dtype=torch.bfloat16, requires_grad=True)
+        kept = {}
+
+        def keep(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            value = loss(logits_NV, torch.arange(96), torch.float32)
+        (gradient_NV,) = torch.autograd.grad(value, logits_NV)
+        assert gradient_NV.dtype == torch.bfloat16
+        return sum(kept.values()), gradient_NV
+
+    (plain_B, wanted), (inductor_B, theirs), (ours_B, ours) = (
+        kept_B(torch.manual_seed(3) and loss) for loss in (cross_entropy, generated, compiled_cross_entropy)
+    )
+    assert plain_B > 96 * 3000 * 4
+    assert ours_B == pytest.approx(inductor_B, abs=96 * 16)
+    torch.testing.assert_close(ours, wanted)
+    torch.testing.assert_close(theirs, wanted)
 
 
 @pytest.mark.parametrize(("tokens", "size", "vocab"), [(50, 8, 40), (64, 16, 16), (7, 4, 90)])

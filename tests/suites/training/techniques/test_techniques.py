@@ -109,6 +109,7 @@ REFUSED = [
     ([{"loss": {"chunks": 49}}], {}, "chunks=49.*seq_len=48"),
     ([{"loss": {"fused": True, "chunks": 8}}], {}, "fused"),
     ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], {}, "chunked=recompute"),
+    ([{"loss": {"compiled": True, "chunked": "in_place"}}], {}, "compiled widens"),
     ([{"loss": {"keep_logits": "fp32", "dtype": "bf16"}}], {}, "keep_logits=fp32.*dtype=bf16"),
     # Optimizers and precision.
     ([{"optimizer": {"name": "adamw_8bit", "impl": "fused"}}], {}, "adamw_8bit"),
