@@ -156,6 +156,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     expandable_segments: bool = False  # of torch's allocator
     torch: str | None = None  # its version, as 2.4; None: the installed one's
     fused_loss: bool = False  # no logits of the full vocabulary are kept (Liger, cut cross-entropy)
+    fused_layers: bool = False  # norms and gated activations keep their inputs alone (Liger)
     loss_chunks: WholeNumber = 1  # the output layer and the loss, in parts
     loss_in_place: bool = False  # gradients take the place of the logits (Unsloth's cross-entropy)
     # the program

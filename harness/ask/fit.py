@@ -56,8 +56,8 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
   micro_batch_size=1  sequences of one forward pass on one GPU
   optimizer=adamw     adamw, sgd_momentum, adafactor, adamw_8bit or muon
   precision=bf16      or fp16, fp32, fp8, mxfp8, nvfp4
-  recompute=none      selective or full; fused_loss=true, compiled=true,
-                      offload=optimizer or parameters,
+  recompute=none      selective or full; fused_loss=true, fused_layers=true
+                      (Liger's), compiled=true, offload=optimizer or parameters,
                       expandable_segments=true, torch=2.4 (its version),
                       imbalance=1.2 (the busiest experts' tokens over the mean)
   techniques=[a,b]    the whole recipe in place of these, as [fsdp2,

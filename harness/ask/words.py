@@ -61,7 +61,10 @@ NAMED = {
 }
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     **{key: {name: name for name in get_args(kind)} for key, kind in NAMED.items()},
-    **{key: {"true": True, "false": False} for key in ("fused_loss", "compiled", "expandable_segments")},
+    **{
+        key: {"true": True, "false": False}
+        for key in ("fused_loss", "fused_layers", "compiled", "expandable_segments")
+    },
     "offload": {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "parameters")},
 }
 """Words with a closed list, by what stands for what value."""
@@ -86,7 +89,7 @@ OF_MODEL = (
 OF_RUN = ("global_batch_size", "tokens_per_batch", "layout", "program", "link")
 OF_RECIPE = (
     *("techniques", "optimizer", "precision", "recompute", "recompute_modules", "dispatcher", "offload"),
-    *("imbalance", "fused_loss", "compiled", "expandable_segments", "torch"),
+    *("imbalance", "fused_loss", "fused_layers", "compiled", "expandable_segments", "torch"),
 )
 BESIDE_TECHNIQUES = ("optimizer", "expandable_segments", "torch")
 """Words of a recipe that stand next to a list of techniques."""

@@ -81,6 +81,7 @@ def settle(parts: Parts) -> Fields:
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
+    fields["fused_layers"] = bool(parts.get("_norms") and parts.get("_gates"))
     return fields
 
 
@@ -146,6 +147,8 @@ def parts_of(question: Question) -> Fields:
         "_selective": question.recompute == "selective" or None,
         "_activations": "activations" in question.offload or None,
         "_liger": question.fused_loss or None,
+        "_norms": question.fused_layers or None,
+        "_gates": question.fused_layers or None,
         switch: question.precision != "fp32",
         **fsdp_section.section_parts(question),
         **{name: value or None for name, value in words.adapter_parts(question.adapters).items()},

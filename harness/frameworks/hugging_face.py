@@ -138,6 +138,8 @@ def trainer_fields(parts: Parts) -> Fields:
         "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
+        "fused_loss": bool(parts.get("_liger")),
+        "fused_layers": bool(parts.get("_liger")),
         **fsdp_section.section_fields(parts, 2),
     }
     section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
@@ -193,6 +195,7 @@ def trainer_parts(question: Question) -> Fields:
         "_bf16": question.precision == "bf16",
         "_fp16": question.precision == "fp16",
         "_recompute": question.recompute == "full",
+        "_liger": question.fused_layers or question.fused_loss,
         **fsdp_section.section_parts(question),
     }
     if question.sharing == "zero":

@@ -23,7 +23,7 @@ def settle(parts: Parts) -> Fields:
     fields = hugging_face.trainer_fields(parts)
     fields["cp"] = parts.get("_cp") or parts["cp"]
     of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
-    fields["fused_loss"] = parts["fused_loss"] or (parts["_liger"] and of_tokens)
+    fields["fused_loss"] = bool(parts["_liger"]) and of_tokens
     fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
@@ -73,8 +73,6 @@ def parts_of(question: Question) -> Fields:
         "_type": "full" if adapters is None else "lora",
         "_recompute": None,
         "_no_recompute": question.recompute == "none",
-        "fused_loss": None,
-        "_liger": question.fused_loss,
     }
     if adapters is not None:
         modules = ",".join(adapters.targets) or "all"

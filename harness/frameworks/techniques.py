@@ -135,6 +135,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
     own_loss = question.compile and (question.format or question.framework) in COMPILE_THE_LOSS
+    by_command = question.compile and question.origin("compile").kind == "command"  # else it is not traced
     generated = {"compiled": True} if own_loss else {}
     fused, wide = question.fused_loss, question.states == "fp32" or question.sharing == "zero"
     sharded = question.sharing in ("fsdp1", "fsdp2") or question.format in BY_BLOCKS
@@ -150,6 +151,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (recompute == "selective", CHECKPOINTING, {"mode": per_op, **on_host}),
         (offloaded and recompute == "none", "activation_offload", {}),
         (fused, "loss", {"fused": True}),
+        (question.fused_layers and not by_command, "fused_layers", {}),
         (question.loss_chunks > 1 and not fused, "loss", {"chunks": question.loss_chunks, **generated}),
         (bool(generated) and question.loss_chunks == 1 and not fused, "loss", generated),
         (question.loss_in_place and not fused, "loss", {"chunked": "in_place"}),

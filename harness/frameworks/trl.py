@@ -72,7 +72,7 @@ def settle(parts: Parts) -> Fields:
     packed = trainer == "sft" and words.is_on(parts.flat.get("packing"))
     fields["shorter"] = not packed and fields["rollout"] == "none"
     loss = str(parts.get("_loss") or ("nll" if parts.get("_older") else "chunked_nll"))
-    fields["fused_loss"] = parts["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
+    fields["fused_loss"] = fields["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
     if online:
         if "prompt" in method:
             parts.setdefault("_prompt", method["prompt"])
@@ -92,7 +92,7 @@ def parts_of(question: Question) -> Fields:
     kept = tuple(one for one in question.offload if one != "activations")
     return hugging_face.parts_of(replace(question, offload=kept)) | {
         "_dtype": "bfloat16" if question.states == "bf16" or question.adapters else None,
-        "fused_loss": None,
+        "_liger": question.fused_layers,
         "_peft": question.adapters is not None,
         "_loss": "chunked_nll" if question.fused_loss else "nll",
     }

@@ -176,6 +176,23 @@ class LossSettings:
     compiled: bool = False
 
 
+@technique(
+    "fused_layers",
+    Level.ACTIVATIONS,
+    excludes={
+        "compile": "torch.compile fuses norms and activations itself",
+        "tensor_parallel": "its norms and MLPs work on shards",
+    },
+)
+@dataclass(frozen=True, slots=True)
+class FusedLayersSettings:
+    """Norms and gated activations that keep their inputs alone, with gradients in place (Liger-Kernel).
+
+    Set nothing: on a GPU they are Liger's kernels, elsewhere the layers' own code, a part of the tokens at a
+    time.
+    """
+
+
 @technique("compile", Level.COMPILER)
 @dataclass(frozen=True, slots=True)
 class CompileSettings:

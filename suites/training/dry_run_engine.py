@@ -73,9 +73,9 @@ def answers(request: DryRunRequest) -> Iterator[Answer]:
 def may_go(question: Question, technique: str) -> bool:
     """Return whether nothing but an assumption or a framework's default asks for a technique.
 
-    Of attention a file may ask for a kernel that its program has and transformers has not.
+    Of attention and fused layers a file may ask for kernels that its program or transformers has not.
     """
-    if technique == "attention" and question.format:
+    if technique in ("attention", "fused_layers") and question.format:
         return question.origin("techniques").kind in NOT_GIVEN
     kinds = question.origin(technique).kind, question.origin("techniques").kind
     return kinds[0] in NOT_GIVEN and kinds[1] in NOT_GIVEN

@@ -283,6 +283,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         fused_loss=question.fused_loss or question.loss_chunks > 1,
         linear_loss=question.fused_loss and question.loss_chunks == 1 and program != "megatron",
         compiled_loss=question.compile and program == "torchtitan",
+        fused_layers=question.fused_layers,
         imbalance=imbalance_of(question),
     )
 
@@ -395,7 +396,9 @@ def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunF
     if question.framework.startswith(MLPERF):
         run = run._replace(tuned=True)
     if run.eager:
-        run = run._replace(fused=question.fused_loss, torch_attention=question.cp > 1)
+        run = run._replace(
+            fused=question.fused_loss or question.fused_layers, torch_attention=question.cp > 1
+        )
     if (adapters := question.adapters) is None:
         return run
     gptq = adapters.base == "nf4" and question.precision == "fp16"  # whose kernels are of fp16 alone

@@ -168,10 +168,12 @@ def backward_of_scores(shape: TransformerShape, layouts: Layouts, training: Trai
 def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
     """Return an MLP's first result and its activation, before tensor parallelism.
 
-    Megatron-LM fuses SwiGLU: gate and up, and their product. Elsewhere the gate's activation is kept, too.
+    Megatron-LM and Liger fuse SwiGLU: gate and up, and their product. Elsewhere the gate's activation is
+    kept, too.
     """
     first: float = 2 * width * (2 if shape.gated else 1)
-    gate = 2 * width if shape.gated and training.program != "megatron" else 0
+    fused = training.program == "megatron" or training.fused_layers
+    gate = 2 * width if shape.gated and not fused else 0
     return first + gate + matmul_input_B(training) * width
 
 
@@ -237,10 +239,12 @@ def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
 def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
     """Return the gradients of an MLP's inner results, which its backward pass makes.
 
-    Of experts also their input as it arrived and as it is sorted.
+    Of experts also their input as it arrived and as it is sorted. Liger's take the place of gate and up, but
+    the product's.
     """
     widths = 3 if shape.gated else 2
-    dense = 2 * widths * shape.intermediate_size / layouts.tp
+    of_dense = 1 if shape.gated and training.fused_layers else widths
+    dense = 2 * of_dense * shape.intermediate_size / layouts.tp
     if not shape.num_experts:
         return np.asarray(dense, dtype=float)
     arrived = tokens_of_experts(shape, layouts, training)

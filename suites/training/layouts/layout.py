@@ -139,6 +139,7 @@ class Training:
     fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
     linear_loss: bool = False  # a fused one with the output layer in it, as Liger's
     compiled_loss: bool = False  # by torch.compile, as torchtitan does with the model
+    fused_layers: bool = False  # norms and gated activations keep their inputs alone (Liger)
     # Micro-batches of which the output layer's gradient waits, with Megatron-LM's
     # --defer-embedding-wgrad-compute; 0: all, None: none.
     deferred_head_gradients: int | None = None

@@ -121,6 +121,7 @@ class LayerCode:
     seq_len: int
     explicit_attention: bool = False
     code: CodeName = "llama"
+    fused: bool = False  # norms and the gated activation keep their inputs alone
     accumulates: bool = False  # weights' gradients are added to those of an earlier micro-batch, in place
     when_gradient: Callable[[float], None] | None = None  # called with the elements of each weight's gradient
 
@@ -226,11 +227,19 @@ class LayerCode:
             self.add(2 * weight_B, -weight_B)
         self.add(-self.added_B(weight_B))
 
+    @property
+    def norms_copy(self) -> bool:
+        """Return whether norms keep an fp32 copy of their input, and not the input."""
+        return self.precision.stream_B == 2 and not self.fused
+
     # A norm. transformers computes it operation by operation, in fp32.
 
     def norm(self, width: int) -> float:
         """Run a norm of so many elements per token; return the bytes of its result, which stays."""
         wide_B, stream_B = self.size_B(width, 4), self.size_B(width, self.precision.stream_B)
+        if self.fused:
+            self.add(stream_B)
+            return stream_B
         if self.precision.stream_B == 2:
             self.add(wide_B)
             self.tape.inside(wide_B)
@@ -251,6 +260,12 @@ class LayerCode:
         """
         wide_B, stream_B = self.size_B(width, 4), self.size_B(width, self.precision.stream_B)
         narrow = self.precision.stream_B == 2
+        if self.fused:  # the gradient overwrites that of the result
+            if self.when_gradient:
+                self.when_gradient(float(width))
+            if residual:
+                self.add(-input_B, stream_B, -2 * stream_B)
+            return
         if narrow and self.code == "gemma":
             self.add(wide_B, -stream_B, wide_B, wide_B, -3 * wide_B)
         else:
@@ -413,7 +428,7 @@ class LayerCode:
         shape, width = self.shape, self.shape.intermediate_size
         inner_B = self.size_B(width, self.precision.product_B)
         self.linear(shape.hidden_size, width, there=there)
-        self.add(inner_B)  # the activation
+        self.add(0.0 if self.fused else inner_B)  # the activation
         self.linear(shape.hidden_size, width, there=there)
         self.add(inner_B)  # the product of both
         if again:
@@ -429,9 +444,13 @@ class LayerCode:
         self.linear_backward(
             width, shape.hidden_size, casts_input=False, frees_input=True, frees_gradient=False
         )
-        self.add(inner_B, inner_B, -3 * inner_B)
-        self.linear_backward(shape.hidden_size, width)
-        self.add(inner_B, -2 * inner_B)
+        if self.fused:  # gradients overwrite gate and up
+            self.add(-inner_B)
+            self.linear_backward(shape.hidden_size, width)
+        else:
+            self.add(inner_B, inner_B, -3 * inner_B)
+            self.linear_backward(shape.hidden_size, width)
+            self.add(inner_B, -2 * inner_B)
         self.linear_backward(shape.hidden_size, width, "anew", frees_input=True)
 
     # The layer.
@@ -452,7 +471,7 @@ class LayerCode:
         `again`: recomputed in the backward pass; there is no result then, and the input stays. `there`:
         results of linear layers were kept.
         """
-        narrow = self.precision.stream_B == 2
+        narrow = self.norms_copy
         kept = not self.precision.autocast
         result_B = self.norm(self.shape.hidden_size)
         self.attention(there)
@@ -490,5 +509,5 @@ class LayerCode:
         self.norm_backward(width, residual=True, input_B=self.stream_B)
         self.attention_backward()
         self.norm_backward(width, residual=True, input_B=self.stream_B)
-        if self.precision.stream_B == 2 and again:
+        if self.norms_copy and again:
             self.add(-self.stream_B)

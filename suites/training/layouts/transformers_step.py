@@ -60,6 +60,7 @@ def refusal(shape: TransformerShape, layout: Mapping[str, int], training: Traini
     narrow = sharing in ("fsdp2", "zero") and training.precision == "bf16"
     grouped = shape.num_key_value_heads < shape.num_attention_heads
     selective = RECOMPUTES[layout["recompute"]] == "selective"
+    fused = training.fused_layers
     reasons = {
         "tp, pp, cp and ep must be 1": max(layout[name] for name in ("tp", "pp", "cp", "ep")) > 1,
         "hybrid sharding": layout["shard_size"] != layout["dp"],
@@ -77,6 +78,8 @@ def refusal(shape: TransformerShape, layout: Mapping[str, int], training: Traini
         "layers without experts next to others": shape.num_experts > 0 and not all(shape.layers_are_moe),
         "shared experts": shape.shared_intermediate_size > 0,
         "dropout": shape.dropout > 0,
+        "fused layers but of FSDP2 or deepspeed in bf16, without experts and norms of heads": fused
+        and (not narrow or shape.num_experts > 0 or shape.qk_norm_size > 0),
     }
     return next((f"{words}: not followed" for words, true in reasons.items() if true), "")
 
@@ -118,6 +121,7 @@ class TransformersStep:
             sequences=layout["micro_batch_size"],
             seq_len=training.seq_len,
             explicit_attention=training.attention == "unfused",
+            fused=training.fused_layers,
             code=CODES[training.model_code],
             when_gradient=self.into_bucket if self.sharing == "zero" else None,
         )

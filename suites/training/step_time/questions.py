@@ -233,6 +233,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "adapters": ("lora",),
     "compile": ("compile",),
     "fused_loss": ("loss",),
+    "fused_layers": ("loss",),
 }
 """Keys of a row that decide a field of the question."""
 
@@ -322,6 +323,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         "optimizer_impl": meaning("optimizer_impls", named, "fused"),
         "offload": on_host(row, checkpointing),
         "fused_loss": loss == "fused",
+        "fused_layers": "liger" in str(row.get("loss")).lower(),
         "loss_in_place": loss == "in_place",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),

@@ -82,6 +82,10 @@ def test_what_is_written_is_recognised_and_read_back(name, data):
         values["sequence_parallel"] = values["tp"] > 1  # Megatron-LM switches it off with one rank
     if values.get("recompute_modules") and values["recompute"] != "selective":
         values["recompute_modules"] = ()  # Megatron-LM reads them with selective recompute alone
+    if name in ("hugging_face", "llama_factory", "ms_swift"):  # one key has both
+        values["fused_layers"] = values["fused_loss"]
+    if name == "trl" and values["fused_layers"]:
+        values["fused_loss"] = True
     if of_megatron and values["ep"] == 1:
         values["dispatcher"] = "alltoall"  # of experts alone
     question = question_of(format=name, **values)

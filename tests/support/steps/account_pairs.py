@@ -92,6 +92,7 @@ def recipe_of(one: Pair) -> list[Any]:
         *([{"optimizer": {"name": optimizer}}] if optimizer != "adamw" else []),
         *([{"loss": {"chunks": chunks, "chunked": "recompute"}}] if chunks > 1 else []),
         *([{"loss": {"fused": True}}] if training.get("fused_loss") else []),
+        *(["fused_layers"] if training.get("fused_layers") else []),
     ]
 
 
@@ -166,6 +167,9 @@ PAIRS = [
     pair("mixtral 8x7B", 2, "dp:64 zero:3 recompute:2"),
     pair("qwen3 30B-A3B", 2, "dp:32 zero:3 micro_batch_size:2", seq_len=2048),
     pair("qwen3 30B-A3B", 2, "dp:8 zero:3 recompute:2"),
+    pair("llama 8B", 3, "dp:8 zero:3", seq_len=8192, fused_loss=True, fused_layers=True),
+    pair("llama 8B", 2, "dp:8 zero:3 recompute:2", seq_len=16384, fused_loss=True, fused_layers=True),
+    pair("llama 70B", 2, "dp:64 zero:3 recompute:2", seq_len=8192, fused_layers=True),
     # deepspeed's ZeRO
     pair("llama 1B", 3, "dp:8 zero:1", **ZERO),
     pair("llama 1B", 3, "dp:2 zero:2", seq_len=512, **ZERO),
