@@ -122,7 +122,8 @@ def answered(
     peaks = tuple(peak_of(runs, size, request.slack) for size in sorted({runs.requested, *tried}))
     answer = answer.with_(memory=msgspec.structs.replace(memory, peaks=peaks, largest_micro_batch=largest))
     yield answer
-    others = tuple(under_other_choices(step, runs.target, largest, runs.of_step))
+    known = question.origin("optimizer_impl").kind != "assumption"
+    others = tuple(under_other_choices(step, runs.target, largest, runs.of_step, known))
     if others:
         answer = answer.with_(others=others)
         yield answer

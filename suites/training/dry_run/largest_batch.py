@@ -208,7 +208,11 @@ WITH_IMPLEMENTATIONS = ("adamw", "sgd_momentum")
 
 
 def under_other_choices(
-    step: TrainingStep, target: Target, largest: int, run_of: Callable[[TrainingStep], DryRun]
+    step: TrainingStep,
+    target: Target,
+    largest: int,
+    run_of: Callable[[TrainingStep], DryRun],
+    optimizer_is_known: bool = False,
 ) -> Iterator[OtherChoice]:
     """Yield the answer under each other choice.
 
@@ -217,11 +221,11 @@ def under_other_choices(
     keep them in a variable, as transformers' Trainer does.
 
     `largest`: that of the step. `run_of`: dry-runs a step. The largest micro-batch of a choice is predicted
-    where that of the step does not fit.
+    where that of the step does not fit. `optimizer_is_known`: a file or its program says which it is.
     """
     requested = step.workload.micro_batch_size
     no_change = ""
-    for name, other in other_choices(step):
+    for name, other in other_choices(step, optimizer_is_known):
         if no_change and name.startswith(no_change):
             continue  # foreach has the largest temporaries
         at = largest or requested
@@ -242,10 +246,11 @@ def under_other_choices(
         yield OtherChoice(choice=name, fits=fits, largest_micro_batch=found)
 
 
-def other_choices(step: TrainingStep) -> Iterator[tuple[str, TrainingStep]]:
+def other_choices(step: TrainingStep, optimizer_is_known: bool = False) -> Iterator[tuple[str, TrainingStep]]:
     """Yield each other choice that the recipe leaves open, by name, with its step."""
     techniques = dict(step.techniques)
-    if step.workload.optimizer in WITH_IMPLEMENTATIONS and step.workload.optimizer_impl == "fused":
+    several = step.workload.optimizer in WITH_IMPLEMENTATIONS and not optimizer_is_known
+    if several and step.workload.optimizer_impl == "fused":
         own: Mapping[str, Any] = techniques.get("optimizer", {})
         for impl in ("default", "for_loop") if "impl" not in own else ():
             with suppress(Unavailable):
