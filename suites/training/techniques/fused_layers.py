@@ -72,24 +72,19 @@ def change(module: nn.Module, in_place: bool) -> bool:
     elif all(hasattr(module, name) for name in MATRICES):
         module.forward = MethodType(gated_forward, module)
     elif is_norm(module):
-        module.forward = MethodType(partial(norm_forward, plain_twin(module), in_place), module)
+        module.forward = MethodType(partial(norm_forward, in_place), module)
     else:
         return False
     return True
 
 
-def plain_twin(module: nn.Module) -> nn.Module:
-    """Return a module of the same code, whose weight can be replaced without this one's."""
-    twin = copy(module)
-    twin._parameters = dict(module._parameters)
-    return twin
-
-
-def norm_forward(twin: nn.Module, in_place: bool, module: nn.Module, x_BTD: Tensor) -> Tensor:
+def norm_forward(in_place: bool, module: nn.Module, x_BTD: Tensor) -> Tensor:
     """Return what a norm returns."""
 
     def run(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-        result: Tensor = torch.func.functional_call(twin, {"weight": weight_D}, x_ND)
+        plain = copy(module)  # without the hooks of whoever shards the model
+        plain._parameters = {"weight": weight_D}  # type: ignore[dict-item]
+        result: Tensor = type(module).forward(plain, x_ND)
         return result
 
     assert isinstance(module.weight, Tensor)
