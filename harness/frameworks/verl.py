@@ -100,6 +100,7 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
         "zero": 3 if parts["_reshard"] else 2,
         "cp": parts["_ulysses"],
         "states": parts["_dtype"],
+        "optimizer_impl": "foreach",  # workers/config/optimizer.py, build_optimizer: torch's default
         "recompute": "full" if parts["_recompute"] else "none",
         "offload": words.offload_of(parts),
         "tp": 1,
