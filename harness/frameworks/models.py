@@ -114,6 +114,11 @@ def nearest_model(name: str) -> str:
     return max(begins, key=len, default="") or next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
+def text_of(model: NamedModel) -> dict[str, Any]:
+    """Return a model's config without its towers."""
+    return {key: value for key, value in model.config.items() if key not in TOWERS}
+
+
 def name_in(framework: str, name: str) -> str:
     """Return a framework's own name, after its family's, of what another name's published shape is.
 
@@ -122,7 +127,7 @@ def name_in(framework: str, name: str) -> str:
     listed, shape = models_of(framework), published_model(name)
     same = [one for one in listed if name in (one, one.rpartition("/")[2])]
     shapes = {one: published_model(one) for one in listed} if shape else {}
-    alike = [one for one, other in shapes.items() if shape and other and other.config is shape.config]
+    alike = [one for one, other in shapes.items() if shape and other and text_of(other) == text_of(shape)]
     if not same and not alike:
         raise ValueError(f"{framework} has no name of {name or 'no model'}; it has {', '.join(listed)}"[:290])
     return (same or alike)[0]
