@@ -23,6 +23,9 @@ PROGRAMS = {
 }
 """Whose code trains."""
 
+SHARED_BY_MANY = {"torchtitan": "torchtitan", "composer": "llm_foundry"}
+"""Programs whose account also answers for others that use FSDP, each with the format of its own files."""
+
 CHOICES = {
     ("optimizer_impl", "default"): ("a fused optimizer", "torch's default on CUDA (foreach)"),
     ("optimizer_impl", "for_loop"): ("a fused optimizer", "a for-loop over parameters"),
@@ -106,8 +109,23 @@ def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -
 
 
 def trainer(question: Question) -> str:
-    """Return whose code trains, in words."""
-    return f"as {PROGRAMS[question.program_of()]} trains"
+    """Return whose code trains, in words; one without an account is taken as the one that shares so."""
+    program = question.program_of()
+    own = program not in SHARED_BY_MANY or question.format in ("", SHARED_BY_MANY[program])
+    name = question.framework.partition(" ")[0] or question.format
+    return f"as {PROGRAMS[program]} trains" if own else f"{name}'s training, taken as {PROGRAMS[program]}'s"
+
+
+def adapted(question: Question) -> list[str]:
+    """Return a sentence with the adapters, where they alone are trained."""
+    adapters = question.adapters
+    if adapters is None:
+        return []
+    kind = f"DoRA's rank {adapters.rank}" if adapters.dora else f"rank {adapters.rank}"
+    layers = ", ".join(adapters.targets) or "every linear layer"
+    kind = f"prompts of LLaMA-Adapter {adapters.prompts}" if adapters.prompts else f"{kind} on {layers}"
+    ends = ", with embedding and output layer" if adapters.ends else ""
+    return wrapped(f"Trained: adapters alone, {kind}{ends}; the weights are frozen, in {adapters.base}.")
 
 
 def what_was_asked(answer: Answer, question: Question) -> list[str]:
@@ -116,7 +134,8 @@ def what_was_asked(answer: Answer, question: Question) -> list[str]:
     if batch is None and not question.search and question.gradient_accumulation_steps:
         batch = question.sequences_per_step()
     tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
-    return asked(answer, question, tokens, question.precision, trainer(question), link=True)
+    facts = (tokens, question.precision, trainer(question))
+    return [*asked(answer, question, *facts, link=True), *adapted(question)]
 
 
 def chance(one: RankedLayout) -> str:
