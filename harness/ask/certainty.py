@@ -144,15 +144,18 @@ def chance_to_fit(memory: Memory, error: Mapping[str, Any]) -> float | None:
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
-    lowers, raises = of_keys(unmodelled(question) if keys else ())
+    left_out = unmodelled(question) if keys else []
+    lowers, _ = of_keys(left_out)
+    _, raises = of_keys([key for key in left_out if key.most_B is None])
+    added_B = sum(key.most_B or 0.0 for key in left_out)
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
         low_B = likely * (error["low"] * lowers)
         states_B = states_of(memory, question)
-        if states_B and keys and any(key.to_states for key in unmodelled(question)):
+        if states_B and any(key.to_states for key in left_out):
             low_B = min(low_B, states_B * error["low"])
-        sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises))
+        sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises) + added_B)
     return msgspec.structs.replace(memory, **sizes)
 
 

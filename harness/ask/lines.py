@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from harness.answer import Answer, RankedLayout, StepAnswer, Turn
 from harness.commands.grammar import datasheet, device_file
-from harness.question import Question
+from harness.question import KeyRead, Question
 from harness.units import number
 
 WIDTH = 96
@@ -212,6 +212,12 @@ def turn_words(turn: Turn, likely: str) -> str:
             return f"the {turn.name}'s error, {turn.value} ({turn.why}): it likely {likely}"
 
 
+def direction_of(key: KeyRead) -> str:
+    """Return what a key that is not modelled does to the peak, in words."""
+    most = "" if key.most_B is None else f" by {GB(key.most_B)} GB at most"
+    return f"{DIRECTIONS.get(key.memory, '')}{most}"
+
+
 def read_lines(question: Question, everything: bool) -> Iterator[str]:
     """Yield what was read of a framework's file, and each key that is not modelled."""
     if not question.format:
@@ -228,7 +234,7 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
     shown = unclear if everything else unclear[:MOST_KEYS]
     if unclear:
         more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
-        named = [f"{key.key}={key.value} ({key.means}{DIRECTIONS.get(key.memory, '')})" for key in shown]
+        named = [f"{key.key}={key.value} ({key.means}{direction_of(key)})" for key in shown]
         yield from wrapped(f"Not modelled: {'; '.join(named)}{more}.", "  ")
     assumed = [
         f"{name if name == 'config' else f'{name}={getattr(question, name)}'} ({origin.of})"

@@ -129,6 +129,20 @@ def test_near_the_limit_what_may_turn_the_verdict_stands_on_top_and_elsewhere_it
             assert f"{turn.peak_B / 1e9:.1f} GB" in top
 
 
+def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
+    """A frozen tower of 3 GB turns what fits with 1 GB to spare, and nothing that has room for it."""
+    key = KeyRead(key="tower", status="not modelled", means="more", memory="raises", most_B=3e9)
+    for needed_GB, turning in ((60, []), (75, ["key"])):
+        judged = with_certainty(account(needed_GB), msgspec.structs.replace(asked(), keys=(key,)))
+        error = ERRORS["account"]["reserved"]["high"]
+        assert judged.memory.reserved_B.high == pytest.approx(needed_GB * 1e9 * error + 3e9)
+        assert [turn.kind for turn in judged.turns] == turning
+    both = with_certainty(
+        account(60), msgspec.structs.replace(asked("raises"), keys=(key, *asked("raises").keys))
+    )
+    assert [turn.name for turn in both.turns if turn.kind == "key"] == ["tower", "key_0"]
+
+
 @pytest.mark.parametrize(
     ("answer", "fields", "rows"),
     [
