@@ -234,5 +234,19 @@ def test_a_key_that_leaves_less_of_the_peak_than_usual_and_a_kernel_that_a_model
         assert found.verdict == verdict
 
 
+def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
+    """425 of 474 GB, of MPT in transformers; LLM Foundry's own fuses attention by default."""
+    answer = dry_run(474, 477, False).with_(without=("attention",))
+    (peak,) = answer.memory.peaks
+    live_B = {"attention scores: softmax": 400e9, "attention scores: others": 25e9, "logits: all": 9e9}
+    memory = msgspec.structs.replace(answer.memory, peaks=(msgspec.structs.replace(peak, live_B=live_B),))
+    for format_, verdict in (("llm_foundry", "depends"), ("hugging_face", "does not fit")):
+        found = with_certainty(answer.with_(memory=memory), asked(format=format_))
+        assert found.verdict == verdict
+    assert found.memory.reserved_B.low > 450e9
+    found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
+    assert found.memory.reserved_B.low == pytest.approx(52e9 * ERRORS["dry run"]["reserved_several"]["low"])
+
+
 def with_keys(keys):
     return msgspec.structs.replace(asked(), keys=keys)
