@@ -33,6 +33,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+SCORES = "attention scores"
+"""What live bytes of a peak are of, where attention is explicit."""
+
+
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's peak at a micro-batch."""
 

@@ -58,6 +58,7 @@ class KeyRead(msgspec.Struct, frozen=True, kw_only=True):
     memory: Direction = "none"  # of one that is not modelled
     to_states: bool = False  # one that lowers: down to the states at most, since sequences may be short
     least: float | None = None  # of one that lowers: the share of the peak that may remain; None: the usual
+    most_B: float | None = None  # of one that raises: what it adds per device at most; None: the usual share
     seconds: Direction = "none"
     source: str = ""  # of these directions
 

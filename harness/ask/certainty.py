@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from harness.answer import Answer, EngineName, FitVerdict, Interval, Memory, Turn
+from harness.answer import SCORES, Answer, EngineName, FitVerdict, Interval, Memory, Turn
 from harness.config.optimizations import CONF, read_yaml
 from harness.question import KeyRead, Question, lowering
 
@@ -87,7 +87,10 @@ def unmodelled(question: Question) -> list[KeyRead]:
 
 
 EXPLICIT = lowering("attention", "explicit attention is taken, which keeps every score", value="flash")
-"""A kernel that a file asks for and its model's code in transformers does not have."""
+"""A kernel that a program has and its model's code in transformers does not have."""
+
+OWN_MODELS = ("litgpt", "llm_foundry", "olmo_core", "torchtitan", "torchtune")
+"""Formats whose programs have models of their own, which fuse attention without a key that asks for it."""
 
 FROZEN = lowering("adapters", "activations are those of a step that trains every weight", seconds="none")
 """What the account takes of a step with adapters alone."""
@@ -99,7 +102,8 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
     if answer.verdict == "refused" or memory is None:
         return answer
     keys = list(question.keys)
-    if "attention" in answer.without and question.origin("attention").kind == "key":
+    fused = question.origin("attention").kind == "key" or question.format in OWN_MODELS
+    if "attention" in answer.without and fused:
         keys.append(EXPLICIT)
     if answer.engine != "dry run" and question.adapters is not None:
         keys.append(FROZEN)
@@ -144,15 +148,19 @@ def chance_to_fit(memory: Memory, error: Mapping[str, Any]) -> float | None:
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:
     """Return memory with intervals from the engine's error; `keys`: also from keys that are not modelled."""
-    lowers, raises = of_keys(unmodelled(question) if keys else ())
+    left_out = unmodelled(question) if keys else []
+    scores_B = scores_of(memory, question) if EXPLICIT in left_out else 0.0
+    lowers, _ = of_keys([key for key in left_out if not scores_B or key != EXPLICIT])
+    _, raises = of_keys([key for key in left_out if key.most_B is None])
+    added_B = sum(key.most_B or 0.0 for key in left_out)
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
-        low_B = likely * (error["low"] * lowers)
+        low_B = (likely - scores_B) * (error["low"] * lowers)
         states_B = states_of(memory, question)
-        if states_B and keys and any(key.to_states for key in unmodelled(question)):
+        if states_B and any(key.to_states for key in left_out):
             low_B = min(low_B, states_B * error["low"])
-        sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises))
+        sizes[kind] = Interval(low_B, likely, likely * (error["high"] * raises) + added_B)
     return msgspec.structs.replace(memory, **sizes)
 
 
@@ -228,6 +236,13 @@ def states_of(memory: Memory, question: Question) -> float:
         return memory.parts_B.get("states", 0.0)
     kinds = ("parameters", "gradients", "communication", "optimizer_states", "reference")
     return sum(peak.by_kind_B.get(kind, 0.0) for kind in kinds)
+
+
+def scores_of(memory: Memory, question: Question) -> float:
+    """Return the bytes of attention's scores at the peak, which a fused kernel does not have."""
+    peak = memory.peak_at(question.micro_batch_size)
+    live_B = {} if peak is None else peak.live_B
+    return sum(size_B for label, size_B in live_B.items() if label.partition(": ")[0] == SCORES)
 
 
 def turned(memory: Memory, fits: bool) -> bool:

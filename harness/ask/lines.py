@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from harness.answer import Answer, RankedLayout, StepAnswer, Turn
 from harness.commands.grammar import datasheet, device_file
-from harness.question import Question
+from harness.question import KeyRead, Question
 from harness.units import number
 
 WIDTH = 96
@@ -22,6 +22,9 @@ PROGRAMS = {
     **{"nanotron": "nanotron", "composer": "Composer"},
 }
 """Whose code trains."""
+
+SHARED_BY_MANY = {"torchtitan": "torchtitan", "composer": "llm_foundry"}
+"""Programs whose account also answers for others that use FSDP, each with the format of its own files."""
 
 CHOICES = {
     ("optimizer_impl", "default"): ("a fused optimizer", "torch's default on CUDA (foreach)"),
@@ -106,8 +109,23 @@ def asked(answer: Answer, question: Question, *facts: str, link: bool = False) -
 
 
 def trainer(question: Question) -> str:
-    """Return whose code trains, in words."""
-    return f"as {PROGRAMS[question.program_of()]} trains"
+    """Return whose code trains, in words; one without an account is taken as the one that shares so."""
+    program = question.program_of()
+    own = program not in SHARED_BY_MANY or question.format in ("", SHARED_BY_MANY[program])
+    name = question.framework.partition(" ")[0] or question.format
+    return f"as {PROGRAMS[program]} trains" if own else f"{name}'s training, taken as {PROGRAMS[program]}'s"
+
+
+def adapted(question: Question) -> list[str]:
+    """Return a sentence with the adapters, where they alone are trained."""
+    adapters = question.adapters
+    if adapters is None:
+        return []
+    kind = f"DoRA's rank {adapters.rank}" if adapters.dora else f"rank {adapters.rank}"
+    layers = ", ".join(adapters.targets) or "every linear layer"
+    kind = f"prompts of LLaMA-Adapter {adapters.prompts}" if adapters.prompts else f"{kind} on {layers}"
+    ends = ", with embedding and output layer" if adapters.ends else ""
+    return wrapped(f"Trained: adapters alone, {kind}{ends}; the weights are frozen, in {adapters.base}.")
 
 
 def what_was_asked(answer: Answer, question: Question) -> list[str]:
@@ -116,7 +134,8 @@ def what_was_asked(answer: Answer, question: Question) -> list[str]:
     if batch is None and not question.search and question.gradient_accumulation_steps:
         batch = question.sequences_per_step()
     tokens = f"{batch * (question.seq_len or 0):,} tokens per step" if batch else "any batch"
-    return asked(answer, question, tokens, question.precision, trainer(question), link=True)
+    facts = (tokens, question.precision, trainer(question))
+    return [*asked(answer, question, *facts, link=True), *adapted(question)]
 
 
 def chance(one: RankedLayout) -> str:
@@ -193,6 +212,12 @@ def turn_words(turn: Turn, likely: str) -> str:
             return f"the {turn.name}'s error, {turn.value} ({turn.why}): it likely {likely}"
 
 
+def direction_of(key: KeyRead) -> str:
+    """Return what a key that is not modelled does to the peak, in words."""
+    most = "" if key.most_B is None else f" by {GB(key.most_B)} GB at most"
+    return f"{DIRECTIONS.get(key.memory, '')}{most}"
+
+
 def read_lines(question: Question, everything: bool) -> Iterator[str]:
     """Yield what was read of a framework's file, and each key that is not modelled."""
     if not question.format:
@@ -209,7 +234,7 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
     shown = unclear if everything else unclear[:MOST_KEYS]
     if unclear:
         more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
-        named = [f"{key.key}={key.value} ({key.means}{DIRECTIONS.get(key.memory, '')})" for key in shown]
+        named = [f"{key.key}={key.value} ({key.means}{direction_of(key)})" for key in shown]
         yield from wrapped(f"Not modelled: {'; '.join(named)}{more}.", "  ")
     assumed = [
         f"{name if name == 'config' else f'{name}={getattr(question, name)}'} ({origin.of})"

@@ -7,7 +7,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.answer import Answer, Interval, Memory, Peak, TriedChange
-from harness.ask.lines import CHOICES, GB, WIDTH, apart, asked, engine, room, table, trainer, turns, wrapped
+from harness.ask.lines import (
+    CHOICES,
+    GB,
+    WIDTH,
+    adapted,
+    apart,
+    asked,
+    engine,
+    room,
+    table,
+    trainer,
+    turns,
+    wrapped,
+)
 from harness.question import Question
 from harness.units import counted
 
@@ -265,6 +278,7 @@ def of_layout(answer: Answer, memory: Memory, question: Question) -> Iterator[st
 def layout_asked(answer: Answer, question: Question) -> Iterator[str]:
     """Yield the model, the GPUs and the layout."""
     yield from asked(answer, question, question.optimizer, question.precision, trainer(question))
+    yield from adapted(question)
     yield from wrapped(f"Layout: {answer.conditions.get('layout', 'searched')}.")
 
 

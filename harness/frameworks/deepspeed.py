@@ -90,7 +90,9 @@ def _buckets(parts: Parts, stage: int, prefix: str) -> None:
             parts.leave_out(f"{name}_size", size, why, "raises" if larger else "lowers", "either")
     if stage in (1, 2) and str(parts.get(f"{prefix}overlap_comm")).lower() == "true":
         why = "reductions overlap with the backward pass, in a second bucket"
-        parts.leave_out("overlap_comm", True, why, "raises", "lowers")
+        size = parts.get(f"{prefix}reduce_bucket")
+        second_B = 4 * (size if isinstance(size, int | float) else BUCKET)
+        parts.leave_out("overlap_comm", True, why, "raises", "lowers", most_B=second_B)
 
 
 def is_contained(parts: Parts) -> bool:

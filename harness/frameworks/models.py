@@ -89,11 +89,34 @@ def published_model(name: str) -> NamedModel | None:
     return next((shapes[one] for one in names if one in shapes), None)
 
 
-def with_tower(question: Question) -> Question:
-    """Return the question with a key that names its model's tower, if it has one: its text is answered."""
+FREEZES = {"ms_swift": "freeze_vit", "llama_factory": "freeze_vision_tower"}
+"""Formats that freeze a tower by default, and no adapters of every layer in it, by their key for it.
+
+ms-swift 3602360, arguments/tuner_args.py; LLaMA-Factory, hparams/finetuning_args.py and
+model/model_utils/misc.py, find_all_linear_modules.
+"""
+
+FROZEN_TOWER_B = 3e9
+"""What a frozen tower adds at most: less than 1e9 weights in bf16, and what one layer of it computes."""
+
+
+def has_frozen_tower(question: Question) -> bool:
+    """Return whether nothing in a model's tower is trained, so that no activations are kept in it."""
+    switch = FREEZES.get(question.format)
+    trained = any(key.key == switch and key.status == "not modelled" for key in question.keys)
+    return switch is not None and not trained and not (question.adapters and question.adapters.targets)
+
+
+def with_tower(question: Question, published: bool = False) -> Question:
+    """Return the question with a key that names its model's tower, if it has one: its text is answered.
+
+    `published`: the model is of models.yaml, whose towers have less than a billion weights and which says
+    where the language model has more for them.
+    """
     keys = tuple(key for key in question.keys if key.key not in TOWERS)
     tower = next((key for key in TOWERS if key in (question.config or {})), None)
     if tower is not None:
+        bounded = published and has_frozen_tower(question) and not (question.config or {})[tower]
         what = "sound" if tower.startswith("audio") else "images"
         named = KeyRead(
             key=tower,
@@ -101,6 +124,7 @@ def with_tower(question: Question) -> Question:
             status="not modelled",
             means=f"the tower for {what}, which comes on top of the language model that is answered",
             memory="raises",
+            most_B=FROZEN_TOWER_B if bounded else None,
             seconds="raises",
         )
         keys = (*keys, named)
@@ -114,6 +138,11 @@ def nearest_model(name: str) -> str:
     return max(begins, key=len, default="") or next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
+def text_of(model: NamedModel) -> dict[str, Any]:
+    """Return a model's config without its towers."""
+    return {key: value for key, value in model.config.items() if key not in TOWERS}
+
+
 def name_in(framework: str, name: str) -> str:
     """Return a framework's own name, after its family's, of what another name's published shape is.
 
@@ -122,7 +151,7 @@ def name_in(framework: str, name: str) -> str:
     listed, shape = models_of(framework), published_model(name)
     same = [one for one in listed if name in (one, one.rpartition("/")[2])]
     shapes = {one: published_model(one) for one in listed} if shape else {}
-    alike = [one for one, other in shapes.items() if shape and other and other.config is shape.config]
+    alike = [one for one, other in shapes.items() if shape and other and text_of(other) == text_of(shape)]
     if not same and not alike:
         raise ValueError(f"{framework} has no name of {name or 'no model'}; it has {', '.join(listed)}"[:290])
     return (same or alike)[0]

@@ -103,8 +103,27 @@ def _length(parts: Parts, preferences: str) -> int | None:
         parts.leave_out("max_length", None, why, "raises", "raises")
     on_data = preferences == "gkd" and not number_of("lmbda", parts.flat.get("lmbda", 0.5), "number")
     if preferences in GENERATED and not on_data:
-        return int((length or 0) + parts["_completion"])
+        return _with_turns(parts, int(length or 0), int(parts["_completion"]))
     return length and int(length)
+
+
+def _with_turns(parts: Parts, prompt: int, completion: int) -> int:
+    """Return the tokens of a prompt and its completion, which is that of one turn where there are several.
+
+    rlhf_trainers/args_mixin.py: completion_length_limit_scope is per_round by default, max_turns None.
+    """
+    scheduler, turns = parts.flat.get("multi_turn_scheduler"), parts.flat.get("max_turns")
+    if not scheduler or parts.flat.get("completion_length_limit_scope") == "total":
+        return prompt + completion
+    if turns is None:
+        why = "turns without a limit of their number; one is taken"
+        parts.leave_out("multi_turn_scheduler", scheduler, why, "raises", "raises")
+        return prompt + completion
+    why = "turns that may be fewer and shorter, and what is said between them"
+    parts.leave_out("multi_turn_scheduler", scheduler, why, "either", "either")
+    whole = prompt + completion * int(number_of("max_turns", turns, "count"))
+    most = parts.flat.get("vllm_max_model_len")
+    return min(whole, int(number_of("vllm_max_model_len", most, "count"))) if most else whole
 
 
 def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> Fields:

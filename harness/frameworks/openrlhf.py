@@ -127,6 +127,10 @@ def _other_models(parts: Parts, trainer: str) -> None:
     if coefficient is None or number_of("algo.kl.init_coef", coefficient, "number") > 0:
         memory: Direction = "raises" if shared and not value("ref.offload", "ref_reward_offload") else "none"
         parts.leave_out("algo.kl.init_coef", coefficient, "a frozen reference model", memory, "raises")
+    key = next((key for key in ("reward.model_name_or_path", "reward_pretrain") if key in parts.flat), None)
+    if key and not value("reward.remote_url", "remote_rm_url"):
+        memory = "raises" if colocated and not value("reward.offload", "ref_reward_offload") else "none"
+        parts.leave_out(key, parts.flat[key], "a frozen reward model", memory, "raises")
     memory = "raises" if colocated else "none"
     share = value("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
     why = "the rollout engine, which shares the GPUs" if colocated else "the rollout engine, on other GPUs"

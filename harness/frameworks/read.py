@@ -234,11 +234,8 @@ def _with_model(question: Question, folder: Path | None) -> Question:
     if model is None:
         return question
     origins = {**question.origins, "config": question.origin("model_name")}
-    return with_tower(
-        msgspec.structs.replace(
-            question, config=dict(model.config), model_source=model.source, origins=origins
-        )
-    )
+    fields = {"config": dict(model.config), "model_source": model.source, "origins": origins}
+    return with_tower(msgspec.structs.replace(question, **fields), published=bool(model.hub))
 
 
 def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[KeyRead]]:

@@ -73,12 +73,18 @@ class Parts(dict[str, Any]):
         return {name: value for name, value in self.items() if not name.startswith("_")}
 
     def leave_out(
-        self, key: str, value: Any, means: str, memory: Direction = "either", seconds: Direction = "either"
+        self,
+        key: str,
+        value: Any,
+        means: str,
+        memory: Direction = "either",
+        seconds: Direction = "either",
+        most_B: float | None = None,
     ) -> None:
-        """Note that a key's value is not modelled."""
-        self.left_out.append(
-            KeyRead(key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds)
-        )
+        """Note that a key's value is not modelled; `most_B`: what it adds at most."""
+        read = KeyRead(key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds)
+        read = msgspec.structs.replace(read, most_B=most_B)
+        self.left_out.append(read)
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""

@@ -17,6 +17,15 @@ BY_BLOCKS = ("torchtitan", "torchtune", "olmo_core")
 COMPILE_THE_LOSS = ("torchtitan", "torchtune")
 """Programs whose switch for torch.compile also compiles the loss, a function of its own."""
 
+REDUCE_ONCE = ("accelerate", "axolotl", "hugging_face", "litgpt", "llama_factory", "ms_swift", "trl", "")
+"""Formats whose trainers add up full gradients under FSDP and reduce them with the last micro-batch.
+
+By no_sync of transformers' trainer (5.23.0) and accelerate, and litgpt's no_backward_sync; "": words,
+whose runs are of these. The others call backward() alone, which reduces every micro-batch's: verl b178a3c
+(workers/actor/dp_actor.py, trainer/fsdp_sft_trainer.py), Composer, torchtune, torchtitan, LLaMA-Factory v1
+(core/base_trainer.py), OLMo-core (where only HSDP's all-reduce waits).
+"""
+
 CHECKPOINTING = "activation_checkpointing"
 
 
@@ -110,19 +119,22 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         if on:
             left_out.append(f"{' and '.join(on)} on the host, counted as the device's")
         return [("zero", {"stage": zero})]
-    late = {} if question.micro_batches() == 1 else {"reduce_every_micro_batch": False}
+    once = question.micro_batches() > 1 and question.format in REDUCE_ONCE
+    late: dict[str, Any] = {"reduce_every_micro_batch": False} if once else {}
     if sharing == "fsdp1" and adapters is not None and not adapters.flat:
         left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
     elif sharing == "fsdp1" and "parameters" in on:
         left_out.append("FSDP1's offload, taken as FSDP2's")
     elif sharing == "fsdp1":
-        late = late if question.format != "llm_foundry" else {}  # Composer reduces every micro-batch's
         return [("fsdp1", {"strategy": "full_shard" if zero == 3 else "shard_grad_op", **late})]
     settings = {
         "reshard_after_forward": False if zero == 2 else None,
         "shard_within": question.shard_ranks() if question.shard_ranks() < ranks else None,
         "cpu_offload": "parameters" in on or None,
+        **(late if question.format else {}),  # of words alone: as torch does by default
     }
+    if once and question.format and question.states == "fp32" and question.precision != "fp32":
+        settings["reduce_dtype"] = "bf16"  # in which accelerate and Fabric reduce, and so add up
     return [("fsdp2", {name: value for name, value in settings.items() if value is not None})]
 
 

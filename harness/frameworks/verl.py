@@ -100,6 +100,7 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
         "zero": 3 if parts["_reshard"] else 2,
         "cp": parts["_ulysses"],
         "states": parts["_dtype"],
+        "optimizer_impl": "foreach",  # workers/config/optimizer.py, build_optimizer: torch's default
         "recompute": "full" if parts["_recompute"] else "none",
         "offload": words.offload_of(parts),
         "tp": 1,
@@ -156,7 +157,9 @@ def _other_models(parts: Parts, strategy: str) -> None:
     nodes = ("actor_rollout_ref.rollout.nnodes", "rollout.nnodes", "rollout.n_gpus_per_node")
     if not any(parts.flat.get(key) for key in nodes):
         key_, share = "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5
-        why = "the rollout engine's share of the GPU in another phase, and what of it stays"
+        kept = str(parts.flat.get("actor_rollout_ref.rollout.free_cache_engine", True)).lower() == "false"
+        of = "which it keeps (free_cache_engine=False)" if kept else "in another phase, and what of it stays"
+        why = f"the rollout engine's share of the GPU{',' if kept else ''} {of}"
         parts.leave_out(key_, parts.flat.get(key_, share), why, "raises", "raises")
     if any(on(key) for key in WITH_REFERENCE) and not parts["_rank"]:
         hosted = strategy != "megatron" or on("actor_rollout_ref.ref.megatron.param_offload")

@@ -66,7 +66,8 @@ def subject_of(
     refuse_unknown(question, cluster.architecture)
     training, shape = training_of(question, cluster.architecture), shape_of(question.config or {})
     if question.adapters is not None:
-        training = replace(training, frozen=frozen_base(shape, question.adapters))
+        frozen = frozen_base(shape, question.adapters, adapts_experts(question))
+        training = replace(training, frozen=frozen)
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
     refuse_imbalance(question, shape)
@@ -183,15 +184,29 @@ def mixer_linears(shape: TransformerShape) -> tuple[dict[str, AdapterLoad], dict
     return attention, linear
 
 
-def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
+LINEAR_EXPERTS = ("litgpt", "torchtune")
+"""Formats whose own experts get adapters: litgpt/lora.py, LLaMAMoE; torchtune/modules/moe/experts.py."""
+
+
+def adapts_experts(question: Question) -> bool:
+    """Return whether experts have adapters: not in transformers 5, whose experts are no linear layers.
+
+    PEFT's all-linear and ms-swift's find_all_linears take modules of nn.Linear; before, and in
+    Megatron-Core's grouped linear layers, each expert has its own.
+    """
+    linear = question.adapters is not None and question.adapters.experts == "linear"
+    return linear or question.program_of() == "megatron" or question.format in LINEAR_EXPERTS
+
+
+def adapter_sizes(shape: TransformerShape, experts: bool = True) -> dict[str, int]:
     """Return for each linear layer how many parameters its adapters have per rank, in all layers.
 
-    A matrix of m × n has adapters of rank × (m + n), an expert's as well.
+    A matrix of m × n has adapters of rank × (m + n), with `experts` an expert's as well.
     """
     moe = sum(shape.layers_are_moe)
     widths = (
         (shape.intermediate_size, sum(shape.layers_have_mlp) - moe),
-        (shape.moe_intermediate_size, moe * shape.num_experts),
+        (shape.moe_intermediate_size, moe * shape.num_experts * experts),
         (shape.shared_intermediate_size, moe),
     )
     inner = sum(count * (shape.hidden_size + width) for width, count in widths if width)
@@ -205,12 +220,12 @@ def adapter_sizes(shape: TransformerShape) -> dict[str, int]:
     return sizes | {other: sum(sizes[one] for one in names.split()) for other, names in JOINED.items()}
 
 
-def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
-    """Return the frozen weights and how large the adapters next to them are.
+def frozen_base(shape: TransformerShape, adapters: Adapters, experts: bool = True) -> FrozenBase:
+    """Return the frozen weights and how large the adapters next to them are; `experts` have some, too.
 
     Where a name of a layer is not known, every linear layer of the layers has adapters.
     """
-    sizes = adapter_sizes(shape)
+    sizes = adapter_sizes(shape, experts)
     names = adapters.targets if adapters.targets and set(adapters.targets) <= sizes.keys() else LINEAR
     if names is LINEAR and shape.mixer:
         names = (*LINEAR, "in_proj")
@@ -219,8 +234,8 @@ def frozen_base(shape: TransformerShape, adapters: Adapters) -> FrozenBase:
     return FrozenBase(BASE_B[adapters.base], MAXIMA_B.get(adapters.base, 0.0), share, adapters.ends)
 
 
-def adapter_load(shape: TransformerShape, adapters: Adapters) -> LayerAdapters:
-    """Return the adapters of a layer's parts; of experts those that a token passes.
+def adapter_load(shape: TransformerShape, adapters: Adapters, experts: bool = True) -> LayerAdapters:
+    """Return the adapters of a layer's parts; of `experts`, where they have some, those that a token passes.
 
     Where no name of a layer is known, every linear layer of the layers has adapters.
     """
@@ -231,8 +246,8 @@ def adapter_load(shape: TransformerShape, adapters: Adapters) -> LayerAdapters:
         up = AdapterLoad(1, hidden, width)
         return {"gate_proj": up, "up_proj": up, "down_proj": AdapterLoad(1, width, hidden)}
 
-    experts = shape.experts_per_token * shape.moe_intermediate_size + shape.shared_intermediate_size
-    parts = (attention, linear, inner(shape.intermediate_size), inner(experts))
+    width = shape.shared_intermediate_size + shape.experts_per_token * shape.moe_intermediate_size * experts
+    parts = (attention, linear, inner(shape.intermediate_size), inner(width) if width else {})
     known = {name for sizes in parts for name in sizes}
     named = [name for name in adapters.targets if known & set(JOINED.get(name, name).split())] or sorted(
         known
@@ -403,7 +418,7 @@ def facts_of(question: Question, shape: TransformerShape, run: RunFacts) -> RunF
         return run
     gptq = adapters.base == "nf4" and question.precision == "fp16"  # whose kernels are of fp16 alone
     base = "gptq" if gptq else adapters.base if adapters.base != "bf16" else ""
-    load = adapter_load(shape, adapters) if run.eager else LayerAdapters()
+    load = adapter_load(shape, adapters, adapts_experts(question)) if run.eager else LayerAdapters()
     return run._replace(adapters_alone=True, base=base, adapters=load)
 
 

@@ -12,7 +12,17 @@ from dash import html
 
 from harness.answer import Answer, Interval, StepAnswer
 from harness.ask.engines import ENGINES, answer_to
-from harness.ask.lines import GB, chance, devices_of, link_title, parameters, shares, trainer, worth_of
+from harness.ask.lines import (
+    GB,
+    adapted,
+    chance,
+    devices_of,
+    link_title,
+    parameters,
+    shares,
+    trainer,
+    worth_of,
+)
 from harness.ask.mine import FAMILIES, LISTED, OwnStep, likely_causes
 from harness.ask.page.figures import BYTES, TIMES, ShownKind, memory_figure, timeline_figure
 from harness.question import Question
@@ -88,7 +98,8 @@ def headline(answer: Answer, question: Question) -> list[Component]:
     tokens = f", {batch * (question.seq_len or 0):,} tokens per step" if batch else ""
     about = (
         f"{parameters(answer.parameters or 0.0)}{tokens}, {devices_of(question)}, "
-        f"{link_title(question)}, {trainer(question)}. Calculated. Interval: {one.basis}."
+        f"{link_title(question)}, {trainer(question)}. {' '.join([*adapted(question), 'Calculated.'])} "
+        f"Interval: {one.basis}."
     )
     return [
         html.P(one.title, className="layout"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from harness.answer import SCORES
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 
 MOST_LINES = 8
@@ -21,7 +22,6 @@ SUBJECTS = {
 """What live bytes are of by their kind, unless their shape says more."""
 
 LOGITS = "logits and their gradients"
-SCORES = "attention scores"
 
 WHOLE = ("parameters", "gradients", "optimizer_states")
 """Kinds that are not split by operation."""

@@ -129,6 +129,20 @@ def test_near_the_limit_what_may_turn_the_verdict_stands_on_top_and_elsewhere_it
             assert f"{turn.peak_B / 1e9:.1f} GB" in top
 
 
+def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
+    """A frozen tower of 3 GB turns what fits with 1 GB to spare, and nothing that has room for it."""
+    key = KeyRead(key="tower", status="not modelled", means="more", memory="raises", most_B=3e9)
+    for needed_GB, turning in ((60, []), (75, ["key"])):
+        judged = with_certainty(account(needed_GB), msgspec.structs.replace(asked(), keys=(key,)))
+        error = ERRORS["account"]["reserved"]["high"]
+        assert judged.memory.reserved_B.high == pytest.approx(needed_GB * 1e9 * error + 3e9)
+        assert [turn.kind for turn in judged.turns] == turning
+    both = with_certainty(
+        account(60), msgspec.structs.replace(asked("raises"), keys=(key, *asked("raises").keys))
+    )
+    assert [turn.name for turn in both.turns if turn.kind == "key"] == ["tower", "key_0"]
+
+
 @pytest.mark.parametrize(
     ("answer", "fields", "rows"),
     [
@@ -218,6 +232,20 @@ def test_a_key_that_leaves_less_of_the_peak_than_usual_and_a_kernel_that_a_model
     for question, verdict in ((asked(origins=origins), "depends"), (asked(), "does not fit")):
         found = with_certainty(dry_run(100, 110, False).with_(without=("attention",)), question)
         assert found.verdict == verdict
+
+
+def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
+    """425 of 474 GB, of MPT in transformers; LLM Foundry's own fuses attention by default."""
+    answer = dry_run(474, 477, False).with_(without=("attention",))
+    (peak,) = answer.memory.peaks
+    live_B = {"attention scores: softmax": 400e9, "attention scores: others": 25e9, "logits: all": 9e9}
+    memory = msgspec.structs.replace(answer.memory, peaks=(msgspec.structs.replace(peak, live_B=live_B),))
+    for format_, verdict in (("llm_foundry", "depends"), ("hugging_face", "does not fit")):
+        found = with_certainty(answer.with_(memory=memory), asked(format=format_))
+        assert found.verdict == verdict
+    assert found.memory.reserved_B.low > 450e9
+    found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
+    assert found.memory.reserved_B.low == pytest.approx(52e9 * ERRORS["dry run"]["reserved_several"]["low"])
 
 
 def with_keys(keys):

@@ -15,12 +15,13 @@ from own_texts import TITAN
 from small_config import config
 
 from harness.ask import fit
+from harness.ask.lines import adapted, trainer
 from harness.ask.recipe import what_ifs_of, with_techniques
 from harness.ask.words import FIT, question_from, words_of
 from harness.commands.entry import DEPENDS, DONE, NO
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.read import read_own_text
-from harness.question import DryRunRequest
+from harness.question import Adapters, DryRunRequest, question_of
 from harness.records import Unavailable
 from suites.training import dry_run_engine
 from suites.training.dry_run.largest_batch import fit_of, outside_allocator_B, search
@@ -236,3 +237,17 @@ def test_a_file_goes_to_the_first_line_through_few_of_ours(tmp_path):
     parent, child = (int(count) for count in re.findall(r"(\d+) files in", said))
     assert 10 < parent <= 30
     assert 10 < child <= 45
+
+
+def test_what_is_trained_and_whose_program_trains_it_are_named():
+    ring = question_of(
+        sharing="zero", zero=3, program="torchtitan", format="openrlhf", framework="OpenRLHF 3c3b"
+    )
+    assert trainer(ring) == "OpenRLHF's training, taken as torchtitan's"
+    assert trainer(question_of(sharing="zero", format="openrlhf")) == "as DeepSpeed trains"
+    assert trainer(question_of(sharing="fsdp2", format="torchtitan")) == "as torchtitan trains"
+    assert trainer(question_of(sharing="fsdp1")) == "as Composer trains"
+    assert not adapted(question_of())
+    adapters = Adapters(rank=16, targets=("q_proj", "v_proj"), base="nf4")
+    (line,) = adapted(question_of(adapters=adapters))
+    assert line == "Trained: adapters alone, rank 16 on q_proj, v_proj; the weights are frozen, in nf4."

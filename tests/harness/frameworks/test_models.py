@@ -136,12 +136,20 @@ def test_of_a_model_with_a_tower_the_text_part_is_taken_and_said(tmp_path):
     file = "base_model: Qwen/Qwen2.5-VL-3B-Instruct\npad_to_sequence_len: true\nflash_attention: true\n"
     (tower,) = [key for key in read_own_text(file, suffix=".yaml").keys if key.status == "not modelled"]
     assert (tower.key, tower.memory) == ("vision_config", "raises")
+    for more, most_B in (("", 3e9), (" --freeze_vit false", None), (" --target_modules q_proj v_proj", None)):
+        text = f"swift sft --model Qwen/Qwen2.5-VL-3B-Instruct --max_length 2048{more}"
+        (tower,) = [key for key in read_own_text(text, suffix=".sh").keys if key.key == "vision_config"]
+        assert tower.most_B == most_B, more
+    scout = "meta-llama/Llama-4-Scout-17B-16E-Instruct"  # Llama4ForConditionalGeneration
+    assert "vision_config" in published_model(scout).config
+    assert "vision_config" not in published_model("llama4/17bx16e").config  # torchtitan's, of text alone
 
 
 def test_a_name_is_translated_between_frameworks():
     names = (*models_of("torchtitan"), *models_of("torchtune"))
     assert all(published_model(one) is not None for one in names)
     assert name_in("torchtitan", "meta-llama/Llama-3.1-70B") == "llama3/70B"
+    assert name_in("torchtitan", "meta-llama/Llama-4-Scout-17B-16E") == "llama4/17bx16e"
     assert name_in("torchtune", "Qwen/Qwen2.5-7B-Instruct") == "qwen2_5/qwen2_5_7b_instruct"
     assert name_in("torchtune", "llama3_8b") == "llama3/llama3_8b"
     with pytest.raises(ValueError, match=r"^torchtitan has no name of gpt2; it has llama3"):

@@ -72,3 +72,11 @@ def test_verls_asynchronous_training_has_no_batch_of_prompts():
     )
     question = read_own_text(text, suffix=".sh")
     assert (question.global_batch_size, question.micro_batch_size, question.seq_len) == (128, 2, 2048)
+
+
+def test_verls_engine_keeps_its_cache_where_it_is_not_freed():
+    text = DATA["words"]["PPO"] + " " + DATA["words"]["MICRO"]
+    for more, kept in (("", False), (" actor_rollout_ref.rollout.free_cache_engine=False", True)):
+        keys = read_own_text(text + more, suffix=".sh").keys
+        (engine,) = [one for one in keys if one.key.endswith("gpu_memory_utilization")]
+        assert (engine.memory, "which it keeps" in engine.means) == ("raises", kept)

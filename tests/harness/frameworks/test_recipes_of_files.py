@@ -65,6 +65,28 @@ def test_a_field_is_the_technique_of_the_same_meaning(values, name, settings):
         assert own.items() <= dict(accepted[name]).items()
 
 
+TWO = {"zero": 3, "gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("program", "sharing", "late"),
+    [
+        ("verl", "fsdp1", False),  # workers/actor/dp_actor.py of b178a3c: loss.backward() alone
+        ("verl", "fsdp2", False),
+        ("llm_foundry", "fsdp1", False),
+        ("torchtune", "fsdp2", False),
+        ("torchtitan", "fsdp2", False),
+        ("litgpt", "fsdp1", True),  # no_backward_sync
+        ("trl", "fsdp1", True),  # transformers' trainer, accelerate's no_sync
+        ("axolotl", "fsdp2", True),
+    ],
+)
+def test_gradients_are_reduced_as_often_as_the_program_does(program, sharing, late):
+    listed = dict(asked(format=program, sharing=sharing, **TWO).techniques)
+    assert listed[sharing].get("reduce_every_micro_batch", True) != late
+    assert listed[sharing].get("reduce_dtype") == ("bf16" if late and sharing == "fsdp2" else None)
+
+
 LEFT_OUT = {
     "pattern": {"adapters": Adapters(rank=8, targets=("model.*mlp",))},
     "quantized base": {"adapters": Adapters(rank=8, base="int8"), **FSDP2},

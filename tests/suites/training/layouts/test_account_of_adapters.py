@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from harness.question import Adapters, question_of
 from suites.training import account_engine
 from suites.training.layouts.shape_of_config import shape_of_config
-from suites.training.of_question import frozen_base
+from suites.training.of_question import frozen_base, subject_of
 
 LLAMA = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
@@ -20,6 +20,7 @@ MOE = {
 
 QV = 2 * ((64 + 64) + (64 + 32))
 EVERY = 2 * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 160))
+ATTENTION = 2 * ((64 + 64) + 2 * (64 + 32) + (64 + 64))
 EXPERTS = 2 * ((64 + 64) + 2 * (64 + 32) + (64 + 64) + 8 * 3 * (64 + 32))
 
 
@@ -64,6 +65,23 @@ def test_zero_3_gathers_a_frozen_base_as_it_is_stored(base, weight_B):
     layer = shape_of_config(LLAMA).layer_parameters(moe=False)
     expected = 2 * weight_B * layer + 2 * 2 * 512 * 64 + 4 * 4 * QV / 2
     assert memory.parts_B["communication"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "per_rank"),
+    [
+        ({"program": "megatron"}, EXPERTS),  # Megatron-Core's grouped linear layers
+        ({"format": "litgpt"}, EXPERTS),
+        ({"format": "axolotl"}, ATTENTION),  # transformers 5: tensors, which are no linear layers
+        ({"sharing": "zero", "format": "llama_factory"}, ATTENTION),
+        ({"adapters": Adapters(rank=4, experts="linear")}, EXPERTS),  # as before
+    ],
+)
+def test_experts_have_adapters_where_they_are_linear_layers(asked, per_rank):
+    asked = {"config": MOE, "adapters": Adapters(rank=4), "seq_len": 64, "devices": 1, **asked}
+    subject = subject_of(question_of(**asked))
+    layers = sum(subject.shape.layer_parameters(moe=each) for each in subject.shape.layers_are_moe)
+    assert subject.training.frozen.adapters * layers == pytest.approx(4 * per_rank)
 
 
 def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
