@@ -152,6 +152,7 @@ def parts_of(question: Question) -> Fields:
     }
     if question.adapters is not None:
         parts["_adapter"] = "qlora" if question.adapters.base == "nf4" else "lora"
+        parts["_double"] = None if question.adapters.double else False
         parts["_linear"] = not question.adapters.targets or None
     if question.sharing == "zero":
         kept = tuple(one for one in question.offload if one != "activations")

@@ -46,6 +46,8 @@ ROWS = [
     ({"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}, "dp_shard_size": 2,
       "tensor_parallel_size": 2, "sequence_parallel_degree": 4},
      {"dp": 2, "tp": 2, "cp": 4, "sharing": "fsdp2"}, {}),
+    (QLORA | {"lora_dropout": 0.05, "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}},
+     {"adapters": Adapters(rank=8, base="nf4", double=False, dropout=0.05)}, {}),
     (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
     (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
 ]  # fmt: skip
