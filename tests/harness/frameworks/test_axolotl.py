@@ -48,6 +48,13 @@ ROWS = [
      {"dp": 2, "tp": 2, "cp": 4, "sharing": "fsdp2"}, {}),
     (QLORA | {"lora_dropout": 0.05, "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}},
      {"adapters": Adapters(rank=8, base="nf4", double=False, dropout=0.05)}, {}),
+    ({"fsdp_version": 2, "fsdp_config": {}}, {"sharing": "fsdp2", "states": "bf16", "precision": "bf16"}, {}),
+    ({"fsdp_version": 1, "fsdp_config": {}}, {"sharing": "fsdp1", "states": "fp32", "precision": "bf16"}, {}),
+    (QLORA | {"fsdp_version": 2, "fsdp_config": {}}, {"sharing": "fsdp2", "states": "fp32"}, {}),
+    (QLORA | {"quantize_moe_experts": True},
+     {"adapters": Adapters(rank=8, base="nf4", experts="tensor")}, {}),
+    (QLORA | {"llama4_linearized_experts": True},
+     {"adapters": Adapters(rank=8, base="nf4", experts="linear")}, {}),
     (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
     (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
 ]  # fmt: skip
