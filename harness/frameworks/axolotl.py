@@ -23,6 +23,10 @@ SWITCHES = {
 """The precision of matmuls and of states by switch; the first that is on counts."""
 
 
+AS_LOADED = ("ddp", "fsdp2")
+"""Sharing under which weights are trained in the type in which they are loaded: axolotl's own
+fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accelerate/fsdp2.py)."""
+
 PROMPT = 512
 """Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
 
@@ -67,8 +71,7 @@ def settle(parts: Parts) -> Fields:
     usual = "fp32" if parts.get("_bf16") is False else "bf16"
     on = next((kinds for switch, kinds in SWITCHES.items() if parts.get(switch)), (usual, "fp32"))
     fields["precision"], fields["states"] = on
-    as_loaded = fields["sharing"] in ("ddp", "fsdp2")  # monkeypatch/accelerate/fsdp2.py has no upcast
-    if as_loaded and not parts.get("_adapter") and fields["precision"] != "fp32":
+    if fields["sharing"] in AS_LOADED and not parts.get("_adapter") and fields["precision"] != "fp32":
         fields["states"] = "fp32" if parts.get("_random") else "bf16"  # as they are loaded: no fp32 masters
     fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
     if parts.get("_attention"):
@@ -139,7 +142,8 @@ def _adapters(parts: Parts) -> Adapters | None:
 
 def parts_of(question: Question) -> Fields:
     """Return axolotl's parts of a question; raises ValueError where it cannot express it."""
-    kinds = (question.precision, question.states)
+    as_loaded = question.sharing in AS_LOADED and question.adapters is None
+    kinds = (question.precision, "fp32" if as_loaded else question.states)
     switch = next((switch for switch, own in SWITCHES.items() if own == kinds), "_bf16")
     if switch == "_bf16" and question.precision not in ("bf16", "fp32"):
         raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
