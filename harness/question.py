@@ -188,7 +188,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if devices is None and self.dp is not None:
             return self.dp
         if devices is None:
-            raise ValueError("devices is missing: the file leaves the data-parallel ranks to it")
+            raise ValueError(
+                "devices is missing: the file leaves the data-parallel ranks to it; give devices=N"
+            )
         if devices % self.model_ranks:
             raise ValueError(
                 f"devices={devices} is no multiple of tp {self.tp} × pp {self.pp} × cp {self.cp} "
