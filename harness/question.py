@@ -76,6 +76,7 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     base: Literal["bf16", "nf4", "int8"] = "bf16"  # of the frozen weights
     dtype: Literal["fp32", "bf16"] = "fp32"  # of the adapters
     dora: bool = False
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # of the adapters' inputs
     prompts: Literal[0, 1, 2] = 0
     ends: bool = False  # embedding and output layer are trained, too (peft's modules_to_save)
     # Of a quantized base: in bf16; quantized, a linear layer each (transformers 4); all as one tensor
@@ -189,7 +190,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if devices is None and self.dp is not None:
             return self.dp
         if devices is None:
-            raise ValueError("devices is missing: the file leaves the data-parallel ranks to it")
+            raise ValueError(
+                "devices is missing: the file leaves the data-parallel ranks to it; give devices=N"
+            )
         if devices % self.model_ranks:
             raise ValueError(
                 f"devices={devices} is no multiple of tp {self.tp} × pp {self.pp} × cp {self.cp} "

@@ -1,7 +1,8 @@
 """axolotl's YAML.
 
 Sources: axolotl commit 067b021 of July 2026 (utils/schemas/config.py, training.py, peft.py, fsdp.py,
-enums.py, integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py).
+enums.py, integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py; of what is loaded
+and sharded loaders/model.py and monkeypatch/accelerate/fsdp2.py, moe_quant.py, models/llama4/modeling.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ SWITCHES = {
 }
 """The precision of matmuls and of states by switch; the first that is on counts."""
 
+
+AS_LOADED = ("ddp", "fsdp2")
+"""Sharing under which weights are trained in the type in which they are loaded: axolotl's own
+fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accelerate/fsdp2.py)."""
 
 PROMPT = 512
 """Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
@@ -66,7 +71,7 @@ def settle(parts: Parts) -> Fields:
     usual = "fp32" if parts.get("_bf16") is False else "bf16"
     on = next((kinds for switch, kinds in SWITCHES.items() if parts.get(switch)), (usual, "fp32"))
     fields["precision"], fields["states"] = on
-    if fields["sharing"] == "ddp" and not parts.get("_adapter") and fields["precision"] != "fp32":
+    if fields["sharing"] in AS_LOADED and not parts.get("_adapter") and fields["precision"] != "fp32":
         fields["states"] = "fp32" if parts.get("_random") else "bf16"  # as they are loaded: no fp32 masters
     fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
     if parts.get("_attention"):
@@ -74,7 +79,8 @@ def settle(parts: Parts) -> Fields:
     fields["adapters"] = _adapters(parts)
     _with_method(parts, fields)
     cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
-    if fields["states"] == "bf16" and not parts.get("_bfloat16") and not (cut or _casts(parts)):
+    upcast = fields["states"] == "bf16" and fields["sharing"] != "fsdp2" and not parts.get("_bfloat16")
+    if upcast and not (cut or _casts(parts)):  # loaders/model.py, _configure_embedding_dtypes
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
         parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
     if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
@@ -125,9 +131,11 @@ def _adapters(parts: Parts) -> Adapters | None:
         parts.leave_out("adapter", name, "adapters other than LoRA; LoRA's bytes are taken")
     if "_rank" not in parts:
         raise ValueError(f"adapter is {name}, but lora_r is missing")
+    whole, linear = parts.get("_whole_experts"), parts.get("_linear_experts")
     return words.adapters_of(
         parts,
         targets=() if parts.get("_linear") else words.targets_of(parts.get("_modules")),
+        experts="tensor" if whole else "linear" if linear else "bf16",
         base="int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16",
         dora=bool(parts.get("_dora")) or name == "dora",
     )
@@ -135,7 +143,8 @@ def _adapters(parts: Parts) -> Adapters | None:
 
 def parts_of(question: Question) -> Fields:
     """Return axolotl's parts of a question; raises ValueError where it cannot express it."""
-    kinds = (question.precision, question.states)
+    as_loaded = question.sharing in AS_LOADED and question.adapters is None
+    kinds = (question.precision, "fp32" if as_loaded else question.states)
     switch = next((switch for switch, own in SWITCHES.items() if own == kinds), "_bf16")
     if switch == "_bf16" and question.precision not in ("bf16", "fp32"):
         raise ValueError(f"axolotl has no switch for precision {kinds[0]} with states in {kinds[1]}")
@@ -155,6 +164,7 @@ def parts_of(question: Question) -> Fields:
     }
     if question.adapters is not None:
         parts["_adapter"] = "qlora" if question.adapters.base == "nf4" else "lora"
+        parts["_double"] = None if question.adapters.double else False
         parts["_linear"] = not question.adapters.targets or None
     if question.sharing == "zero":
         kept = tuple(one for one in question.offload if one != "activations")

@@ -1,7 +1,8 @@
 """litgpt's YAML: its finetune_lora, finetune_full and pretrain commands, recognised by their keys.
 
 Sources: litgpt commit 26857050 of June 2026 (litgpt/finetune/lora.py and full.py, pretrain.py, args.py,
-config.py, utils.py). The output layer never is the embedding, unless `train.tie_embeddings` says so.
+config.py, utils.py); of quantized weights Lightning 2.4.0 (fabric/plugins/precision/bitsandbytes.py). The
+output layer never is the embedding, unless `train.tie_embeddings` says so.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def settle(parts: Parts) -> Fields:
         fields["loss_chunks"] = -(-parts.get("seq_len", 1) // CHUNK)
         fields["adapters"] = _adapters(parts, fields)
         if quantized:
-            why = "states that move to the host where the device is full"
+            why = "fp32 states in unified memory, which move to the host where the device is full"
             parts.leave_out("optimizer.class_path", "PagedAdamW", why, "lowers", "raises")
     return fields
 
@@ -105,8 +106,15 @@ def _adapters(parts: Parts, fields: Fields) -> Any:
     quantized = str(parts.get("_quantize"))
     base = "nf4" if "4" in quantized else "int8" if "int8" in quantized else "bf16"
     targets = () if all(on) else tuple(sorted(names))
-    dtype = "bf16" if fields["states"] == "bf16" else "fp32"
-    return adapters_of(parts, rank=parts.get("_rank", 8), targets=targets, base=base, dtype=dtype)
+    return adapters_of(
+        parts,
+        rank=parts.get("_rank", 8),
+        targets=targets,
+        base=base,
+        dtype="bf16" if fields["states"] == "bf16" else "fp32",
+        double=base != "nf4" or quantized.endswith("-dq"),
+        lightning=base != "bf16",  # Lightning's BitsandbytesPrecision, with no module ignored
+    )
 
 
 def _model(parts: Parts, command: str) -> Fields:
@@ -170,7 +178,8 @@ def parts_of(question: Question) -> Fields:
     }
     if adapters is None:
         return parts
-    quantize = {"nf4": "bnb.nf4", "int8": "bnb.int8-training"}.get(adapters.base)
+    four = "bnb.nf4-dq" if adapters.double else "bnb.nf4"
+    quantize = {"nf4": four, "int8": "bnb.int8-training"}.get(adapters.base)
     return parts | {
         "_rank": adapters.rank,
         "_quantize": quantize,

@@ -31,7 +31,7 @@ def settle(parts: Parts) -> Fields:
         fields["precision"] = "fp8"
     if parts["_type"] in ("oft", "freeze"):
         parts["_rank"] = 32 * abs(parts["_layers"]) or 8 if parts["_type"] == "freeze" else 8
-        parts["_modules"] = None
+        parts |= {"_modules": None, "_adapter_dropout": 0.0}
     if parts["_type"] != "full":
         fields["adapters"] = _adapters(parts)
     elif parts.get("_bits"):

@@ -127,6 +127,10 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
+COMMENTED = re.compile(r"^#[# ]*(tune run .+)$", re.MULTILINE)
+"""The command that starts a torchtune recipe, which its file has in a comment."""
+
+
 def _tree(kind: str, text: str) -> dict[str, Any]:
     """Return the values of TOML, JSON or YAML; raises ValueError with where it is none."""
     try:
@@ -140,4 +144,5 @@ def _tree(kind: str, text: str) -> dict[str, Any]:
         raise ValueError(f"not {kind}: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict) or not tree:
         raise ValueError(f"its {kind} is no mapping of keys to values")
-    return flattened(tree)
+    command = COMMENTED.search(text) if kind == "YAML" else None
+    return flattened(tree) | ({"launcher.comment": command[1]} if command else {})

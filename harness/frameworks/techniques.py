@@ -197,7 +197,15 @@ def _adapters(question: Question, left_out: list[str]) -> NamedTechnique:
         settings |= {"experts": adapters.experts, "rest": adapters.rest}
         settings |= {} if adapters.double else {"double_quantization": False}
     settings |= {"dora": adapters.dora, "ends": adapters.ends, "lightning": adapters.lightning}
-    usual = {"experts": "bf16", "rest": "bf16", "dora": False, "ends": False, "lightning": False}
+    settings["dropout"] = adapters.dropout
+    usual = {
+        "experts": "bf16",
+        "rest": "bf16",
+        "dora": False,
+        "ends": False,
+        "lightning": False,
+        "dropout": 0,
+    }
     return "lora", {name: value for name, value in settings.items() if usual.get(name) != value}
 
 

@@ -7,6 +7,8 @@ dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/c
 
 from __future__ import annotations
 
+import re
+
 from harness.frameworks.models import name_in
 from harness.frameworks.table import Fields, Parts
 from harness.frameworks.words import adapters_of, devices_of, filled, layers_named, mesh, offload_of, steps_of
@@ -16,18 +18,7 @@ ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
 
-OF_SEVERAL = (
-    *(
-        "run_val_every_n_steps",
-        "batch_size_val",
-        "dataset_val",
-        "custom_sharded_layers",
-        "fsdp",
-        "tensor_parallel",
-    ),
-    *("data_parallel", "context_parallel", "memory_efficient_fsdp_wrap", "ref_checkpointer"),
-)
-"""How keys begin that recipes of several devices alone have."""
+PROCESSES = re.compile(r"--nproc_per_node[ =](\d+)")
 
 ONE_DEVICE: Fields = {"devices": 1, "dp": 1, "sharing": "ddp", "zero": 0}
 
@@ -49,6 +40,9 @@ def settle(parts: Parts) -> Fields:
         raise ValueError("its model sees by layers of cross-attention, which are not modelled")
     if any(key.startswith("orchestration.") for key in parts.flat):
         raise ValueError("it generates and trains on separate devices (asynchronous GRPO), which is not read")
+    if not any(key.startswith("optimizer") for key in parts.flat):
+        why = "it generates, evaluates or quantizes; give the file of a recipe that trains"
+        raise ValueError(f"optimizer._component_ is missing: {why}")
     builder = parts["_component"].rpartition(".")[2]
     shard, replicas = parts["_shard"], parts["_replicas"]
     fields: Fields = {
@@ -73,17 +67,17 @@ def settle(parts: Parts) -> Fields:
     fields |= _method(parts)
     if _is_called("single_device", parts) or "low_cpu_ram" in parts.flat:
         return fields | ONE_DEVICE
+    processes = PROCESSES.search(str(parts.get("_comment")))
+    if processes and not {"_per_node", "_nodes"} & parts.keys():
+        parts["_per_node"] = int(processes[1])
     fields["devices"] = devices_of(parts)
-    several = fields["devices"] or _is_called("distributed", parts)
-    if not several and not any(key.startswith(OF_SEVERAL) for key in parts.flat):
-        parts.assume("devices", "neither a key nor the file's name says how many GPUs; 1 is taken")
-        fields["devices"] = 1
     return fields
 
 
 def _is_called(recipe: str, parts: Parts) -> bool:
-    """Return whether a recipe is meant, by the command that starts it, the file's name or its folder."""
-    texts = (parts.name, parts.flat.get("output_dir"), parts.flat.get("launcher.recipe"))
+    """Return whether a recipe is meant: by its command, also in a comment, the file's name or its folder."""
+    started = parts.flat.get("launcher.recipe") or parts.get("_comment")
+    texts = (parts.name, parts.flat.get("output_dir"), started)
     return any(recipe in str(text) for text in texts)
 
 

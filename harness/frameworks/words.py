@@ -211,8 +211,10 @@ def adapters_of(parts: Parts, **others: Any) -> Adapters:
         "targets": targets_of(parts.get("_modules")),
         "base": "nf4" if parts.get("_4bit") else "int8" if parts.get("_8bit") else "bf16",
         "dora": bool(parts.get("_dora")),
-    }
-    return Adapters(**(given | others))
+        "dropout": float(parts.get("_adapter_dropout") or 0.0),
+    } | others
+    given.setdefault("double", given["base"] != "nf4" or parts.get("_double") is not False)
+    return Adapters(**given)
 
 
 def adapter_parts(adapters: Adapters | None) -> Fields:
@@ -225,6 +227,8 @@ def adapter_parts(adapters: Adapters | None) -> Fields:
         "_4bit": adapters.base == "nf4",
         "_8bit": adapters.base == "int8",
         "_dora": adapters.dora,
+        "_adapter_dropout": adapters.dropout,
+        "_double": adapters.double if adapters.base == "nf4" else None,
     }
 
 

@@ -451,6 +451,7 @@ def left_out(question: Question) -> tuple[str, ...]:
         f"schedule {question.schedule}, taken as 1F1B": scheduled,
         f"offload to {''.join(places[:1])}, taken as the host's memory": places,
         "what frozen weights save of activations": question.adapters is not None,
+        "what the adapters' dropout keeps": question.adapters is not None and question.adapters.dropout > 0,
         "what torch.compile saves of memory": question.compile,
         "the optimizer in the backward pass": question.optimizer_in_backward,
     }

@@ -85,22 +85,43 @@ def test_the_sequence_of_grpo_is_the_prompt_and_the_completion():
         assert (key.status, key.memory) == status
 
 
-def test_a_recipe_of_torchtune_is_of_one_device_unless_its_keys_are_of_several(tmp_path):
-    text = "model._component_: torchtune.models.llama3_1.llama3_1_8b\noutput_dir: out\nbatch_size: 2\n"
-    for name, more, devices, dp in (
-        ("8B_full_single_device.yaml", "", 1, 1),
-        ("own.yaml", "low_cpu_ram: false\n", 1, 1),
-        ("own.yaml", "", 1, None),  # assumed: devices= of the command takes its place
-        ("KD_distributed.yaml", "", None, None),
-        ("8B_full.yaml", "run_val_every_n_steps: null\n", None, None),
-    ):
-        (tmp_path / name).write_text(text + more)
-        question = read_own_file(tmp_path / name)
-        assert (question.devices, question.dp) == (devices, dp)
-        assert (question.origin("devices").kind == "assumption") == (dp is None)
+@pytest.mark.parametrize(
+    ("name", "text", "devices", "sharing"),
+    [
+        ("8B_full_single_device.yaml", "", 1, "ddp"),
+        ("own.yaml", "low_cpu_ram: false\n", 1, "ddp"),
+        (
+            "7B_full_low_memory.yaml",
+            "#   tune run full_finetune_single_device --config llama2/7B\n",
+            1,
+            "ddp",
+        ),
+        (
+            "7B_lora.yaml",
+            "#   tune run --nnodes 1 --nproc_per_node 2 lora_finetune_distributed\n",
+            2,
+            "fsdp2",
+        ),
+        ("KD_distributed.yaml", "", None, "fsdp2"),
+        ("own.yaml", "", None, "fsdp2"),
+    ],
+)
+def test_torchtunes_recipe_has_the_devices_of_its_name_or_of_the_command_in_its_comment(
+    name, text, devices, sharing, tmp_path
+):
+    """As in torchtune bd2a0fc, recipes/configs; one that generates or evaluates has no optimizer."""
+    text += "model._component_: torchtune.models.llama3_1.llama3_1_8b\noutput_dir: out\nbatch_size: 2\n"
+    (tmp_path / name).write_text(text)
+    refused(lambda: read_own_file(tmp_path / name), "give the file of a recipe that trains")
+    (tmp_path / name).write_text(text + "optimizer._component_: torch.optim.AdamW\n")
+    question = read_own_file(tmp_path / name)
+    assert (question.devices, question.sharing) == (devices, sharing)
+    if devices is None:
+        refused(question.dp_of, "give devices=N")
 
 
 TORCHTUNE = "model._component_: torchtune.models.llama3_1.{}llama3_1_8b\nbatch_size: 2\n"
+TORCHTUNE += "optimizer._component_: torch.optim.AdamW\n"
 LORA = TORCHTUNE.format("lora_") + "model.lora_rank: 8\n"
 TITAN = "[model]\nname = 'llama3'\nflavor = '8B'\n[activation_checkpoint]\nmode = 'none'\n"
 NANOTRON = "parallelism.dp: 2\ntokens.sequence_length: 64\nmodel.model_config: {num_hidden_layers: 2, "

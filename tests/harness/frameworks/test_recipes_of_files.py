@@ -45,6 +45,8 @@ SAME = [
     ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4")}, "lora", LORA),
     ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4", experts="linear", rest="fp32",
      ends=True)}, "lora", {**LORA, "experts": "linear", "rest": "fp32", "ends": True}),
+    ({"adapters": Adapters(rank=16, targets=("q_proj",), base="nf4", double=False, dropout=0.1)}, "lora",
+     {**LORA, "double_quantization": False, "dropout": 0.1}),
     ({"adapters": Adapters(rank=1, prompts=2)}, "llama_adapter", {"version": 2, "base": "bf16"}),
     ({"recompute": "full", "offload": ("activations",)}, "activation_checkpointing", {"mode": "full",
      "every": 1, "on_host": True}),

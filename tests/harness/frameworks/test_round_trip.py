@@ -45,11 +45,11 @@ MODELS = [LLAMA, EXPERTS, *OTHERS]
 """One model of each architecture that Megatron-LM's arguments are read as."""
 
 ADAPTERS = [
-    Adapters(rank=rank, targets=targets, base=base, dora=dora)
-    for rank, targets, base, dora in (
-        (1, (), "bf16", False),
-        (16, ("q_proj", "v_proj"), "nf4", True),
-        (64, ("k_proj", "o_proj", "q_proj", "v_proj"), "nf4", False),
+    Adapters(rank=rank, targets=targets, base=base, dora=dora, dropout=dropout)
+    for rank, targets, base, dora, dropout in (
+        (1, (), "bf16", False, 0.0),
+        (16, ("q_proj", "v_proj"), "nf4", True, 0.0),
+        (64, ("k_proj", "o_proj", "q_proj", "v_proj"), "nf4", False, 0.1),
     )
 ]
 PLAIN = [one for one in ADAPTERS if not one.dora]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.question import Question, question_of
+from harness.question import Adapters, Question, question_of
 from harness.records import Unavailable
 from suites.training import account_engine, seconds_engine
 from suites.training.layouts.account import worst_peak
@@ -151,6 +151,13 @@ def test_what_is_taken_for_something_else_is_left_out():
     assert len(bytes_) == 4
     assert seconds[:4] == bytes_
     assert [one.split()[0] for one in seconds[4:]] == ["recompute_modules", "dispatcher"]
+
+
+def test_dropout_of_adapters_is_left_out_of_the_account():
+    for dropout, named in ((0.0, 0), (0.05, 1)):
+        question = asked(adapters=Adapters(rank=8, dropout=dropout), program="torchtitan")
+        said = account_engine.answer(question).left_out
+        assert sum("dropout" in one for one in said) == named
 
 
 def test_layouts_are_ranked_by_the_tokens_per_second_to_expect():
