@@ -21,6 +21,7 @@ from harness.commands.grammar import MOST, CommandWords, device_of, read
 from harness.config.hf_config import (
     SIZES,
     USUAL_SEQ_LEN,
+    has_own_code,
     parse_object,
     refuse_kinds,
     refuse_values,
@@ -230,7 +231,7 @@ def with_model(question: Question, name: str) -> Question:
         near = "" if exists or name.endswith(".json") else nearest_model(name)
         hint = f"; of published shapes {near} is the nearest name" if near else ""
         raise ConfigError(f"model: {error}{hint}") from None
-    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+    if reason := unknown_model_type(config["model_type"], has_own_code(config)):
         raise ConfigError(f"model: {name}: {reason}")
     file = Path(name)
     title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
@@ -247,7 +248,7 @@ def config_of_text(text: str) -> dict[str, Any]:
         refuse_kinds(Path("model"), config)
         refuse_values(Path("model"), config)
     if "model_type" in config:
-        if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+        if reason := unknown_model_type(config["model_type"], has_own_code(config)):
             raise ConfigError(f"model: {reason}")
     elif missing := [name for name in SIZES if name not in config]:
         raise ConfigError(f"model={text[:60]}: {missing[0]} is missing, and so is model_type")
