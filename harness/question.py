@@ -39,8 +39,8 @@ NamedTechnique = tuple[str, dict[str, Any]]
 class FieldOrigin(NamedTuple):
     """Where a field's value comes from."""
 
-    kind: Literal["command", "key", "default", "assumption"]
-    of: str = ""  # the word, the file's key, whose default, or why it is assumed
+    kind: Literal["command", "key", "default", "assumption", "missing"]  # missing: the command must give it
+    of: str = ""  # the word, the file's key, whose default, or why it is assumed or missing
 
 
 Direction = Literal["lowers", "raises", "none", "either"]

@@ -164,7 +164,12 @@ def question_from(words: CommandWords) -> Question:
         question = of_file(words) if "config" in words else of_model(words)
         for with_words in (with_sizes, with_cluster, with_recipe, with_layout):
             question = with_words(question, words)
-        return with_batch(of_device(question), words)
+        question = with_batch(of_device(question), words)
+    missing = [(name, origin.of) for name, origin in question.origins.items() if origin.kind == "missing"]
+    for name, why in missing:
+        where = "config" if words.values["config"].startswith("{") else words.typed["config"]
+        raise ConfigError(f"{where}: {why}; give {WORD_OF_FIELD.get(name, name)}=")
+    return question
 
 
 def of_file(words: CommandWords) -> Question:

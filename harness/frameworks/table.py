@@ -66,6 +66,7 @@ class Parts(dict[str, Any]):
         self.folder, _, self.name = name.rpartition("/")  # of the file
         self.left_out: list[KeyRead] = []
         self.assumed: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
 
     @property
     def fields(self) -> Fields:
@@ -83,6 +84,10 @@ class Parts(dict[str, Any]):
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""
         self.assumed[field] = why
+
+    def miss(self, field: str, why: str) -> None:
+        """Note that a field's value is in no key and cannot be assumed: the command must give it."""
+        self.missing[field] = why
 
 
 class Framework(NamedTuple):
