@@ -176,6 +176,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         origins = {**self.origins, **dict.fromkeys(fields, origin)}
         return question_of(**{**msgspec.structs.asdict(self), **fields, "origins": origins})
 
+    def undivided(self) -> Question:
+        """Return the question without what may shard the model and is not known, where one device has it."""
+        if self.devices != 1:
+            return self
+        keys = [key for key in self.keys if (key.field, key.status) != ("sharing", "not modelled")]
+        known = self.origin("sharing").kind != "assumption"
+        origins = self.origins if known else {**self.origins, "sharing": FieldOrigin("assumption")}
+        return msgspec.structs.replace(self, keys=tuple(keys), origins=origins)
+
     @property
     def model_ranks(self) -> int:
         """Return the ranks that one sequence occupies: tp × pp × cp."""

@@ -169,7 +169,8 @@ def judged(
         if choice.fits != fits:
             name, _, value = choice.choice.partition("=")
             turns.append(Turn(kind="assumption", name=name, other=value))
-    if not fits and sharded_would_fit(memory, question):
+    sharded = not fits and sharded_would_fit(memory, question)
+    if sharded:
         turns.append(Turn(kind="assumption", name="sharing", other="fsdp2"))
     turns += unstated(memory, question) if not fits else ()
     for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
@@ -181,7 +182,11 @@ def judged(
     if turned(memory, fits):
         turning = ("raises" if fits else "lowers", "either")
         keys = [key for key in unmodelled(question) if key.memory in turning]
-        named = [Turn(kind="key", name=key.key, value=str(key.value), why=key.means) for key in keys]
+        named = [
+            Turn(kind="key", name=key.key, value="" if key.value is None else str(key.value), why=key.means)
+            for key in keys
+            if not (sharded and key.field == "sharing")  # said already
+        ]
         turns = [*named, *turns]
     frees_its_cache = fits and peak is not None and peak.fits_with_slack
     is_likely = fits and memory.chance_to_fit is not None and memory.chance_to_fit >= FIRM

@@ -164,7 +164,7 @@ def question_from(words: CommandWords) -> Question:
         question = of_file(words) if "config" in words else of_model(words)
         for with_words in (with_sizes, with_cluster, with_recipe, with_layout):
             question = with_words(question, words)
-        question = with_batch(of_device(question), words)
+        question = with_batch(of_device(question.undivided()), words)
     missing = [(name, origin.of) for name, origin in question.origins.items() if origin.kind == "missing"]
     for name, why in missing:
         where = "config" if words.values["config"].startswith("{") else words.typed["config"]

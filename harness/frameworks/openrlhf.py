@@ -95,7 +95,7 @@ def _attention(parts: Parts) -> str:
     if parts.get("_attention"):
         return words.attention_of("ds.attn_implementation", parts["_attention"], parts)
     if older and "_flash" not in parts:
-        why = "before August 2025 attention was explicit without it; flash is taken"
+        why = "before August 2025 attention was explicit without flash_attn; flash is taken"
         parts.leave_out("flash_attn", None, why, "raises", "raises")
     return "flash"
 

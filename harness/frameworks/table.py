@@ -74,12 +74,19 @@ class Parts(dict[str, Any]):
         return {name: value for name, value in self.items() if not name.startswith("_")}
 
     def leave_out(
-        self, key: str, value: Any, means: str, memory: Direction = "either", seconds: Direction = "either"
+        self,
+        key: str,
+        value: Any,
+        means: str,
+        memory: Direction = "either",
+        seconds: Direction = "either",
+        field: str = "",
     ) -> None:
-        """Note that a key's value is not modelled."""
-        self.left_out.append(
-            KeyRead(key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds)
+        """Note that a key's value is not modelled; None: no key says it, and `means` does in words."""
+        one = KeyRead(
+            key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds, field=field
         )
+        self.left_out.append(one)
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""

@@ -168,6 +168,20 @@ def mesh_fields(parts: Parts) -> Fields:
     return {"dp": shard * replicas, "replicas": replicas if shard > 1 else 1} if shard else {}
 
 
+def with_sequence_ranks(fields: Fields, parts: Parts) -> Fields:
+    """Return the fields with accelerate's Ulysses ranks, which are ranks of its mesh.
+
+    (accelerate 16cb6eb, parallelism_config.py, total_size: dp_replicate × dp_shard × tp × cp × sp)
+    """
+    ranks = parts.get("_sp") or 1
+    if ranks == 1:
+        return fields
+    shared = shared_sequence("parallelism_config.sp_size", ranks, fields.get("adapters"), parts)
+    if "dp" in fields:
+        shared["dp"] = fields["dp"] * ranks // shared["cp"]
+    return fields | shared
+
+
 def offload_of(parts: Parts) -> tuple[str, ...]:
     """Return what lies on the host by two switches: activations, and states with parameters."""
     activations = ("activations",) if parts.get("_activations") else ()
