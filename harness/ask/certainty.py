@@ -93,6 +93,10 @@ FROZEN = lowering("adapters", "activations are those of a step that trains every
 """What the account takes of a step with adapters alone."""
 
 
+COUNTED = lowering("offload", "DeepSpeed's states on the host are counted as the device's", seconds="raises")
+"""What a dry run takes of DeepSpeed's offload, unless stage 3 has parameters on the host, too."""
+
+
 def with_certainty(answer: Answer, question: Question) -> Answer:
     """Return an engine's answer with intervals of its bytes, its verdict, and what may turn it."""
     memory = answer.memory
@@ -103,6 +107,9 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
         keys.append(EXPLICIT)
     if answer.engine != "dry run" and question.adapters is not None:
         keys.append(FROZEN)
+    on_host = {one.partition(":")[0] for one in question.offload} & {"optimizer", "parameters"}
+    if answer.engine == "dry run" and question.sharing == "zero" and on_host:
+        keys += [COUNTED] if question.zero < 3 or len(on_host) == 1 else []
     question = msgspec.structs.replace(question, keys=tuple(keys))
     by_error, sized = (sized_by(answer, memory, question, with_keys) for with_keys in (False, True))
     fits = answer.verdict == "fits" if answer.likely_fits is None else answer.likely_fits
