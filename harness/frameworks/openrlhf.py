@@ -129,9 +129,7 @@ def _other_models(parts: Parts, trainer: str) -> None:
         parts.leave_out("algo.kl.init_coef", coefficient, "a frozen reference model", memory, "raises")
     memory = "raises" if colocated else "none"
     share = value("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
-    sleeps = colocated and value(
-        "vllm.enable_sleep", "vllm_enable_sleep"
-    )  # weights on the host
+    sleeps = colocated and value("vllm.enable_sleep", "vllm_enable_sleep")  # weights on the host
     where = "on other GPUs" if not colocated else "asleep while the actor trains" if sleeps else ""
     why = f"the rollout engine, {where or 'which shares the GPUs'}"
     parts.leave_out("vllm.gpu_memory_utilization", share, why, "none" if sleeps else memory, "raises")

@@ -80,13 +80,14 @@ class Parts(dict[str, Any]):
         means: str,
         memory: Direction = "either",
         seconds: Direction = "either",
-        field: str = "",
+        **more: Any,
     ) -> None:
-        """Note that a key's value is not modelled; None: no key says it, and `means` does in words."""
-        one = KeyRead(
-            key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds, field=field
-        )
-        self.left_out.append(one)
+        """Note that a key's value is not modelled; None: no key says it, and `means` does in words.
+
+        `more`: `field` and `least` of `KeyRead`.
+        """
+        read = {"key": key, "value": value, "means": means, "memory": memory, "seconds": seconds}
+        self.left_out.append(KeyRead(status=LEFT, **read, **more))
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""
