@@ -55,6 +55,7 @@ OF_FILES = {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
 """What `layout=` puts in place of a question's layout, and of what only a framework's file says of it."""
 
 EVERY_LAYOUT = FieldOrigin("assumption", "every layout is tried")
+NO_DEVICE = FieldOrigin("assumption", "no device was given")
 
 NAMED = {
     **{"program": typed.ProgramName, "optimizer": typed.Optimizer, "precision": typed.PrecisionName},
@@ -281,6 +282,8 @@ def with_cluster(question: Question, words: CommandWords) -> Question:
         else:
             question = _assumed(question, device=Question().device)
         fields["memory_B"] = memory_B
+    elif question.origin("device").kind == "assumption":
+        question = question.with_fields(NO_DEVICE, device=question.device)
     if "link" in words:
         fields |= link_of(words.values["link"], fields.get("gpus_per_node", question.gpus_per_node))
     return _from_command(question, fields)

@@ -73,6 +73,7 @@ def test_a_launchers_file_is_asked_for_once_and_not_for_one_device(tmp_path, dev
     (tmp_path / "a.yaml").write_text(f"{TRL}learning_rate: 1e-5\n")
     question = question_from(words_of([f"config={tmp_path}/a.yaml", f"devices={devices}"], FIT))
     text = " ".join(" ".join(read_lines(question, True)).split())
+    assert text.count("device=h100_80gb (no device was given)") == 1
     assert text.count("no accelerate or DeepSpeed file, which may shard the model: give it too") == asks
     assert "None" not in text.replace("rope", "")
     assert sum(key.field == "sharing" and key.status == "not modelled" for key in question.keys) == asks
