@@ -39,8 +39,8 @@ NamedTechnique = tuple[str, dict[str, Any]]
 class FieldOrigin(NamedTuple):
     """Where a field's value comes from."""
 
-    kind: Literal["command", "key", "default", "assumption"]
-    of: str = ""  # the word, the file's key, whose default, or why it is assumed
+    kind: Literal["command", "key", "default", "assumption", "missing"]  # missing: the command must give it
+    of: str = ""  # the word, the file's key, whose default, or why it is assumed or missing
 
 
 Direction = Literal["lowers", "raises", "none", "either"]
@@ -178,6 +178,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the question with other values of fields, which come from `origin`; raises ValueError."""
         origins = {**self.origins, **dict.fromkeys(fields, origin)}
         return question_of(**{**msgspec.structs.asdict(self), **fields, "origins": origins})
+
+    def undivided(self) -> Question:
+        """Return the question without what may shard the model and is not known, where one device has it."""
+        if self.devices != 1:
+            return self
+        keys = [key for key in self.keys if (key.field, key.status) != ("sharing", "not modelled")]
+        known = self.origin("sharing").kind != "assumption"
+        origins = self.origins if known else {**self.origins, "sharing": FieldOrigin("assumption")}
+        return msgspec.structs.replace(self, keys=tuple(keys), origins=origins)
 
     @property
     def model_ranks(self) -> int:

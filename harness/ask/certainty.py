@@ -96,6 +96,10 @@ FROZEN = lowering("adapters", "activations are those of a step that trains every
 """What the account takes of a step with adapters alone."""
 
 
+COUNTED = lowering("offload", "DeepSpeed's states on the host are counted as the device's", seconds="raises")
+"""What a dry run takes of DeepSpeed's offload, unless stage 3 has parameters on the host, too."""
+
+
 def with_certainty(answer: Answer, question: Question) -> Answer:
     """Return an engine's answer with intervals of its bytes, its verdict, and what may turn it."""
     memory = answer.memory
@@ -107,6 +111,9 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
         keys.append(EXPLICIT)
     if answer.engine != "dry run" and question.adapters is not None:
         keys.append(FROZEN)
+    on_host = {one.partition(":")[0] for one in question.offload} & {"optimizer", "parameters"}
+    if answer.engine == "dry run" and question.sharing == "zero" and on_host:
+        keys += [COUNTED] if question.zero < 3 or len(on_host) == 1 else []
     question = msgspec.structs.replace(question, keys=tuple(keys))
     by_error, sized = (sized_by(answer, memory, question, with_keys) for with_keys in (False, True))
     fits = answer.verdict == "fits" if answer.likely_fits is None else answer.likely_fits
@@ -177,7 +184,8 @@ def judged(
         if choice.fits != fits:
             name, _, value = choice.choice.partition("=")
             turns.append(Turn(kind="assumption", name=name, other=value))
-    if not fits and sharded_would_fit(memory, question):
+    sharded = not fits and sharded_would_fit(memory, question)
+    if sharded:
         turns.append(Turn(kind="assumption", name="sharing", other="fsdp2"))
     turns += unstated(memory, question) if not fits else ()
     for name, size_B in (("even", memory.even_routing_B), ("uneven", memory.uneven_routing_B)):
@@ -189,7 +197,11 @@ def judged(
     if turned(memory, fits):
         turning = ("raises" if fits else "lowers", "either")
         keys = [key for key in unmodelled(question) if key.memory in turning]
-        named = [Turn(kind="key", name=key.key, value=str(key.value), why=key.means) for key in keys]
+        named = [
+            Turn(kind="key", name=key.key, value="" if key.value is None else str(key.value), why=key.means)
+            for key in keys
+            if not (sharded and key.field == "sharing")  # said already
+        ]
         turns = [*named, *turns]
     frees_its_cache = fits and peak is not None and peak.fits_with_slack
     is_likely = fits and memory.chance_to_fit is not None and memory.chance_to_fit >= FIRM

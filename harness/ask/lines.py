@@ -188,8 +188,8 @@ def engine(answer: Answer) -> str:
 def turns(answer: Answer) -> Iterator[str]:
     """Yield on what a verdict depends; the first sentence stands in the answer's first two lines."""
     likely = "fits" if answer.likely_fits else "does not fit"
-    for turn in answer.turns:
-        yield from wrapped(f"Depends on {turn_words(turn, likely)}.", "  ")
+    for words in dict.fromkeys(turn_words(turn, likely) for turn in answer.turns):
+        yield from wrapped(f"Depends on {words}.", "  ")
 
 
 def turn_words(turn: Turn, likely: str) -> str:
@@ -200,6 +200,8 @@ def turn_words(turn: Turn, likely: str) -> str:
         case "assumption":
             assumed, choice = CHOICES.get((turn.name, turn.other), (f"this {turn.name}", turn.other))
             return f"{assumed}, which is assumed and {likely}; with {choice} it {other}"
+        case "key" if not turn.value:  # in no key
+            return f"{turn.why} ({turn.name}), which is not modelled; as it is read, this {likely}"
         case "key":
             return f"{turn.name}={turn.value}, which is not modelled ({turn.why}); without it this {likely}"
         case "allocator":
@@ -230,19 +232,26 @@ def read_lines(question: Question, everything: bool) -> Iterator[str]:
         f"{model}.",
         "  ",
     )
-    unclear = [key for key in question.keys if key.status == "not modelled"]
-    shown = unclear if everything else unclear[:MOST_KEYS]
-    if unclear:
-        more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
-        named = [f"{key.key}={key.value} ({key.means}{direction_of(key)})" for key in shown]
-        yield from wrapped(f"Not modelled: {'; '.join(named)}{more}.", "  ")
     assumed = [
-        f"{name if name == 'config' else f'{name}={getattr(question, name)}'} ({origin.of})"
+        (name if name == "config" else f"{name}={getattr(question, name)}", origin.of)
         for name, origin in question.origins.items()
         if origin.kind == "assumption" and origin.of
     ]
+    said = {why for _, why in assumed}
+    unclear = [key for key in question.keys if key.status == "not modelled" and key.means not in said]
+    shown = unclear if everything else unclear[:MOST_KEYS]
+    if unclear:
+        more = f"; and {len(unclear) - len(shown)} more: show=all" if len(unclear) > len(shown) else ""
+        yield from wrapped(f"Not modelled: {'; '.join(map(key_words, shown))}{more}.", "  ")
     if assumed:
-        yield from wrapped(f"Assumed: {'; '.join(assumed)}.", "  ")
+        yield from wrapped(f"Assumed: {'; '.join(f'{what} ({why})' for what, why in assumed)}.", "  ")
+
+
+def key_words(key: KeyRead) -> str:
+    """Return a key that is not modelled with what it changes; where no key says that, in words first."""
+    if key.value is None:
+        return f"{key.means} ({key.key}{direction_of(key)})"
+    return f"{key.key}={key.value} ({key.means}{direction_of(key)})"
 
 
 def origins(question: Question) -> Iterator[str]:

@@ -52,7 +52,9 @@ def with_techniques(question: Question) -> tuple[Question, tuple[str, ...]]:
         if question.optimizer == "adamw_8bit" and "optimizer" in question.offload:
             left_out += ("8-bit states on the host, taken as fp32 ones there",)
         elif question.optimizer != "adamw":
-            listed.append({"optimizer": {"name": question.optimizer}})
+            unfused = (question.optimizer, question.sharing) == ("sgd_momentum", "fsdp2")  # torch has none
+            how = {"impl": "for_loop"} if unfused else {}
+            listed.append({"optimizer": {"name": question.optimizer, **how}})
         question = msgspec.structs.replace(question, keys=(*question.keys, *approximated(question)))
     recipe = combination(listed)
     devices = question.all_devices()

@@ -21,6 +21,7 @@ from harness.commands.grammar import MOST, CommandWords, device_of, read
 from harness.config.hf_config import (
     SIZES,
     USUAL_SEQ_LEN,
+    has_own_code,
     parse_object,
     refuse_kinds,
     refuse_values,
@@ -54,6 +55,7 @@ OF_FILES = {"layers_per_stage": None, "layers_of_stages": (), "replicas": 1}
 """What `layout=` puts in place of a question's layout, and of what only a framework's file says of it."""
 
 EVERY_LAYOUT = FieldOrigin("assumption", "every layout is tried")
+NO_DEVICE = FieldOrigin("assumption", "no device was given")
 
 NAMED = {
     **{"program": typed.ProgramName, "optimizer": typed.Optimizer, "precision": typed.PrecisionName},
@@ -166,7 +168,12 @@ def question_from(words: CommandWords) -> Question:
         question = of_file(words) if "config" in words else of_model(words)
         for with_words in (with_sizes, with_cluster, with_recipe, with_layout):
             question = with_words(question, words)
-        return with_batch(of_device(question), words)
+        question = with_batch(of_device(question.undivided()), words)
+    missing = [(name, origin.of) for name, origin in question.origins.items() if origin.kind == "missing"]
+    for name, why in missing:
+        where = "config" if words.values["config"].startswith("{") else words.typed["config"]
+        raise ConfigError(f"{where}: {why}; give {WORD_OF_FIELD.get(name, name)}=")
+    return question
 
 
 def of_file(words: CommandWords) -> Question:
@@ -233,7 +240,7 @@ def with_model(question: Question, name: str) -> Question:
         near = "" if exists or name.endswith(".json") else nearest_model(name)
         hint = f"; of published shapes {near} is the nearest name" if near else ""
         raise ConfigError(f"model: {error}{hint}") from None
-    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+    if reason := unknown_model_type(config["model_type"], has_own_code(config)):
         raise ConfigError(f"model: {name}: {reason}")
     file = Path(name)
     title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
@@ -250,7 +257,7 @@ def config_of_text(text: str) -> dict[str, Any]:
         refuse_kinds(Path("model"), config)
         refuse_values(Path("model"), config)
     if "model_type" in config:
-        if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+        if reason := unknown_model_type(config["model_type"], has_own_code(config)):
             raise ConfigError(f"model: {reason}")
     elif missing := [name for name in SIZES if name not in config]:
         raise ConfigError(f"model={text[:60]}: {missing[0]} is missing, and so is model_type")
@@ -278,6 +285,8 @@ def with_cluster(question: Question, words: CommandWords) -> Question:
         else:
             question = _assumed(question, device=Question().device)
         fields["memory_B"] = memory_B
+    elif question.origin("device").kind == "assumption":
+        question = question.with_fields(NO_DEVICE, device=question.device)
     if "link" in words:
         fields |= link_of(words.values["link"], fields.get("gpus_per_node", question.gpus_per_node))
     return _from_command(question, fields)

@@ -20,7 +20,10 @@ from typing import Any, NamedTuple
 
 from harness.config.validation import nearest
 
-OBJECTS = ("text_config", "quantization_config", "rope_scaling", "rope_parameters")
+OF_TEXT = ("text_config", "llm_config", "language_config")
+"""Sections of the language model: transformers', InternVL's and DeepSeek-VL2's."""
+
+OBJECTS = (*OF_TEXT, "quantization_config", "rope_scaling", "rope_parameters")
 TEXTS = ("hidden_act", "activation_function", "hidden_activation", "torch_dtype", "dtype", "model_type")
 LISTS = ("layer_types", "architectures")
 FLAGS = ("tie_word_embeddings", "use_cache", "is_decoder", "is_encoder_decoder")
@@ -151,17 +154,25 @@ def model_types() -> frozenset[str]:
     return frozenset(name for file in tables for name in ENTRY.findall(file.read_text(encoding="utf-8")))
 
 
-def unknown_model_type(model_type: str, own_code: bool) -> str:
-    """Return why transformers cannot build a model; "" where it can, or where that is not known here.
+OWN_CODE = (
+    "its own code is not run: give the config.json of its language model, or its code as "
+    "model_code= (suite.model= of a suite)"
+)
 
-    `own_code`: the config.json names code of its own.
-    """
+
+def has_own_code(config: Mapping[str, Any]) -> bool:
+    """Return whether a model of an unknown type has code of its own: it names it, or has a tower."""
+    return "auto_map" in config or any(tower in config for tower in TOWERS)
+
+
+def unknown_model_type(model_type: str, own_code: bool) -> str:
+    """Return why transformers cannot build a model; "" where it can, or where that is not known here."""
     known = model_types()
     if not known or model_type in known:
         return ""
-    near = nearest(model_type, known)
+    near = "" if own_code else nearest(model_type, known)
     hint = f"; did you mean {near}?" if near else ""
-    own = "; its own code (auto_map) is not run, suite.model takes code" if own_code else ""
+    own = f"; {OWN_CODE}" if own_code else ""
     from importlib.metadata import version  # 30 ms, for an error's text alone
 
     return f"model_type {model_type!r} is unknown to transformers {version('transformers')}{hint}{own}"
@@ -218,8 +229,14 @@ LANGUAGE_MODELS = {
     **{"glm4v_text": "glm4", "gemma3": "gemma3_text", "gemma3n": "gemma3n_text"},
     **dict.fromkeys(("llava", "llava_next", "llava_next_video", "video_llava", "idefics3"), "llama"),
     **dict.fromkeys(("mistral3", "pixtral"), "mistral"),
+    **dict.fromkeys(("paddleocr_vl", "paddleocr_vl_text"), "ernie4_5"),
+    **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), "granite"),
+    **{"qwen3_omni_moe_text": "qwen3_moe", "glm4v_moe_text": "glm4_moe"},
 }
-"""The architecture of the language model in a multimodal one, by its own model_type or its text_config's."""
+"""The architecture of the language model in a multimodal one, by its own model_type or its section's.
+
+Both have the same parameters in transformers 5.23.0.
+"""
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Name of a model on the Hub: owner/model."""
@@ -261,11 +278,11 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
     if isinstance(config.get("thinker_config"), dict):
         config = config["thinker_config"]
     towers: dict[str, Any] = {key: {} for key in TOWERS if config.get(key) is not None}
-    if config.get("text_config") is not None:
-        origin, section = f"{config.get('model_type')}: its text_config, ", "text_config."
+    if name := next((one for one in OF_TEXT if config.get(one) is not None), None):
+        origin, section = f"{config.get('model_type')}: its {name}, ", f"{name}."
         own = {key: config[key] for key in OF_ALL_SECTIONS if config.get(key) is not None}
         usual = LANGUAGE_MODELS.get(str(config.get("model_type")))
-        config = own | ({"model_type": usual} if usual else {}) | config["text_config"]
+        config = own | ({"model_type": usual} if usual else {}) | config[name]
     if towers and config.get("model_type") in LANGUAGE_MODELS:
         config = config | {"model_type": LANGUAGE_MODELS[config["model_type"]]}
     config = config | towers

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.code_fingerprint import source_digest
-from harness.config.hf_config import FileWorkload, has_size, unknown_model_type, workload_from_file
+from harness.config.hf_config import (
+    FileWorkload,
+    has_own_code,
+    has_size,
+    unknown_model_type,
+    workload_from_file,
+)
 from harness.config.optimizations import applies, checked_alternatives, suites_with
 from harness.config.validation import (
     NUMBERS,
@@ -142,7 +148,7 @@ def _described(path: Path, num_hidden_layers: int | None, usual_seq_len: int) ->
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
     config = found.fields["hf_config"]
-    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+    if reason := unknown_model_type(config["model_type"], has_own_code(config)):
         raise ConfigError(f"suite.workload_from: {path}: {reason}")
     return found
 

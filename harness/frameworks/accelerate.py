@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.frameworks import deepspeed, fsdp_section
 from harness.frameworks.table import Fields, Flat, Parts
-from harness.frameworks.words import mesh, mesh_fields, note_compile, steps_of
+from harness.frameworks.words import mesh, mesh_fields, note_compile, steps_of, with_sequence_ranks
 from harness.question import Question
 
 prepared = fsdp_section.without_prefix
@@ -30,7 +30,7 @@ def settle(parts: Parts) -> Fields:
         fields = deepspeed.section_fields(parts, parts["_ds_zero"])
     fields["compile"] = str(parts.get("_compile", "no")).lower() not in ("no", "none")
     note_compile("dynamo_config.dynamo_backend", fields["compile"], fields, parts)
-    return fields | mesh_fields(parts)
+    return with_sequence_ranks(fields | mesh_fields(parts), parts)
 
 
 def parts_of(question: Question) -> Fields:

@@ -64,9 +64,6 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
     fields["offload"] = tuple(
         sorted(name if where == "host" else f"{name}:{where}" for name, where in on.items() if where)
     )
-    if len(fields["offload"]) == 1:
-        why = "on the host, and counted as the device's: an upper bound"
-        parts.leave_out("offload", fields["offload"][0], why, "lowers", "raises")
     _buckets(parts, stage, prefix)
     if "_ds_optimizer" in parts:
         fields["optimizer"] = parts["_ds_optimizer"]

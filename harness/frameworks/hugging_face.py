@@ -25,6 +25,9 @@ KNOWN_BY = {"deepspeed"} | {
 }
 """Keys next to which no other file shares the model."""
 
+NOT_GIVEN = "no accelerate or DeepSpeed file, which may shard the model: give it too, as config=[FILE,FILE]"
+NOT_FOUND = "{} was not found, which may shard the model: give it too, as config=[FILE,FILE]"
+
 QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
 
@@ -38,6 +41,8 @@ def prepared(flat: Flat) -> Flat:
             key, value = key.removeprefix("no_"), False
         if launcher == "launcher" and name.startswith("fsdp_"):
             key = f"fsdp_config.{name}"
+        elif launcher == "launcher" and name.startswith("parallelism_config_"):
+            key = f"parallelism_config.{name}"
         elif launcher == "launcher":
             key = OF_LAUNCH.get(name, key)
         values[key] = value
@@ -50,9 +55,10 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_launched") and not {"bf16", "fp16"} & parts.flat.keys():
         fields["precision"] = parts["_launched"]
     if "sharing" in parts.assumed:
-        why = "sharding stands in the accelerate or DeepSpeed file: give it too, as config=[FILE,FILE]"
+        file = parts.flat.get("launcher.config_file")
+        why = NOT_FOUND.format(file) if file else NOT_GIVEN
         parts.assume("sharing", why)
-        parts.leave_out("launcher.config_file", parts.flat.get("launcher.config_file"), why, "lowers")
+        parts.leave_out("launcher.config_file", file, why, "lowers", field="sharing")
     dtype = str(parts.get("_dtype")).lower()
     if fields["sharing"] == "ddp" and dtype in ("bfloat16", "bf16", "auto"):
         fields["states"] = "bf16"  # FSDP and DeepSpeed keep fp32 masters of weights that are loaded in bf16
@@ -70,7 +76,7 @@ def settle(parts: Parts) -> Fields:
         fields |= {"adapters": words.adapters_of(parts, **own), "states": "fp32"}
     if parts.get("_completion") and "seq_len" not in parts:
         with_prompt(parts, fields)
-    return fields
+    return words.with_sequence_ranks(fields, parts)
 
 
 def _targets(parts: Parts) -> tuple[str, ...]:
@@ -97,7 +103,7 @@ def with_prompt(parts: Parts, fields: Fields) -> None:
     """Set the sequence's length: what is generated, after a prompt."""
     fields["seq_len"] = parts["_completion"] + parts.get("_prompt", 0)
     if "_prompt" not in parts:
-        why = "is missing; the prompt's tokens are trained on, too"
+        why = "max_prompt_length is missing; the prompt's tokens are trained on, too"
         parts.leave_out("max_prompt_length", None, why, "raises", "raises")
 
 
@@ -144,7 +150,7 @@ def trainer_fields(parts: Parts) -> Fields:
     }
     section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
     if not section and not deepspeed.is_contained(parts) and not KNOWN_BY & parts.flat.keys():
-        parts.assume("sharing", "the launcher's file, which may shard the model, is not given")
+        parts.assume("sharing", NOT_GIVEN)
     if deepspeed.is_contained(parts):
         fields |= deepspeed.section_fields(parts, parts["_ds_zero"])
         fields |= _same_batch(parts)

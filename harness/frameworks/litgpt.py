@@ -123,8 +123,6 @@ def _model(parts: Parts, command: str) -> Fields:
     tied = bool(parts.get("_tied")) and command == PRETRAIN
     if "_n_layer" in parts:
         return {"model_name": name, "config": _sizes(parts, tied)}
-    if not name:
-        raise ValueError("checkpoint_dir is missing, or model_name where a model is pretrained")
     shape = published_model(name)
     if shape is None or shape.config.get("tie_word_embeddings") in (None, tied):
         return {"model_name": name}

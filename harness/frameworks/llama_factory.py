@@ -51,7 +51,7 @@ def settle(parts: Parts) -> Fields:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"
         parts.assumed.pop("sharing", None)
-    return fields
+    return words.with_sequence_ranks(fields, parts)
 
 
 def _adapters(parts: Parts) -> Adapters:

@@ -120,7 +120,6 @@ def with_tower(question: Question, published: bool = False) -> Question:
         what = "sound" if tower.startswith("audio") else "images"
         named = KeyRead(
             key=tower,
-            value="yes",
             status="not modelled",
             means=f"the tower for {what}, which comes on top of the language model that is answered",
             memory="raises",

@@ -99,7 +99,7 @@ def _length(parts: Parts, preferences: str) -> int | None:
     """Return the tokens per sequence; without max_length they are the data's, up to the model's positions."""
     length = parts.get("_packed") or parts.get("_length")
     if length is None:
-        why = "is missing: sequences are as long as the data's, up to the model's positions"
+        why = "max_length is missing: sequences are as long as the data's, up to the model's positions"
         parts.leave_out("max_length", None, why, "raises", "raises")
     on_data = preferences == "gkd" and not number_of("lmbda", parts.flat.get("lmbda", 0.5), "number")
     if preferences in GENERATED and not on_data:

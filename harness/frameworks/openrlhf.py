@@ -95,7 +95,7 @@ def _attention(parts: Parts) -> str:
     if parts.get("_attention"):
         return words.attention_of("ds.attn_implementation", parts["_attention"], parts)
     if older and "_flash" not in parts:
-        why = "before August 2025 attention was explicit without it; flash is taken"
+        why = "before August 2025 attention was explicit without flash_attn; flash is taken"
         parts.leave_out("flash_attn", None, why, "raises", "raises")
     return "flash"
 
@@ -133,8 +133,10 @@ def _other_models(parts: Parts, trainer: str) -> None:
         parts.leave_out(key, parts.flat[key], "a frozen reward model", memory, "raises")
     memory = "raises" if colocated else "none"
     share = value("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
-    why = "the rollout engine, which shares the GPUs" if colocated else "the rollout engine, on other GPUs"
-    parts.leave_out("vllm.gpu_memory_utilization", share, why, memory, "raises")
+    sleeps = colocated and value("vllm.enable_sleep", "vllm_enable_sleep")  # weights on the host
+    where = "on other GPUs" if not colocated else "asleep while the actor trains" if sleeps else ""
+    why = f"the rollout engine, {where or 'which shares the GPUs'}"
+    parts.leave_out("vllm.gpu_memory_utilization", share, why, "none" if sleeps else memory, "raises")
     estimator = value("algo.advantage.estimator", "advantage_estimator") or "gae"
     if estimator == "gae":
         parts.leave_out("algo.advantage.estimator", estimator, "a critic is trained, too", memory, "raises")

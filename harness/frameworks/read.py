@@ -297,6 +297,7 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     missing = {field: why for field, why in framework.assumed.items() if field not in settled}
     origins = {field: _origin(field, given, framework) for field in settled if settled[field] is not None}
     origins |= {field: FieldOrigin("assumption", why) for field, why in (missing | parts.assumed).items()}
+    origins |= {field: FieldOrigin("missing", why) for field, why in parts.missing.items()}
     return question_of(
         format=framework.name,
         framework=framework.source,
@@ -324,7 +325,9 @@ def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     of_value = f"{key}={value}"
     spelled = (of_value, of_value.lower(), key)
     pattern = next((found for one in spelled if (found := matches(one, framework.matters))), None)
-    harmless = matches(key, framework.irrelevant)
+    of_key = [one for one in framework.irrelevant if "=" not in one]
+    of_pair = [one for one in framework.irrelevant if "=" in one]
+    harmless = matches(of_value.lower(), of_pair) or matches(key, of_key)
     off = is_off(value) and "=" not in (pattern or "")
     if off or (harmless and len(harmless) >= len(pattern or "")):
         return KeyRead(key=key, value=value, status="irrelevant")

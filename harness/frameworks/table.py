@@ -66,6 +66,7 @@ class Parts(dict[str, Any]):
         self.folder, _, self.name = name.rpartition("/")  # of the file
         self.left_out: list[KeyRead] = []
         self.assumed: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
 
     @property
     def fields(self) -> Fields:
@@ -79,16 +80,22 @@ class Parts(dict[str, Any]):
         means: str,
         memory: Direction = "either",
         seconds: Direction = "either",
-        most_B: float | None = None,
+        **more: Any,
     ) -> None:
-        """Note that a key's value is not modelled; `most_B`: what it adds at most."""
-        read = KeyRead(key=key, value=value, status=LEFT, means=means, memory=memory, seconds=seconds)
-        read = msgspec.structs.replace(read, most_B=most_B)
-        self.left_out.append(read)
+        """Note that a key's value is not modelled; None: no key says it, and `means` does in words.
+
+        `more`: `field`, `least` and `most_B` of `KeyRead`.
+        """
+        read = {"key": key, "value": value, "means": means, "memory": memory, "seconds": seconds}
+        self.left_out.append(KeyRead(status=LEFT, **read, **more))
 
     def assume(self, field: str, why: str) -> None:
         """Note that a field's value is in no key."""
         self.assumed[field] = why
+
+    def miss(self, field: str, why: str) -> None:
+        """Note that a field's value is in no key and cannot be assumed: the command must give it."""
+        self.missing[field] = why
 
 
 class Framework(NamedTuple):

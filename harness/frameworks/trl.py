@@ -80,7 +80,7 @@ def settle(parts: Parts) -> Fields:
             parts["_completion"] = method["completion"]
         hugging_face.with_prompt(parts, fields)
         if beta is None and parts.get("_older"):
-            why = "versions before 0.19 keep a reference model where it is not given"
+            why = "versions before 0.19 keep a reference model where beta is not given"
             parts.leave_out("beta", None, why, "raises", "raises")
     elif parts.flat.get("max_length", 0) is None or ("length" in method and "max_length" not in parts.flat):
         fields["seq_len"] = None

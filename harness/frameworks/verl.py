@@ -141,7 +141,8 @@ def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int) -> Fields:
     elif parts.get("_rl_micros") and ranks:
         micro = max(1, parts["_rl_micros"] // ranks)
     else:
-        raise ValueError(f"{key} is missing, from which a micro-batch follows; give micro_batch_size=")
+        micro = 1
+        parts.miss("micro_batch_size", f"{key} is missing, from which a micro-batch follows")
     return {"seq_len": length, **words.batch_fields(sequences, micro, ranks)}
 
 

@@ -12,10 +12,13 @@ from harness.frameworks.table import Fields, Flat, Parts, framework_named, model
 from harness.frameworks.techniques import broken_by
 from harness.question import Adapters, Question
 
+HALVED = 1 - 1.03 / (2 + 2.06)
+"""What remains of weights and states at least without one state of 8 bits: bf16 weights, no gradients."""
+
 
 @cache
 def words(kind: str) -> Mapping[str, str]:
-    """Return frameworks' words of a kind with ours: optimizers, paged, smaller or attention."""
+    """Return frameworks' words of a kind with ours: optimizers, paged, alike, smaller or attention."""
     return {theirs: ours for ours, listed in yaml_tree("words")[kind].items() for theirs in listed.split()}
 
 
@@ -29,6 +32,14 @@ def optimizer_of(key: str, name: str, parts: Parts) -> str:
         why = "states that move to the host where the device is full"
         parts.leave_out(key, name, why, "lowers", "raises")
         return words("paged")[word]
+    if word in words("alike"):
+        alike = words("alike")[word]
+        parts.leave_out(key, name, f"one moment per parameter, as {alike}, which is taken", "none", "none")
+        return alike
+    if word in words("halved"):
+        means = "one state of 8 bits per parameter; the two of 8-bit AdamW are taken"
+        parts.leave_out(key, name, means, "lowers", "none", least=HALVED)
+        return words("halved")[word]
     if word in words("smaller"):
         parts.leave_out(key, name, "states smaller than AdamW's, which are taken", "lowers", "either")
         return "adamw"
@@ -166,6 +177,20 @@ def mesh_fields(parts: Parts) -> Fields:
     """Return the data-parallel ranks of a mesh that gives them: the inverse of `mesh`."""
     shard, replicas = parts.get("_shard"), parts.get("_replicas") or 1
     return {"dp": shard * replicas, "replicas": replicas if shard > 1 else 1} if shard else {}
+
+
+def with_sequence_ranks(fields: Fields, parts: Parts) -> Fields:
+    """Return the fields with accelerate's Ulysses ranks, which are ranks of its mesh.
+
+    (accelerate 16cb6eb, parallelism_config.py, total_size: dp_replicate × dp_shard × tp × cp × sp)
+    """
+    ranks = parts.get("_sp") or 1
+    if ranks == 1:
+        return fields
+    shared = shared_sequence("parallelism_config.sp_size", ranks, fields.get("adapters"), parts)
+    if "dp" in fields:
+        shared["dp"] = fields["dp"] * ranks // shared["cp"]
+    return fields | shared
 
 
 def offload_of(parts: Parts) -> tuple[str, ...]:

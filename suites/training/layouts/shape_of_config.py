@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from harness.config.hf_config import fault, shown, unknown_model_type
+from harness.config.hf_config import fault, has_own_code, shown, unknown_model_type
 from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.config_classes import blocks_of_pattern, config_values
@@ -49,7 +49,7 @@ def shape_of_config(config: Mapping[str, Any]) -> TransformerShape:
     values = config_values(config)
     if values is None:
         model_type = str(config.get("model_type"))
-        raise Unavailable(unknown_model_type(model_type, "auto_map" in config) or _other(model_type))
+        raise Unavailable(unknown_model_type(model_type, has_own_code(config)) or _other(model_type))
     try:
         return shape_of_parsed(values)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

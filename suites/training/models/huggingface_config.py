@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from harness.config.hf_config import shown
+from harness.config.hf_config import OWN_CODE, has_own_code, shown
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.models import fake_transformers
@@ -36,7 +36,7 @@ def parse(config: Mapping[str, Any]) -> Any:
 
     model_type = str(config.get("model_type"))
     if model_type not in CONFIG_MAPPING_NAMES:
-        own = "; its own code (auto_map) is not run, suite.model takes code" if "auto_map" in config else ""
+        own = f"; {OWN_CODE}" if has_own_code(config) else ""
         raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}{own}")
 
     fake_transformers.install_for(model_type)
@@ -109,7 +109,21 @@ def causal_class(parsed: Any) -> Any:
     """Return the class of the causal language model that is built from a config."""
     import transformers
 
-    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(_OF_SECTIONS.get(type(parsed), parsed))]
+    parsed = _OF_SECTIONS.get(type(parsed), parsed)
+    if (name := _of_pretraining().get(parsed.model_type)) is not None:
+        return getattr(transformers, name)
+    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
+
+
+def _of_pretraining() -> dict[str, str]:
+    """Return by model_type the causal classes that stand in the map of pretraining alone, as mistral4's."""
+    from transformers.models.auto import modeling_auto
+
+    causal, names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, {}
+    for model_type, name in modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES.items():
+        if model_type not in causal and str(name).endswith("ForCausalLM"):
+            names[model_type] = name
+    return names
 
 
 def has_encoder_and_decoder(parsed: Any) -> bool:
@@ -122,10 +136,11 @@ def has_encoder_and_decoder(parsed: Any) -> bool:
 def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-    causal = model_type in CAUSAL or type(parsed) in _OF_SECTIONS
+    causal = model_type in {*CAUSAL, *_of_pretraining()} or type(parsed) in _OF_SECTIONS
     if not causal and not is_encoder(parsed) and not has_encoder_and_decoder(parsed):
         raise Unavailable(
             f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
+            ": give a function that makes it as model_code= (suite.model= of a suite)"
         )
     if not number_of_layers(parsed):
         raise Unavailable(f"model_type {model_type!r} does not state its number of layers")

@@ -250,3 +250,24 @@ def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
 
 def with_keys(keys):
     return msgspec.structs.replace(asked(), keys=keys)
+
+
+def test_deepspeeds_offload_lowers_what_a_dry_run_counts_and_not_what_the_account_has():
+    states = asked(sharing="zero", zero=2, offload=("optimizer",))
+    both = asked(sharing="zero", zero=3, offload=("optimizer", "parameters"))
+    counted, ours = with_certainty(dry_run(100, 102, False), states), with_certainty(account(100), states)
+    assert [turn.name for turn in counted.turns if turn.kind == "key"] == ["offload"]
+    assert "offload" not in [turn.name for turn in ours.turns]
+    assert "offload" not in [turn.name for turn in with_certainty(dry_run(100, 102, False), both).turns]
+
+
+def test_a_file_without_its_launchers_is_said_once_to_be_what_may_shard_the_model():
+    key = KeyRead(key="file", status="not modelled", means="no file", memory="lowers", field="sharing")
+    question = asked(format="trl", origins={"sharing": FieldOrigin("assumption", "no file")})
+    question = msgspec.structs.replace(question, keys=(key,))
+    answer = dry_run(100, 102, False)
+    peak = msgspec.structs.replace(answer.memory.peaks[0], by_kind_B={"optimizer_states": 60e9})
+    answer = answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=(peak,)))
+    assert [(turn.kind, turn.name) for turn in with_certainty(answer, question).turns] == [
+        ("assumption", "sharing")
+    ]

@@ -130,4 +130,14 @@ def test_an_architecture_that_transformers_has_not_is_refused_with_the_nearest(t
     file = write(tmp_path, LLAMA | {"model_type": "llamma"})
     with pytest.raises(ConfigError, match=r"model_type 'llamma' is unknown .*; did you mean llama\?$"):
         load(["suite=interconnect_formula", f"suite.workload_from={file}"])
-    assert unknown_model_type("zzzz", own_code=True).endswith("(auto_map) is not run, suite.model takes code")
+    hidden = unknown_model_type("minicpmo", own_code=True)
+    assert "its own code is not run: give the config.json of its language model" in hidden
+    assert "did you mean" not in hidden
+
+
+def test_the_section_of_the_language_model_is_read_by_the_names_that_models_have_for_it(tmp_path):
+    for name in ("text_config", "llm_config", "language_config"):  # transformers, InternVL, DeepSeek-VL2
+        file = write(tmp_path, {"model_type": "zzzz", name: LLAMA, "vision_config": {"depth": 2}})
+        assert read_workload_file(file) == LLAMA | {"vision_config": {}}
+    flat = LLAMA | {"model_type": "paddleocr_vl", "vision_config": {"depth": 2}}
+    assert read_workload_file(write(tmp_path, flat))["model_type"] == "ernie4_5"

@@ -19,7 +19,7 @@ EXPRESSED = yaml.safe_load((DATA / "expressed.yaml").read_text())
 NEEDED, COMPANIONS, VALUES = EXPRESSED["needed"], EXPRESSED["companions"], EXPRESSED["values"]
 LEFT_OUT = {
     *("distributed_type", "rl", "sample_packing", "sequence_parallel_size", "ds.ring_attn_size"),
-    "engine.ulysses_sequence_parallel_size",
+    *("engine.ulysses_sequence_parallel_size", "parallelism_config.sp_size"),
 }
 """Keys whose value here is not modelled, next to those that take any word."""
 
@@ -124,3 +124,25 @@ def test_a_public_file_is_read_as_by_hand(name, one):
     assert {field: value for field, value in read.items() if value != DEFAULTS[field]} == expected
     named = [one.key for one in question.keys if one.status == "not modelled"]
     assert sorted(named) == sorted(one["named"])
+
+
+def test_what_is_irrelevant_of_one_value_wins_over_what_matters_of_the_key():
+    text = "model: Qwen/Qwen3-0.6B\ndist_config: {name: fsdp2}\nmicro_batch_size: 1\ncp_size: 2\ncp_mode: "
+    for mode, status in (("ulysses", "irrelevant"), ("ring", "not modelled")):
+        keys = read_own_text(text + mode, "llama_factory_v1", ".yaml").keys
+        assert [key.status for key in keys if key.key == "cp_mode"] == [status]
+
+
+LIONS = {  # arXiv 2302.06675, algorithm 2: one moment per parameter
+    "lion_32bit": ("sgd_momentum", "none", None),
+    "lion_8bit": ("adamw_8bit", "lowers", pytest.approx(0.75, abs=0.01)),
+    "paged_lion_8bit": ("adamw_8bit", "lowers", None),
+}
+
+
+@pytest.mark.parametrize("name", LIONS)
+def test_lion_has_one_moment(name):
+    text = f"base_model: Qwen/Qwen3-0.6B\nsequence_len: 512\nmicro_batch_size: 1\noptimizer: {name}\n"
+    question = read_own_text(text, "axolotl", ".yaml")
+    (key,) = [key for key in question.keys if key.key == "optimizer"]
+    assert (question.optimizer, key.memory, key.least) == LIONS[name]

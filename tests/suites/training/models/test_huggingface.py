@@ -219,3 +219,10 @@ def test_transformers_imported_for_one_model_has_every_name_of_an_ordinary_impor
     """A class, a function, an automatic class, a model's folder; scipy is absent for the import alone."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_causal_model_that_stands_in_the_map_of_pretraining_alone_is_built():
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "vocab_size": 64}
+    model = build({"model_type": "mistral4", **sizes, **experts}).model
+    assert type(model).__name__ == "Mistral4ForCausalLM"
