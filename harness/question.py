@@ -187,7 +187,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if devices is None and self.dp is not None:
             return self.dp
         if devices is None:
-            raise ValueError("devices is missing: the file leaves the data-parallel ranks to it")
+            raise ValueError(
+                "devices: missing; give devices=N, the number of GPUs: the file does not say how many share "
+                "the data"
+            )
         if devices % self.model_ranks:
             raise ValueError(
                 f"devices={devices} is no multiple of tp {self.tp} × pp {self.pp} × cp {self.cp} "
