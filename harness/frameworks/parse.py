@@ -16,7 +16,7 @@ import yaml
 from harness.frameworks.python_text import python_values
 from harness.frameworks.recipes import NoRecipeError, script_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
-from harness.frameworks.table import flattened
+from harness.frameworks.table import flattened, refusal
 
 
 def parsed_file(path: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def parsed_file(path: Path) -> dict[str, Any]:
                 return of_python(text, function if name else "", path)
             return parsed_text(text, path.suffix.lower())
     except ValueError as error:
-        raise ValueError(f"{path}: {error}"[:300]) from error
+        raise ValueError(refusal(path, str(error))) from error
 
 
 OF_VALUES = (

@@ -18,12 +18,14 @@ import yaml
 LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
+IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+QUOTED = rf'"(?>\${IN_BRACKETS}|[^"])*+"'
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"(?:[^\s"';#]+"[^"]*")*|'[^']*'"""
-    r"""|(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}|[^\s#;])*)""",
+    rf"""^\s*(?:export\s+)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
+    rf"""|(?>\$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*\}})*\}}|\${IN_BRACKETS}|`[^`\n]*`|[^\s#;])*+)""",
     re.MULTILINE,
 )
-"""A shell's assignment of a word, a quoted text, an array or a command's output."""
+"""A shell's assignment of a word, a quoted text, an array or a command's output, which may have spaces."""
 
 POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
@@ -52,7 +54,7 @@ LAUNCHERS = (
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
 """A shell's sums and products of whole numbers."""
 
-OUTPUT = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
+OUTPUT = re.compile(rf"\${IN_BRACKETS}|`[^`\n]*`")
 """A command whose output only a run of the script knows."""
 
 ARRAY = re.compile(r"(?:\w+\+?=)?\(\s*-|\w+\+?=\(|[()]+\Z")
@@ -165,7 +167,8 @@ def command_line(text: str) -> dict[str, Any]:
             flat["launcher.script"] = name
         for before, word in pairwise(words[at:] if program else ()):
             if before in ("--config", words[at]) and word.endswith((".yaml", ".yml")):
-                raise ValueError(f"{program} reads its options from {word}: give that file")
+                file = word.removeprefix("$command_output/")
+                raise ValueError(f"{program} reads its options from {file}: give that file")
         if "swift" in program or "megatron " in program:
             flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(filled)}
         if launcher and script > 0:
@@ -291,6 +294,13 @@ def _commands(text: str) -> Iterator[list[str]]:
                 words = _words(line)
                 yield [part for word in words for part in _without_array(word)]
             return
+
+
+def named_yaml(command: str) -> dict[str, Any]:
+    """Return the YAML that a command's script reads, and the values that the command replaces in it."""
+    words = _words(command)
+    words = words[next((at for at, word in enumerate(words) if word.endswith(".py")), -1) + 1 :]
+    return _named_file(words) | dict(_options(words))
 
 
 def _named_file(words: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.frameworks.read import read_own_file, read_own_text
+from harness.frameworks.read import read_own_file, read_own_files, read_own_text
 from harness.frameworks.shell import command_line
 
 DATA = Path(__file__).parents[2] / "data"
@@ -208,6 +208,33 @@ def test_of_a_case_whose_word_is_known_one_branch_is_read_and_of_runs_of_one_scr
     )
     assert (question.precision, question.origin("seq_len").kind) == ("fp16", "assumption")
     assert [one.value for one in question.keys if one.key == "launcher.others"] == [1]
+
+
+def test_an_assigned_command_is_one_word_however_many_it_has():
+    """(Megatron-LM d98e8a6, examples/multimodal/nvlm/sft_34b_internvit.sh)"""
+    commands = (
+        "`date +'date_%y-%m-%d'`",
+        '"$(cd "$(dirname "$0")" && pwd)"',
+        '$(date +"%y (%m) %d")',
+        'log_`date +%s -u`_"$(hostname -s)"',
+    )
+    for one in commands:
+        text = f"T={one}\nO='--seq-length 64'\nrun --log $T --nproc_per_node 8 $O\nD=`pwd`\n"
+        options = command_line(text)
+        assert (options["nproc_per_node"], options["seq-length"]) == ("8", "64"), one
+    assert command_line('X="$(a "\n' * 40 + "run --seq-length 64")["seq-length"] == "64"
+
+
+def test_a_job_is_read_with_the_yaml_of_its_command_whose_values_it_replaces(tmp_path):
+    command = "composer train/train.py yamls/own.yaml \\\n  max_duration=100ba max_seq_len=256\n"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": command, "compute": {"gpus": 16}}))
+    own = {"max_seq_len": 512, "global_train_batch_size": 32, "max_duration": "1ba"}
+    model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2"}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**own, "model": model}))
+    files = [str(tmp_path / name) for name in ("own.yaml", "job.yaml")]
+    for question in (read_own_file(files[1]), read_own_files(files)):
+        found = (question.model_name, question.devices, question.seq_len, question.global_batch_size)
+        assert found == ("gpt2", 16, 256, 32)
 
 
 def test_sums_of_a_shell_are_calculated_where_they_are_some():
