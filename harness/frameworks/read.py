@@ -14,10 +14,11 @@ import msgspec
 import yaml
 
 from harness.frameworks.models import model_of, with_tower
-from harness.frameworks.parse import of_its_kind, parsed_file, parsed_text
+from harness.frameworks.parse import SHELLS, SOURCED, of_its_kind, parsed_file, parsed_text
 from harness.frameworks.python_text import CONDITIONS, Unresolved
 from harness.frameworks.recipes import named_recipe
 from harness.frameworks.shell import named_yaml
+from harness.frameworks.sourced import sourced_among
 from harness.frameworks.table import (
     DEFAULTS,
     LEFT,
@@ -88,6 +89,10 @@ def framework_of(flat: Flat) -> Framework:
             "a Python program that builds no configuration of a known framework; give the command that "
             "starts it, or the configuration that it writes"
         )
+    if not other and SOURCED in flat:
+        raise ValueError(
+            f"its options are in {flat[SOURCED]}, which it sources: give it too, as config=[FILE,FILE]"
+        )
     if not other and any(key.startswith("launcher.") for key in flat):
         raise ValueError(
             f"it starts a program by options of no known framework ({keys}); give the program's own file, "
@@ -132,7 +137,10 @@ def read_own_files(paths: Sequence[str]) -> Question:
         raise ValueError("names no file; give one, or several as [FILE,FILE]")
     if len(paths) == 1:
         return read_own_file(paths[0])
-    flats = {path: _values_of(path) for path in paths}
+    scripts = [Path(path) for path in paths if Path(path).suffix in SHELLS]
+    inner = sourced_among(scripts)
+    paths = [path for path in paths if Path(path) not in inner] or paths
+    flats = {path: _values_of(path, scripts) for path in paths}
     formats = {path: _format_of(flat) for path, flat in flats.items()}
     trainers = [path for path in paths if formats[path] not in COMPANIONS]
     named = {Path(str(flat["config"])).name for flat in flats.values() if flat.get("config")}
@@ -158,9 +166,9 @@ def read_own_files(paths: Sequence[str]) -> Question:
         return _question(kept, None, file.parent, f"{file.parent.name}/{file.name}")
 
 
-def _values_of(path: str) -> Flat:
+def _values_of(path: str, beside: Sequence[Path] = ()) -> Flat:
     """Return the values of a file, or of a recipe by its name where there is no such file."""
-    return (None if Path(path).exists() else named_recipe(path)) or of_job(parsed_file(Path(path)))
+    return (None if Path(path).exists() else named_recipe(path)) or of_job(parsed_file(Path(path), beside))
 
 
 def of_job(flat: Flat) -> Flat:
@@ -191,7 +199,15 @@ def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Qu
 def _question(flat: Flat, format_: str | None, folder: Path | None, name: str = "") -> Question:
     flat = with_references(flat, folder)
     framework = framework_named(format_) if format_ else framework_of(flat)
-    return _with_model(read_values(flat, framework, name), folder)
+    try:
+        question = read_values(flat, framework, name)
+    except ValueError as error:
+        if SOURCED not in flat:
+            raise
+        raise ValueError(
+            f"{error}; {flat[SOURCED]}, which it sources and is not there, may set it"
+        ) from error
+    return _with_model(question, folder)
 
 
 def with_references(flat: Flat, folder: Path | None) -> Flat:
@@ -288,11 +304,13 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
     prepared = getattr(framework.module, "prepared", dict)
     flat = dict(flat)
-    conditions = flat.pop(CONDITIONS, ())
+    conditions, sourced = flat.pop(CONDITIONS, ()), flat.pop(SOURCED, None)
     values, keys = current_names(prepared(flat), framework.renamed)
     parts = Parts(values, name)
     for key, _, condition in (one.partition(": ") for one in conditions):
         parts.leave_out(key, condition, "what this statement of the script may change is not followed")
+    if sourced:
+        parts.leave_out(SOURCED, sourced, "a file of options, not found: give it too, as config=[FILE,FILE]")
     given: list[tuple[str, KeyRow]] = []
     of_values = [pattern for pattern in framework.matters if "=" in pattern]
     for key, row in framework.keys.items():

@@ -225,6 +225,41 @@ def test_an_assigned_command_is_one_word_however_many_it_has():
     assert command_line('X="$(a "\n' * 40 + "run --seq-length 64")["seq-length"] == "64"
 
 
+def test_a_script_is_read_with_those_that_it_sources(tmp_path):
+    """(Megatron-LM d98e8a6, examples/academic_paper_scripts/sc21/run_table_1.sh, post_training/modelopt)"""
+    sizes = 'export P="${MORE} --num-layers ${NLS} --hidden-size 64 --num-attention-heads 4 --seq-length 128"'
+    begin = 'SIZE=small\nif [ ${SIZE} == "small" ]; then\n  NLS=2\nelif [ ${SIZE} == "large" ]; then\n'
+    begin += "  NLS=8\nelse\n  exit 1\nfi\nMORE='--activations-checkpoint-method uniform'\n"
+    script, other, away = tmp_path / "run.sh", tmp_path / "CONFIG.sh", tmp_path / "elsewhere"
+    away.mkdir()
+    (tmp_path / "SEND.sh").write_text("sbatch -p x --nodes=2 SRUN.sh\n")
+    for words in (
+        "`pwd`/CONFIG.sh",
+        '"$(dirname "${BASH_SOURCE[0]}")/CONFIG.sh" "$1"',
+        "./CONFIG.sh || true",
+    ):
+        script.write_text(f"{begin}source {words}\n. `pwd`/SEND.sh\n")
+        (away / "CONFIG.sh").unlink(missing_ok=True)
+        other.write_text(sizes)
+        near = read_own_file(script)
+        other.rename(away / "CONFIG.sh")
+        says = "its options are in CONFIG.sh, which it sources: give it too, as config=[FILE,FILE]"
+        refused(lambda: read_own_file(script), says)
+        for question in (near, read_own_files([str(script), str(away / "CONFIG.sh")])):
+            assert (question.format, question.recompute) == ("megatron", "full")
+            assert question.config["n_layer"] == 2
+
+
+def test_a_script_that_its_caller_chooses_is_given_next_to_it(tmp_path):
+    script, model = tmp_path / "run.sh", tmp_path / "elsewhere" / "m.sh"
+    begin = 'D=`pwd`\nsource "$D/elsewhere/$1.sh"\npython pretrain_gpt.py --micro-batch-size 1 --bf16 '
+    script.write_text(f"{begin} --num-layers ${{NLS}} ${{P}}\n")
+    refused(lambda: read_own_file(script), "elsewhere/*.sh, which it sources and is not there, may set it")
+    model.parent.mkdir()
+    model.write_text("NLS=2\nP='--hidden-size 64 --num-attention-heads 4 --seq-length 128'\n")
+    assert read_own_files([str(script), str(model)]).config["n_layer"] == 2
+
+
 def test_a_job_is_read_with_the_yaml_of_its_command_whose_values_it_replaces(tmp_path):
     command = "composer train/train.py yamls/own.yaml \\\n  max_duration=100ba max_seq_len=256\n"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": command, "compute": {"gpus": 16}}))
