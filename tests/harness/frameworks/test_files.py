@@ -147,6 +147,16 @@ def test_what_is_not_modelled_is_refused_by_name(text, suffix, line):
     refused(lambda: read_own_text(text, suffix=suffix), line)
 
 
+def test_experts_of_nanotrons_example_have_two_matrices_and_ranks_of_their_own():
+    """(nanotron 2411b02, examples/moe/config_llamoe.yaml; moe.py, SparseMLP; parallel/context.py)"""
+    text = NANOTRON + "moe_num_experts: 4, num_experts_per_tok: 1}\n"
+    text = text.replace("parallelism.dp: 2", "parallelism: {dp: 2, tp: 2, expert_parallel_size: 4}")
+    question = read_own_text(text, suffix=".yaml")
+    layout = (question.tp, question.ep, question.etp, question.dp_of() * question.model_ranks)
+    assert layout == (2, 4, 2, 16)
+    assert (question.config["gated_mlp"], question.config["moe_intermediate_size"]) == (False, 96)
+
+
 def test_a_shell_script_with_arrays_and_variables_is_read():
     text = """
 TP=${TP:-4}
