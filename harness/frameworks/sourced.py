@@ -23,7 +23,7 @@ OF_MACHINE = re.compile(
 DEEPEST = 5
 
 
-class Whole(NamedTuple):
+class SourcedScript(NamedTuple):
     """A script with those that it sources in their places."""
 
     text: str
@@ -31,12 +31,12 @@ class Whole(NamedTuple):
     missing: list[str]  # names of files that are not there, and may have options
 
 
-def with_sourced(text: str, folder: Path, beside: Sequence[Path] = (), deep: int = DEEPEST) -> Whole:
+def with_sourced(text: str, folder: Path, beside: Sequence[Path] = (), deep: int = DEEPEST) -> SourcedScript:
     """Return a script with those that it sources, which lie in its folder or are among `beside`.
 
     A variable that nothing sets stands for any text in their names.
     """
-    whole = Whole(text, [], [])
+    whole = SourcedScript(text, [], [])
 
     def spliced(found: re.Match[str]) -> str:
         name = _name(found[1], text[: found.start()])
