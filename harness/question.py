@@ -200,7 +200,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return self.dp
         if devices is None:
             raise ValueError(
-                "devices is missing: the file leaves the data-parallel ranks to it; give devices=N"
+                "devices: missing; give devices=N, the number of GPUs: the file does not say how many share "
+                "the data"
             )
         if devices % self.model_ranks:
             raise ValueError(

@@ -194,8 +194,10 @@ def of_file(words: CommandWords) -> Question:
         if name := question.model_name:
             near = nearest_model(name)
             why = f"{name!r} has no published shape here{f'; the nearest is {near}' if near else ''}"
+        counted = question.devices or question.dp or "devices" in words
+        more = "" if counted else ", and devices=N, the number of GPUs"
         raise ValueError(
-            f"model: missing; {question.format}: {why}; give model=PATH, a Hugging Face config.json"
+            f"model: missing; {question.format}: {why}; give model=PATH, a Hugging Face config.json{more}"
         )
     return question
 

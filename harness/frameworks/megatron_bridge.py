@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.frameworks import megatron
-from harness.frameworks.recipes import adapters, bridge_recipe, with_layers
+from harness.frameworks.recipes import adapters, bridge_recipe, with_recipes_model
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
@@ -83,8 +83,8 @@ def settle(parts: Parts) -> Fields:
     parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
     parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
-    with_layers(parts)
-    return megatron.settle(parts) | more | {"adapters": adapters(parts)}
+    model = with_recipes_model(parts, "megatron_bridge")
+    return megatron.settle(parts) | more | model | {"adapters": adapters(parts)}
 
 
 def precise(parts: Parts) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.frameworks.architectures import USUAL, config_of, sizes_of_parts
+from harness.frameworks.architectures import USUAL, config_of, has_architecture, sizes_alone, sizes_of_parts
 from harness.frameworks.table import Fields, Flat, Parts
 from harness.frameworks.words import steps_of
 from harness.question import Question
@@ -17,6 +17,11 @@ WIDTH = "moe_intermediate_size"
 
 SIZES = (*USUAL[:4], "num_key_value_heads", "vocab_size")
 """Sizes of a llama's config.json that the file has below `model.model_config.` by the same names."""
+
+
+OLDER = "model.model_config.is_llamoe_config"
+"""Of the example's experts: two matrices each, without a gate (examples/moe/moe.py, SparseMLP and MLP), split
+over tp and ep, which is a dimension of the ranks next to dp (parallel/context.py, _init_parallel_groups)."""
 
 
 def prepared(flat: Flat) -> Flat:
@@ -34,7 +39,8 @@ def prepared(flat: Flat) -> Flat:
         f"model.model_config.moe_config.{new}": flat.get(f"model.model_config.{old}")
         for new, old in older.items()
     }
-    return {key: value for key, value in flat.items() if not key.endswith("moe_num_experts")} | section
+    kept = {key: value for key, value in flat.items() if not key.endswith("moe_num_experts")}
+    return kept | section | {OLDER: True}
 
 
 def settle(parts: Parts) -> Fields:
@@ -46,7 +52,10 @@ def settle(parts: Parts) -> Fields:
             raise ValueError(f"half a file of nanotron: {key} is missing, which has no default")
     explicit = str(parts.get("_attention")) in ("eager", "sdpa_math")
     attention = "explicit" if explicit else "flash"
-    return {"sharing": "nanotron", "attention": attention, "config": _model(parts)}
+    fields: Fields = {"sharing": "nanotron", "attention": attention, "config": _model(parts)}
+    if parts.flat.get(OLDER):  # ranks that share experts are a dimension of their own, and tp divides each
+        fields |= {"dp": parts["dp"] * parts["ep"], "etp": parts["tp"]}
+    return fields
 
 
 def _model(parts: Parts) -> dict[str, Any]:
@@ -56,8 +65,11 @@ def _model(parts: Parts) -> dict[str, Any]:
     multiple, experts = parts["_divisible"] * parts["tp"], parts.get("_num_experts")
     vocabulary = -(-parts["_vocab_size"] // multiple) * multiple
     own = parts["_moe_intermediate_size"] if experts else None
-    modern = {"gated": True, "rms_norm": True, "bias": False}
-    return config_of(sizes_of_parts(parts, vocab_size=vocabulary, moe_intermediate_size=own, **modern))
+    modern = {"gated": not parts.flat.get(OLDER), "rms_norm": True, "bias": False}
+    sizes = sizes_of_parts(
+        parts, vocab_size=vocabulary, moe_intermediate_size=own, learned_positions=False, **modern
+    )
+    return config_of(sizes) if has_architecture(sizes) else sizes_alone(sizes)
 
 
 def parts_of(question: Question) -> Fields:

@@ -15,7 +15,7 @@ import yaml
 
 from harness.frameworks import megatron, megatron_bridge
 from harness.frameworks.models import published_model
-from harness.frameworks.recipes import adapters, nemo_recipe, with_layers
+from harness.frameworks.recipes import adapters, nemo_recipe, with_recipes_model
 from harness.frameworks.table import Fields, Flat, Parts, flag_of, kind_of, yaml_tree
 from harness.question import Question
 
@@ -152,8 +152,8 @@ def settle(parts: Parts) -> Fields:
     trained = str("" if "_num_hidden_layers" in parts else parts.get("_trained") or "")
     name = parts.get("model_name") or yaml_tree("nemo")["names_of_shapes"].get(trained.lower(), trained)
     parts["model_name"] = str(name)
-    with_layers(parts)
-    return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)}
+    model = with_recipes_model(parts, "nemo")
+    return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
 
 
 def _model(parts: Parts) -> None:

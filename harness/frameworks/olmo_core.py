@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.frameworks.architectures import DecoderSizes, config_of, has_architecture, sizes_alone
 from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
-from harness.frameworks.words import steps_of
+from harness.frameworks.words import devices_of, steps_of
 from harness.question import Question
 
 TABLE = yaml_tree("olmo_core")
 
 SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "hidden_size")
+
+
+OF_EXPERTS = {"_d_model", "_n_layers", "_n_heads", "_num_experts", "_top_k", "_expert_width"}
+"""Sizes that `llama_like_moe` takes."""
 
 
 def prepared(flat: Flat) -> Flat:
@@ -31,8 +36,9 @@ def prepared(flat: Flat) -> Flat:
             factory, _, key = name.removeprefix(section).partition(".")
             values["model.factory"], key = factory, f"model.{key}"
         elif scripts and not section:
-            if name.endswith(".global_batch_size"):
-                values.setdefault("data_loader.global_batch_size", value)
+            last = name.rpartition(".")[2]
+            if last in TABLE["anywhere"] and isinstance(value, int):
+                values.setdefault(TABLE["anywhere"][last], value)
             continue
         key = TABLE["cookbook"].get(key, key).replace("_CLASS_", "_class")
         key = key.replace("ac_config.0", "ac_config.mode")
@@ -46,6 +52,15 @@ def prepared(flat: Flat) -> Flat:
     if tokenizer:
         known = TABLE["vocabularies"]
         values["model.vocab_size"] = known.get(tokenizer.rpartition(".")[2], known["dolma2"])
+    if any("ModelConfigurator" in key for key in flat):
+        values["_ladder"] = True
+    if "model.block_pattern" in values:  # no shape here: the model that is given replaces all of it
+        kept = ("model.block_pattern", "model.lm_head.")
+        values = {key: one for key, one in values.items() if key.startswith(kept) or key[:6] != "model."}
+    if "launch.num_nodes" in values:
+        values.setdefault("launch.num_gpus", 8)  # internal/common.py, build_launch_config
+    if any(key.startswith("train_module.float8_config.") for key in values):
+        values.setdefault("train_module.float8_config.enabled", True)  # Float8Config's default
     budget = values.get("train_module.ac_config.activation_memory_budget", 1.0)
     if budget != 1.0:
         values.setdefault("train_module.ac_config.mode", "budget")
@@ -54,10 +69,14 @@ def prepared(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    if pattern := parts.flat.get("model.block_pattern"):
-        raise ValueError(f"its layers are of several kinds ({pattern}), which are not modelled"[:200])
-    model = _model(parts)
+    several = parts.flat.get("model.block_pattern")
+    model = _model(parts) if not several else {"model_name": "OLMo with layers of several kinds"}
     if not any(key.startswith("train_module.") for key in parts.flat):
+        if parts.flat.get("_ladder"):
+            raise ValueError(
+                "a ladder of OLMo-core: --size (60M to 13B) chooses the model and its batch; ask one size by "
+                "model=, devices=, seq_len= and tokens_per_batch= alone"
+            )
         raise ValueError(
             "a script of OLMo-core whose train module is not in it (other files or the command line decide); "
             "give the config.json that the run saves"
@@ -66,12 +85,13 @@ def settle(parts: Parts) -> Fields:
     float8 = str(parts.get("_float8")).lower() == "true"
     fields: Fields = {
         **model,
+        "devices": devices_of(parts),
         "precision": "fp8" if float8 else parts.get("_autocast") or parts["_dtype"],
         "sharing": "fsdp2" if sharded else "ddp",
         "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
         "sequence_parallel": parts["tp"] > 1,
         "recompute": parts.get("_recompute", "none"),
-        "ep": max(1, parts["_experts"]),
+        "ep": _expert_ranks(parts),
     }
     for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
         if part in parts and length:
@@ -86,6 +106,24 @@ def settle(parts: Parts) -> Fields:
     return fields
 
 
+def _expert_ranks(parts: Parts) -> int:
+    """Return the expert-parallel ranks; -1 is the shards of a copy under HSDP, else all ranks.
+
+    (distributed/parallel/__init__.py, build_world_mesh and build_expert_parallel_mesh)
+    """
+    ranks, devices = parts["_experts"], devices_of(parts)
+    if ranks >= 0:
+        return max(1, int(ranks))
+    alone = parts["tp"] * parts["pp"] * parts["cp"] == 1
+    copies = parts.get("replicas", 1) if parts.get("_dp") == "hsdp" else 1
+    known = parts.get("shard_size") or (devices // copies if devices and alone else 0)
+    if known:
+        return int(known)
+    why = "experts are spread over all ranks, which devices decide; 1 is taken"
+    parts.leave_out("train_module.ep_config.degree", -1, why)
+    return 1
+
+
 def _model(parts: Parts) -> Fields:
     """Return the config of a factory's or a saved file's sizes; else the factory as the model's name."""
     factory, known = parts.get("_factory", ""), TABLE["factories"]
@@ -96,6 +134,8 @@ def _model(parts: Parts) -> Fields:
         width = int(parts.flat.get("model.hidden_size_multiplier", 1) * int(8 * sizes["d_model"] / 3))
         multiple = int(parts.flat.get("model.hidden_size_multiple_of", 256))
         sizes["hidden_size"] = -(-width // multiple) * multiple
+    if factory == "llama_like_moe" and not parts.flat.get("model.hybrid") and parts.keys() >= OF_EXPERTS:
+        return _with_experts(parts)
     if any(name not in sizes for name in SIZES if name != "n_kv_heads"):
         return {"model_name": factory.replace("_", "-")}
     kind = "llama" if factory.startswith("llama") else "olmo3" if factory.startswith("olmo3") else "olmo2"
@@ -112,6 +152,33 @@ def _model(parts: Parts) -> Fields:
     }
     window = {"sliding_window": 4096} if kind == "olmo3" else {}
     return {"config": config | window, **({"model_name": factory} if factory else {})}
+
+
+def _with_experts(parts: Parts) -> Fields:
+    """Return the config of `llama_like_moe`, whose sizes are all in the script; OLMoE's layers are such.
+
+    (nn/transformer/config.py, llama_like_moe; the router has no bias and a shared expert no gate)
+    """
+    sizes = DecoderSizes(
+        num_hidden_layers=parts["_n_layers"],
+        hidden_size=parts["_d_model"],
+        num_attention_heads=parts["_n_heads"],
+        num_key_value_heads=parts.get("_n_kv_heads", parts["_n_heads"]),
+        vocab_size=parts.get("_vocab_size", TABLE["vocabularies"]["dolma2"]),
+        num_experts=parts["_num_experts"],
+        experts_per_token=parts["_top_k"],
+        moe_intermediate_size=parts["_expert_width"],
+        shared_intermediate_size=parts.get("_shared_width") or 0,
+        intermediate_size=parts["_expert_width"],
+        rms_norm=True,
+        gated=True,
+        bias=False,
+        qk_norm=bool(parts.flat.get("model.qk_norm", parts.flat.get("model.reordered_norm"))),
+        positions=parts.get("seq_len") or 4096,
+        tied=False,
+        learned_positions=False,
+    )
+    return {"config": config_of(sizes) if has_architecture(sizes) else sizes_alone(sizes)}
 
 
 def parts_of(question: Question) -> Fields:

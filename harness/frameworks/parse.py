@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,19 @@ import yaml
 from harness.frameworks.python_text import python_values
 from harness.frameworks.recipes import NoRecipeError, script_values
 from harness.frameworks.shell import LARGEST_FILE_B, command_line
-from harness.frameworks.table import flattened
+from harness.frameworks.sourced import unset, with_sourced
+from harness.frameworks.table import flattened, refusal
+
+SHELLS = (".sh", ".bash", ".slurm", ".sbatch")
+
+SOURCED = "launcher.sourced"
+"""The key of a file that a script sources, which is not there and may have its options."""
 
 
-def parsed_file(path: Path) -> dict[str, Any]:
+def parsed_file(path: Path, beside: Sequence[Path] = ()) -> dict[str, Any]:
     """Return the values of a file; raises ValueError with one line that names the file and what is wrong.
 
-    A file of Python may have the name of a function behind a colon.
+    A file of Python may have the name of a function behind a colon. `beside`: files that a script may source.
     """
     name, _, function = str(path).rpartition(".py:")
     path = Path(f"{name}.py") if name else path
@@ -40,9 +46,23 @@ def parsed_file(path: Path) -> dict[str, Any]:
         with of_its_kind():
             if path.suffix == ".py":
                 return of_python(text, function if name else "", path)
+            if path.suffix in SHELLS:
+                return _of_script(text, path, beside)
             return parsed_text(text, path.suffix.lower())
     except ValueError as error:
-        raise ValueError(f"{path}: {error}"[:300]) from error
+        raise ValueError(refusal(path, str(error))) from error
+
+
+def _of_script(text: str, path: Path, beside: Sequence[Path]) -> dict[str, Any]:
+    """Return the options of a script and of those that it sources, with the name of one that is not there."""
+    whole, _, missing = with_sourced(text, path.parent, beside)
+    lost = {SOURCED: missing[0]} if missing and (unset(whole) or ".py" not in whole) else {}
+    try:
+        return parsed_text(whole, path.suffix) | lost
+    except ValueError:
+        if not lost:
+            raise
+        return lost
 
 
 OF_VALUES = (
@@ -79,7 +99,7 @@ def parsed_text(text: str, suffix: str = "") -> dict[str, Any]:
         return of_python(text)
     if not suffix and text.lstrip().startswith("{"):
         return _tree("JSON", text)
-    if suffix in (".sh", ".bash", ".slurm", ".sbatch") or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):
+    if suffix in SHELLS or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):
         return command_line(text)
     for read in (partial(_tree, "TOML"), partial(_tree, "YAML"), command_line):
         try:

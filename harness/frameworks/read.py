@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import msgspec
 import yaml
 
 from harness.frameworks.models import model_of, with_tower
-from harness.frameworks.parse import of_its_kind, parsed_file, parsed_text
+from harness.frameworks.parse import SHELLS, SOURCED, of_its_kind, parsed_file, parsed_text
 from harness.frameworks.python_text import CONDITIONS, Unresolved
 from harness.frameworks.recipes import named_recipe
+from harness.frameworks.shell import named_yaml
+from harness.frameworks.sourced import sourced_among
 from harness.frameworks.table import (
     DEFAULTS,
     LEFT,
@@ -29,6 +33,7 @@ from harness.frameworks.table import (
     matches,
     nested,
     ours,
+    refusal,
     theirs,
     yaml_tree,
 )
@@ -49,6 +54,9 @@ REFERENCES = {
     "fsdp_config": "fsdp_config.",
 }
 """Keys whose value may be another file with more of the configuration, and the section that it is."""
+
+TRAINS = re.compile(r"\btrain/train\.py\s+\S+\.ya?ml\b")
+"""LLM Foundry's command, which trains by a YAML."""
 
 COMPANIONS = {"accelerate": "accelerate", "deepspeed": "deepspeed."}
 """Formats of files that stand next to a trainer's, and their section."""
@@ -75,25 +83,32 @@ def framework_of(flat: Flat) -> Framework:
     best = max(counts, key=lambda name: counts[name])
     if counts[best] and not other:
         return framework_named(best)
-    keys = ", ".join(key[:24] for key in list(flat)[:3])
+    keys = shorten(", ".join(list(flat)[:3]), 70, placeholder=" ...")
     if not other and "_imports" in flat:
         raise ValueError(
             "a Python program that builds no configuration of a known framework; give the command that "
             "starts it, or the configuration that it writes"
+        )
+    if not other and SOURCED in flat:
+        raise ValueError(
+            f"its options are in {flat[SOURCED]}, which it sources: give it too, as config=[FILE,FILE]"
         )
     if not other and any(key.startswith("launcher.") for key in flat):
         raise ValueError(
             f"it starts a program by options of no known framework ({keys}); give the program's own file, "
             "too, as config=[FILE,FILE]"
         )
-    seen, known = other or f"it has {keys}", ", ".join(frameworks())
-    raise ValueError(f"no configuration of a known framework: {seen}; known are those of {known}")
+    seen = other or f"it has {keys}; those that are read are in docs/commands/own-files.md"
+    raise ValueError(f"no configuration of a known framework: {seen}")
 
 
 def other_file(flat: Flat) -> str:
     """Return in a few words which other file has such keys; "" where none is known."""
     if "architectures" in flat and "model_type" in flat:
         return "it is a model's config.json; give it as model="
+    instead = kind_of(flat, yaml_tree("other_tools")["instead"])
+    if instead and "train.py" not in str(flat.get("command")):  # of a job that trains after it prepares data
+        return instead[0]
     found = kind_of(flat, yaml_tree("other_tools")["tools"])
     return f"it is a file of {found[0]} ({found[1][:60]}), which is not read" if found else ""
 
@@ -110,8 +125,7 @@ def read_own_file(path: str | Path, format_: str | None = None) -> Question:
         with of_its_kind():
             return _question(flat, format_, file.parent, f"{file.parent.name}/{file.name}")
     except ValueError as error:
-        name = f"{file}: " if str(file) not in str(error) else ""
-        raise ValueError(f"{name}{error}"[:300]) from error
+        raise ValueError(str(error) if str(file) in str(error) else refusal(file, str(error))) from error
 
 
 def read_own_files(paths: Sequence[str]) -> Question:
@@ -123,9 +137,14 @@ def read_own_files(paths: Sequence[str]) -> Question:
         raise ValueError("names no file; give one, or several as [FILE,FILE]")
     if len(paths) == 1:
         return read_own_file(paths[0])
-    flats = {path: _values_of(path) for path in paths}
+    scripts = [Path(path) for path in paths if Path(path).suffix in SHELLS]
+    inner = sourced_among(scripts)
+    paths = [path for path in paths if Path(path) not in inner] or paths
+    flats = {path: _values_of(path, scripts) for path in paths}
     formats = {path: _format_of(flat) for path, flat in flats.items()}
     trainers = [path for path in paths if formats[path] not in COMPANIONS]
+    named = {Path(str(flat["config"])).name for flat in flats.values() if flat.get("config")}
+    trainers.sort(key=lambda path: Path(path).name in named)  # what names a file replaces values of its own
     first = trainers or [path for path in paths if formats[path] == "accelerate"] or list(paths)
     values: dict[str, Any] = {}
     given_in: dict[str, str] = {}
@@ -133,7 +152,7 @@ def read_own_files(paths: Sequence[str]) -> Question:
         section = "" if path in first else COMPANIONS[formats[path]] if trainers else "deepspeed_config."
         for key, value in _in_section(flats[path], section).items():
             was = values.get(key, "auto")
-            if value != was and "auto" not in (value, was):
+            if value != was and "auto" not in (value, was) and Path(path).name not in named:
                 raise ValueError(f"{key} is {was!r} in {given_in[key]} and {value!r} in {path}; give it once")
             if was == "auto":
                 values[key], given_in[key] = value, path
@@ -147,9 +166,21 @@ def read_own_files(paths: Sequence[str]) -> Question:
         return _question(kept, None, file.parent, f"{file.parent.name}/{file.name}")
 
 
-def _values_of(path: str) -> Flat:
+def _values_of(path: str, beside: Sequence[Path] = ()) -> Flat:
     """Return the values of a file, or of a recipe by its name where there is no such file."""
-    return (None if Path(path).exists() else named_recipe(path)) or parsed_file(Path(path))
+    return (None if Path(path).exists() else named_recipe(path)) or of_job(parsed_file(Path(path), beside))
+
+
+def of_job(flat: Flat) -> Flat:
+    """Return the values of a job of MosaicML's platform with those of its command that trains by a YAML.
+
+    (llm-foundry 8c8dd48, mcli/mcli-1b.yaml) The job's own `parameters` are such a YAML themselves.
+    """
+    command = str(flat.get("command", ""))
+    lines = [line for line in command.replace("\\\n", " ").splitlines() if TRAINS.search(line)]
+    if not lines or any(key.startswith("parameters.") for key in flat):
+        return flat
+    return {key: value for key, value in flat.items() if key != "command"} | named_yaml(lines[0])
 
 
 def _format_of(flat: Flat) -> str:
@@ -168,7 +199,15 @@ def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Qu
 def _question(flat: Flat, format_: str | None, folder: Path | None, name: str = "") -> Question:
     flat = with_references(flat, folder)
     framework = framework_named(format_) if format_ else framework_of(flat)
-    return _with_model(read_values(flat, framework, name), folder)
+    try:
+        question = read_values(flat, framework, name)
+    except ValueError as error:
+        if SOURCED not in flat:
+            raise
+        raise ValueError(
+            f"{error}; {flat[SOURCED]}, which it sources and is not there, may set it"
+        ) from error
+    return _with_model(question, folder)
 
 
 def with_references(flat: Flat, folder: Path | None) -> Flat:
@@ -262,11 +301,13 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
     """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
     prepared = getattr(framework.module, "prepared", dict)
     flat = dict(flat)
-    conditions = flat.pop(CONDITIONS, ())
+    conditions, sourced = flat.pop(CONDITIONS, ()), flat.pop(SOURCED, None)
     values, keys = current_names(prepared(flat), framework.renamed)
     parts = Parts(values, name)
     for key, _, condition in (one.partition(": ") for one in conditions):
         parts.leave_out(key, condition, "what this statement of the script may change is not followed")
+    if sourced:
+        parts.leave_out(SOURCED, sourced, "a file of options, not found: give it too, as config=[FILE,FILE]")
     given: list[tuple[str, KeyRow]] = []
     of_values = [pattern for pattern in framework.matters if "=" in pattern]
     for key, row in framework.keys.items():

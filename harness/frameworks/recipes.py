@@ -17,7 +17,7 @@ import yaml
 
 from harness.frameworks.models import published_model
 from harness.frameworks.python_text import CONDITIONS, Unresolved, built_by, leaves_of
-from harness.frameworks.table import Parts, matches, yaml_tree
+from harness.frameworks.table import Fields, Parts, framework_named, matches, yaml_tree
 from harness.frameworks.words import layers_named, targets_of
 from harness.question import Adapters
 
@@ -149,10 +149,48 @@ def script_values(text: str) -> dict[str, Any]:
     return values | ({CONDITIONS: conditions} if conditions else {})
 
 
-def with_layers(parts: Parts) -> None:
-    """Set the layers of a published model, from which its stages follow where the file has no sizes."""
+AMENDED = {
+    "_num_hidden_layers": "num_hidden_layers",
+    "_hidden_size": "hidden_size",
+    "_intermediate_size": "intermediate_size",
+    "_num_attention_heads": "num_attention_heads",
+    "_num_key_value_heads": "num_key_value_heads",
+    "_head_dim": "head_dim",
+    "_experts_per_token": "num_experts_per_tok",
+}
+"""Sizes that replace those of a recipe's model, and their names in its config.json."""
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def with_recipes_model(parts: Parts, framework: str) -> Fields:
+    """Return the config of a recipe's model with the sizes that the file sets in it, which parts loses.
+
+    Nothing where it sets none. Sets the model's layers too, from which its stages follow. A dense model of
+    Llama's kind that gets experts is Mixtral's (NeMo 8cfedd7, llm/gpt/model/mixtral.py).
+    """
     shape = published_model(str(parts.get("model_name") or ""))
     parts["_layers"] = int(shape.config.get("num_hidden_layers", 0)) if shape else None
+    rows = framework_named(framework).keys
+    given = {rows[key].field for key, value in parts.flat.items() if key in rows and value is not None}
+    if shape is None or not given & {*AMENDED, "_num_experts"}:
+        return {}
+    config = dict(shape.config)
+    if config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
+        del config["head_dim"]  # it follows the others
+    config |= {name: parts.pop(part) for part, name in AMENDED.items() if part in given}
+    experts = parts.pop("_num_experts") if "_num_experts" in given else None
+    if experts:
+        name = next((one for one in EXPERTS if one in config), "")
+        if not name and config["model_type"] not in ("llama", "mistral"):
+            raise ValueError(f"num_moe_experts={experts} in a recipe without experts has no model here")
+        config |= {name or EXPERTS[0]: experts} | ({} if name else {"model_type": "mixtral"})
+        config.setdefault("num_experts_per_tok", 2)  # Megatron-Core's moe_router_topk
+    kinds = config.get("layer_types")
+    if kinds and len(kinds) != config["num_hidden_layers"]:
+        config["layer_types"] = (kinds * config["num_hidden_layers"])[: config["num_hidden_layers"]]
+    parts["_layers"] = config["num_hidden_layers"]
+    return {"config": config, "model_source": f"{shape.source}, with sizes of the file"}
 
 
 def adapters(parts: Parts) -> Adapters | None:

@@ -18,12 +18,14 @@ import yaml
 LARGEST_FILE_B = 10_000_000
 """No configuration comes near this size."""
 
+IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+QUOTED = rf'"(?>\${IN_BRACKETS}|[^"])*+"'
 ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+\+?)=(\$?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|"[^"]*"(?:[^\s"';#]+"[^"]*")*|'[^']*'"""
-    r"""|(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}|[^\s#;])*)""",
+    rf"""^\s*(?:export\s+)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
+    rf"""|(?>\$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*\}})*\}}|\${IN_BRACKETS}|`[^`\n]*`|[^\s#;])*+)""",
     re.MULTILINE,
 )
-"""A shell's assignment of a word, a quoted text, an array or a command's output."""
+"""A shell's assignment of a word, a quoted text, an array or a command's output, which may have spaces."""
 
 POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
@@ -33,7 +35,16 @@ BRANCH = re.compile(r"\s*\(?([^()\n]+)\)(.*?)(?:;;|\Z)", re.DOTALL)
 PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)", re.MULTILINE)
 """A shell's `case`, its branches, and patterns of theirs that look like options."""
 
-PRINTED = re.compile(r"""\becho\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
+TESTED = r"\[+[^\S\n]+([^\s\]]+)[^\S\n]+==?[^\S\n]+([^\s\]]+)[^\S\n]+\]+[^\S\n]*(?:;|\n)\s*then\b"
+BODY = r"((?:(?!\b(?:if|elif|else|fi)\b).)*)"
+IF = re.compile(
+    rf"^[^\S\n]*if\s+{TESTED}{BODY}(?:elif\s+{TESTED}{BODY})*(?:else\b{BODY})?\bfi\b",
+    re.DOTALL | re.MULTILINE,
+)
+TEST = re.compile(rf"if\s+{TESTED}{BODY}|else\b{BODY}", re.DOTALL)
+"""A shell's `if` and `elif` that compare two words, without another within."""
+
+PRINTED = re.compile(r"""\b(?:echo|printf)\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 """What a shell prints: no options, though they look so."""
 
 QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
@@ -52,7 +63,7 @@ LAUNCHERS = (
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
 """A shell's sums and products of whole numbers."""
 
-OUTPUT = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
+OUTPUT = re.compile(rf"\${IN_BRACKETS}|`[^`\n]*`")
 """A command whose output only a run of the script knows."""
 
 ARRAY = re.compile(r"(?:\w+\+?=)?\(\s*-|\w+\+?=\(|[()]+\Z")
@@ -78,6 +89,9 @@ STARTS = re.compile(
 
 SERVERS = re.compile(r"\b(?:trl|vllm)\s+(?:vllm-)?serve\b")
 """Commands that generate and do not train."""
+
+SUBMITS = re.compile(r"\s*sbatch\s")
+"""A command that submits another script, whose options are Slurm's."""
 
 UNDOTTED = (
     *("mixed_precision", "peft"),
@@ -127,7 +141,7 @@ def command_line(text: str) -> dict[str, Any]:
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     text = PRINTED.sub("", _with_branches(text))
     variables: dict[str, str] = {}
-    for name, value in _assigned(text):
+    for name, value in assigned(text):
         added = name.endswith("+")
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
@@ -136,9 +150,9 @@ def command_line(text: str) -> dict[str, Any]:
         value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
-    filled = _filled(text, variables)
+    whole = filled(text, variables)
     commands = [
-        (words, *_program(words)) for words in _commands(filled) if not SERVERS.search(" ".join(words))
+        (words, *_program(words)) for words in _commands(whole) if not SERVERS.search(" ".join(words))
     ]
     trainers, of_trl = [one for one in commands if one[2]], [one for one in commands if _of_trl(one[0])]
     if any(words != trainers[0][0] for words, *_ in trainers):
@@ -165,9 +179,10 @@ def command_line(text: str) -> dict[str, Any]:
             flat["launcher.script"] = name
         for before, word in pairwise(words[at:] if program else ()):
             if before in ("--config", words[at]) and word.endswith((".yaml", ".yml")):
-                raise ValueError(f"{program} reads its options from {word}: give that file")
+                file = word.removeprefix("$command_output/")
+                raise ValueError(f"{program} reads its options from {file}: give that file")
         if "swift" in program or "megatron " in program:
-            flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(filled)}
+            flat |= {f"launcher.{name}": value for name, value in ENVIRONMENT.findall(whole)}
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
         if words[0] == "tune" and "--config" in words:  # torchtune's, before which its recipe stands
@@ -188,19 +203,30 @@ def _with_branches(text: str) -> str:
     """Return a script with the branch of each `case` whose word the script sets; of others with all."""
 
     def branch(found: re.Match[str]) -> str:
-        word = _filled(found[1].strip("\"'"), dict(_assigned(text[: found.start()])))
+        word = filled(found[1].strip("\"'"), dict(assigned(text[: found.start()])))
         branches = BRANCH.findall(found[2])
         chosen = (body for names, body in branches if _matches(word, names))
         return PATTERN.sub("", found[0]) if "$" in word else next(chosen, "")
 
-    return CASE.sub(branch, text)
+    def tested(found: re.Match[str]) -> str:
+        variables = dict(assigned(text[: found.start()]))
+        for left, right, body, otherwise in TEST.findall(found[0]):
+            words = [filled(one.strip("\"'"), variables) for one in (left, right)]
+            if "$" in "".join(words):
+                return found[0]
+            if otherwise or words[0] == words[1]:
+                return f"{otherwise or body}"
+        return ""
+
+    return CASE.sub(branch, IF.sub(tested, text))
 
 
 def _matches(word: str, patterns: str) -> bool:
     return any(fnmatchcase(word, one.strip().strip("\"'")) for one in patterns.split("|"))
 
 
-def _assigned(text: str) -> Iterator[tuple[str, str]]:
+def assigned(text: str) -> Iterator[tuple[str, str]]:
+    """Yield a script's variables with their values; a name ends in + where the value is added."""
     for found in ASSIGNED.finditer(text):
         name, value = found.group(1), found.group(2)
         if value[:1] in "\"'" or (value.startswith("(") and value.endswith(")")):
@@ -213,7 +239,9 @@ def _default(value: str | None) -> str:
     return (value or "").strip("\"'")
 
 
-def _filled(text: str, variables: dict[str, str]) -> str:
+def filled(text: str, variables: dict[str, str]) -> str:
+    """Return a text with its variables and sums; a command's output is $command_output."""
+
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
         return variables.get(name, _default(found.group(2)) or found.group())
@@ -229,10 +257,10 @@ def _filled(text: str, variables: dict[str, str]) -> str:
         return found.group()
 
     for _ in range(5):  # variables of variables
-        filled = ARITHMETIC.sub(calculated, USED.sub(value, text))
-        if filled == text:
+        whole = ARITHMETIC.sub(calculated, USED.sub(value, text))
+        if whole == text:
             break
-        text = filled[:LARGEST_FILE_B]
+        text = whole[:LARGEST_FILE_B]
     return OUTPUT.sub("$command_output", text)
 
 
@@ -282,8 +310,9 @@ def evaluated(text: str) -> list[int] | int:
 def _commands(text: str) -> Iterator[list[str]]:
     """Yield the words of each command; assignments are no commands, unless nothing else has options."""
     without = ASSIGNED.sub("", text)
-    for part in (without, text):
-        found = [line for line in re.split(r"[\n;]|&&|\|\|", part) if STARTS.search(line)]
+    for part, submitted in ((without, False), (text, False), (without, True)):
+        lines = [line for line in re.split(r"[\n;]|&&|\|\|", part) if STARTS.search(line)]
+        found = [line for line in lines if submitted or ".py" in line or not SUBMITS.match(line)]
         if found:
             for line in found:
                 if part is text:
@@ -291,6 +320,13 @@ def _commands(text: str) -> Iterator[list[str]]:
                 words = _words(line)
                 yield [part for word in words for part in _without_array(word)]
             return
+
+
+def named_yaml(command: str) -> dict[str, Any]:
+    """Return the YAML that a command's script reads, and the values that the command replaces in it."""
+    words = _words(command)
+    words = words[next((at for at, word in enumerate(words) if word.endswith(".py")), -1) + 1 :]
+    return _named_file(words) | dict(_options(words))
 
 
 def _named_file(words: list[str]) -> dict[str, Any]:

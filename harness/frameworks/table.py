@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -271,6 +273,18 @@ def kind_of(flat: Flat, kinds: Mapping[str, str]) -> tuple[str, str, Any] | None
             if matches(key, patterns.split()) or matches(f"{key}={value}", patterns.split()):
                 return kind, key, value
     return None
+
+
+LONGEST = 300
+"""Characters of a refusal, with the file's path."""
+
+
+def refusal(path: object, reason: str) -> str:
+    """Return one line with a file's path and the whole reason, for which the path's beginning is left out."""
+    name = Path(str(path))
+    whole = f"{path}: {reason}"
+    line = whole if len(whole) <= LONGEST else f"{name.parent.name}/{name.name}: {reason}"
+    return line if len(line) <= LONGEST else shorten(line, LONGEST, placeholder=" ...")
 
 
 def is_off(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from own_texts import MEGATRON, TITAN
@@ -119,8 +120,17 @@ def test_seconds_are_those_of_every_layout_where_none_is_given_on_a_files_device
     assert not asked(folder, "MODEL gpus=16 layout=tp:2", ADVISE).search
     assert not asked(folder, "FILE=titan.toml gpus=16", ADVISE).search
     assert asked(folder, "FILE=megatron.sh", ADVISE).devices == 32
-    with pytest.raises(ConfigError, match="devices is missing"):
+    with pytest.raises(ConfigError, match="give devices=N, the number of GPUs"):
         asked(folder, "FILE=titan.toml", ADVISE)
+
+
+def test_a_model_and_devices_that_are_both_missing_are_asked_for_at_once(folder):
+    (folder / "own.toml").write_text(re.sub(r"flavor = .*", "flavor = 'own'", TITAN))
+    both = "give model=PATH, a Hugging Face config.json, and devices=N, the number of GPUs"
+    with pytest.raises(ConfigError, match=both):
+        asked(folder, "FILE=own.toml")
+    with pytest.raises(ConfigError, match=r"a Hugging Face config\.json\Z"):
+        asked(folder, "FILE=own.toml devices=16")
 
 
 @pytest.mark.parametrize(

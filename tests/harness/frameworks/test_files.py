@@ -7,7 +7,7 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.frameworks.read import read_own_file, read_own_text
+from harness.frameworks.read import read_own_file, read_own_files, read_own_text
 from harness.frameworks.shell import command_line
 
 DATA = Path(__file__).parents[2] / "data"
@@ -168,6 +168,16 @@ def test_what_is_not_modelled_is_refused_by_name(text, suffix, line):
     refused(lambda: read_own_text(text, suffix=suffix), line)
 
 
+def test_experts_of_nanotrons_example_have_two_matrices_and_ranks_of_their_own():
+    """(nanotron 2411b02, examples/moe/config_llamoe.yaml; moe.py, SparseMLP; parallel/context.py)"""
+    text = NANOTRON + "moe_num_experts: 4, num_experts_per_tok: 1}\n"
+    text = text.replace("parallelism.dp: 2", "parallelism: {dp: 2, tp: 2, expert_parallel_size: 4}")
+    question = read_own_text(text, suffix=".yaml")
+    layout = (question.tp, question.ep, question.etp, question.dp_of() * question.model_ranks)
+    assert layout == (2, 4, 2, 16)
+    assert (question.config["gated_mlp"], question.config["moe_intermediate_size"]) == (False, 96)
+
+
 def test_a_shell_script_with_arrays_and_variables_is_read():
     text = """
 TP=${TP:-4}
@@ -229,6 +239,68 @@ def test_of_a_case_whose_word_is_known_one_branch_is_read_and_of_runs_of_one_scr
     )
     assert (question.precision, question.origin("seq_len").kind) == ("fp16", "assumption")
     assert [one.value for one in question.keys if one.key == "launcher.others"] == [1]
+
+
+def test_an_assigned_command_is_one_word_however_many_it_has():
+    """(Megatron-LM d98e8a6, examples/multimodal/nvlm/sft_34b_internvit.sh)"""
+    commands = (
+        "`date +'date_%y-%m-%d'`",
+        '"$(cd "$(dirname "$0")" && pwd)"',
+        '$(date +"%y (%m) %d")',
+        'log_`date +%s -u`_"$(hostname -s)"',
+    )
+    for one in commands:
+        text = f"T={one}\nO='--seq-length 64'\nrun --log $T --nproc_per_node 8 $O\nD=`pwd`\n"
+        options = command_line(text)
+        assert (options["nproc_per_node"], options["seq-length"]) == ("8", "64"), one
+    assert command_line('X="$(a "\n' * 40 + "run --seq-length 64")["seq-length"] == "64"
+
+
+def test_a_script_is_read_with_those_that_it_sources(tmp_path):
+    """(Megatron-LM d98e8a6, examples/academic_paper_scripts/sc21/run_table_1.sh, post_training/modelopt)"""
+    sizes = 'export P="${MORE} --num-layers ${NLS} --hidden-size 64 --num-attention-heads 4 --seq-length 128"'
+    begin = 'SIZE=small\nif [ ${SIZE} == "small" ]; then\n  NLS=2\nelif [ ${SIZE} == "large" ]; then\n'
+    begin += "  NLS=8\nelse\n  exit 1\nfi\nMORE='--activations-checkpoint-method uniform'\n"
+    script, other, away = tmp_path / "run.sh", tmp_path / "CONFIG.sh", tmp_path / "elsewhere"
+    away.mkdir()
+    (tmp_path / "SEND.sh").write_text("sbatch -p x --nodes=2 SRUN.sh\n")
+    for words in (
+        "`pwd`/CONFIG.sh",
+        '"$(dirname "${BASH_SOURCE[0]}")/CONFIG.sh" "$1"',
+        "./CONFIG.sh || true",
+    ):
+        script.write_text(f"{begin}source {words}\n. `pwd`/SEND.sh\n")
+        (away / "CONFIG.sh").unlink(missing_ok=True)
+        other.write_text(sizes)
+        near = read_own_file(script)
+        other.rename(away / "CONFIG.sh")
+        says = "its options are in CONFIG.sh, which it sources: give it too, as config=[FILE,FILE]"
+        refused(lambda: read_own_file(script), says)
+        for question in (near, read_own_files([str(script), str(away / "CONFIG.sh")])):
+            assert (question.format, question.recompute) == ("megatron", "full")
+            assert question.config["n_layer"] == 2
+
+
+def test_a_script_that_its_caller_chooses_is_given_next_to_it(tmp_path):
+    script, model = tmp_path / "run.sh", tmp_path / "elsewhere" / "m.sh"
+    begin = 'D=`pwd`\nsource "$D/elsewhere/$1.sh"\npython pretrain_gpt.py --micro-batch-size 1 --bf16 '
+    script.write_text(f"{begin} --num-layers ${{NLS}} ${{P}}\n")
+    refused(lambda: read_own_file(script), "elsewhere/*.sh, which it sources and is not there, may set it")
+    model.parent.mkdir()
+    model.write_text("NLS=2\nP='--hidden-size 64 --num-attention-heads 4 --seq-length 128'\n")
+    assert read_own_files([str(script), str(model)]).config["n_layer"] == 2
+
+
+def test_a_job_is_read_with_the_yaml_of_its_command_whose_values_it_replaces(tmp_path):
+    command = "composer train/train.py yamls/own.yaml \\\n  max_duration=100ba max_seq_len=256\n"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": command, "compute": {"gpus": 16}}))
+    own = {"max_seq_len": 512, "global_train_batch_size": 32, "max_duration": "1ba"}
+    model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2"}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**own, "model": model}))
+    files = [str(tmp_path / name) for name in ("own.yaml", "job.yaml")]
+    for question in (read_own_file(files[1]), read_own_files(files)):
+        found = (question.model_name, question.devices, question.seq_len, question.global_batch_size)
+        assert found == ("gpt2", 16, 256, 32)
 
 
 def test_sums_of_a_shell_are_calculated_where_they_are_some():

@@ -87,6 +87,21 @@ def test_a_layout_of_stages_stays_next_to_a_recipe_whose_model_has_a_name():
     assert question.virtual_stages == 2
 
 
+def test_sizes_next_to_a_recipe_amend_its_model():
+    """(Megatron-LM d98e8a6, tests/functional_tests/test_cases/gpt-nemo)"""
+    begin = (
+        "nemo llm pretrain -y --factory {} trainer.devices=8 trainer.num_nodes=1 model.config.num_layers=12 "
+    )
+    small = "model.config.hidden_size=768 model.config.num_attention_heads=16 model.config.num_moe_experts=4"
+    question = read_own_text(begin.format("mixtral_8x7b") + "trainer.strategy.expert_model_parallel_size=4")
+    sizes = ("model_type", "num_hidden_layers", "hidden_size", "num_local_experts", "num_experts_per_tok")
+    assert [question.config[name] for name in sizes] == ["mixtral", 12, 4096, 8, 2]
+    assert (question.ep, question.devices) == (4, 8)
+    config = read_own_text(begin.format("llama3_8b") + small).config
+    assert [config[name] for name in sizes] == ["mixtral", 12, 768, 4, 2]
+    refused(lambda: read_own_text(begin.format("gemma2_2b") + small), "num_moe_experts=4")
+
+
 def test_a_factory_that_is_null_is_no_recipe():
     text = "factory: null\nmodel_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n"
     assert read_own_text(text, suffix=".yaml").format == "hugging_face"

@@ -363,3 +363,58 @@ def test_only_what_a_script_sets_in_its_recipe_is_read(tmp_path):
     assert (question.tp, question.micro_batch_size, question.global_batch_size) == (2, 4, 512)
     assert (question.seq_len, question.devices) == (8192, 16)
     assert [one.key for one in question.keys if "script" in one.means] == ["data.seq_length"]
+
+
+EXPERTS = """
+from olmo_core.internal.experiment import build_config, main
+
+def build_model_config(common):
+    return TransformerConfig.llama_like_moe(
+        vocab_size=common.tokenizer.padded_vocab_size(), d_model=512, n_layers=4, n_heads=8, num_experts=64,
+        top_k=2, expert_hidden_size=256, shared_expert_hidden_size=1024, reordered_norm=True,
+    )
+
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size=4096, max_sequence_length=4096, optim=AdamWConfig(),
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, num_replicas=2, param_dtype=DType.bfloat16,
+            reduce_dtype=DType.bfloat16,
+        ),
+        ep_config=TransformerExpertParallelConfig(degree=-1),
+        float8_config=Float8Config(ao=AOFloat8LinearConfig.recommended()),
+    )
+
+if __name__ == "__main__":
+    main(config_builder=partial(
+        build_config, global_batch_size=64 * 4096, model_config_builder=build_model_config,
+        train_module_config_builder=build_train_module_config, num_nodes=8,
+    ))
+"""
+
+
+def test_sizes_of_experts_float8_and_nodes_are_in_a_script_of_olmo_core(tmp_path):
+    """Of src/scripts/train/OLMoE2-large.py; a node has 8 GPUs (internal/common.py, build_launch_config)."""
+    (tmp_path / "own.py").write_text(EXPERTS)
+    question = read_own_file(tmp_path / "own.py")
+    assert (question.devices, question.replicas, question.ep, question.precision) == (64, 2, 32, "fp8")
+    sizes = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
+    assert [question.config[name] for name in sizes] == [64, 2, 256, 4]
+    named = {one.key: one.memory for one in question.keys if one.status == "not modelled"}
+    assert named == {"train_module.dp_config.reduce_dtype": "lowers"}
+    (tmp_path / "own.py").write_text(EXPERTS.replace("ao=AO", "enabled=False, ao=AO"))
+    assert read_own_file(tmp_path / "own.py").precision == "bf16"
+
+
+def test_a_ladder_and_layers_of_several_kinds_say_what_to_give(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from olmo_core.model_ladder import *\nx = Olmo3ModelConfigurator(rank_microbatch_size=None)\n"
+    )
+    refused(lambda: read_own_file(file), "a ladder of OLMo-core: --size (60M to 13B)")
+    file.write_text(EXPERTS.replace("top_k=2", "top_k=2, block_pattern=['gdn', 'attn']"))
+    question = read_own_file(file)  # whose model is to be given
+    assert (question.config, question.model_name) == (None, "OLMo with layers of several kinds")
+    assert not [
+        one.key for one in question.keys if one.key.startswith("model.") and one.status == "not modelled"
+    ]

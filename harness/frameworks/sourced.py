@@ -1,0 +1,82 @@
+"""Shell scripts that read others: `source conf/arguments.sh`, or `. CONFIG.sh`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.frameworks.shell import LARGEST_FILE_B, USED, assigned, filled
+
+SOURCE = re.compile(r"^[^\S\n]*(?:\.|source)[^\S\n]+([^\s#].*)$", re.MULTILINE)
+
+ENVIRONMENT = re.compile(r"env|activate|util|profile|cuda|install", re.IGNORECASE)
+"""In names of files that set up a machine, and have no options."""
+
+OF_MACHINE = re.compile(
+    r"(?:SLURM|CUDA|MASTER|BASH|NCCL|HF)_\w+|HOME|USER|PWD|PATH|RANK|WORLD_SIZE|HOSTNAME|\d+|\w"
+)
+"""Variables that no file of options sets."""
+
+DEEPEST = 5
+
+
+class SourcedScript(NamedTuple):
+    """A script with those that it sources in their places."""
+
+    text: str
+    read: list[Path]
+    missing: list[str]  # names of files that are not there, and may have options
+
+
+def with_sourced(text: str, folder: Path, beside: Sequence[Path] = (), deep: int = DEEPEST) -> SourcedScript:
+    """Return a script with those that it sources, which lie in its folder or are among `beside`.
+
+    A variable that nothing sets stands for any text in their names.
+    """
+    whole = SourcedScript(text, [], [])
+
+    def spliced(found: re.Match[str]) -> str:
+        name = _name(found[1], text[: found.start()])
+        if not name:
+            return found[0]
+        file = next((path for path in beside if fnmatchcase(f"/{path}", f"*/{name}")), folder / name)
+        if not deep or not file.is_file() or file.stat().st_size > LARGEST_FILE_B:
+            whole.missing.extend([] if ENVIRONMENT.search(name) else [name])
+            return ""
+        inner = with_sourced(file.read_text(errors="replace"), folder, beside, deep - 1)
+        whole.read.extend([file, *inner.read])
+        whole.missing.extend(inner.missing)
+        return inner.text
+
+    return whole._replace(text=SOURCE.sub(spliced, text))
+
+
+def sourced_among(scripts: Sequence[Path]) -> list[Path]:
+    """Return the scripts that another of them sources."""
+    texts = {script: script.read_text(errors="replace") for script in scripts if script.is_file()}
+    return [
+        file for script, text in texts.items() for file in with_sourced(text, script.parent, scripts).read
+    ]
+
+
+def _name(words: str, before: str) -> str:
+    """Return the path of a sourced file from its script's folder, with `*` for what only a run knows.
+
+    "" of another file: an absolute one, or one that is no .sh.
+    """
+    whole = filled(words, dict(assigned(before))).replace('"', "").replace("'", "")
+    name = USED.sub("*", whole.replace("$command_output", "")).split(maxsplit=1)[:1]
+    if not name or words.startswith("/") or not name[0].endswith(".sh"):
+        return ""
+    return name[0].lstrip("*").lstrip("/").removeprefix("./") if name[0] != "*.sh" else ""
+
+
+def unset(text: str) -> bool:
+    """Return whether a script uses a variable that neither it nor a machine sets."""
+    known = {name.rstrip("+") for name, _ in assigned(text)}
+    used = {found[1] or found[3] for found in USED.finditer(text) if found[2] is None}
+    loops = set(re.findall(r"\b(?:for|read(?: -\w+)*)\s+(\w+)", text))
+    return any(not OF_MACHINE.fullmatch(name) for name in used - known - loops)
