@@ -24,7 +24,7 @@ MEGATRON += "--seq-length 64 --micro-batch-size 1 --max-position-embeddings 64 -
 ASKED = {  # by the word: a file, the refusal, and the word as it is then given
     "micro_batch_size": (VERL, "a.sh: actor_rollout_ref.* follows; give micro_batch_size=$", "=4"),
     "model": (LITGPT, "litgpt: it names no model; give model=PATH", "=MODEL devices=1"),
-    "devices": (TITAN, "^devices is missing", "=8"),
+    "devices": (TITAN, "^devices: missing", "=8"),
     "vocab_size": (MEGATRON, "; give vocab_size=$", "=1024"),
     "gpus": ("", "^gpus: missing; give the number of GPUs, as gpus=128", "=8"),
 }
