@@ -65,6 +65,9 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
         sorted(name if where == "host" else f"{name}:{where}" for name, where in on.items() if where)
     )
     _buckets(parts, stage, prefix)
+    if not stage:  # runtime/fp16/unfused_optimizer.py: both copies, and fp32 gradients in the update
+        why = "without ZeRO DeepSpeed keeps 16-bit weights next to fp32 ones; torch's DDP is taken"
+        parts.leave_out("zero_optimization.stage", 0, why, "raises", "lowers")
     if "_ds_optimizer" in parts:
         fields["optimizer"] = parts["_ds_optimizer"]
     fields["tp"] = max(1, int(part("tp") or 0))

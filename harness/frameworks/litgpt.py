@@ -76,6 +76,8 @@ def settle(parts: Parts) -> Fields:
             1, fields["global_batch_size"] // devices // fields["micro_batch_size"]
         )
         fields["global_batch_size"] = None
+    if command != PRETRAIN:  # padded to the longest of its micro-batch (data/base.py)
+        fields["shorter"] = True
     if command == LORA:
         fields["loss_chunks"] = -(-parts.get("seq_len", 1) // CHUNK)
         fields["adapters"] = _adapters(parts, fields)

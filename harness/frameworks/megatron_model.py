@@ -43,10 +43,8 @@ STATE_B = 18
 def model_config(parts: Parts) -> dict[str, Any] | None:
     """Return the Hugging Face config of the model's sizes; None where the file has none."""
     blocks = _blocks(str(parts["_pattern"])) if parts.get("_pattern") else ""
-    if blocks:
-        parts.setdefault("_num_hidden_layers", len(blocks))
-        if (layers := parts["_num_hidden_layers"]) != len(blocks):
-            raise ValueError(f"hybrid_layer_pattern has {len(blocks)} layers, num_layers is {layers}")
+    if blocks:  # training/arguments.py: then num_layers is not looked at
+        parts["_num_hidden_layers"] = len(blocks)
     names = {"num_layers": "_num_hidden_layers", "hidden_size": "_hidden_size"}
     names["num_attention_heads"] = "_num_attention_heads"
     missing = [key for key, part in names.items() if part not in parts]

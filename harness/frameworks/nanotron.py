@@ -32,6 +32,10 @@ def prepared(flat: Flat) -> Flat:
     if "_imports" in flat:
         own = {key.removeprefix("Config."): value for key, value in flat.items() if key.startswith("Config.")}
         flat = {key: value for key, value in own.items() if not key.endswith("_class")}
+    if flat.get("parallelism.tp", 1) == 1:  # tensor_parallel/functional.py: nothing to overlap with
+        flat = {
+            key: value for key, value in flat.items() if key != "parallelism.tp_linear_async_communication"
+        }
     if not flat.get("model.model_config.moe_num_experts"):
         return flat
     older = {"num_experts": "moe_num_experts", "top_k": "num_experts_per_tok", WIDTH: "intermediate_size"}

@@ -19,7 +19,8 @@ TABLE = yaml_tree("olmo_core")
 SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "hidden_size")
 
 
-OF_EXPERTS = {"_d_model", "_n_layers", "_n_heads", "_num_experts", "_top_k", "_expert_width"}
+ROW_OF_EXPERTS = ("_d_model", "_n_layers", "_n_heads", "_num_experts", "_top_k", "_expert_width")
+OF_EXPERTS = {*ROW_OF_EXPERTS}
 """Sizes that `llama_like_moe` takes."""
 
 
@@ -100,7 +101,12 @@ def settle(parts: Parts) -> Fields:
             parts.assume(field, "train_module.rank_microbatch_size is known when the script runs; 1 is taken")
     if "shard_size" in parts:
         fields["shard_size"] = parts["shard_size"] * parts["cp"]
-    if parts.get("_dp") == "hsdp" and not parts.get("shard_size") and not parts.get("replicas"):
+    of_node = parts.get("_dp") == "hsdp" and not parts.get("shard_size") and not parts.get("replicas")
+    if of_node and parts.get(
+        "_nodes"
+    ):  # get_replicate_and_shard_degree, distributed/parallel/data_parallel.py
+        fields["replicas"] = parts["_nodes"]
+    elif of_node:
         why = "shards within a node, whose size the file does not give; all ranks are taken"
         parts.leave_out("train_module.dp_config.name", "hsdp", why, "raises", "either")
     return fields
@@ -134,6 +140,9 @@ def _model(parts: Parts) -> Fields:
         width = int(parts.flat.get("model.hidden_size_multiplier", 1) * int(8 * sizes["d_model"] / 3))
         multiple = int(parts.flat.get("model.hidden_size_multiple_of", 256))
         sizes["hidden_size"] = -(-width // multiple) * multiple
+    if row := TABLE["factories_of_experts"].get(factory):
+        parts |= dict(zip(ROW_OF_EXPERTS, map(int, row.split()), strict=True)) | {"_qk_norm": True}
+        return _with_experts(parts)
     if factory == "llama_like_moe" and not parts.flat.get("model.hybrid") and parts.keys() >= OF_EXPERTS:
         return _with_experts(parts)
     if any(name not in sizes for name in SIZES if name != "n_kv_heads"):
@@ -173,7 +182,9 @@ def _with_experts(parts: Parts) -> Fields:
         rms_norm=True,
         gated=True,
         bias=False,
-        qk_norm=bool(parts.flat.get("model.qk_norm", parts.flat.get("model.reordered_norm"))),
+        qk_norm=bool(
+            parts.get("_qk_norm") or parts.flat.get("model.qk_norm", parts.flat.get("model.reordered_norm"))
+        ),
         positions=parts.get("seq_len") or 4096,
         tied=False,
         learned_positions=False,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -175,12 +176,14 @@ def cross_entropy(logits_NV: Tensor, targets_N: Tensor, dtype: torch.dtype) -> T
 def compiled_cross_entropy(logits_NV: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
     """Return `cross_entropy` by generated kernels; on the CPU and on fake tensors, by what these keep."""
     if logits_NV.device.type == "cuda":
-        return generated(logits_NV, targets_N, dtype)
+        return generated()(logits_NV, targets_N, dtype)
     return OfRows.apply(logits_NV, targets_N)  # type: ignore[no-any-return,no-untyped-call]
 
 
-generated = torch.compile(cross_entropy, dynamic=False)
-"""Compiled at its first call."""
+@cache
+def generated() -> Callable[[Tensor, Tensor, torch.dtype], Tensor]:
+    """Return `cross_entropy` by torch.compile, which importing this module shall not start."""
+    return torch.compile(cross_entropy, dynamic=False)
 
 
 def add_product(sum_VD: Tensor, a_VR: Tensor, b_RD: Tensor) -> None:

@@ -84,7 +84,6 @@ def test_an_argument_is_passed_on(text, expected):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    (f"{GPT}--hybrid-layer-pattern M-M*", "has 4 layers, num_layers is 8"),
     (f"{GPT}--hybrid-layer-pattern M-MG", "hybrid_layer_pattern has G"),
     (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
     (f"{GPT}--vision-pretraining", "a model of images without text"),
@@ -182,3 +181,9 @@ def test_a_file_of_several_runs_is_refused():
     text = "MODEL_ARGS:\n  --num-layers: 8\n  --seq-length: 64\nMODEL_ARGS_2:\n  --num-layers: 8\n"
     with pytest.raises(ValueError, match="one of several runs"):
         read_own_text(text, suffix=".yaml")
+
+
+def test_the_pattern_of_a_hybrid_says_how_many_layers_it_has():
+    """(training/arguments.py: --num-layers is ignored, with a warning)"""
+    question = read_own_text(f"{GPT}--hybrid-layer-pattern M-M*", suffix=".sh")
+    assert question.config["num_hidden_layers"] == 4

@@ -79,7 +79,7 @@ def test_a_compiled_loss_keeps_what_inductor_keeps():
         return sum(kept.values()), gradient_NV
 
     (plain_B, wanted), (inductor_B, theirs), (ours_B, ours) = (
-        kept_B(torch.manual_seed(3) and loss) for loss in (cross_entropy, generated, compiled_cross_entropy)
+        kept_B(torch.manual_seed(3) and loss) for loss in (cross_entropy, generated(), compiled_cross_entropy)
     )
     assert plain_B > 96 * 3000 * 4
     assert ours_B == pytest.approx(inductor_B, abs=96 * 16)
