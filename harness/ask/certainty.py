@@ -163,7 +163,8 @@ def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> 
     sizes = {}
     for kind, was in (("allocated_B", memory.allocated_B), ("reserved_B", memory.reserved_B)):
         error, likely = error_of(answer.engine, question, kind.removesuffix("_B")), was.likely
-        low_B = (likely - scores_B) * (error["low"] * lowers)
+        scored = 1 - scores_B / memory.allocated_B.likely if scores_B else 1.0
+        low_B = likely * scored * (error["low"] * lowers)
         states_B = states_of(memory, question)
         if states_B and any(key.to_states for key in left_out):
             low_B = min(low_B, states_B * error["low"])

@@ -88,6 +88,10 @@ def settle(parts: Parts) -> Fields:
         fields["shorter"] = fields.get("rollout", "none") == "none"
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
     fields["fused_layers"] = bool(parts.get("_norms") and parts.get("_gates"))
+    if bool(parts.get("_norms")) != bool(parts.get("_gates")):
+        parts.leave_out(
+            "liger", None, "Liger's norms or gated activations, one without the other", "lowers", "lowers"
+        )
     return fields
 
 

@@ -101,7 +101,12 @@ FROZEN_TOWER_B = 3e9
 
 
 def has_frozen_tower(question: Question) -> bool:
-    """Return whether nothing in a model's tower is trained, so that no activations are kept in it."""
+    """Return whether no activations are kept in a model's tower: nothing in it is trained.
+
+    With checkpointing its layers' inputs are (transformers, enable_input_require_grads).
+    """
+    if question.recompute != "none":
+        return False
     switch = FREEZES.get(question.format)
     trained = any(key.key == switch and key.status == "not modelled" for key in question.keys)
     return switch is not None and not trained and not (question.adapters and question.adapters.targets)

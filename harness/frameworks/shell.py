@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import operator
 import re
 import shlex
@@ -202,23 +203,34 @@ def command_line(text: str) -> dict[str, Any]:
 def _with_branches(text: str) -> str:
     """Return a script with the branch of each `case` whose word the script sets; of others with all."""
 
-    def branch(found: re.Match[str]) -> str:
-        word = filled(found[1].strip("\"'"), dict(assigned(text[: found.start()])))
+    def branch(found: re.Match[str], before: str) -> str:
+        word = filled(found[1].strip("\"'"), dict(assigned(before)))
         branches = BRANCH.findall(found[2])
         chosen = (body for names, body in branches if _matches(word, names))
         return PATTERN.sub("", found[0]) if "$" in word else next(chosen, "")
 
-    def tested(found: re.Match[str]) -> str:
-        variables = dict(assigned(text[: found.start()]))
+    def tested(found: re.Match[str], before: str) -> str:
+        variables = dict(assigned(before))
         for left, right, body, otherwise in TEST.findall(found[0]):
             words = [filled(one.strip("\"'"), variables) for one in (left, right)]
             if "$" in "".join(words):
                 return found[0]
-            if otherwise or words[0] == words[1]:
+            pattern = glob.escape(words[1]) if right[:1] in "\"'" else words[1]
+            if otherwise or fnmatchcase(words[0], pattern):
                 return f"{otherwise or body}"
         return ""
 
-    return CASE.sub(branch, IF.sub(tested, text))
+    return _in_order(CASE, branch, _in_order(IF, tested, text))
+
+
+def _in_order(pattern: re.Pattern[str], chosen: Callable[[re.Match[str], str], str], text: str) -> str:
+    """Return a text with each match replaced by what is chosen for it and for the text kept before it."""
+    before = ""
+    while found := pattern.search(text):
+        before += text[: found.start()]
+        before += chosen(found, before)
+        text = text[found.end() :]
+    return before + text
 
 
 def _matches(word: str, patterns: str) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.frameworks.shell import LARGEST_FILE_B, USED, assigned, filled
 
-SOURCE = re.compile(r"^[^\S\n]*(?:\.|source)[^\S\n]+([^\s#].*)$", re.MULTILINE)
+NAME = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\([^)\n]*\)|[^\s#;&|])+"""
+SOURCE = re.compile(rf"^[^\S\n]*(?:\.|source)[^\S\n]+({NAME})[^;&|\n]*(?:&&|\|\||;)?", re.MULTILINE)
+"""A command that sources a file, with its arguments and what joins it to the next."""
 
 ENVIRONMENT = re.compile(r"env|activate|util|profile|cuda|install", re.IGNORECASE)
 """In names of files that set up a machine, and have no options."""
@@ -19,8 +22,6 @@ OF_MACHINE = re.compile(
     r"(?:SLURM|CUDA|MASTER|BASH|NCCL|HF)_\w+|HOME|USER|PWD|PATH|RANK|WORLD_SIZE|HOSTNAME|\d+|\w"
 )
 """Variables that no file of options sets."""
-
-DEEPEST = 5
 
 
 class SourcedScript(NamedTuple):
@@ -31,32 +32,57 @@ class SourcedScript(NamedTuple):
     missing: list[str]  # names of files that are not there, and may have options
 
 
-def with_sourced(text: str, folder: Path, beside: Sequence[Path] = (), deep: int = DEEPEST) -> SourcedScript:
-    """Return a script with those that it sources, which lie in its folder or are among `beside`.
+def with_sourced(
+    text: str, folder: Path, beside: Sequence[Path] = (), seen: set[Path] | None = None
+) -> SourcedScript:
+    """Return a script with those that it sources, each once, which lie in its folder or are among `beside`.
 
-    A variable that nothing sets stands for any text in their names.
+    A variable that nothing sets stands for any text in their names. `seen`: those that were read before.
     """
-    whole = SourcedScript(text, [], [])
+    seen = set() if seen is None else seen
+    read: list[Path] = []
+    missing: list[str] = []
 
     def spliced(found: re.Match[str]) -> str:
         name = _name(found[1], text[: found.start()])
         if not name:
             return found[0]
-        file = next((path for path in beside if fnmatchcase(f"/{path}", f"*/{name}")), folder / name)
-        if not deep or not file.is_file() or file.stat().st_size > LARGEST_FILE_B:
-            whole.missing.extend([] if ENVIRONMENT.search(name) else [name])
+        file = next((path for path in beside if fnmatchcase(f"/{path}", f"*/{name}")), None)
+        file = file or _within(folder, name)
+        content = _content(file) if file else None
+        if file is None or content is None:
+            missing.extend([] if ENVIRONMENT.search(name) else [name])
             return ""
-        inner = with_sourced(file.read_text(errors="replace"), folder, beside, deep - 1)
-        whole.read.extend([file, *inner.read])
-        whole.missing.extend(inner.missing)
-        return inner.text
+        if file.resolve() in seen:
+            return ""
+        seen.add(file.resolve())
+        inner = with_sourced(content, folder, beside, seen)
+        read.extend([file, *inner.read])
+        missing.extend(inner.missing)
+        return f"{inner.text}\n"
 
-    return whole._replace(text=SOURCE.sub(spliced, text))
+    return SourcedScript(SOURCE.sub(spliced, text), read, missing)
+
+
+def _within(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder or of one below it; None of any other."""
+    with suppress(OSError):
+        if (folder / name).resolve().is_relative_to(folder.resolve()):
+            return folder / name
+    return None
+
+
+def _content(file: Path) -> str | None:
+    """Return a script's text; None where there is none, or too much."""
+    with suppress(OSError):
+        if file.is_file() and file.stat().st_size <= LARGEST_FILE_B:
+            return file.read_text(errors="replace")
+    return None
 
 
 def sourced_among(scripts: Sequence[Path]) -> list[Path]:
     """Return the scripts that another of them sources."""
-    texts = {script: script.read_text(errors="replace") for script in scripts if script.is_file()}
+    texts = {script: _content(script) or "" for script in scripts}
     return [
         file for script, text in texts.items() for file in with_sourced(text, script.parent, scripts).read
     ]

@@ -133,7 +133,8 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
         "cpu_offload": "parameters" in on or None,
         **(late if question.format else {}),  # of words alone: as torch does by default
     }
-    if once and question.format and question.states == "fp32" and question.precision != "fp32":
+    of_trainer = bool(question.format) and question.format in REDUCE_ONCE
+    if of_trainer and question.states == "fp32" and question.precision != "fp32":
         settings["reduce_dtype"] = "bf16"  # in which accelerate and Fabric reduce, and so add up
     return [("fsdp2", {name: value for name, value in settings.items() if value is not None})]
 

@@ -184,6 +184,9 @@ def mixer_linears(shape: TransformerShape) -> tuple[dict[str, AdapterLoad], dict
     return attention, linear
 
 
+OF_MLP = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+"""Names of an MLP's matrices, in Qwen's models and in Mixtral's."""
+
 LINEAR_EXPERTS = ("litgpt", "torchtune")
 """Formats whose own experts get adapters: litgpt/lora.py, LLaMAMoE; torchtune/modules/moe/experts.py."""
 
@@ -192,9 +195,11 @@ def adapts_experts(question: Question) -> bool:
     """Return whether experts have adapters: not in transformers 5, whose experts are no linear layers.
 
     PEFT's all-linear and ms-swift's find_all_linears take modules of nn.Linear; before, and in
-    Megatron-Core's grouped linear layers, each expert has its own.
+    Megatron-Core's grouped linear layers, each expert has its own. Where an MLP's matrices are named, PEFT
+    0.19 adapts the experts' tensors (convert_peft_config_for_transformers).
     """
-    linear = question.adapters is not None and question.adapters.experts == "linear"
+    adapters = question.adapters
+    linear = adapters is not None and (adapters.experts == "linear" or bool(OF_MLP & {*adapters.targets}))
     return linear or question.program_of() == "megatron" or question.format in LINEAR_EXPERTS
 
 
@@ -298,7 +303,8 @@ def training_of(question: Question, architecture: str = "") -> Training:
         fused_loss=question.fused_loss or question.loss_chunks > 1,
         linear_loss=question.fused_loss and question.loss_chunks == 1 and program != "megatron",
         compiled_loss=question.compile and program == "torchtitan",
-        fused_layers=question.fused_layers,
+        fused_layers=question.fused_layers
+        and program not in ("megatron", "nanotron"),  # which fuse their own
         imbalance=imbalance_of(question),
     )
 

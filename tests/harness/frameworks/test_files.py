@@ -316,3 +316,30 @@ def test_what_is_no_value_of_an_option_or_no_yaml_is_told_from_it():
     text = "torchrun t.py --num-layers 2 ${MORE} --micro-batch-size 4 > out.txt 2>&1 &"
     assert command_line(text) == {"num-layers": "2", "micro-batch-size": "4"}
     assert command_line("python x.py a.b=[[${C%,}],null] a.c=1") == {"a.b": "[[${C%,}],null]", "a.c": 1}
+
+
+def test_a_test_of_a_script_is_a_pattern_of_what_is_kept_before_it():
+    run = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size $B"
+    globbed = f"M=llama-70b\nB=1\nif [[ $M == *70b* ]]; then\nB=8\nfi\n{run}"
+    assert read_own_text(globbed, suffix=".sh").micro_batch_size == 8
+    assert read_own_text(globbed.replace("*70b*", '"*70b*"'), suffix=".sh").micro_batch_size == 1
+    untaken = "S=7b\nif [ $S == 7b ]; then\nT=1\nelse\nT=8\nfi\nB=2\nif [ $T == 8 ]; then\nB=8\nfi\n"
+    assert read_own_text(untaken + run, suffix=".sh").micro_batch_size == 2
+    long = f"if [ $T == 1 ]; then\nA=1\nelse\n{'A=2 ' * 40}\nfi\n"
+    case = f"{long}S=13b\ncase $S in\n7b) B=2 ;;\n13b) B=4 ;;\nesac\n"
+    assert read_own_text(f"T=1\n{case}{run}", suffix=".sh").micro_batch_size == 4
+
+
+def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "above.sh").write_text("B=7\n")
+    run = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size"
+    (inner / "own.sh").write_text("B=3\n" + ". own.sh\n" * 20)
+    script = inner / "run.sh"
+    script.write_text(f"source own.sh && {run} $B\n")
+    assert read_own_file(script).micro_batch_size == 3
+    (inner / "link.sh").symlink_to(tmp_path / "above.sh")
+    for name in ("../above.sh", "link.sh", f"{'a' * 300}.sh"):
+        script.write_text(f"B=1\nsource {name}\n{run} $B\n")
+        assert read_own_file(script).micro_batch_size == 1

@@ -139,7 +139,13 @@ def test_of_a_model_with_a_tower_the_text_part_is_taken_and_said(tmp_path):
     file = "base_model: Qwen/Qwen2.5-VL-3B-Instruct\npad_to_sequence_len: true\nflash_attention: true\n"
     (tower,) = [key for key in read_own_text(file, suffix=".yaml").keys if key.status == "not modelled"]
     assert (tower.key, tower.memory) == ("vision_config", "raises")
-    for more, most_B in (("", 3e9), (" --freeze_vit false", None), (" --target_modules q_proj v_proj", None)):
+    whole = " --gradient_checkpointing false"
+    for more, most_B in (
+        (whole, 3e9),
+        ("", None),  # its layers' inputs are kept
+        (f"{whole} --freeze_vit false", None),
+        (f"{whole} --target_modules q_proj v_proj", None),
+    ):
         text = f"swift sft --model Qwen/Qwen2.5-VL-3B-Instruct --max_length 2048{more}"
         (tower,) = [key for key in read_own_text(text, suffix=".sh").keys if key.key == "vision_config"]
         assert tower.most_B == most_B, more
