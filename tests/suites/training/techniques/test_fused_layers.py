@@ -12,6 +12,7 @@ from small_steps import HOST, LLAMA  # noqa: E402
 
 from harness.records import Unavailable  # noqa: E402
 from suites.training.dry_run.dry_run import dry_run  # noqa: E402
+from suites.training.models.huggingface import LanguageModel  # noqa: E402
 from suites.training.techniques import build_step  # noqa: E402
 from suites.training.techniques.fused_layers import put_into_layers  # noqa: E402
 
@@ -74,6 +75,8 @@ def test_own_models_train_alike_and_take_less():
     assert fused < 0.97 * plain
 
 
-def test_what_has_no_such_layers_is_refused():
+def test_what_has_no_such_layers_and_what_liger_does_not_know_is_refused():
+    with pytest.raises(Unavailable, match="does not change models of type cohere"):
+        put_into_layers(LanguageModel(model_of("Cohere"), 2, {}), None)
     with pytest.raises(Unavailable, match="no RMSNorm and no gated MLP"):
         put_into_layers(nn.Sequential(nn.Linear(3, 3), nn.GELU()), None)
