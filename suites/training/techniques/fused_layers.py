@@ -37,63 +37,14 @@ PARTS = 8
 MATRICES = ("gate_proj", "up_proj", "down_proj", "act_fn")
 """Attributes of a gated MLP in transformers' models."""
 
-CHANGED_BY_LIGER = frozenset(
-    [
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v4",
-        "exaone4",
-        "falcon_h1",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "gemma4",
-        "gemma4_text",
-        "glm4",
-        "glm4v",
-        "glm4v_moe",
-        "gpt_oss",
-        "granite",
-        "hunyuan_v1_dense",
-        "hunyuan_v1_moe",
-        "internvl",
-        "llama",
-        "llama4",
-        "llama4_text",
-        "llava",
-        "ministral",
-        "mistral",
-        "mixtral",
-        "mllama",
-        "mllama_text_model",
-        "muse_glimmer",
-        "nemotron",
-        "olmo2",
-        "olmo3",
-        "paligemma",
-        "phi3",
-        "pixtral",
-        "qwen2",
-        "qwen2_vl",
-        "qwen2_vl_text",
-        "qwen2_5_vl",
-        "qwen2_5_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_5",
-        "qwen3_5_text",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen3_vl",
-        "qwen3_vl_text",
-        "qwen3_vl_moe",
-        "qwen3_vl_moe_text",
-        "smollm3",
-        "smolvlm",
-    ]
-)
+CHANGED_BY_LIGER = """
+deepseek_v2 deepseek_v3 deepseek_v4 exaone4 falcon_h1 gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text
+glm4 glm4v glm4v_moe gpt_oss granite hunyuan_v1_dense hunyuan_v1_moe internvl llama llama4 llama4_text
+llava ministral mistral mixtral mllama mllama_text_model muse_glimmer nemotron olmo2 olmo3 paligemma phi3
+pixtral qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3 qwen3_moe qwen3_next qwen3_5
+qwen3_5_text qwen3_5_moe qwen3_5_moe_text qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text smollm3
+smolvlm
+"""
 """Model types that Liger-Kernel 0.8.5 knows (transformers/monkey_patch.py); of others it changes nothing."""
 
 AFTER = ("post_feedforward_layernorm", "post_mlp_layernorm")
@@ -109,7 +60,7 @@ def apply(step: TrainingStep, settings: FusedLayersSettings) -> TrainingStep:
 def put_into_layers(model: nn.Module, resources: Resources) -> nn.Module:
     """Change the norms and gated MLPs of a model in place; raises `Unavailable` where it has none."""
     kind = str(getattr(model.model.config, "model_type", "")) if isinstance(model, LanguageModel) else ""
-    if kind and kind not in CHANGED_BY_LIGER:
+    if kind and kind not in CHANGED_BY_LIGER.split():
         raise UnavailableWith(f"Liger-Kernel does not change models of type {kind}", "fused_layers")
     on_gpu = torch.cuda.is_available() and torch_internals.active_fake_mode() is None
     if on_gpu and isinstance(model, LanguageModel):
