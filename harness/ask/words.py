@@ -227,7 +227,7 @@ def with_sizes(question: Question, words: CommandWords) -> Question:
 
 def with_model(question: Question, name: str) -> Question:
     """Return the question about another model: a config.json, its folder or content, or a published name."""
-    from harness.frameworks.models import nearest_model, published_model, with_tower
+    from harness.frameworks.models import nearest_model, published_model, with_model_parts
 
     of, exists = FieldOrigin("command", "model"), os.path.exists(name)
     if name.startswith("{"):
@@ -235,7 +235,9 @@ def with_model(question: Question, name: str) -> Question:
         return question.with_fields(of, config=sizes, model_name="sizes", model_source="the command")
     if not exists and (shape := published_model(name)) is not None:
         config = dict(shape.config)
-        return with_tower(question.with_fields(of, config=config, model_name=name, model_source=shape.source))
+        return with_model_parts(
+            question.with_fields(of, config=config, model_name=name, model_source=shape.source)
+        )
     try:
         config = workload_from_file(Path(name)).fields["hf_config"]
     except ValueError as error:
@@ -246,7 +248,7 @@ def with_model(question: Question, name: str) -> Question:
         raise ConfigError(f"model: {name}: {reason}")
     file = Path(name)
     title = f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
-    return with_tower(question.with_fields(of, config=config, model_name=title, model_source=name))
+    return with_model_parts(question.with_fields(of, config=config, model_name=title, model_source=name))
 
 
 def config_of_text(text: str) -> dict[str, Any]:

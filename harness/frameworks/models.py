@@ -135,6 +135,40 @@ def with_tower(question: Question, published: bool = False) -> Question:
     return msgspec.structs.replace(question, keys=keys)
 
 
+TRAINERS = ("hugging_face", "trl", "axolotl", "llama_factory", "ms_swift")
+"""Formats of transformers' Trainer."""
+
+
+def with_embedding(question: Question) -> Question:
+    """Return the question with a key that names what its program keeps of the embedding and is not modelled.
+
+    transformers 5.23.0, trainer.py, create_optimizer: bitsandbytes' 8-bit optimizers keep their states in
+    fp32. litgpt 2685705, finetune/lora.py: on a quantized base the embedding has a gradient of its own.
+    """
+    words = {str(key.value).lower() for key in question.keys if key.key in ("optim", "optimizer")}
+    in_torch = any("torch" in word or word.startswith("ao_") for word in words)
+    eight_bit = question.optimizer == "adamw_8bit" and question.adapters is None and not in_torch
+    if question.format in TRAINERS and eight_bit:
+        each_B, means = 6.0, "states of the embedding, which the Trainer keeps in fp32"
+    elif question.format == "litgpt" and question.adapters and question.adapters.base != "bf16":
+        each_B, means = 2.0, "a gradient of the embedding, which litgpt keeps next to a quantized base"
+    else:
+        return question
+    config = question.config or {}
+    hidden = config.get("hidden_size") or config.get("n_embd")
+    size_B = each_B * hidden * config["vocab_size"] if hidden and config.get("vocab_size") else None
+    key = KeyRead(
+        key="embedding", status="not modelled", means=means, memory="raises", most_B=size_B, seconds="none"
+    )
+    kept = tuple(one for one in question.keys if one.key != key.key)
+    return msgspec.structs.replace(question, keys=(*kept, key))
+
+
+def with_model_parts(question: Question, published: bool = False) -> Question:
+    """Return the question with keys that name what of its model is not modelled; see `with_tower`."""
+    return with_embedding(with_tower(question, published))
+
+
 def nearest_model(name: str) -> str:
     """Return the known name with which one without a shape begins, or that is most like it, or ""."""
     word, known = canonical(name.rpartition("/")[2]), published()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from harness.frameworks.models import model_of, with_tower
+from harness.frameworks.models import model_of, with_model_parts
 from harness.frameworks.parse import SHELLS, SOURCED, of_its_kind, parsed_file, parsed_text
 from harness.frameworks.python_text import CONDITIONS, Unresolved
 from harness.frameworks.recipes import named_recipe
@@ -274,7 +274,7 @@ def _with_model(question: Question, folder: Path | None) -> Question:
         return question
     origins = {**question.origins, "config": question.origin("model_name")}
     fields = {"config": dict(model.config), "model_source": model.source, "origins": origins}
-    return with_tower(msgspec.structs.replace(question, **fields), published=bool(model.hub))
+    return with_model_parts(msgspec.structs.replace(question, **fields), published=bool(model.hub))
 
 
 def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[KeyRead]]:

@@ -68,6 +68,10 @@ def approximated(question: Question) -> tuple[KeyRead, ...]:
         found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
     if base != "bf16" and question.has_experts and question.adapters.experts == "bf16":  # type: ignore[union-attr]
         found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
+    joint = (question.config or {}).get("model_type") in ("phi3", "glm4", "glm4v")
+    if question.fused_layers and (joint or question.has_experts):
+        means = "Liger fuses experts and joint gate and up layers, too, which are counted as they are"
+        found.append(("fused_layers", "true", means, "lowers", None))
     if of_two_stacks(question):
         means = "ZeRO-3 of an encoder and a decoder, taken as FSDP2's; a dry run of DeepSpeed's takes minutes"
         found.append(("sharding", "zero3", means, "raises", None))

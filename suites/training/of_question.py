@@ -15,6 +15,7 @@ import msgspec
 from harness.instruments.transformer import TransformerShape
 from harness.question import Adapters, Question
 from harness.records import Unavailable
+from suites.training.declared import CHANGED_BY_LIGER
 from suites.training.layouts.layout import (
     DEFAULT_MODULES,
     RECOMPUTES,
@@ -303,10 +304,16 @@ def training_of(question: Question, architecture: str = "") -> Training:
         fused_loss=question.fused_loss or question.loss_chunks > 1,
         linear_loss=question.fused_loss and question.loss_chunks == 1 and program != "megatron",
         compiled_loss=question.compile and program == "torchtitan",
-        fused_layers=question.fused_layers
-        and program not in ("megatron", "nanotron"),  # which fuse their own
+        fused_layers=fuses_layers(question),
         imbalance=imbalance_of(question),
     )
+
+
+def fuses_layers(question: Question) -> bool:
+    """Return whether Liger changes the layers: not those of Megatron-LM and nanotron, fused already."""
+    kind = (question.config or {}).get("model_type")
+    known = kind is None or kind in CHANGED_BY_LIGER.split()
+    return question.fused_layers and known and question.program_of() not in ("megatron", "nanotron")
 
 
 def on_host_of(question: Question) -> set[str]:

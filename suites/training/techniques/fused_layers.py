@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from harness.instruments import torch_internals
 from harness.records import Unavailable, UnavailableWith
-from suites.training.declared import FusedLayersSettings
+from suites.training.declared import CHANGED_BY_LIGER, FusedLayersSettings
 from suites.training.host_memory import Resources
 from suites.training.models.huggingface import LanguageModel
 from suites.training.models.model import SwiGLUMLP
@@ -36,16 +36,6 @@ PARTS = 8
 
 MATRICES = ("gate_proj", "up_proj", "down_proj", "act_fn")
 """Attributes of a gated MLP in transformers' models."""
-
-CHANGED_BY_LIGER = """
-deepseek_v2 deepseek_v3 deepseek_v4 exaone4 falcon_h1 gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text
-glm4 glm4v glm4v_moe gpt_oss granite hunyuan_v1_dense hunyuan_v1_moe internvl llama llama4 llama4_text
-llava ministral mistral mixtral mllama mllama_text_model muse_glimmer nemotron olmo2 olmo3 paligemma phi3
-pixtral qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3 qwen3_moe qwen3_next qwen3_5
-qwen3_5_text qwen3_5_moe qwen3_5_moe_text qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text smollm3
-smolvlm
-"""
-"""Model types that Liger-Kernel 0.8.5 knows (transformers/monkey_patch.py); of others it changes nothing."""
 
 AFTER = ("post_feedforward_layernorm", "post_mlp_layernorm")
 """Ends of names of norms that are added to the residual stream, whose gradient cannot be overwritten."""

@@ -172,3 +172,18 @@ def test_a_model_that_is_not_written_for_megatron_is_refused_and_not_left_out():
     assert model_parts(None) == {}
     with pytest.raises(ValueError, match=r"^model_type is falcon, whose sizes are not written; they are of "):
         model_parts({"model_type": "falcon", "hidden_size": 64})
+
+
+@pytest.mark.parametrize(("text", "suffix", "most_B"), [
+    ("base_model: Qwen/Qwen3-8B\noptimizer: adamw_bnb_8bit\npad_to_sequence_len: true\n", ".yaml", 6),
+    ("base_model: Qwen/Qwen3-8B\noptimizer: adamw_torch_8bit\npad_to_sequence_len: true\n", ".yaml", None),
+    ("base_model: Qwen/Qwen3-8B\noptimizer: adamw_bnb_8bit\nadapter: lora\nlora_r: 8\n"
+     "lora_target_linear: true\n", ".yaml", None),
+    ("swift sft --model Qwen/Qwen3-8B --tuner_type full --optim adamw_8bit", ".sh", 6),
+    ("checkpoint_dir: checkpoints/Qwen/Qwen3-8B\nquantize: bnb.nf4\nlora_r: 8\ntrain.max_seq_length: 512\n",
+     ".yaml", 2),
+])  # fmt: skip
+def test_what_a_trainer_keeps_of_the_embedding_is_named_with_its_bytes(text, suffix, most_B):
+    """Bytes per element, of 151,936 × 4,096 (transformers 5.23.0, trainer.py; litgpt, finetune/lora.py)."""
+    keys = {key.key: key.most_B for key in read_own_text(text, suffix=suffix).keys}
+    assert keys.get("embedding") == (most_B and most_B * 151936 * 4096)
