@@ -199,12 +199,13 @@ def stated(row: Row) -> Row:
     recompute = usual.get("recompute") or (sharded and usual.get("recompute_of_shards"))
     if recompute and not {"recompute", "checkpointing"} & known.keys():
         known["recompute"] = recompute
-    if "bf16" in usual and known.get("precision") == "bf16":
-        known["precision"] = usual["bf16"]
+    masters = any(word in str(known.get("sharding")).lower() for word in usual.get("masters", ()))
+    narrow = usual.get("bf16") or (not masters and not known.get("lora") and usual.get("bf16_of_all"))
+    if narrow and known.get("precision") == "bf16":
+        known["precision"] = narrow
     if "loss" in usual and "loss" not in known:
         known["loss"] = usual["loss"]
-    if "tie_word_embeddings" in usual:
-        known["tie_word_embeddings"] = usual["tie_word_embeddings"]
+    known |= {name: usual[name] for name in ("tie_word_embeddings", "fused_layers") if name in usual}
     return known
 
 
@@ -323,7 +324,7 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         "optimizer_impl": meaning("optimizer_impls", named, "fused"),
         "offload": on_host(row, checkpointing),
         "fused_loss": loss == "fused",
-        "fused_layers": "liger" in str(row.get("loss")).lower(),
+        "fused_layers": bool(row.get("fused_layers")) or "liger" in str(row.get("loss")).lower(),
         "loss_in_place": loss == "in_place",
         "loss_chunks": LOSS_CHUNKS if loss == "chunks" else 1,
         "adapters": adapters_of(row),

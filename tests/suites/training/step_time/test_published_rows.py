@@ -227,6 +227,12 @@ def test_adapters_are_those_of_the_framework_at_its_date(row, adapters):
          {"offload": ("parameters", "optimizer"), "loss_chunks": 8}),
         ({"framework": "LitGPT", "sharding": "fsdp1", "gpus": 2}, {"recompute": "full"}),
         ({"framework": "LitGPT", "sharding": "none"}, {"recompute": "none"}),
+        ({"framework": "Axolotl", "method": "full", "lora": None, "precision": "bf16"}, {"states": "bf16"}),
+        ({"framework": "Axolotl", "method": "full", "lora": None, "precision": "bf16", "sharding": "zero3"},
+         {"states": "fp32"}),
+        ({"framework": "Axolotl", "precision": "bf16"}, {"states": "fp32"}),  # of adapters
+        ({"framework": "NeMo AutoModel", "method": "full", "lora": None, "precision": "bf16"},
+         {"states": "bf16", "fused_layers": True}),
     ],
 )  # fmt: skip
 def test_what_a_page_leaves_open_is_its_frameworks_at_its_date(row, fields):
