@@ -199,7 +199,8 @@ def stated(row: Row) -> Row:
     recompute = usual.get("recompute") or (sharded and usual.get("recompute_of_shards"))
     if recompute and not {"recompute", "checkpointing"} & known.keys():
         known["recompute"] = recompute
-    masters = any(word in str(known.get("sharding")).lower() for word in usual.get("masters", ()))
+    how = f"{known.get('sharding')} {framework}".lower()
+    masters = any(word in how for word in usual.get("masters", ()))
     narrow = usual.get("bf16") or (not masters and not known.get("lora") and usual.get("bf16_of_all"))
     if narrow and known.get("precision") == "bf16":
         known["precision"] = narrow
