@@ -106,21 +106,13 @@ def test_links_memory_and_matmuls_made_with_known_constants_give_them_back(tmp_p
     operators = [operator("add", 8192, 1, 3 * 2 * 8192 * 4096 / (0.9 * A100.memory_B_per_s))]
     for name, (columns, inner) in MATMULS.items():
         for tp in (1, 2, 4, 8):
-            size = (
-                (columns, inner // tp)
-                if name in ("attn_post_proj", "mlp_down_proj")
-                else (columns // tp, inner)
-            )
+            by_rows = name in ("attn_post_proj", "mlp_down_proj")
+            size = (columns, inner // tp) if by_rows else (columns // tp, inner)
             for tokens in (256, 384, 512, 1024, 2048, 3072, 4096):
                 operators.append(operator(name, tokens, tp, float(matmul_s(tokens, *size, A100, TRUE))))
     write(tmp_path / "operators.csv.gz", operators)
-    nvlink = {
-        "source": "vidur",
-        "system": "a100_dgx",
-        "operation": "all_reduce",
-        "ranks": 8,
-        "ranks_per_node": 8,
-    }
+    nvlink = {"source": "vidur", "system": "a100_dgx", "operation": "all_reduce"}
+    nvlink |= {"ranks": 8, "ranks_per_node": 8}
     large_s = 2 * 7 / 8 * 64e6 / (0.7 * A100.link_B_per_s)
     line_s = 2**24 / (8 * 50e9)
     late = line_s / (line_s + 2 * 15 * 3e-5)  # 15 further nodes at 30 us, there and back
