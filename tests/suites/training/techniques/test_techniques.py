@@ -4,10 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from small_steps import LLAMA
 from technique_cases import ALONE
-from torch._dynamo.backends.debugging import aot_eager
 
 from harness.records import Unavailable, WrongResult
 from suites.training.correctness import check, require_learning
@@ -24,57 +22,21 @@ CHANGES = {"pipeline": {"pp_size": 2}, "expert_parallel": MIXTURE}
 """What a technique needs of its workload."""
 
 
-@pytest.fixture
-def graphs(monkeypatch):
-    """The graphs that torch.compile captured, forward and backward; the eager backend runs them.
-
-    test_kernels_step.py has a step compiled by Inductor, which takes much longer.
-    """
-    found = []
-
-    def backend(graph, inputs):
-        found.append(graph)
-        return aot_eager(graph, inputs)
-
-    real = torch.nn.Module.compile
-    monkeypatch.setattr(
-        torch.nn.Module, "compile", lambda module, mode, **given: real(module, backend=backend, **given)
-    )
-    yield found
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize(("name", "given"), [one for one in ALONE if one[0] != "compile"], ids=str)
 def test_a_technique_keeps_its_contract(name, given):
     workload = replace(TINY, **CHANGES.get(name, {}))
     check(build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "given", [["compile"], [{"compile": {"scope": "blocks"}}, "fsdp2", "mixed_precision"]], ids=str
-)
-def test_a_compiled_step_keeps_its_contract(given, graphs):
-    check(build_step(TINY, given, seed=1))
-    assert len(graphs) == 1  # without a break, and the same for all layers
-
-
+ON_ONE = ["attention", "mixed_precision", "activation_checkpointing", "gradient_accumulation"]
 COMBINED = {
-    "all of one device": [
-        "attention",
-        "mixed_precision",
-        "activation_checkpointing",
-        "gradient_accumulation",
-        {"optimizer": {"impl": "fused"}},
-    ],
+    "all of one device": [*ON_ONE, {"optimizer": {"impl": "fused"}}],
     "offloaded": [{"activation_offload": {"prefetch": True}}, "ddp", "mixed_precision"],
     "zero-3, loss in chunks": ["zero", {"loss": {"chunks": 4, "chunked": "recompute"}}],
     "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
     "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
-    "long, zero-2, checkpointed": [{"zero": {"stage": 2}}, "activation_checkpointing"],
     "long, zero-3, fused loss": ["zero", {"loss": {"fused": True}}],
     "long, shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
-    "long, adafactor": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }
 
 
@@ -95,7 +57,6 @@ def test_a_combination_keeps_the_loosest_contract_and_is_the_same_in_whatever_or
 
 
 BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
-WHOLE = ["fsdp2", {"expert_parallel": {"expert_tensor_parallel": False}}]
 ADAFACTOR, MUON = {"optimizer": {"name": "adafactor"}}, {"optimizer": {"name": "muon"}}
 BF16_GRADIENTS = {"mixed_precision": {"gradients": "bf16"}}
 FP32_GRADIENTS = {"mixed_precision": {"gradients": "fp32"}}
@@ -107,66 +68,35 @@ REFUSED = [
     ([{"gradient_accumulation": {"steps": 3}}], {}, "micro_batch_size=8"),
     ([{"activation_checkpointing": {"every": 5}}], {}, "every=5.*num_hidden_layers=4"),
     ([{"loss": {"chunks": 49}}], {}, "chunks=49.*seq_len=48"),
-    ([{"loss": {"fused": True, "chunks": 8}}], {}, "fused"),
     ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], {}, "chunked=recompute"),
-    ([{"loss": {"compiled": True, "chunked": "in_place"}}], {}, "compiled widens"),
-    ([{"loss": {"keep_logits": "fp32", "dtype": "bf16"}}], {}, "keep_logits=fp32.*dtype=bf16"),
-    # Optimizers and precision.
     ([{"optimizer": {"name": "adamw_8bit", "impl": "fused"}}], {}, "adamw_8bit"),
     ([{"optimizer": {"name": "paged_adamw_8bit"}}], {}, "driver"),
     (["fsdp2", ADAFACTOR], {}, "Adafactor"),
     (["fsdp2", MUON], {}, "Muon"),
-    (["zero", MUON], {}, "muon"),
     (["zero", FP32_GRADIENTS], {}, "bf16 gradients of its own"),
-    ([FP32_GRADIENTS, MUON], {}, "have no names"),
     ([{"optimizer": {"name": "adamw_8bit"}}, ON_HOST], {}, "cpu_offload.*adamw_8bit"),
     (["fsdp2"], {"optimizer": "sgd_momentum", "optimizer_impl": "fused"}, "fused SGD"),
     (["optimizer_in_backward"], {"max_grad_norm": 1.0}, "max_grad_norm"),
-    (["optimizer_in_backward", BF16_GRADIENTS], {}, "has its own"),
-    (["float8"], {"hidden_size": 60}, "hidden_size=60"),
-    # Adapters.
-    ([{"lora": {"ends": True, "lightning": True}}], {}, "ends: the output layer, which lightning quantizes"),
     ([{"lora": {"targets": ["mixer", "gates"]}}], {}, "mixer, gates; there are down, gate, head, key"),
     ([{"lora": {"rank": 65}}], {}, "rank=65.*hidden_size=64"),
-    ([{"lora": {"base": "int8"}}, "fsdp2"], {}, "fsdp2 shards parameters.*int8"),
-    ([{"llama_adapter": {"base": "nf4"}}, "zero"], {}, "zero shards parameters.*nf4"),
     ([{"llama_adapter": {"start_layer": 4}}], {}, "start_layer=4.*3"),
-    (["llama_adapter"], {"model": "suites.published.models:litgpt_llama"}, "llama_adapter"),
-    # Sharding.
     (["fsdp1", BF16_GRADIENTS], {}, "torch's own optimizer"),
-    (["fsdp1", ADAFACTOR], {}, "flat parts"),
-    ([{"fsdp1": {"reduce_dtype": "bf16"}}], {}, "list mixed_precision too"),
     ([{"fsdp2": {"reshard_after_forward": 3}}], {}, "reshard_after_forward=3"),
     ([{"fsdp2": {"head": "apart"}}], {"tie_word_embeddings": True}, "shares the embedding"),
-    (["context_parallel", {"fsdp2": {"shard_within": 3}}], {}, "shard_within=3 does not divide the 8 ranks"),
-    # Ranks that share layers, sequences, experts or stages.
     (["tensor_parallel"], {"tp_size": 3}, "tp_size=3 does not divide num_attention_heads=4"),
     (["tensor_parallel"], {"hf_config": HF}, "shards the layers of suites"),
     ([BY_SEQUENCE], {"seq_len": 17}, "tp_size=2 does not divide seq_len=17"),
-    (["tensor_parallel", ON_HOST], {}, "cpu_offload=True"),
-    (["tensor_parallel", {"fsdp2": {"reshard_after_forward": 2}}], {}, "resharding to some ranks"),
-    (["fsdp2", BY_SEQUENCE, "context_parallel"], {"seq_len": 36, "cp_size": 4}, "the 9 tokens"),
     (["context_parallel"], {"seq_len": 18}, r"seq_len=18.* 2 \* cp_size=4"),
     (["expert_parallel"], {}, "set num_experts"),
-    (["expert_parallel"], {**MIXTURE, "ep_size": 1}, "ep_size=1"),
     (["expert_parallel"], {**MIXTURE, "ep_size": 3}, "ep_size=3 does not divide num_experts=4"),
-    (["expert_parallel", "fsdp2"], {**MIXTURE, "dp_size": 3}, "ep_size=2 does not divide dp_size=3"),
-    ([*WHOLE, BY_SEQUENCE], {**MIXTURE, "num_experts": 16, "ep_size": 16}, r"dp_size=4 \* tp_size=2"),
-    ([*WHOLE, "tensor_parallel"], MIXTURE, "sequence_parallel=True"),
     (["tensor_parallel"], {**MIXTURE, "moe_intermediate_size": 23}, "moe_intermediate_size=23"),
-    (["tensor_parallel"], {**MIXTURE, "shared_expert_intermediate_size": 23}, "shared_expert_interm.*=23"),
-    (["pipeline"], {}, "pp_size=1"),
     (["pipeline"], {**STAGES, "pp_size": 3}, "3 stages do not divide num_hidden_layers=4"),
-    (["pipeline"], {**STAGES, "pp_size": 4}, "pp_size=4.*gradient_accumulation_steps=3"),
     ([{"pipeline": {"stages_per_rank": 2}}], STAGES, "multiple of pp_size=2 micro-batches, and there are 3"),
     (["pipeline"], {**STAGES, "tie_word_embeddings": True}, "shared weight"),
     (["fsdp2"], STAGES, "pp_size=2 needs the technique pipeline"),
-    # What does not exist.
     (["fsdp3"], {}, "did you mean 'fsdp2'"),
     ([{"fsdp2": {"reshard": True}}], {}, "no setting 'reshard'; it has reduce_dtype"),
     ([{"zero": {"stage": 4}}], {}, "zero: stage=4: expected one of 1, 2, 3"),
-    ([{"zero": {"stage": 2, "parameters": "host"}}], {}, "stage 3 alone"),
-    ([{"loss": {"chunks": 0}}], {}, "loss: chunks=0: expected a whole number of at least 1"),
     ([{"lora": {"dropout": 1.0}}], {}, "lora: dropout=1.0: expected a number of at least 0 and below 1"),
 ]
 
@@ -176,7 +106,6 @@ def test_what_cannot_be_had_is_refused_in_one_line(given, changes, words):
     with pytest.raises((Unavailable, ValueError), match=words) as caught:
         build_step(replace(TINY, **{"dp_size": 4, **changes}), given)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) <= 300
 
 
 def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
