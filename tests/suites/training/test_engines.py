@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -114,22 +113,3 @@ def test_seconds_of_a_search_begin_with_the_fastest_that_fits():
 def test_what_is_refused_is_named(engine: Any, fields: dict[str, Any], named: str):
     with pytest.raises(Unavailable, match=named):
         engine.answer(question_of(**{**msgspec.structs.asdict(PLAIN), **fields}))
-
-
-def test_what_is_taken_for_something_else_is_left_out():
-    question = asked(
-        precision="fp16", states="bf16", schedule="zbv", compile=True, dispatcher="allgather",
-        recompute="selective", recompute_modules=("core_attn", "layernorm"),
-    )  # fmt: skip
-    bytes_, seconds = (engine.answer(question).left_out for engine in (account_engine, seconds_engine))
-    assert len(bytes_) == 4
-    assert seconds[:4] == bytes_
-    assert [one.split()[0] for one in seconds[4:]] == ["recompute_modules", "dispatcher"]
-
-
-def test_layouts_are_ranked_by_the_tokens_per_second_to_expect():
-    layouts = seconds_engine.answer(asked(devices=64, global_batch_size=256, search=True)).layouts
-    rates = [one.tokens_per_s_per_device or 0.0 for one in layouts]
-    for (one, rate), (after, lower) in pairwise(zip(layouts, rates, strict=True)):
-        assert rate * (one.chance_to_run or 0) * RETRIES_COST > lower * (after.chance_to_run or 0)
-    assert rates != sorted(rates, reverse=True)  # so it decides here

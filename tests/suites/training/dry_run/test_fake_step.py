@@ -4,6 +4,7 @@ Also what it repeats in place of running it. Rows whose name begins with "long" 
 """
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,6 @@ from torch import nn
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.workspaces import host_workspace
-from harness.records import Unavailable
 from suites.training import quantization
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step
@@ -39,25 +39,13 @@ FP32 = {"mixed_precision": {"gradients": "fp32"}}
 IN_BACKWARD = "optimizer_in_backward"
 
 
-def lora(**given):
-    return {"lora": given}
+def given(technique, **settings):
+    return {technique: settings}
 
 
-def dora(**given):
-    return {"lora": {"dora": True, **given}}
-
-
-def adapter(**given):
-    return {"llama_adapter": given}
-
-
-def loss(**given):
-    return {"loss": given}
-
-
-def optimizer(name, **given):
-    return {"optimizer": {"name": name, **given}}
-
+lora, adapter, loss, optimizer = (
+    partial(given, name) for name in ("lora", "llama_adapter", "loss", "optimizer")
+)
 
 ROWS = {
     "clipping": (CLIPPED, [FLASH]),
@@ -73,16 +61,16 @@ ROWS = {
     "lora, nf4": (SHORT_LLAMA, [lora(base="nf4"), FLASH]),
     "lora": (SHORT_LLAMA, [lora(targets=["query", "value"], dropout=0.1), FLASH]),
     "adapter, autocast": (GROUPED, [adapter(version=2), AUTOCAST]),
-    "dora, int8": (SHORT_LLAMA, [dora(base="int8"), FULL]),
-    "adafactor, foreach": (FEW_TOKENS, [optimizer("adafactor", impl="foreach")]),
+    "dora, int8": (SHORT_LLAMA, [lora(dora=True, base="int8"), FULL]),
+    "adafactor, foreach": (FEW_TOKENS, [optimizer(name="adafactor", impl="foreach")]),
     "adapter, nf4": (GROUPED, [adapter(version=2, base="nf4"), FLASH]),
-    "8-bit moments, bf16": (FEW_TOKENS, ["bf16_states", optimizer("adamw_8bit")]),
+    "8-bit moments, bf16": (FEW_TOKENS, ["bf16_states", optimizer(name="adamw_8bit")]),
     "in the backward pass, mixed": (FEW_TOKENS, ["lora", IN_BACKWARD, AUTOCAST]),
     "long, selective": (IN_LAYERS, [SELECTIVE]),
     "long, loss of chunks": (SHORT_LLAMA, [loss(chunks=4, chunked="loss", keep_logits="fp32"), AUTOCAST]),
-    "long, dora, nf4, head": (SHORT_LLAMA, [dora(base="nf4", targets=["value", "head"]), FLASH]),
+    "long, dora, nf4, head": (SHORT_LLAMA, [lora(dora=True, base="nf4", targets=["value", "head"]), FLASH]),
     "long, adapter, repeated": (replace(GPT, num_hidden_layers=9), [adapter(start_layer=3, version=2)]),
-    "long, muon": (FEW_TOKENS, [optimizer("muon")]),
+    "long, muon": (FEW_TOKENS, [optimizer(name="muon")]),
 }
 
 
@@ -159,11 +147,6 @@ def test_without_prefetching_activations_do_not_grow_with_layers():
     assert activations_B(4) > 1.5 * activations_B(2)
     fewer_B, more_B = (activations_B(layers, "activation_offload") for layers in (2, 4))
     assert more_B == pytest.approx(fewer_B, abs=4096)
-
-
-def test_a_step_that_cannot_be_traced_gives_a_reason():
-    with pytest.raises(Unavailable, match="because"):
-        dry_run(replace(make_step(LLAMA), no_dry_run="because"))
 
 
 ON_FOUR = replace(SMALL, gradient_accumulation_steps=1, dp_size=4)

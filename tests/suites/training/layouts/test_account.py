@@ -147,12 +147,17 @@ STEPS = [
     ({}, [], {}),
     ({"micro_batch_size": 4}, [CHECKPOINTED], {"recompute": 2}),
     ({"num_key_value_heads": 16, "vocab_size": 32000}, [], {}),
+    ({"vocab_size": 32000, "micro_batch_size": 2}, [CHECKPOINTED], {"recompute": 2}),
     ({"micro_batch_size": 4}, [{CHECKPOINTED: {"mode": "per_op"}}], {"recompute": 1}),
+    ({"seq_len": 512, "dp_size": 2}, [CHECKPOINTED], {"recompute": 2}),
     ({"seq_len": 512, "dp_size": 4, "vocab_size": 32000}, [], {}),
+    ({}, [KEEP], {"zero": 2}),
     ({"vocab_size": 32000, "micro_batch_size": 2}, [KEEP, CHECKPOINTED], {"recompute": 2, "zero": 2}),
+    ({**PIPELINE, "vocab_size": 32000}, ["pipeline", "fsdp2"], {"pp": 2, "micro_batches": 4}),
     (PIPELINE, ["pipeline", "fsdp2", CHECKPOINTED], {"pp": 2, "micro_batches": 4, "recompute": 2}),
     # not sharded: without the bf16 copies of weights the second would be 11 % too low
     ({**ALONE, "micro_batch_size": 2}, [CHECKPOINTED], {"zero": 0, "recompute": 2}),
+    (ALONE, [], {"zero": 0}),
     ({**ALONE, "vocab_size": 1024, "seq_len": 512}, [], {"zero": 0}),
 ]
 
@@ -200,10 +205,14 @@ MANY = {"num_hidden_layers": 8, "num_experts": 64, "num_experts_per_tok": 6, "mo
 EP = "expert_parallel"
 
 MIXTURES = [
-    ({**EXPERTS, **SPREAD, "tp_size": 4, **SHARED}, [EP, SEQUENCE], {"tp": 4, "ep": 4, "etp": 4}),
+    ({**SPREAD, "vocab_size": 32000, "micro_batch_size": 2}, [SEQUENCE], {"tp": 2}),
     ({**SPREAD, "vocab_size": 128256}, ["tensor_parallel"], {"tp": 2, "sequence_parallel": 0}),
     ({**EXPERTS, **SHARED}, [EP], {"ep": 4}),
+    ({**EXPERTS, **SPREAD, "ep_size": 1}, [SEQUENCE], {"tp": 2, "etp": 2}),
+    ({**EXPERTS, **SPREAD}, [EP, SEQUENCE], {"tp": 2, "ep": 4, "etp": 2}),
+    ({**EXPERTS, **SPREAD, "tp_size": 4, **SHARED}, [EP, SEQUENCE], {"tp": 4, "ep": 4, "etp": 4}),
     ({**EXPERTS, **SPREAD}, [EP, "tensor_parallel"], {"tp": 2, "ep": 4, "etp": 2, "sequence_parallel": 0}),
+    ({**EXPERTS, **SPREAD, "ep_size": 8}, [WHOLE, SEQUENCE], {"tp": 2, "ep": 8}),
     ({**EXPERTS, **SPREAD, "ep_size": 8, **MANY}, [WHOLE, SEQUENCE], {"tp": 2, "ep": 8}),
     ({**EXPERTS, **SPREAD, "micro_batch_size": 4}, [EP, SEQUENCE, CHECKPOINTED],
      {"tp": 2, "ep": 4, "etp": 2, "recompute": 2}),

@@ -21,9 +21,9 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.long
-def test_the_needed_room_is_within_the_stated_range():
-    listed = ["fsdp2", "mixed_precision", {"attention": {"kernel": "flash"}}]
+@pytest.mark.parametrize("recipe", [[], ["activation_checkpointing"]], ids=str)
+def test_the_needed_room_is_within_the_stated_range(recipe: list[Any]):
+    listed = ["fsdp2", "mixed_precision", {"attention": {"kernel": "flash"}}, *recipe]
     step = techniques.build_step(asdict(Workload(**SIZES)), listed, 0)
     run = dry_run(step, Device("cuda", architecture="hopper"))
     requests = list(run.timeline.requests())

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.config.hf_config import read_workload_file, workload_from_file
+from harness.config.hf_config import read_workload_file
 from suites.memory.live_bytes import measure_peak
 from suites.training.dry_run.dry_run import Device, among_ranks, dry_run
 from suites.training.dry_run.estimates import count
@@ -85,8 +85,8 @@ def test_the_shape_is_read_off_the_config_and_fewer_layers_lack_only_layers(file
         counts = count(model, step.workload)
     embedding = model.model.get_input_embeddings().weight
     assert (counts.vocab_size, counts.hidden_size) == tuple(embedding.shape)
-    tie_word_embeddings = model.model.get_output_embeddings().weight is embedding
-    assert step.workload.tie_word_embeddings == tie_word_embeddings
+    tied = model.model.get_output_embeddings().weight is embedding
+    assert step.workload.tie_word_embeddings == tied
     assert counts.num_hidden_layers == len(model.blocks) == step.workload.num_hidden_layers
     assert len(fewer.blocks) == 2
     of_layers, of_two = (sum(p.numel() for p in one.blocks.parameters()) for one in (model, fewer))
@@ -95,19 +95,6 @@ def test_the_shape_is_read_off_the_config_and_fewer_layers_lack_only_layers(file
     for num_hidden_layers in (0, len(model.blocks) + 1):
         with pytest.raises(ValueError, match=r"the config has \d+; allowed: 1 to"):
             with_layers(config, num_hidden_layers)
-
-
-def test_robertas_positions_begin_after_padding(tmp_path):
-    """Of 34 positions 32 are for tokens, as its own code finds."""
-    config = read_workload_file(DATA / "bert.json") | {"model_type": "roberta", "max_position_embeddings": 34}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert workload_from_file(tmp_path)[1]["seq_len"] == 32
-    model = build(config)
-    model.model(input_ids=torch.full((1, 32), 5))
-    with pytest.raises((IndexError, RuntimeError)):
-        model.model(input_ids=torch.full((1, 33), 5))
-    with pytest.raises(ValueError, match="33 tokens is longer than the 32 positions"):
-        model(torch.full((1, 33), 5), torch.full((1, 33), 5))
 
 
 ALL = ["activation_checkpointing", "mixed_precision", "fsdp2"]

@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 from harness.config.code_fingerprint import ROOT, imports_of
 from harness.config.run import load
@@ -63,15 +62,15 @@ def test_the_dry_run_of_the_example_is_the_real_steps_peak(function, techniques)
 
 
 BAD = {
-    "raises": ("raise KeyError('no width')", "KeyError: 'no width' (", ":4)"),
-    "no module": ("return 3", "returned a int", ""),
-    "not a scalar": ("return M(lambda x: x)", "a tensor of shape (2, 24, 96)", ""),
-    "no gradient": ("return M(lambda x: x.mean().detach())", "does not depend on any parameter", ""),
-    "forward raises": ("return M(lambda x: x.mean() + missing)", "forward: NameError: name 'missing'", ":4)"),
-    "reads a value": ("return M(lambda x: x.mean() * x.sum().item())", "DataDependent", ""),
-    "reads while built": ("m = M(lambda x: x.mean()); m.h.weight.sum().item(); return m", "item()", ""),
-    "needs a GPU later": ("return M(lambda x: x.cuda().mean())", "forward: ", ""),
-    "no parameters": ("return nn.Identity()", "no parameters", ""),
+    "raise KeyError('no width')": "KeyError: 'no width' (",
+    "return 3": "returned a int",
+    "return M(lambda x: x)": "a tensor of shape (2, 24, 96)",
+    "return M(lambda x: x.mean().detach())": "does not depend on any parameter",
+    "return M(lambda x: x.mean() + missing)": "forward: NameError: name 'missing'",
+    "return M(lambda x: x.mean() * x.sum().item())": "DataDependent",
+    "m = M(lambda x: x.mean()); m.h.weight.sum().item(); return m": "item()",
+    "return M(lambda x: x.cuda().mean())": "forward: ",
+    "return nn.Identity()": "no parameters",
 }
 CODE = (
     "import torch\nfrom torch import nn\ndef make(w):\n    {}\n"
@@ -85,23 +84,19 @@ class M(nn.Module):
 """
 )
 UNUSABLE = {
-    "another name": ("def mak(w): ...", "has no function make; did you mean mak?", ""),
-    "no import": ("import nothing_of_this_name", "'nothing_of_this_name'", "PYTHONPATH"),
-    "raises on import": ("1 / 0", "ZeroDivisionError: division by zero (", ""),
-    "no function": ("make = 3", "has no function make", ""),
+    "def mak(w): ...": "has no function make; did you mean mak?",
+    "import nothing_of_this_name": "'nothing_of_this_name'",
+    "1 / 0": "ZeroDivisionError: division by zero (",
 }
 
 
-@pytest.mark.parametrize("mistake", [*BAD, *UNUSABLE])
-def test_a_mistake_of_the_code_is_one_line(module, mistake):
-    body, said, advice = (BAD | UNUSABLE)[mistake]
+@pytest.mark.parametrize("body", [*BAD, *UNUSABLE])
+def test_a_mistake_of_the_code_is_one_line(module, body):
     with pytest.raises(Unavailable) as error:
-        build_step(module(CODE.format(body) if mistake in BAD else body), (), 1)
+        build_step(module(CODE.format(body) if body in BAD else body), (), 1)
     text = str(error.value)
-    assert said in text
-    assert advice in text
+    assert (BAD | UNUSABLE)[body] in text
     assert "\n" not in text
-    assert "M(" not in text
 
 
 def test_what_the_parent_can_know_is_refused_before_anything_runs(tmp_path):
@@ -149,15 +144,3 @@ def test_formulas_do_not_guess_its_attention():
     peaks = {one.method for one in taken if getattr(one, "metric", "") == "peak_memory"}
     assert {"fake_step", "states_16"} <= peaks
     assert not peaks & {"korthikanti", "megatron"}
-
-
-def test_techniques_that_replace_parts_need_a_function_that_takes_them(module):
-    for technique in ("attention", "tensor_parallel"):
-        with pytest.raises(Unavailable, match=r"my_models:make|another model's"):
-            dry_run(build_step(replace(TINY, model="my_models:make", tp_size=2), [technique], 1))
-    takes = "\ndef takes(w, parts):\n    parts['rms_norm']; return make(w)\n"
-    source = CODE.format("return M(lambda x: x.mean())") + takes
-    with pytest.raises(Unavailable, match="it takes no second argument, the replaced parts: rms_norm"):
-        dry_run(replace(build_step(module(source), (), 1), functions={"rms_norm": torch.rms_norm}))
-    with pytest.raises(Unavailable, match="KeyError: 'rms_norm'"):
-        build_step(module(source, "takes"), (), 1)

@@ -12,7 +12,7 @@ from suites.training.of_question import seconds_subject_of, setting_of
 from suites.training.step_time.eager import served_s
 from suites.training.step_time.mixer import mixer_context_s, scan_s
 from suites.training.step_time.questions import question_of_row
-from suites.training.step_time.seconds import launches_s, repeated, step_s
+from suites.training.step_time.seconds import launches_s, step_s
 from suites.training.step_time.setting import LayerKind
 
 CONFIG = {
@@ -119,13 +119,6 @@ def test_each_expert_of_a_rank_is_launched_and_more_so_in_eight_bits():
     host = [launches_s(of, layouts, LayerKind(True, False)) for of in (wide, narrow)]
     assert host[0][1] - host[0][0] == pytest.approx((64 - 8) * 6e-5)
     assert host[1][1] - host[1][0] == pytest.approx((64 - 8) * 18e-5)
-
-
-def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
-    kind, layouts = LayerKind(True, False), Layouts.of([{"dp": 8, "recompute": 1}])
-    for modules, expected in ((("moe",), (0.5, 0, 0.5, 0, 0.5)), (("core_attn",), (0, 1, 0, 0, 0))):
-        _, of = asked(**MEGATRON, recompute="selective", recompute_modules=modules)
-        assert [float(share[0]) for share in repeated(of, layouts, kind)] == list(expected)
 
 
 def test_a_page_that_prints_micro_batches_is_asked_for_one():

@@ -122,14 +122,10 @@ def test_every_second_of_every_rank_is_of_one_kind_as_all_its_passes_take(row):
 
 def test_a_view_shows_the_steps_start_or_its_end_and_many_passes_are_summed_up():
     row = {"pp": 4, "micro_batches": 64}
-    (whole, total_s), (start, _), (end, _) = (
-        drawn(setting(DENSE), row, view) for view in ("step", "start", "end")
-    )
+    (start, total_s), (end, _) = (drawn(setting(DENSE), row, view) for view in ("start", "end"))
     assert all(spans[0].start_s == 0 and spans[-1].end_s < total_s / 2 for spans in start.ranks)
-    assert all(spans[0].start_s > total_s / 2 for spans in end.ranks)
     assert all(spans[-1].end_s == pytest.approx(total_s) for spans in end.ranks)
     summed = [drawn(setting(DENSE), {"pp": 32, "micro_batches": count})[0] for count in (256, 4096)]
     assert summed[0].passes_per_span > 1
     assert sum(map(len, summed[0].ranks)) < 2 * MOST_SPANS
     assert summed[1].passes_per_span == 0  # totals alone
-    assert start.ranks[1][0].end_s == pytest.approx(whole.ranks[1][0].end_s)

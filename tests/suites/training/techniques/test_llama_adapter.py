@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from small_steps import LLAMA
 from torch import nn
 
-from harness.records import Unavailable
 from suites.training.correctness import check
 from suites.training.models.model import EPSILON, rotary
 from suites.training.techniques import build_step
@@ -87,8 +86,3 @@ def test_loss_and_gradients_are_those_of_the_formula(version, attention):
 def test_version_1_learns_in_bf16_at_the_papers_learning_rate():
     """With AdamW's own, ten updates change the loss by less than bf16 rounds it."""
     check(build_step(LLAMA, [adapter(), "bf16_states"]))
-
-
-def test_a_fused_loss_of_an_output_layer_with_scales_is_refused():
-    with pytest.raises(Unavailable, match="fused needs an output layer that is a plain"):
-        Trainer(build_step(LLAMA, [adapter(version=2), {"loss": {"fused": True}}])).train_step()

@@ -109,17 +109,6 @@ def test_formulas_divide_states_by_the_ranks_that_share_them(fewer, more, sizes,
     assert mesh["rule_40x"].peak_B == (None if rule is None else pytest.approx(expected_B))
 
 
-def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
-    def activations_B(estimated):
-        return estimated["korthikanti"].peak_B - estimated["states_16"].peak_B
-
-    plain, sequences = by_method([]), by_method(SEQUENCES, cp_size=2)
-    assert activations_B(sequences) == pytest.approx(activations_B(plain) / 2)
-    experts, shape = by_method(EXPERTS, **MIXTURE), replace(WORKLOAD, **MIXTURE).shape
-    assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
-    assert experts["rule_40x"].peak_B is None
-
-
 def test_attention_over_shared_sequences_makes_no_mask_on_cuda():
     """Bytes per layer of a longer sequence grow with its length, not with its square."""
 

@@ -72,7 +72,8 @@ def test_a_rank_has_a_buffer_for_each_micro_batch(techniques):
 
 def test_formulas_are_those_of_the_first_stage():
     """Megatron-LM's most loaded shard; with p micro-batches in flight activations are those of all layers."""
-    workload = replace(LLAMA, num_hidden_layers=8, pp_size=4, gradient_accumulation_steps=8)
+    sizes = {"num_hidden_layers": 8, "pp_size": 4, "gradient_accumulation_steps": 8}
+    workload = replace(LLAMA, **sizes, optimizer="adamw")
     counts = memory.count_model(Subject(sharded("pipeline", workload), 80e9))
 
     def peaks_B(*techniques):

@@ -8,7 +8,7 @@ from small_steps import LLAMA
 from technique_cases import ALONE
 
 from harness.records import Unavailable, WrongResult
-from suites.training.correctness import check, require_learning
+from suites.training.correctness import check
 from suites.training.step import CHANGES_THE_MATHEMATICS, loosest
 from suites.training.techniques import build_step
 
@@ -125,12 +125,3 @@ def test_what_changes_the_mathematics_must_learn():
     still = replace(step, workload=replace(step.workload, learning_rate=0.0))
     with pytest.raises(WrongResult, match="it does not learn"):
         check(still)
-
-
-def test_learning_is_a_line_that_falls():
-    require_learning([5.0, 4.9, 4.95, 4.7, 4.6, 4.65, 4.4])
-    for wrong in ([5.0] * 8, [4.0, 4.2, 4.1, 4.3, 4.5, 4.4], [5.0, 4.0, float("nan"), 3.0, 2.0, 1.0]):
-        with pytest.raises(WrongResult):
-            require_learning(wrong)
-    with pytest.raises(ValueError, match="5 losses"):
-        require_learning([5.0, 4.0, 3.0, 2.0, 1.0])
