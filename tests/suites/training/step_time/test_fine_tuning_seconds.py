@@ -9,7 +9,7 @@ from suites.training.layouts.layout import FrozenBase, Layouts, Training
 from suites.training.of_question import seconds_subject_of, setting_of
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.layer import pointwise_s
+from suites.training.step_time.layer import expert_exposed_s, imbalance_of, pointwise_s
 from suites.training.step_time.prediction import TUNED, as_run, memory_B, run_kind
 from suites.training.step_time.questions import device_fields, question_of_row
 from suites.training.step_time.seconds import step_s
@@ -25,6 +25,10 @@ LAYERS, HIDDEN, WIDTH = 24, 2048, 5504
 SHAPE = TransformerShape(
     num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=16, num_key_value_heads=16,
     head_dim=128, intermediate_size=WIDTH, vocab_size=32000,
+)  # fmt: skip
+EXPERTS = TransformerShape(
+    num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=32, num_key_value_heads=4, head_dim=128,
+    intermediate_size=0, moe_intermediate_size=768, num_experts=128, experts_per_token=8, vocab_size=32000,
 )  # fmt: skip
 CONSTANTS = StepConstants.read()
 EAGER = RunFacts(eager=True, adapters_alone=True)
@@ -102,6 +106,27 @@ def test_activations_on_the_host_cross_the_link_twice_as_far_as_no_kernel_hides_
     added_s = seconds(replace(parked, constants=slow)) - seconds(of)
     assert added_s == pytest.approx(2 * LAYERS * saved_B / link_B_per_s, rel=0.02)
     assert seconds(parked, recompute=2) == pytest.approx(seconds(of, recompute=2))
+
+
+def test_deepep_sends_a_token_once_per_node_but_not_on_efa():
+    """Of two nodes half of eight copies cross, and half of the one that DeepEP sends to each node reached."""
+    layouts = Layouts.of([{"dp": 16, "ep": 16}])
+
+    def exposed_s(dispatcher, network):
+        run = RunFacts(synchronous_experts=True, dispatcher=dispatcher)
+        return float(expert_exposed_s(setting(EXPERTS, run=run, network=network), layouts)[0])
+
+    assert exposed_s("alltoall", "infiniband") > 2 * exposed_s("deepep", "infiniband")
+    assert exposed_s("deepep", "efa") > 1.4 * exposed_s("alltoall", "efa")
+
+
+def test_the_busiest_rank_has_more_tokens_where_routing_is_not_forced():
+    layouts = Layouts.of([{"dp": 8, "ep": ep} for ep in (1, 2, 8)])
+    tuned = imbalance_of(setting(EXPERTS), layouts)
+    assert (tuned[0], *sorted(tuned)) == (1.0, *tuned)
+    assert tuned[2] - 1 == pytest.approx(3 * (tuned[1] - 1))
+    assert (imbalance_of(setting(EXPERTS, run=EAGER._replace(imbalance=1.0)), layouts) == 1.0).all()
+    assert imbalance_of(setting(EXPERTS, program="megatron"), layouts)[2] < tuned[2]
 
 
 ROW = {
