@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from small_steps import LLAMA
+from small_steps import GPT, LLAMA
 from torch import nn
 
 from suites.training.correctness import check
@@ -86,3 +86,18 @@ def test_loss_and_gradients_are_those_of_the_formula(version, attention):
 def test_version_1_learns_in_bf16_at_the_papers_learning_rate():
     """With AdamW's own, ten updates change the loss by less than bf16 rounds it."""
     check(build_step(LLAMA, [adapter(), "bf16_states"]))
+
+
+@pytest.mark.parametrize(("workload", "biases"), [(LLAMA, 0), (GPT, 1)], ids=["llama", "gpt"])
+def test_adapters_alone_are_trained(workload, biases):
+    """Version 2 trains a scale and a bias per result of a linear layer, and the norms."""
+    layers, size, wide = workload.num_hidden_layers, workload.hidden_size, workload.intermediate_size
+    prompts = (layers - 2) * (5 * size + workload.num_attention_heads)
+    norms = (2 * layers + 1) * (1 + biases) * size
+    mlp = wide * (2 if workload.mlp == "swiglu" else 1) + size
+    results = layers * (4 * size + mlp) + workload.vocab_size
+    for version, elements in {1: prompts, 2: prompts + norms + 2 * results}.items():
+        trainer = Trainer(build_step(workload, [adapter(version=version, prompt_length=5)]))
+        trainer.train_step()
+        assert sum(one.numel() for one in trainer.plain.parameters() if one.requires_grad) == elements
+        assert sum(one.nbytes for one in trainer.optimizer.state_tensors() if one.numel() > 1) == 8 * elements

@@ -197,3 +197,13 @@ def test_quantized_experts_compute_what_their_widened_weights_do(base):
     assert losses["linear"] == pytest.approx(losses["tensor"], rel=1e-3)
     assert losses["linear"] != losses["bf16"]
     assert losses["linear"] == pytest.approx(losses["bf16"], rel=1e-2)
+
+
+def test_trained_ends_are_copies_next_to_the_frozen_ones():
+    trainer = Trainer(build_step(SHORT, [{"lora": {"targets": ["query"], "rank": 4, "ends": True}}]))
+    before = trainer.plain.head.frozen_weight.detach().clone()
+    trainer.train_step()
+    ends = {"token_embedding.weight", "head.weight"}
+    assert {name for name in trained(trainer.plain) if "query" not in name} == ends
+    assert torch.equal(trainer.plain.head.frozen_weight, before)
+    assert not torch.equal(trainer.plain.head.weight, before)
