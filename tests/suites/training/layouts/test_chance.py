@@ -57,14 +57,6 @@ def test_what_fails_with_memory_to_spare_is_counted():
     assert found == pytest.approx([of.sharded, of.unsharded], abs=0.005)
 
 
-def test_whole_states_run_less_often_and_a_fuller_device_never_more():
-    alone, whole = layout(dp=1, zero=0), layout(dp=4, zero=0)
-    filled = (0.5, 0.9, 1.0, 1.2)
-    found = [float(chance.chance_to_run("nanotron", whole, np.array([one]))[0]) for one in filled]
-    assert found == sorted(set(found), reverse=True)
-    assert found[0] < chance.chance_to_run("nanotron", alone, np.array([0.5]))
-
-
 def test_the_layouts_that_are_chosen_run_and_are_near_the_best():
     for cell in cells_of(PLAYBOOK).values():
         chosen = cell[fastest(predicted(steps_of_rows([question(one) for one in cell])))]

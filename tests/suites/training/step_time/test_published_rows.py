@@ -14,7 +14,6 @@ from suites.training.layouts.shape_of_config import shape_without_type
 from suites.training.of_question import subject_of
 from suites.training.step_time.published import typed
 from suites.training.step_time.published.typed import (
-    config_of_sizes,
     is_compiled,
     letters,
     meaning,
@@ -30,10 +29,6 @@ ROWS = {one["name"]: one["row"] for one in map(json.loads, LINES)}
 LLAMA = ROWS["llama"]
 RUN = {"model": "a model", "device": "H100", "gpus": 8, "framework": "Megatron-LM", "seq_len": 4096}
 RUN |= {"shape": LLAMA}
-
-
-def shape_of(model):
-    return shape_without_type(config_of_sizes(model))
 
 
 def step(**changed):
@@ -66,15 +61,6 @@ def test_words_of_rows():
         (None, 50e9),
     ):
         assert network_B_per_s({"network": network}, "hopper", 8) == rate, network
-
-
-def test_mixtures_of_experts_have_the_parameters_that_their_authors_state():
-    mixtral = shape_of({**LLAMA, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2})
-    assert mixtral.parameters == pytest.approx(46.7e9, rel=0.01)  # arXiv 2401.04088: 47 B, 13 B active
-    assert mixtral.active_parameters == pytest.approx(12.9e9, rel=0.01)
-    deepseek = shape_of(ROWS["deepseek"])
-    assert deepseek.parameters == pytest.approx(671e9, rel=0.001)  # arXiv 2412.19437: 671 B, 37 B active
-    assert deepseek.active_parameters == pytest.approx(37e9, rel=0.03)
 
 
 def test_what_was_not_published_is_inferred():
