@@ -76,3 +76,11 @@ def test_a_kind_whose_bytes_are_far_off_runs_less_surely():
     assert full == pytest.approx(0.5)
     narrow = chance.PeakError.of(Interval(0.999, 1.0, 1.001))
     assert narrow == chance.REPLAYED
+
+
+def test_whole_states_run_less_often_and_a_fuller_device_never_more():
+    alone, whole = layout(dp=1, zero=0), layout(dp=4, zero=0)
+    filled = (0.5, 0.9, 1.0, 1.2)
+    found = [float(chance.chance_to_run("nanotron", whole, np.array([one]))[0]) for one in filled]
+    assert found == sorted(set(found), reverse=True)
+    assert found[0] < chance.chance_to_run("nanotron", alone, np.array([0.5]))

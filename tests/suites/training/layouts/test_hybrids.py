@@ -165,3 +165,26 @@ def test_checkpoints_on_the_host_leave_two_layers_of_them_on_the_device():
     here = replace(of.training, activations_on_host=False)
     peaks = [worst_peak(of.shape, of.layout, each).total_B[0] for each in (here, of.training)]
     assert peaks[0] - peaks[1] == pytest.approx((36 - 2) * 2 * 4096 * 1048576 / 8, rel=0.06)
+
+
+def test_experts_in_a_latent_size_take_and_keep_less():
+    latent, training = shape("nemotron-3-super-120b-a12b"), Training(seq_len=4096)
+    wide = replace(latent, moe_latent_size=0)
+    layout = Layouts.of([{}])
+    rows = training.imbalance * latent.experts_per_token
+    less = 2 * 4096 * (rows * (4096 - 1024) - 1024)  # the inputs of experts, less that of the way back
+    found = [kept_of_layer(one, layout, training).experts[0] for one in (wide, latent)]
+    assert found[0] - found[1] == pytest.approx(less)
+    matrices = 40 * (512 * 2 * 2688 * (4096 - 1024) - 2 * 4096 * 1024)
+    assert wide.parameters - latent.parameters == matrices
+
+
+def test_a_fused_output_layer_has_logits_of_as_many_tokens_as_the_vocabulary_is_wider():
+    dense, layout = shape("llama-3.1-8b"), Layouts.of([{"zero": 3}])
+    training = Training(seq_len=4096, program="torchtitan", fused_loss=True)
+    kept, none = kept_of_layer(dense, layout, training), np.zeros(1)
+    found = [
+        logits_B(dense, layout, replace(training, linear_loss=each), kept, none)[0] - 2 * kept.input[0]
+        for each in (False, True)
+    ]
+    assert found == [12 * 4096 * 128256 / 8, 12 * 4096 * 128256 / 32]  # 128,256 / 4,096 rounded up
