@@ -19,6 +19,7 @@ from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.workspaces import host_workspace
 from suites.training import quantization
 from suites.training.dry_run.dry_run import dry_run
+from suites.training.host_memory import SimulatedHost
 from suites.training.techniques import build_step
 
 SHORT_LLAMA, SHORT_GPT = replace(LLAMA, num_hidden_layers=2), replace(GPT, num_hidden_layers=2)
@@ -189,3 +190,14 @@ def test_a_quantized_weight_of_several_slices_is_widened_whole(monkeypatch):
     whole = quantization.Int8Linear(layer).weight()
     monkeypatch.setattr(quantization, "SLICE", 640)
     assert torch.equal(quantization.Int8Linear(layer).weight(), whole)
+
+
+def test_results_of_tensors_below_the_device_are_below_it_on_cuda_alone():
+    for cuda in (True, False):
+        log = StorageLog(computes_below=cuda)
+        with logged(log):
+            host = SimulatedHost(log, cuda)
+            below = host.empty((1000,), torch.float32)
+            assert host.holds(below)
+            assert not log.ledger.events
+            assert host.holds(below + 1) is cuda

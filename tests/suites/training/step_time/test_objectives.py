@@ -9,10 +9,12 @@ from harness.question import question_of
 from suites.training import seconds_engine
 from suites.training.layouts.layout import Layouts
 from suites.training.of_question import seconds_subject_of, setting_of
+from suites.training.step_time.causes import places_of
 from suites.training.step_time.eager import served_s
 from suites.training.step_time.mixer import mixer_context_s, scan_s
+from suites.training.step_time.prediction import planned, predicted
 from suites.training.step_time.questions import question_of_row
-from suites.training.step_time.seconds import launches_s, step_s
+from suites.training.step_time.seconds import launches_s, repeated, step_s
 from suites.training.step_time.setting import LayerKind
 
 CONFIG = {
@@ -130,3 +132,25 @@ def test_a_page_that_prints_micro_batches_is_asked_for_one():
     asked_so = question_of_row(row, lambda name: CONFIG)
     assert asked_so.gradient_accumulation_steps == 1
     assert asked_so.global_batch_size != 128
+
+
+def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
+    kind, layouts = LayerKind(True, False), Layouts.of([{"dp": 8, "recompute": 1}])
+    for modules, expected in ((("moe",), (0.5, 0, 0.5, 0, 0.5)), (("core_attn",), (0, 1, 0, 0, 0))):
+        _, of = asked(**MEGATRON, recompute="selective", recompute_modules=modules)
+        assert [float(share[0]) for share in repeated(of, layouts, kind)] == list(expected)
+
+
+def test_places_add_up_and_generation_has_one():
+    for rollout, place in (("transformers", "gaps"), ("vllm", "computing")):
+        subject, of = asked(objective="grpo", rollout=rollout, forward_passes=1)
+        steps = planned(of, subject.layout, subject.batch)
+        found = predicted(steps)
+        places = places_of(found, float(steps.batches[0]), rollout)
+        assert sum(places.values()) == pytest.approx(float(found.seconds[0]))
+        assert places["idle"] < 0.1 * float(found.seconds[0])
+        plain = places_of(found, float(steps.batches[0]))
+        without = found.parts.by_name(0)["generation"]
+        assert without > 0
+        assert places[place] >= without
+        assert sum(plain.values()) == pytest.approx(sum(places.values()))

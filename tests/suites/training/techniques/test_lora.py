@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from random_steps import assert_as_measured
-from small_steps import LLAMA
+from small_steps import HOST, LLAMA
 from torch import nn
 
 from harness.records import Unavailable
 from suites.training.correctness import check
 from suites.training.declared import LoRASettings
+from suites.training.dry_run.dry_run import dry_run
 from suites.training.quantization import NF4, NF4_BLOCK, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
 from suites.training.techniques.lora import DoRALinear, LoRALinear, elsewhere, linear_layers
@@ -207,3 +208,45 @@ def test_trained_ends_are_copies_next_to_the_frozen_ones():
     assert {name for name in trained(trainer.plain) if "query" not in name} == ends
     assert torch.equal(trainer.plain.head.frozen_weight, before)
     assert not torch.equal(trainer.plain.head.weight, before)
+
+
+def test_lightnings_base_quantizes_the_output_layer_and_keeps_inputs_until_the_next_pass_has_ended():
+    """Per token and layer: inputs of queries, keys, values (one), output, gate and up (one), and down."""
+
+    def peak_B(lightning):
+        given = {"base": "nf4", "targets": ["query"], "rank": 4, "lightning": lightning}
+        workload = replace(SHORT, seq_len=128, gradient_accumulation_steps=2)
+        return dry_run(build_step(workload, ["bf16_states", {"lora": given}]), HOST).peak_B
+
+    twice = replace(SHORT, gradient_accumulation_steps=2)  # a dry run has nothing of the step before
+    step = build_step(twice, ["bf16_states", {"lora": {"base": "nf4", "lightning": True}}])
+    assert isinstance(Trainer(step).plain.head, Nf4Linear)
+    assert_as_measured(step)
+    tokens, size, width = 2 * 128, SHORT.hidden_size, SHORT.intermediate_size
+    once_B = 2 * tokens * (2 * (3 * size + width) + size)  # bf16; of both layers, and the output layer's
+    assert peak_B(True) - peak_B(False) > once_B
+
+
+def test_quantized_experts_take_half_a_byte_per_weight_and_are_widened_singly_or_at_once():
+    pytest.importorskip("transformers")
+    weights, peaks_B = 2 * 4 * 3 * 64 * 128, {}
+    for experts in ("linear", "tensor"):
+        step = quantized_mixtral(experts)
+        model = Trainer(step).plain
+        assert all(parameter.ndim < 3 for parameter in model.parameters())
+        packed = (one for name, one in model.named_buffers() if name.endswith("packed") and "experts" in name)
+        assert sum(one.nbytes for one in packed) == weights / 2
+        run = dry_run(step, HOST)
+        assert_as_measured(step, run)
+        peaks_B[experts] = run.peak_B
+    assert peaks_B["tensor"] - peaks_B["linear"] > 2 * weights / 2 / 4  # of four experts of a layer at once
+
+
+def test_a_base_in_nf4_that_fsdp_shards_is_a_frozen_parameter_of_the_same_bytes():
+    for columns in (80, 63):
+        layer = linear(3, columns)
+        whole, sharded = Nf4Linear(layer, double=True), Nf4Linear(layer, double=True, sharded=True)
+        assert torch.equal(whole.weight(), sharded.weight())
+        (parameter,) = sharded.parameters()
+        assert (parameter.dtype, parameter.requires_grad) == (torch.bfloat16, False)
+        assert buffers_B(sharded) + parameter.nbytes == buffers_B(whole)

@@ -122,3 +122,14 @@ def test_attention_over_shared_sequences_makes_no_mask_on_cuda():
 
     shorter_B, longer_B, longest_B = map(peak_B, (2**12, 2**13, 2**14))
     assert longest_B - longer_B == pytest.approx(2 * (longer_B - shorter_B), rel=0.01)
+
+
+def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
+    def activations_B(estimated):
+        return estimated["korthikanti"].peak_B - estimated["states_16"].peak_B
+
+    plain, sequences = by_method([]), by_method(SEQUENCES, cp_size=2)
+    assert activations_B(sequences) == pytest.approx(activations_B(plain) / 2)
+    experts, shape = by_method(EXPERTS, **MIXTURE), replace(WORKLOAD, **MIXTURE).shape
+    assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
+    assert experts["rule_40x"].peak_B is None
