@@ -97,3 +97,10 @@ def test_adapters_of_a_hybrid_are_next_to_the_projections_of_its_mixers():
     mlp = 2 * (64 + 160)
     found = frozen_base(shape, Adapters(rank=4))
     assert found.adapters * shape.parameters_in_layers() == pytest.approx(4 * (attention + mixer + mlp))
+
+
+def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
+    of = {"config": LLAMA, "seq_len": 64, "devices": 4, "tp": 4}
+    assert account_engine.answer(question_of(**of, program="megatron")).memory
+    with pytest.raises(Exception, match="num_key_value_heads=2"):
+        account_engine.answer(question_of(**of, program="torchtitan"))

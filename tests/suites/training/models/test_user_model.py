@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from harness.config.code_fingerprint import ROOT, imports_of
 from harness.config.run import load
@@ -144,3 +145,15 @@ def test_formulas_do_not_guess_its_attention():
     peaks = {one.method for one in taken if getattr(one, "metric", "") == "peak_memory"}
     assert {"fake_step", "states_16"} <= peaks
     assert not peaks & {"korthikanti", "megatron"}
+
+
+def test_techniques_that_replace_parts_need_a_function_that_takes_them(module):
+    for technique in ("attention", "tensor_parallel"):
+        with pytest.raises(Unavailable, match=r"my_models:make|another model's"):
+            dry_run(build_step(replace(TINY, model="my_models:make", tp_size=2), [technique], 1))
+    takes = "\ndef takes(w, parts):\n    parts['rms_norm']; return make(w)\n"
+    source = CODE.format("return M(lambda x: x.mean())") + takes
+    with pytest.raises(Unavailable, match="it takes no second argument, the replaced parts: rms_norm"):
+        dry_run(replace(build_step(module(source), (), 1), functions={"rms_norm": torch.rms_norm}))
+    with pytest.raises(Unavailable, match="KeyError: 'rms_norm'"):
+        build_step(module(source, "takes"), (), 1)

@@ -169,3 +169,8 @@ def test_a_device_is_known_by_its_name():
         *(("A10 24GB", "a10"), ("A10G 24GB", "a10g"), ("AMD Instinct MI325X 256GB HBM3E", "mi325x")),
     ):
         assert device_fields(text) == {"device": name}
+
+
+def test_answers_are_generated_token_by_token():
+    generated = seconds(setting(run=EAGER._replace(rollout="transformers"))) - seconds(setting())
+    assert generated == pytest.approx(1024 * LAYERS * CONSTANTS["rollout.layer_launch_s"], rel=0.01)

@@ -8,11 +8,12 @@ import pytest
 from harness.question import question_of
 from suites.training import seconds_engine
 from suites.training.layouts.layout import Layouts
-from suites.training.of_question import seconds_subject_of, setting_of
+from suites.training.of_question import seconds_left_out, seconds_subject_of, setting_of
 from suites.training.step_time.causes import places_of
-from suites.training.step_time.eager import served_s
+from suites.training.step_time.eager import eager_pointwise_B, served_s
 from suites.training.step_time.mixer import mixer_context_s, scan_s
-from suites.training.step_time.prediction import planned, predicted
+from suites.training.step_time.prediction import HYBRID, as_run, interval_of, planned, predicted, run_kind
+from suites.training.step_time.published.steps import nearest
 from suites.training.step_time.questions import question_of_row
 from suites.training.step_time.seconds import launches_s, repeated, step_s
 from suites.training.step_time.setting import LayerKind
@@ -154,3 +155,33 @@ def test_places_add_up_and_generation_has_one():
         assert without > 0
         assert places[place] >= without
         assert sum(plain.values()) == pytest.approx(sum(places.values()))
+
+
+def test_a_layer_of_one_part_has_one_norm():
+    _, of = asked()
+    of = replace(of, run=of.run._replace(eager=True))
+    both = eager_pointwise_B(of, LayerKind(False, False)).forward
+    attention = eager_pointwise_B(of, LayerKind(False, False, mlp=False)).forward
+    inner = eager_pointwise_B(of, LayerKind(False, False, attention=False)).forward
+    mixer = eager_pointwise_B(of, LayerKind(False, False, attention=False, linear=True, mlp=False)).forward
+    assert both == pytest.approx(attention + inner)
+    assert 0 < mixer < attention
+
+
+def test_hybrids_are_a_kind_of_their_own():
+    subject, of = asked(config=HYBRID_CONFIG, program="megatron", sharing="megatron", zero=1)
+    assert run_kind(of) == HYBRID
+    ends = as_run(HYBRID)
+    assert ends is not None
+    assert ends.likely > 1
+    assert interval_of(planned(of, subject.layout, None), 0.5).kind == HYBRID
+    assert list(nearest(of, subject.layout)) == []
+
+
+def test_an_engines_seconds_are_left_out_and_wide():
+    subject, of = asked(objective="ppo", rollout="vllm")
+    interval = interval_of(planned(of, subject.layout, None), 0.5)
+    assert interval.high / interval.low > 10
+    said = " ".join(seconds_left_out(subject.question))
+    assert "engine" in said
+    assert "critic" in said

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from small_steps import GPT, LLAMA
 from torch import nn
 
+from harness.records import Unavailable
 from suites.training.correctness import check
 from suites.training.models.model import EPSILON, rotary
 from suites.training.techniques import build_step
@@ -101,3 +102,8 @@ def test_adapters_alone_are_trained(workload, biases):
         trainer.train_step()
         assert sum(one.numel() for one in trainer.plain.parameters() if one.requires_grad) == elements
         assert sum(one.nbytes for one in trainer.optimizer.state_tensors() if one.numel() > 1) == 8 * elements
+
+
+def test_a_fused_loss_of_an_output_layer_with_scales_is_refused():
+    with pytest.raises(Unavailable, match="fused needs an output layer that is a plain"):
+        Trainer(build_step(LLAMA, [adapter(version=2), {"loss": {"fused": True}}])).train_step()

@@ -9,6 +9,7 @@ from random_steps import assert_as_measured
 from small_steps import HOST, LLAMA
 from torch import nn
 
+from harness.records import Unavailable
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.models.head_loss import (
     HeadLoss,
@@ -125,3 +126,12 @@ def test_losses_of_models_that_change_their_logits_or_none_are_those_of_transfor
         assert [float(trainer.train_step()) for _ in range(3)] == pytest.approx(expected, rel=1e-5)
         if kind == "llama" and "chunked" not in settings:
             assert_as_measured(step)
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused():
+    """FalconH1 multiplies its logits by lm_head_multiplier."""
+    pytest.importorskip("transformers")
+    head = nn.Linear(6, 11)
+    head.forward = HeadLoss(head, "loss")
+    with pytest.raises(Unavailable, match="changes its logits"):
+        head.forward.run(lambda: 0.5 * head(torch.randn(1, 7, 6)), torch.zeros(1, 7, dtype=torch.int64))
