@@ -8,16 +8,18 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from small_steps import GPT, LLAMA
+from small_steps import CUDA, GPT, LLAMA
+from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
 from suites.offload.on_rank import TransferCounter
 from suites.training.declared import ActivationCheckpointingSettings, ActivationOffloadSettings
+from suites.training.dry_run.dry_run import dry_run
 from suites.training.host_memory import Copy, Resources, SideStream
 from suites.training.host_memory import HostMemory as Host
 from suites.training.models.model import Transformer
-from suites.training.techniques import activation_checkpointing
+from suites.training.techniques import activation_checkpointing, build_step
 from suites.training.techniques import activation_offload as activation_hooks
 
 CPU = torch.device("cpu")
@@ -227,3 +229,39 @@ def test_cuda_streams_are_asked_in_order(monkeypatch):
     order = [name for name, *_ in cuda.mock_calls]
     within = [order.index(f"stream().{name}") for name in ("__enter__", "__exit__")]
     assert order.index("Stream().wait_stream") < within[0] < within[1] < order.index("Stream().record_event")
+
+
+def test_torchs_own_hooks_are_counted():
+    """What CUDA uses; here it copies to pageable memory, of the same size."""
+    plain, placed = Run("kept"), Run("kept")
+    saved = []
+
+    def pack(tensor):
+        saved.append(tensor.nbytes)
+        return tensor.detach()
+
+    hooks = {
+        plain: partial(saved_tensors_hooks, pack, lambda tensor: tensor),
+        placed: partial(activation_hooks.on_cpu, placed.host),
+    }
+    for run, context in hooks.items():
+        for block in run.model.blocks:
+            block.forward = partial(activation_hooks.within, context, block.forward)
+    loss = placed.loss()
+    assert loss == plain.loss()
+    assert placed.host.allocated_B == sum(saved)
+    loss.backward()
+    assert placed.host.allocated_B == 0
+
+
+def test_checkpoints_on_the_host_leave_the_device_two_layers_inputs():
+    """That of the layer that is recomputed, and the one that was brought up for it."""
+
+    def peak_B(**settings):
+        workload = replace(LLAMA, num_hidden_layers=12, seq_len=256, micro_batch_size=32, vocab_size=50)
+        return dry_run(
+            build_step(workload, [{"activation_checkpointing": settings}]), CUDA, reserved=False
+        ).peak_B
+
+    inputs_B = (12 - 2) * 32 * 256 * LLAMA.hidden_size * 4
+    assert peak_B() - peak_B(on_host=True) == pytest.approx(inputs_B, rel=0.02)
