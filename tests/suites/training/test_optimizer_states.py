@@ -76,9 +76,8 @@ def test_a_quantized_moment_is_the_nearest_code_times_its_blocks_maximum(signed)
     for start in range(0, len(values), BLOCK):
         block, own = values[start : start + BLOCK], found[start : start + BLOCK]
         nearest = (block.unsqueeze(1) - table * block.abs().max()).abs().amin(1)
-        torch.testing.assert_close(
-            (own - block).abs(), nearest, rtol=1e-4, atol=1e-6 * float(block.abs().max())
-        )
+        near = {"rtol": 1e-4, "atol": 1e-6 * float(block.abs().max())}
+        torch.testing.assert_close((own - block).abs(), nearest, **near)
 
 
 @pytest.mark.parametrize("size", [100, 70_000])

@@ -9,24 +9,13 @@ import json
 import sys
 from typing import Any
 
-SIZES = {
-    "num_hidden_layers": 3,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 500,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-}
-
+SIZES: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES |= {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 500, "max_position_embeddings": 256}
+SIZES |= {"tie_word_embeddings": False}
 BATCH = {"seq_len": 48, "micro_batch_size": 2, "optimizer_impl": "fused", "max_grad_norm": 1.0}
-
 PRECISION = ["mixed_precision", "attention"]
-
 STEPS: dict[str, tuple[str, int, list[Any]]] = {
     "fsdp2": ("llama", 4, [*PRECISION, "fsdp2", {"activation_checkpointing": {"mode": "per_op"}}]),
-    "ddp": ("qwen2", 2, [*PRECISION, "ddp", "activation_checkpointing"]),
     "lora": ("mistral", 1, [*PRECISION, {"lora": {"rank": 4, "base": "nf4"}}]),
 }
 """Model type, ranks and techniques: what torch wraps for its compiler, and what transformers does."""

@@ -54,8 +54,3 @@ def applied(suite: str, variant: Variant, subject: Any) -> Any:
     if variant.techniques:
         subject = import_module(code_of(suite).module).apply_techniques(subject, variant.techniques)
     return subject
-
-
-def session_of(suite: str, variant: Variant, subject: Any) -> Any:
-    """Apply the variant and start its session."""
-    return protocols.prepared(import_module(code_of(suite).module), applied(suite, variant, subject))

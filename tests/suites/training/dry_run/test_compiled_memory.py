@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from random_steps import ALLOWED, assert_as_measured
-from small_steps import CUDA, HOST, LLAMA
+from small_steps import CUDA, GPT, HOST
 
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.dry_run.substitutes import unbuilt_kernels
@@ -17,27 +17,12 @@ from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 
 FEW_KERNELS = replace(
-    LLAMA,
-    num_hidden_layers=2,
-    norm="layer",
-    mlp="gelu",
-    position="learned",
-    vocab_size=50,
-    seq_len=128,
-    micro_batch_size=4,
-    dp_size=2,
+    GPT, num_hidden_layers=2, vocab_size=50, seq_len=128, micro_batch_size=4, dp_size=2, dropout=0.0
 )
 """Logits are small next to what layers keep and take."""
 
 BLOCKS = {"compile": {"scope": "blocks"}}
-SET_UPS = {
-    "per_op checkpointing, FSDP2": [
-        "fsdp2",
-        "mixed_precision",
-        "attention",
-        {"activation_checkpointing": {"mode": "per_op"}},
-    ],
-}
+PER_OPERATION = {"activation_checkpointing": {"mode": "per_op"}}
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +31,14 @@ def forget_compiled_code():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", SET_UPS)
-def test_as_measured(name):
-    step = build_step(FEW_KERNELS, [BLOCKS, *SET_UPS[name]])
+def test_as_measured():
+    recipe = ["fsdp2", "mixed_precision", "attention", PER_OPERATION]
+    step = build_step(FEW_KERNELS, [BLOCKS, *recipe])
     found = dry_run(step, HOST)
     lines = {one.place.line for one in found.timeline.events if one.place.operation == "aten.mm.out"}
     ours = {"training", "activations", "techniques", "models"}  # generated code has no lines
     assert {line.partition("/")[0] for line in lines} <= ours
-    eager_B = dry_run(build_step(FEW_KERNELS, SET_UPS[name]), HOST).peak_B
+    eager_B = dry_run(build_step(FEW_KERNELS, recipe), HOST).peak_B
     assert abs(found.peak_B / eager_B - 1) > 10 * ALLOWED
     with among_ranks(step):
         assert_as_measured(step, found)
@@ -73,10 +58,10 @@ def test_any_number_of_shapes_and_real_kernels_afterwards():
     assert torch.allclose(function(x), (x * 2).sin().cos())
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
-def test_modes_whose_buffers_are_not_known_have_a_reason(mode):
-    with pytest.raises(Unavailable, match=r"private pool|autotuning"):
-        dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
+def test_modes_whose_buffers_are_not_known_have_a_reason():
+    for mode, why in (("reduce-overhead", "private pool"), ("max-autotune-no-cudagraphs", "autotuning")):
+        with pytest.raises(Unavailable, match=why):
+            dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
 
 
 def test_a_note_has_the_peak_without_fusion():

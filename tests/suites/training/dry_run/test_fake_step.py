@@ -1,31 +1,26 @@
 """The dry run against the allocator's own events of real steps on one device, whatever their techniques.
 
-Also what it repeats in place of running it, and what it keeps on the host.
-
-Rows whose name begins with "long" run in `make long`.
+Also what it repeats in place of running it. Rows whose name begins with "long" run in `make long`.
 """
 
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from random_steps import assert_as_measured, random_steps
+from random_steps import assert_as_measured
 from real_ranks import SMALL, sharded
-from small_steps import CUDA, GPT, HOST, LLAMA, make_step
+from small_steps import CUDA, GPT, LLAMA, make_step
 from torch import nn
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
 from harness.instruments.memory.workspaces import host_workspace
-from harness.records import Unavailable
 from suites.training import quantization
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.host_memory import SimulatedHost
-from suites.training.quantization import SLICE
 from suites.training.techniques import build_step
-from suites.training.trainer import build_model
 
 SHORT_LLAMA, SHORT_GPT = replace(LLAMA, num_hidden_layers=2), replace(GPT, num_hidden_layers=2)
 """In each set-up the peak is at the place where it is with four layers."""
@@ -45,29 +40,16 @@ FP32 = {"mixed_precision": {"gradients": "fp32"}}
 IN_BACKWARD = "optimizer_in_backward"
 
 
-def lora(**given):
-    return {"lora": given}
+def given(technique, **settings):
+    return {technique: settings}
 
 
-def dora(**given):
-    return {"lora": {"dora": True, **given}}
-
-
-def adapter(**given):
-    return {"llama_adapter": given}
-
-
-def loss(**given):
-    return {"loss": given}
-
-
-def optimizer(name, **given):
-    return {"optimizer": {"name": name, **given}}
-
+lora, adapter, loss, optimizer = (
+    partial(given, name) for name in ("lora", "llama_adapter", "loss", "optimizer")
+)
 
 ROWS = {
     "clipping": (CLIPPED, [FLASH]),
-    "llama": (SHORT_LLAMA, []),
     "bf16 gradients": (CLIPPED, [BF16]),
     "flash with dropout": (replace(SHORT_GPT, seq_len=128), [FLASH]),
     "per operation": (IN_LAYERS, [{FULL: {"mode": "per_op"}}, FLASH, AUTOCAST]),
@@ -80,22 +62,16 @@ ROWS = {
     "lora, nf4": (SHORT_LLAMA, [lora(base="nf4"), FLASH]),
     "lora": (SHORT_LLAMA, [lora(targets=["query", "value"], dropout=0.1), FLASH]),
     "adapter, autocast": (GROUPED, [adapter(version=2), AUTOCAST]),
-    "dora, int8": (SHORT_LLAMA, [dora(base="int8"), FULL]),
-    "adafactor, foreach": (FEW_TOKENS, [optimizer("adafactor", impl="foreach")]),
+    "dora, int8": (SHORT_LLAMA, [lora(dora=True, base="int8"), FULL]),
+    "adafactor, foreach": (FEW_TOKENS, [optimizer(name="adafactor", impl="foreach")]),
     "adapter, nf4": (GROUPED, [adapter(version=2, base="nf4"), FLASH]),
-    "8-bit moments, bf16": (FEW_TOKENS, ["bf16_states", optimizer("adamw_8bit")]),
+    "8-bit moments, bf16": (FEW_TOKENS, ["bf16_states", optimizer(name="adamw_8bit")]),
     "in the backward pass, mixed": (FEW_TOKENS, ["lora", IN_BACKWARD, AUTOCAST]),
-    "long, sgd": (replace(SHORT_LLAMA, optimizer="sgd_momentum", micro_batch_size=1), []),
-    "long, foreach": (replace(SHORT_LLAMA, optimizer_impl="foreach"), [FULL]),
-    "long, fused": (replace(SHORT_LLAMA, optimizer_impl="fused"), []),
     "long, selective": (IN_LAYERS, [SELECTIVE]),
-    "long, loss in chunks": (SHORT_LLAMA, [loss(chunks=5)]),
     "long, loss of chunks": (SHORT_LLAMA, [loss(chunks=4, chunked="loss", keep_logits="fp32"), AUTOCAST]),
-    "long, lora, int8, head": (SHORT_LLAMA, [lora(base="int8", targets=["head", "up"]), FULL]),
-    "long, dora, nf4, head": (SHORT_LLAMA, [dora(base="nf4", targets=["value", "head"]), FLASH]),
+    "long, dora, nf4, head": (SHORT_LLAMA, [lora(dora=True, base="nf4", targets=["value", "head"]), FLASH]),
     "long, adapter, repeated": (replace(GPT, num_hidden_layers=9), [adapter(start_layer=3, version=2)]),
-    "long, 8-bit moments": (FEW_TOKENS, [optimizer("adamw_8bit"), BF16]),
-    "long, muon": (FEW_TOKENS, [optimizer("muon")]),
+    "long, muon": (FEW_TOKENS, [optimizer(name="muon")]),
 }
 
 
@@ -104,25 +80,7 @@ def test_as_measured(name):
     assert_as_measured(build_step(*ROWS[name]))
 
 
-def test_as_measured_for_random_set_ups():
-    """Of two layers each."""
-    for step in islice((step for step in random_steps() if step.ranks == 1), 3):
-        given, config = replace(step.given, num_hidden_layers=2), step.given.hf_config
-        if config is not None:
-            given = replace(given, hf_config={**config, "num_hidden_layers": 2})
-        assert_as_measured(build_step(given, step.techniques, step.seed))
-
-
-@pytest.mark.parametrize("given", [optimizer("adamw_8bit"), lora(base="nf4")], ids=str)
-def test_parameters_of_several_slices_are_as_measured(given):
-    """On fake tensors the first and the last slice of each stand for all."""
-    workload = replace(FEW_TOKENS, intermediate_size=34_000, num_hidden_layers=1)
-    assert workload.intermediate_size * workload.hidden_size > 2 * SLICE
-    assert_as_measured(build_step(workload, [given]))
-
-
-@pytest.mark.parametrize("techniques", ["", "bf16_grads"])
-def test_a_parameter_without_gradient_gets_no_state(techniques):
+def test_a_parameter_without_gradient_gets_no_state():
     """As in a real step; the dry run's first step has gradients of zeros for all."""
 
     def with_unused(model, resources):
@@ -130,27 +88,8 @@ def test_a_parameter_without_gradient_gets_no_state(techniques):
         model.frozen = nn.Parameter(torch.zeros(300, 300), requires_grad=False)
         return model
 
-    step = make_step(SHORT_LLAMA, techniques)
+    step = make_step(SHORT_LLAMA, "bf16_grads")
     assert_as_measured(replace(step, wraps=(*step.wraps, with_unused)))
-
-
-def test_layers_that_differ_are_all_run():
-    step = build_step(replace(IN_LAYERS, num_hidden_layers=8), [{FULL: {"every": 3}}])
-    assert not step.layers_alike
-    assert dry_run(step, HOST) == dry_run(step, HOST, full=True)
-
-
-def test_kinds_sum_to_the_peak_and_are_what_they_are():
-    few_activations = {"micro_batch_size": 1, "seq_len": 4}  # the peak is in the optimizer
-    step = make_step(LLAMA, "flash", **few_activations)
-    found, model = dry_run(step, HOST), build_model(step)
-    weights_B = sum(one.nbytes for one in model.parameters())
-    assert found.place.phase == "optimizer"
-    assert found.by_kind_B["parameters"] == weights_B + sum(one.nbytes for one in model.buffers())
-    assert found.by_kind_B["gradients"] == weights_B
-    assert found.by_kind_B["optimizer_states"] == 2 * weights_B + 4 * len(list(model.parameters()))
-    assert found.by_kind_B["communication"] == 0
-    assert sum(found.by_kind_B.values()) == found.peak_B
 
 
 class Sums(torch.autograd.Function):
@@ -175,7 +114,6 @@ GRADIENTS = {
     "of an expanded tensor": lambda x: x.sum() + x.cumsum(0).sum() + x.sum(),
     "a slice that outlives the rest": lambda x: fan_in(torch.cat([x, x])[: len(x)]) + x,
     "two users of one gradient": lambda x: (x + x.view(-1).view_as(x)) * x.sin(),
-    "index": lambda x: x[torch.arange(3)].exp().sum() + x.sum(),
     "gather": lambda x: x.gather(0, torch.zeros(5, 256, dtype=torch.long)).exp().sum() + x.sin().sum(),
     "index_select": lambda x: x.index_select(0, torch.arange(3)).exp().sum() + x.sin().sum(),
     "in Python": lambda x: Sums.apply(x).sin(),
@@ -201,16 +139,15 @@ def test_gradients_are_added_as_in_a_real_run(name):
     assert found_B == pytest.approx(allocator.peaks[-1].live_B, abs=256)
 
 
-def test_a_step_that_cannot_be_traced_gives_a_reason():
-    with pytest.raises(Unavailable, match="because"):
-        dry_run(replace(make_step(LLAMA), no_dry_run="because"))
+def test_without_prefetching_activations_do_not_grow_with_layers():
+    def activations_B(layers, *techniques):
+        workload = replace(SMALL, num_hidden_layers=layers, seq_len=512, max_position_embeddings=512)
+        step = sharded([*techniques, AUTOCAST, FLASH], workload)
+        return dry_run(step, CUDA, reserved=False).by_kind_B["activations"]
 
-
-def test_fake_tensors_take_no_memory_and_leave_torch_as_it_was():
-    before = torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax
-    dry_run(make_step(LLAMA, "full", num_hidden_layers=1), CUDA)
-    assert (torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax) == before
-    assert torch.get_default_dtype() == torch.float32
+    assert activations_B(4) > 1.5 * activations_B(2)
+    fewer_B, more_B = (activations_B(layers, "activation_offload") for layers in (2, 4))
+    assert more_B == pytest.approx(fewer_B, abs=4096)
 
 
 ON_FOUR = replace(SMALL, gradient_accumulation_steps=1, dp_size=4)
@@ -229,69 +166,16 @@ def test_on_cuda_the_device_has_no_states_and_a_copy_of_what_it_gathers():
     assert copies_B >= 2 * shards_B  # in two passes at least
 
 
-@pytest.mark.parametrize("further", [[], ["transformers"]], ids=str)
-def test_without_prefetching_activations_do_not_grow_with_layers(further):
-    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
-    sizes = {name: getattr(ON_FOUR, name) for name in names} | {"max_position_embeddings": 512}
-    if further:
-        pytest.importorskip("transformers", reason="the extra `hf` brings it")
-
-    def activations_B(layers, *techniques):
-        workload = replace(ON_FOUR, num_hidden_layers=layers, seq_len=512, max_position_embeddings=512)
-        if further:
-            config = {"model_type": "llama", "num_hidden_layers": layers, **sizes}
-            workload = replace(workload, hf_config=config)
-        step = sharded([*techniques, "mixed_precision", "attention"], workload)
-        return dry_run(step, CUDA, reserved=False).by_kind_B["activations"]
-
-    assert activations_B(4) > 1.5 * activations_B(2)
-    fewer_B, more_B = (activations_B(layers, "activation_offload") for layers in (2, 4))
-    assert more_B == pytest.approx(fewer_B, abs=4096)
-
-
-def test_results_of_tensors_below_the_device_are_below_it_on_cuda_alone():
-    for cuda in (True, False):
-        log = StorageLog(computes_below=cuda)
-        with logged(log):
-            host = SimulatedHost(log, cuda)
-            below = host.empty((1000,), torch.float32)
-            assert host.holds(below)
-            assert not log.ledger.events
-            assert host.holds(below + 1) is cuda
-
-
-ADAPTED = replace(LLAMA, num_hidden_layers=2)
-RECOMPUTED = [AUTOCAST, FULL]
-
-
 def allocated(step):
     run = dry_run(step, CUDA, full=True)
     return run.timeline.events, (run.peak_B, run.reserved_B, run.allocated_B)
-
-
-@pytest.mark.parametrize("base", ["nf4", "int8"])
-def test_the_timeline_is_that_of_running_each_widening(base, monkeypatch):
-    accumulated = {"gradient_accumulation": {"steps": 2, "split": False}}
-    step = build_step(ADAPTED, [*RECOMPUTED, {"lora": {"rank": 4, "base": base}}, accumulated])
-    repeated = allocated(step)
-    runs = []
-
-    def run_each(key, run):
-        runs.append(key)
-        run()
-
-    monkeypatch.setattr(quantization, "repeatable", run_each)
-    assert allocated(step) == repeated
-    assert len(runs) > len(set(runs))
 
 
 @pytest.mark.parametrize(("at_once", "optimizer"), [(512, "adamw"), (640, "adamw_8bit")])
 def test_a_slice_of_each_size_stands_for_all(at_once, optimizer, monkeypatch):
     """512 divides every matrix of the model, 640 leaves a shorter slice; the slow way runs every slice."""
     monkeypatch.setattr(quantization.slices, "__defaults__", (at_once,))
-    step = build_step(
-        replace(ADAPTED, optimizer=optimizer), [*RECOMPUTED, {"lora": {"rank": 4, "base": "nf4"}}]
-    )
+    step = build_step(replace(SHORT_LLAMA, optimizer=optimizer), [AUTOCAST, FULL, lora(rank=4, base="nf4")])
     short_events, short_B = allocated(step)
     monkeypatch.setattr(quantization, "torch_internals", SimpleNamespace(is_fake=lambda _: False))
     events, each_B = allocated(step)
@@ -306,3 +190,14 @@ def test_a_quantized_weight_of_several_slices_is_widened_whole(monkeypatch):
     whole = quantization.Int8Linear(layer).weight()
     monkeypatch.setattr(quantization, "SLICE", 640)
     assert torch.equal(quantization.Int8Linear(layer).weight(), whole)
+
+
+def test_results_of_tensors_below_the_device_are_below_it_on_cuda_alone():
+    for cuda in (True, False):
+        log = StorageLog(computes_below=cuda)
+        with logged(log):
+            host = SimulatedHost(log, cuda)
+            below = host.empty((1000,), torch.float32)
+            assert host.holds(below)
+            assert not log.ledger.events
+            assert host.holds(below + 1) is cuda

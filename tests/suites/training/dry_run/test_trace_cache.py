@@ -33,14 +33,6 @@ def key(step, device=CUDA) -> str | None:
     return key_of(step, device, 0, False, True, True)
 
 
-def test_a_timeline_survives_as_bytes():
-    timeline = a_timeline(2**40, 100)
-    for compressed in (True, False):
-        assert from_bytes(to_bytes(timeline, compressed)) == timeline
-    empty = Timeline([], [], 0, 1)
-    assert from_bytes(to_bytes(empty)) == empty
-
-
 @pytest.mark.parametrize("content", [b"", b"no archive", to_bytes(a_timeline())[:-30]])
 def test_what_cannot_be_read_is_traced_and_replaced(tmp_path: Path, content: bytes):
     (tmp_path / "k.timeline").write_bytes(content)

@@ -84,13 +84,6 @@ def test_experts_have_adapters_where_they_are_linear_layers(asked, per_rank):
     assert subject.training.frozen.adapters * layers == pytest.approx(4 * per_rank)
 
 
-def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
-    of = {"config": LLAMA, "seq_len": 64, "devices": 4, "tp": 4}
-    assert account_engine.answer(question_of(**of, program="megatron")).memory
-    with pytest.raises(Exception, match="num_key_value_heads=2"):
-        account_engine.answer(question_of(**of, program="torchtitan"))
-
-
 def test_adapters_of_a_hybrid_are_next_to_the_projections_of_its_mixers():
     """Nemotron-H's: one Mamba-2 layer of 8 heads, attention, and an MLP of two matrices, counted by hand."""
     config = {
@@ -104,3 +97,10 @@ def test_adapters_of_a_hybrid_are_next_to_the_projections_of_its_mixers():
     mlp = 2 * (64 + 160)
     found = frozen_base(shape, Adapters(rank=4))
     assert found.adapters * shape.parameters_in_layers() == pytest.approx(4 * (attention + mixer + mlp))
+
+
+def test_key_value_heads_may_be_fewer_than_ranks_in_megatron_alone():
+    of = {"config": LLAMA, "seq_len": 64, "devices": 4, "tp": 4}
+    assert account_engine.answer(question_of(**of, program="megatron")).memory
+    with pytest.raises(Exception, match="num_key_value_heads=2"):
+        account_engine.answer(question_of(**of, program="torchtitan"))

@@ -16,14 +16,13 @@ from harness.frameworks.models import published_model
 from harness.frameworks.read import read_own_text
 from harness.instruments.transformer import flop_per_token, model_flop_per_token
 from harness.question import FieldOrigin
-from suites.training.layouts.account import logits_B, peak_of_rank, waiting_B, worst_peak
+from suites.training.layouts.account import logits_B, peak_of_rank, worst_peak
 from suites.training.layouts.kept import kept_of_layer
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.shape_of_config import shape_of_config
 from suites.training.layouts.states import all_layers_of, parameters_of
-from suites.training.of_question import seconds_subject_of, setting_of, subject_of
+from suites.training.of_question import subject_of
 from suites.training.step_time.questions import question_of_row
-from suites.training.step_time.seconds import kinds_of_layers
 
 FIRST = np.array([0])
 ROWS = Path(ROOT) / "suites/published/runs.jsonl"
@@ -64,27 +63,13 @@ def test_hybrids_have_the_parameters_that_were_published(name, parameters, activ
     assert shape(name).active_parameters == active
 
 
-def test_granite_4_h_small_has_the_parameters_of_its_weights():
-    attention = (5, 15, 25, 35)
-    config = {
-        "model_type": "granitemoehybrid", "hidden_size": 4096, "num_hidden_layers": 40, "vocab_size": 100352,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 768,
-        "shared_intermediate_size": 1536, "num_local_experts": 72, "num_experts_per_tok": 10,
-        "tie_word_embeddings": True,
-        "mamba_n_heads": 128, "mamba_d_state": 128, "mamba_n_groups": 1,
-        "layer_types": ["attention" if layer in attention else "mamba" for layer in range(40)],
-    }  # fmt: skip
-    assert shape_of_config(config).parameters == 32_207_337_984
-
-
-@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b", "nemotron-nano-9b-v2"])
-@pytest.mark.parametrize("pp", [1, 2, 4])
-def test_pipeline_ranks_have_all_parameters_of_a_hybrid(name, pp):
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3.5-35b-a3b"])
+def test_pipeline_ranks_have_all_parameters_of_a_hybrid(name):
     hybrid, training = shape(name), Training(seq_len=4096)
-    layout = Layouts.of([{"pp": pp}])
+    layout = Layouts.of([{"pp": 4}])
     of_ranks = [
         parameters_of(hybrid, layout, all_layers_of(hybrid, layout, training, rank), rank).all[0]
-        for rank in map(np.atleast_1d, range(pp))
+        for rank in map(np.atleast_1d, range(4))
     ]
     assert sum(of_ranks) == pytest.approx(hybrid.parameters)
 
@@ -97,16 +82,6 @@ def test_megatron_counts_the_flop_of_nemotron_h():
     total = 24 * mamba + 24 * 4 * hidden * width + 4 * attention + 2 * hidden * 131072
     assert flop_per_token("megatron", shape("nemotron-h-8b"), seq_len) == pytest.approx(3 * total)
     assert model_flop_per_token(shape("nemotron-h-8b"), seq_len) > 3 * total  # no mask is taken off
-
-
-GRID = [row for row in RUNS.values() if "Nemotron-3-Nano parallelism grid" in row["source"]]
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in GRID if row["outcome"].get("peak_GB")], ids=lambda row: row["id"]
-)
-def test_published_peaks_of_a_hybrid_are_met_within_5_percent(row):
-    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -123,31 +98,6 @@ def test_peaks_of_megatrons_own_hybrid_tests_are_met_within_1_percent(cp, attent
     )
     of = subject_of(question.with_fields(FieldOrigin("command"), devices=8))
     assert worst_peak(of.shape, of.layout, of.training).total_B[0] == pytest.approx(published_B, rel=0.01)
-
-
-def test_recomputed_layers_of_one_part_keep_their_input_alone():
-    hybrid, training = shape("nemotron-3-nano-30b-a3b"), Training(seq_len=4096)
-    layout = Layouts.of([{"recompute": 2}])
-    kept = kept_of_layer(hybrid, layout, training)
-    inputs_B = 52 * 2 * 2688 * 4096
-    assert waiting_B(hybrid, layout, training, FIRST, kept)[0] == inputs_B
-    whole = kept_of_layer(hybrid, Layouts.of([{}]), training)
-    # of Mamba-2 per token: the norm's input and result, the projections, the scan's result twice, out_proj's
-    assert whole.linear[0] == 4096 * 2 * (2 * 2688 + 10304 + 3 * 4096)
-
-
-def test_experts_in_a_latent_size_take_and_keep_less():
-    latent, training = shape("nemotron-3-super-120b-a12b"), Training(seq_len=4096)
-    wide = replace(latent, moe_latent_size=0)
-    layout = Layouts.of([{}])
-    rows = training.imbalance * latent.experts_per_token
-    less = (
-        2 * 4096 * (rows * (4096 - 1024) - 1024)
-    )  # the inputs of experts; that of the way back comes on top
-    found = [kept_of_layer(one, layout, training).experts[0] for one in (wide, latent)]
-    assert found[0] - found[1] == pytest.approx(less)
-    matrices = 40 * (512 * 2 * 2688 * (4096 - 1024) - 2 * 4096 * 1024)
-    assert wide.parameters - latent.parameters == matrices
 
 
 @pytest.mark.parametrize("name", ["20a8bf52854a", "d372d4ed107f", "a25219b34679", "bc280eaac344"])
@@ -189,10 +139,22 @@ def test_a_compiled_loss_keeps_bf16_logits_alone():
     assert found[0] - found[1] == (12 - 4) * 64 * 128256
 
 
-@pytest.mark.parametrize("name", ["6384da6ebe6b", "5fedc4e4d40e", "583c160426ff", "12a7b84b5e53"])
-def test_published_peaks_of_compiled_torchtitan_are_met_within_5_percent(name):
-    row = RUNS[name]
-    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.05)
+PUBLISHED = {
+    0.05: [
+        *(row["id"] for row in RUNS.values() if "Nemotron-3-Nano parallelism grid" in row["source"]),
+        *("6384da6ebe6b", "5fedc4e4d40e", "583c160426ff", "12a7b84b5e53"),  # torchtitan, compiled
+    ],
+    0.09: ["105cd67f7ed1", "f1385f47a593", "d90debb53661"],
+}
+"""By how far they may be off; the last are of Megatron's FSDP, Qwen3-30B-A3B on 8 GB200, with routing forced
+even: its versions differ by 7 %, and ours is below both."""
+
+
+def test_published_peaks_are_met():
+    for within, names in PUBLISHED.items():
+        for row in map(RUNS.get, names):
+            if row["outcome"].get("peak_GB"):
+                assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=within), row["id"]
 
 
 def test_checkpoints_on_the_host_leave_two_layers_of_them_on_the_device():
@@ -205,6 +167,18 @@ def test_checkpoints_on_the_host_leave_two_layers_of_them_on_the_device():
     assert peaks[0] - peaks[1] == pytest.approx((36 - 2) * 2 * 4096 * 1048576 / 8, rel=0.06)
 
 
+def test_experts_in_a_latent_size_take_and_keep_less():
+    latent, training = shape("nemotron-3-super-120b-a12b"), Training(seq_len=4096)
+    wide = replace(latent, moe_latent_size=0)
+    layout = Layouts.of([{}])
+    rows = training.imbalance * latent.experts_per_token
+    less = 2 * 4096 * (rows * (4096 - 1024) - 1024)  # the inputs of experts, less that of the way back
+    found = [kept_of_layer(one, layout, training).experts[0] for one in (wide, latent)]
+    assert found[0] - found[1] == pytest.approx(less)
+    matrices = 40 * (512 * 2 * 2688 * (4096 - 1024) - 2 * 4096 * 1024)
+    assert wide.parameters - latent.parameters == matrices
+
+
 def test_a_fused_output_layer_has_logits_of_as_many_tokens_as_the_vocabulary_is_wider():
     dense, layout = shape("llama-3.1-8b"), Layouts.of([{"zero": 3}])
     training = Training(seq_len=4096, program="torchtitan", fused_loss=True)
@@ -214,40 +188,3 @@ def test_a_fused_output_layer_has_logits_of_as_many_tokens_as_the_vocabulary_is_
         for each in (False, True)
     ]
     assert found == [12 * 4096 * 128256 / 8, 12 * 4096 * 128256 / 32]  # 128,256 / 4,096 rounded up
-
-
-@pytest.mark.parametrize("name", ["105cd67f7ed1", "f1385f47a593", "d90debb53661"])
-def test_megatron_fsdp_keeps_what_megatron_does_and_shards_parameters(name):
-    """Qwen3-30B-A3B on 8 GB200, routing forced even: its versions differ by 7 %, ours is below both."""
-    row = RUNS[name]
-    assert allocated_GB(row) == pytest.approx(row["outcome"]["peak_GB"], rel=0.09)
-
-
-def test_library_recipes_of_megatron_bridge_keep_wide_states_and_whole_experts():
-    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "experts": 8}
-    row = {
-        "model": "m",
-        "device": "H100",
-        "gpus": 16,
-        "framework": "Megatron-Bridge",
-        "tp": 2,
-        "shape": sizes,
-    }
-    question = question_of_row(row)
-    assert (question.gradients, question.master_remainders, question.etp) == ("fp32", False, 1)
-    assert question_of_row({**row, "framework": "Megatron-LM"}).etp is None
-
-
-def test_a_batch_of_fewer_sequences_than_gpus_is_shared():
-    row = {"model": "m", "device": "H100", "gpus": 16, "framework": "Megatron-LM", "global_batch_size": 8,
-           "shape": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}}  # fmt: skip
-    assert question_of_row(row).tp == 2
-    assert question_of_row({**row, "pp": 2}).tp == 1
-
-
-def test_steps_of_hybrids_have_seconds_of_each_kind_of_layer():
-    row = RUNS["4f8c550a769b"]
-    of = seconds_subject_of(question_of_row(row, lambda name: published_model(name).config))
-    kinds = kinds_of_layers(setting_of(of))
-    counts = {(kind.attention, kind.linear, kind.moe): count for kind, count in kinds.items()}
-    assert counts == {(False, True, False): 23, (False, False, True): 23, (True, False, False): 6}

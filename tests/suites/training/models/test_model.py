@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_steps import HOST, LLAMA, TECHNIQUES
 
-from harness.records import Unavailable
 from suites.memory.live_bytes import measure_peak
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import dry_run
@@ -38,23 +37,10 @@ def gpt(layers: int, hidden: int, heads: int, positions: int) -> ModelShape:
 TINY = replace(llama(2, 32, 4, 2, 48), vocab_size=61, max_position_embeddings=16)
 TINY_GPT = replace(gpt(2, 32, 4, 16), vocab_size=61)
 
-PUBLISHED = {
-    # weights of the published checkpoints, counted by their model cards' safetensors indexes
-    "llama_2_7b": (llama(32, 4096, 32, 32, 11008), 6_738_415_616),
-    "llama_2_70b": (llama(80, 8192, 64, 8, 28672), 68_976_648_192),
-    "gpt_2_xl": (gpt(48, 1600, 25, 1024), 1_557_611_200),
-}
-
 
 def on_meta(shape: ModelShape) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in Transformer(shape).parameters())
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_parameter_counts(name):
-    shape, expected = PUBLISHED[name]
-    assert on_meta(shape) == shape.parameters == expected
 
 
 shapes = st.builds(
@@ -69,7 +55,7 @@ shapes = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(shapes)
 def test_formula_counts_what_is_built(shape):
     assert on_meta(shape) == shape.parameters
@@ -112,6 +98,8 @@ def test_no_position_sees_a_later_one(shape, attention):
 def test_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match="multiple of num_attention_heads"):
         Transformer(replace(TINY, num_attention_heads=3))
+    with pytest.raises(ValueError, match="without biases"):
+        Transformer(replace(MIXTURE, bias=True).shape)
     with pytest.raises(ValueError, match="longer than max_position_embeddings=16"):
         Transformer(TINY)(batch(TINY, 17), batch(TINY, 17))
 
@@ -178,17 +166,7 @@ def test_the_product_is_torchs_grouped_one_and_scales_the_gradient_of_the_weight
         torch.testing.assert_close(ours, theirs)
 
 
-def test_biases_and_compilation_are_refused():
-    with pytest.raises(ValueError, match="without biases"):
-        Transformer(replace(MIXTURE, bias=True).shape)
-    with pytest.raises(Unavailable, match="reads how many tokens each expert has"):
-        build_step(MIXTURE, ["compile"])
-
-
-SET_UPS = ["", "full", "selective", "autocast flash", "bf16_grads", "fp32_grads flash full"]
-
-
-@pytest.mark.parametrize("techniques", SET_UPS)
+@pytest.mark.parametrize("techniques", ["", "autocast flash", "fp32_grads flash full"])
 def test_a_dry_run_with_equal_shares_is_what_a_real_routing_takes_on_one_device(techniques):
     """All experts are on it, so it does not matter which have the tokens."""
     step = build_step(replace(MIXTURE, vocab_size=2000), [TECHNIQUES[one] for one in techniques.split()])

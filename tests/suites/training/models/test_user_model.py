@@ -1,18 +1,16 @@
 """`suite.model=package.module:function`: the user's own code is what is traced, or one line says why not."""
 
-import json
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT, imports_of
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.config.workloads import model_digest
-from harness.records import Note, Unavailable
+from harness.records import Unavailable
 from harness.sweep.plan import plan
 from suites.memory import suite as memory
 from suites.memory.live_bytes import measure_peak
@@ -47,11 +45,14 @@ def module(tmp_path):
     return written
 
 
-STEPS = [("make", [{"mixed_precision": {"gradients": "bf16"}}]), ("make", ["activation_checkpointing"]),
-         ("make", [{"gradient_accumulation": {"steps": 2}}]), ("from_transformers", [])]  # fmt: skip
+BF16 = {"mixed_precision": {"gradients": "bf16"}}
 
 
-@pytest.mark.parametrize(("function", "techniques"), STEPS, ids=str)
+@pytest.mark.parametrize(
+    ("function", "techniques"),
+    [("make", [BF16, "activation_checkpointing"]), ("from_transformers", [])],
+    ids=str,
+)
 def test_the_dry_run_of_the_example_is_the_real_steps_peak(function, techniques):
     """By the allocator's events of a real step on this CPU."""
     step = build_step(replace(TINY, model=f"my_models:{function}"), techniques, 1)
@@ -62,15 +63,15 @@ def test_the_dry_run_of_the_example_is_the_real_steps_peak(function, techniques)
 
 
 BAD = {
-    "raises": ("raise KeyError('no width')", "KeyError: 'no width' (", ":4)"),
-    "no module": ("return 3", "returned a int; expected an nn.Module", ""),
-    "not a scalar": ("return M(lambda x: x)", "a tensor of shape (2, 24, 96); expected a scalar", ""),
-    "no gradient": ("return M(lambda x: x.mean().detach())", "does not depend on any parameter", ""),
-    "forward raises": ("return M(lambda x: x.mean() + missing)", "forward: NameError: name 'missing'", ":4)"),
-    "reads a value": ("return M(lambda x: x.mean() * x.sum().item())", "DataDependent", "leave out what rea"),
-    "reads while built": ("m = M(lambda x: x.mean()); m.h.weight.sum().item(); return m", "item()", "leave"),
-    "needs a GPU later": ("return M(lambda x: x.cuda().mean())", "forward: ", "create tensors without a dev"),
-    "no parameters": ("return nn.Identity()", "the model has no parameters", ""),
+    "raise KeyError('no width')": "KeyError: 'no width' (",
+    "return 3": "returned a int",
+    "return M(lambda x: x)": "a tensor of shape (2, 24, 96)",
+    "return M(lambda x: x.mean().detach())": "does not depend on any parameter",
+    "return M(lambda x: x.mean() + missing)": "forward: NameError: name 'missing'",
+    "return M(lambda x: x.mean() * x.sum().item())": "DataDependent",
+    "m = M(lambda x: x.mean()); m.h.weight.sum().item(); return m": "item()",
+    "return M(lambda x: x.cuda().mean())": "forward: ",
+    "return nn.Identity()": "no parameters",
 }
 CODE = (
     "import torch\nfrom torch import nn\ndef make(w):\n    {}\n"
@@ -84,33 +85,27 @@ class M(nn.Module):
 """
 )
 UNUSABLE = {
-    "another name": ("def mak(w): ...", "has no function make; did you mean mak?", ""),
-    "no import": ("import nothing_of_this_name", "'nothing_of_this_name'; is its folder in PYTHONPATH?", ""),
-    "raises on import": ("1 / 0", "ZeroDivisionError: division by zero (", ""),
-    "no function": ("make = 3", "has no function make", ""),
+    "def mak(w): ...": "has no function make; did you mean mak?",
+    "import nothing_of_this_name": "'nothing_of_this_name'",
+    "1 / 0": "ZeroDivisionError: division by zero (",
 }
 
 
-@pytest.mark.parametrize("mistake", [*BAD, *UNUSABLE])
-def test_a_mistake_of_the_code_is_one_line(module, mistake):
-    body, said, advice = (BAD | UNUSABLE)[mistake]
+@pytest.mark.parametrize("body", [*BAD, *UNUSABLE])
+def test_a_mistake_of_the_code_is_one_line(module, body):
     with pytest.raises(Unavailable) as error:
-        build_step(module(CODE.format(body) if mistake in BAD else body), (), 1)
+        build_step(module(CODE.format(body) if body in BAD else body), (), 1)
     text = str(error.value)
-    assert said in text
-    assert advice in text
+    assert (BAD | UNUSABLE)[body] in text
     assert "\n" not in text
-    assert "M(" not in text
 
 
 def test_what_the_parent_can_know_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "wrong_syntax.py").write_text("def make(w):\n    return (\n")
     of_memory, small = "suite=memory", "suite.workload_from=tests/data/small_configs/gpt2.json"
     for words, said in (
-        ([of_memory, "suite.model=my_models"], "suite.model='my_models': expected package.module:function"),
-        ([of_memory, "suite.model=my_models:"], "expected package.module:function"),
-        ([of_memory, "suite.model=my_modles:make"], "no module my_modles; is its folder in PYTHONPATH?"),
-        ([of_memory, "suite.workloads.gpt_5m.model=nowhere:f"], "gpt_5m.model=nowhere:f: no mod"),
+        ([of_memory, "suite.model=my_models:"], "suite.model='my_models:'"),
+        ([of_memory, "suite.model=my_modles:make"], "no module my_modles"),
         (["suite=kernels", "suite.model=my_models:make"], "this suite takes no model code"),
         ([of_memory, "suite.model=my_models:make", small], "give one of the two"),
         ([of_memory, "suite.model=wrong_syntax:make"], "wrong_syntax.py:2: '(' was never closed"),
@@ -138,29 +133,18 @@ def test_a_cell_changes_with_the_code_and_with_what_it_imports_which_the_parent_
     assert "modelled" not in sys.modules
 
 
-def subject_of(**fields):
+def test_formulas_do_not_guess_its_attention():
     (run,) = load(["suite=memory", "workloads=[gpt_5m]"])
     sizes = {name: getattr(TINY, name) for name in ("hidden_size", "vocab_size", "seq_len")}
-    return memory.build({**run.workloads["gpt_5m"], **sizes, "num_hidden_layers": 2, **fields}, 1)
-
-
-def test_which_code_was_traced_is_a_condition_and_a_note_and_formulas_do_not_guess_its_attention():
-    subject = subject_of(model="my_models:make", measurable=False)
+    more = {"num_hidden_layers": 2, "model": "my_models:make", "measurable": False}
+    subject = memory.build({**run.workloads["gpt_5m"], **sizes, **more}, 1)
     memory.check(subject)
     assert memory.conditions(subject)["model_code"] == "my_models:make"
     assert memory.conditions(subject)["attention"] == "unknown"
-    taken, ours = list(memory.sample(subject)), subject_of(measurable=False)
-    notes = [one.text for one in taken if isinstance(one, Note)]
-    peaks, of_ours = (
-        {one.method: one.value for one in readings if getattr(one, "metric", "") == "peak_memory"}
-        for readings in (taken, memory.sample(ours))
-    )
-    assert "model_code: the model is built by my_models:make" in notes
-    assert {"fake_step", "states_16"} <= peaks.keys()
-    assert not peaks.keys() & {"korthikanti", "megatron"}
-    assert any("which the user's own code chooses" in note for note in notes)
-    assert memory.conditions(ours)["model_code"] == "suites.training.models.model"
-    assert of_ours["fake_step"] != peaks["fake_step"]
+    taken = memory.sample(subject)
+    peaks = {one.method for one in taken if getattr(one, "metric", "") == "peak_memory"}
+    assert {"fake_step", "states_16"} <= peaks
+    assert not peaks & {"korthikanti", "megatron"}
 
 
 def test_techniques_that_replace_parts_need_a_function_that_takes_them(module):
@@ -173,15 +157,3 @@ def test_techniques_that_replace_parts_need_a_function_that_takes_them(module):
         dry_run(replace(build_step(module(source), (), 1), functions={"rms_norm": torch.rms_norm}))
     with pytest.raises(Unavailable, match="KeyError: 'rms_norm'"):
         build_step(module(source, "takes"), (), 1)
-
-
-def test_a_command_runs_it_from_the_users_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{EXAMPLE}")
-    small = ("num_hidden_layers=2", "measurable=false")
-    words = ["suite=memory", "workloads=[gpt_5m]", "only=[baseline]", "suite.model=my_models:make"]
-    out = tmp_path / "out"
-    assert main([*words, *(f"suite.workloads.gpt_5m.{one}" for one in small), f"out={out}"]) == 0
-    (record,) = map(json.loads, (out / "records.jsonl").read_text().splitlines())
-    assert record["status"] == "ok", record["reason"]
-    assert record["conditions"]["model_code"] == "my_models:make"
-    assert "my_models:make" in (out / "report.md").read_text()

@@ -6,8 +6,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from suites.seconds.formula import Model, ParallelLayout, _tensor_s
-from suites.seconds.workload import LimitsWorkload
 from suites.training.step_time import collectives
 from suites.training.step_time.collectives import (
     Cluster,
@@ -29,18 +27,17 @@ def seconds(collective, *sizes, links=LINKS):
     return float(found.bytes_s[0]), float(found.latency_s[0])
 
 
-@pytest.mark.parametrize(
-    ("group", "node", "within", "between"),
-    [(2, 8, 512, 0), (8, 8, 896, 0), (16, 8, 896, 64), (64, 8, 896, 112), (16, 1, 0, 960), (32, 4, 768, 224)],
-)
-def test_an_all_gather_receives_its_own_part_from_other_nodes_and_the_rest_within(
-    group, node, within, between
-):
+def test_an_all_gather_receives_its_own_part_from_other_nodes_and_the_rest_within():
     """Of 1,024 bytes; nodes exchange first, then the ranks of each node."""
-    links = NodeLinks(node, 450e9, 50e9, 0.0, 0.0, 0.0)
-    assert seconds(gather_s, 1024, group, 1, links=links) == pytest.approx(
-        (within / 450e9 + between / 50e9, 0)
-    )
+    for group, node, within, between in (
+        (8, 8, 896, 0),
+        (64, 8, 896, 112),
+        (16, 1, 0, 960),
+        (32, 4, 768, 224),
+    ):
+        links = NodeLinks(node, 450e9, 50e9, 0.0, 0.0, 0.0)
+        expected_s = within / 450e9 + between / 50e9
+        assert seconds(gather_s, 1024, group, 1, links=links) == pytest.approx((expected_s, 0))
 
 
 def test_hops_count_once_each_way_and_one_rank_sends_nothing():
@@ -78,58 +75,10 @@ def test_rings_have_the_bytes_and_hops_of_their_closed_formulas():
         assert seconds(ring_gather_s, 1e9, group, inner, links=links) == pytest.approx((bytes_s, latency_s))
 
 
-def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: int) -> int:
-    """Return the elements that rank (0, 0) of a grid sums with others, by multiplying matrices.
-
-    Every second matrix is cut the other way round, so that its inputs are where the last outputs are.
-    """
-    random = np.random.default_rng(0)
-    summed = 0
-    for i, (inputs, outputs) in enumerate(widths):
-        over_inputs, over_outputs = (rows, columns) if i % 2 == 0 else (columns, rows)
-        w = random.standard_normal((inputs, outputs))
-        x, dy = random.standard_normal((tokens, inputs)), random.standard_normal((tokens, outputs))
-        w_parts = [np.split(part, over_outputs, axis=1) for part in np.split(w, over_inputs, axis=0)]
-        x_parts, dy_parts = np.split(x, over_inputs, axis=1), np.split(dy, over_outputs, axis=1)
-        # each sum is over the ranks that cut the inputs
-        y = [sum(x_parts[a] @ w_parts[a][b] for a in range(over_inputs)) for b in range(over_outputs)]
-        dx = [sum(dy_parts[b] @ w_parts[a][b].T for b in range(over_outputs)) for a in range(over_inputs)]
-        assert np.allclose(np.concatenate(y, axis=1), x @ w)
-        assert np.allclose(np.concatenate(dx, axis=1), dy @ w.T)
-        summed += (y[0].size if over_inputs > 1 else 0) * 2 * (over_inputs - 1) // over_inputs
-        summed += (dx[0].size if over_outputs > 1 else 0) * 2 * (over_outputs - 1) // over_outputs
-    return summed
-
-
-def test_tensor_parallelism_sums_what_multiplying_the_parts_sums():
-    """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    hidden, tokens = 16, 8
-    work = LimitsWorkload(
-        node_size=1, network_B_per_s=1e8, node_link_B_per_s=1e9, collective_s=0, node_hop_s=0, network_hop_s=0
-    )
-    model = Model(1, hidden, 3 * hidden, 4 * hidden, 4 * hidden, 0, 8)
-    widths = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)]
-    for rows, columns in product((1, 2, 4), (1, 2, 4)):
-        layout = ParallelLayout(*(np.array([float(size)]) for size in (columns, rows, 1, 1, 1, 1, 1, 1)))
-        expected = grid_bytes(widths, rows, columns, tokens) * work.activation_B / 1e8
-        found = _tensor_s(work, model, layout, np.array([float(tokens)]))
-        assert found.bytes_s[0] == pytest.approx(expected), (rows, columns)
-
-
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (4, 4), (4, 9), (8, 16)])
 def test_the_bubble_is_that_of_1f1b_stepped_through(stages, micro_batches):
     stepped_s = max(one.end_s for one in stepped([1.0] * stages, [2.0] * stages, micro_batches))
     assert stepped_s == pytest.approx(micro_batches * 3.0 + collectives.bubble_s(stages, 1, np.array(3.0)))
-
-
-def test_a_roofline_is_the_longer_of_both_over_the_share_that_is_reached():
-    assert collectives.roofline_s(1e12, 1e14, 0.5) == pytest.approx(0.02)
-    assert collectives.roofline_s(1e12, 1e14, 0.5, 3e10, 3e12) == pytest.approx(
-        0.02
-    )  # 10 ms of FLOP and of bytes
-    assert collectives.roofline_s(1e12, 1e14, 1.0, 6e10, 3e12) == pytest.approx(0.02)  # bytes decide
-    # a matrix of 3 x 5 and 7 tokens: 105 multiplications and additions forward, twice that backward
-    assert collectives.training_flop(15, 7) == 3 * 2 * 7 * 3 * 5
 
 
 BY_CLUSTER = pytest.mark.parametrize(

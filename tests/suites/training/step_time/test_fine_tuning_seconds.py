@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from harness.instruments.transformer import TransformerShape
-from harness.records import Unavailable
 from suites.training.layouts.layout import FrozenBase, Layouts, Training
-from suites.training.of_question import adapter_load, facts_of, seconds_subject_of, setting_of, shape_of
+from suites.training.of_question import seconds_subject_of, setting_of
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import gpu_of
 from suites.training.step_time.layer import expert_exposed_s, imbalance_of, pointwise_s
@@ -15,7 +14,6 @@ from suites.training.step_time.prediction import TUNED, as_run, memory_B, run_ki
 from suites.training.step_time.questions import device_fields, question_of_row
 from suites.training.step_time.seconds import step_s
 from suites.training.step_time.setting import (
-    PLAIN,
     AdapterLoad,
     LayerAdapters,
     LayerKind,
@@ -50,15 +48,11 @@ def seconds(of, **row):
 def test_short_sequences_take_as_long_as_their_launches():
     """A layer's own and seven adapters', the forward pass twice with recompute."""
     adapted = EAGER._replace(adapters=LayerAdapters(AdapterLoad(7, 7 * HIDDEN, 7 * HIDDEN)))
-    one, other = (
-        seconds(setting(seq_len=length, run=adapted), recompute=2, micro_batches=8) for length in (32, 64)
-    )
-    launched = (
-        8 * LAYERS * (4 / 3) * (CONSTANTS["eager.layer_launch_s"] + 7 * CONSTANTS["eager.adapter_launch_s"])
-    )
-    assert one == pytest.approx(launched, rel=0.05)
-    assert other == pytest.approx(one, rel=0.01)
-    assert seconds(setting(seq_len=32), recompute=2, micro_batches=8) < one
+    row = {"recompute": 2, "micro_batches": 8}
+    found = [seconds(setting(seq_len=length, run=adapted), **row) for length in (32, 64)]
+    layer_s = CONSTANTS["eager.layer_launch_s"] + 7 * CONSTANTS["eager.adapter_launch_s"]
+    assert found == pytest.approx([8 * LAYERS * (4 / 3) * layer_s] * 2, rel=0.05)
+    assert seconds(setting(seq_len=32), **row) < found[0]
 
 
 def test_kernels_of_their_own_move_what_their_operators_read_and_write():
@@ -66,15 +60,14 @@ def test_kernels_of_their_own_move_what_their_operators_read_and_write():
     of, layouts = setting(seq_len=4096), Layouts.of([{}])
     rotated = SHAPE.query_size + SHAPE.key_value_size / 2
     moved_B = 4096 * (2 * (36 + 6) * HIDDEN + 20 * rotated + 10 * WIDTH)
-    forward = pointwise_s(of, layouts, LayerKind(False, False), []).forward[0]
+    adapters = LayerAdapters(AdapterLoad(1, HIDDEN, WIDTH))
+    forward, fused, adapted = (
+        pointwise_s(replace(of, run=run), layouts, LayerKind(False, False), []).forward[0]
+        for run in (EAGER, EAGER._replace(fused=True), EAGER._replace(adapters=adapters))
+    )
     assert forward == pytest.approx(moved_B / of.memory_B_per_s)
-    fused = pointwise_s(
-        replace(of, run=EAGER._replace(fused=True)), layouts, LayerKind(False, False), []
-    ).forward[0]
     assert fused < forward / 3
-    adapted = replace(of, run=EAGER._replace(adapters=LayerAdapters(AdapterLoad(1, HIDDEN, WIDTH))))
-    more = pointwise_s(adapted, layouts, LayerKind(False, False), []).forward[0] - forward
-    assert more == pytest.approx(4096 * (8 * HIDDEN + 12 * WIDTH) / of.memory_B_per_s)
+    assert adapted - forward == pytest.approx(4096 * (8 * HIDDEN + 12 * WIDTH) / of.memory_B_per_s)
 
 
 def test_a_quantized_base_is_unpacked_in_each_of_three_passes():
@@ -94,16 +87,13 @@ def test_states_on_the_host_are_sent_and_updated_there():
     offloaded = seconds(setting(run=run, offload="optimizer"), **row)
     updated_s = float(step_s(setting(run=run), Layouts.of([row])).update[0])
     part = SHAPE.parameters / 8
-    expected = (
-        4 * part / CONSTANTS["host.link_B_per_s.ampere"] + 8 * part / CONSTANTS["host.update_per_s.ampere"]
-    )
-    assert offloaded - plain + updated_s == pytest.approx(expected, rel=0.02)
+    sent_s = 4 * part / CONSTANTS["host.link_B_per_s.ampere"]
+    on_host_s = 8 * part / CONSTANTS["host.update_per_s.ampere"]
+    assert offloaded - plain + updated_s == pytest.approx(sent_s + on_host_s, rel=0.02)
     assert seconds(setting(run=run, offload="parameters"), **row) > offloaded
     frozen = FrozenBase(0.5, 0.0, 0.01)
-    adapted = seconds(setting(offload="parameters", frozen=frozen), **row) - seconds(
-        setting(frozen=frozen), **row
-    )
-    assert adapted < (offloaded - plain) / 2
+    kept, moved = (seconds(setting(offload=one, frozen=frozen), **row) for one in ("none", "parameters"))
+    assert moved - kept < (offloaded - plain) / 2
 
 
 def test_activations_on_the_host_cross_the_link_twice_as_far_as_no_kernel_hides_it():
@@ -116,11 +106,6 @@ def test_activations_on_the_host_cross_the_link_twice_as_far_as_no_kernel_hides_
     added_s = seconds(replace(parked, constants=slow)) - seconds(of)
     assert added_s == pytest.approx(2 * LAYERS * saved_B / link_B_per_s, rel=0.02)
     assert seconds(parked, recompute=2) == pytest.approx(seconds(of, recompute=2))
-
-
-def test_answers_are_generated_token_by_token():
-    generated = seconds(setting(run=EAGER._replace(rollout="transformers"))) - seconds(setting())
-    assert generated == pytest.approx(1024 * LAYERS * CONSTANTS["rollout.layer_launch_s"], rel=0.01)
 
 
 def test_deepep_sends_a_token_once_per_node_but_not_on_efa():
@@ -171,65 +156,21 @@ def test_a_row_says_whose_kernels_run_and_what_else_a_step_does():
     assert asked(method="grpo", framework="verl")[1].run.rollout == "vllm"
     subject, of = asked(method="dpo")
     assert (of.run.forward_passes, subject.question.micro_batch_size) == (1, 2)
-    assert asked(padded_or_packed="padded to longest of batch")[1].training.seq_len == round(
-        1024 * CONSTANTS["shorter_share"]
-    )
+    shorter = asked(padded_or_packed="padded to longest of batch")[1].training.seq_len
+    assert shorter == round(1024 * CONSTANTS["shorter_share"])
     submitted = asked(source="MLPerf Training v5.1", framework="NeMo", sharding="")[1]
     assert run_kind(submitted) == TUNED
     assert as_run(TUNED) is None
 
 
-def test_ranks_without_a_sequence_of_their_own_share_one():
-    subject, _ = asked(gpus=16, global_batch_size=8)
-    assert subject.layout.row()["tp"] == 2
-    assert subject.layout.row()["dp"] == 8
-    subject, _ = asked(gpus=8, global_batch_size=8, gradient_accumulation_steps=2)
-    assert subject.layout.row()["micro_batches"] == 1
+def test_a_device_is_known_by_its_name():
+    for text, name in (
+        *(("NVIDIA H200-SXM5-141GB", "h200"), ("GH200 96GB", "gh200"), ("RTX 3070 Laptop-8GB", "rtx3070")),
+        *(("A10 24GB", "a10"), ("A10G 24GB", "a10g"), ("AMD Instinct MI325X 256GB HBM3E", "mi325x")),
+    ):
+        assert device_fields(text) == {"device": name}
 
 
-def test_every_linear_layer_has_adapters_where_none_is_named():
-    question = question_of_row({**ROW, "lora": {"rank": 8, "targets": "all"}})
-    load = adapter_load(shape_of(question.config), question.adapters)
-    assert load.of(LayerKind(False, False)) == AdapterLoad(
-        7, 5 * 1024 + 2048 + 3072, 2048 + 2 * 1024 + 2 * 3072 + 2 * 1024
-    )
-    assert facts_of(question, shape_of(question.config), PLAIN).adapters == load
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("H20-96GB", "h20"),
-        ("NVIDIA H200-SXM5-141GB", "h200"),
-        ("GH200 96GB", "gh200"),
-        ("A800 80GB", "a800"),
-        ("RTX 3070 Laptop-8GB", "rtx3070"),
-        ("A10 24GB", "a10"),
-        ("A10G 24GB", "a10g"),
-        ("AMD Instinct MI325X 256GB HBM3E", "mi325x"),
-        ("TITAN RTX", "titan_rtx"),
-    ],
-)
-def test_a_device_is_known_by_its_name_and_has_rates(text, name):
-    assert device_fields(text) == {"device": name}
-    gpu = gpu_of(name)
-    assert gpu.peak_FLOP_per_s("bf16") > 0 < gpu.memory_B_per_s
-
-
-def test_a_card_of_little_power_does_not_keep_its_clocks():
-    share = {
-        name: CONSTANTS.matmul(gpu_of(name), "bf16").peak_share for name in ("rtx4090", "l4", "t4", "rtx3090")
-    }
-    assert share["l4"] < 0.7 * share["rtx4090"]
-    assert share["t4"] < 0.8 * share["rtx3090"]
-
-
-def test_a_device_without_rates_is_refused():
-    with pytest.raises(Unavailable, match="16-bit matmuls"):
-        setting_of(seconds_subject_of(replace_device(question_of_row(ROW), "gpu_80gb")))
-
-
-def replace_device(question, device):
-    from msgspec.structs import replace as with_
-
-    return with_(question, device=device)
+def test_answers_are_generated_token_by_token():
+    generated = seconds(setting(run=EAGER._replace(rollout="transformers"))) - seconds(setting())
+    assert generated == pytest.approx(1024 * LAYERS * CONSTANTS["rollout.layer_launch_s"], rel=0.01)

@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 
-from harness.frameworks.read import read_own_text
 from harness.question import question_of
 from suites.training import seconds_engine
 from suites.training.layouts.layout import Layouts
-from suites.training.of_question import seconds_left_out, seconds_subject_of, setting_of, shape_of
-from suites.training.step_time.causes import causes, places_of, weights
-from suites.training.step_time.eager import SERVED_SHARE, eager_pointwise_B, served_s
-from suites.training.step_time.layer import expert_exposed_s
+from suites.training.of_question import seconds_left_out, seconds_subject_of, setting_of
+from suites.training.step_time.causes import places_of
+from suites.training.step_time.eager import eager_pointwise_B, served_s
 from suites.training.step_time.mixer import mixer_context_s, scan_s
 from suites.training.step_time.prediction import HYBRID, as_run, interval_of, planned, predicted, run_kind
 from suites.training.step_time.published.steps import nearest
@@ -35,9 +32,8 @@ HYBRID_CONFIG = {
 
 def asked(**fields):
     given = {"config": CONFIG, "devices": 8, "seq_len": 2048, "gradient_accumulation_steps": 2, "zero": 2}
-    subject = seconds_subject_of(
-        question_of(**{**given, "sharing": "fsdp2", "program": "torchtitan", **fields})
-    )
+    given |= {"sharing": "fsdp2", "program": "torchtitan"}
+    subject = seconds_subject_of(question_of(**(given | fields)))
     return subject, setting_of(subject)
 
 
@@ -55,21 +51,6 @@ def test_a_reference_models_pass_lengthens_forward_and_backward_alone():
     assert again[1].head[0] == pytest.approx(again[0].head[0] * 5 / 4)
 
 
-def test_places_add_up_and_generation_has_one():
-    for rollout, place in (("transformers", "gaps"), ("vllm", "computing")):
-        subject, of = asked(objective="grpo", rollout=rollout, forward_passes=1)
-        steps = planned(of, subject.layout, subject.batch)
-        found = predicted(steps)
-        places = places_of(found, float(steps.batches[0]), rollout)
-        assert sum(places.values()) == pytest.approx(float(found.seconds[0]))
-        assert places["idle"] < 0.1 * float(found.seconds[0])
-        plain = places_of(found, float(steps.batches[0]))
-        without = found.parts.by_name(0)["generation"]
-        assert without > 0
-        assert places[place] >= without
-        assert sum(plain.values()) == pytest.approx(sum(places.values()))
-
-
 def test_an_engine_reads_its_weights_once_per_token_and_caches_besides():
     subject, of = asked(rollout="vllm")
     layouts, shape = subject.layout, of.shape
@@ -80,60 +61,19 @@ def test_an_engine_reads_its_weights_once_per_token_and_caches_besides():
     many = layouts._replace(micro_batches=np.array([10**6]))
     peak = of.gpu.peak_FLOP_per_s("bf16")
     assert served_s(of, many)[0] >= 2048 * 2 * shape.active_parameters * 10**6 / peak
-    assert 0 < SERVED_SHARE < 1
     subject, of = asked(rollout="transformers")
     assert step_s(of, layouts).generation[0] > 5 * served_s(of, layouts)[0]
 
 
-def test_an_engines_seconds_are_left_out_and_wide():
-    subject, of = asked(objective="ppo", rollout="vllm")
-    interval = interval_of(planned(of, subject.layout, None), 0.5)
-    assert interval.high / interval.low > 10
-    said = " ".join(seconds_left_out(subject.question))
-    assert "engine" in said
-    assert "critic" in said
-
-
-TRL = "model_name_or_path: gpt2\nmax_completion_length: 256\nnum_generations: 8\nbf16: true\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (TRL, ("grpo", 0, "transformers", False)),
-        (TRL + "use_vllm: true\nbeta: 0.04\n", ("grpo", 1, "vllm", False)),
-        ("model_name_or_path: gpt2\nmax_length: 512\ndataset_name: a\npacking: false\nbf16: true\n",
-         ("sft", 0, "none", True)),
-        ("model_name_or_path: gpt2\nmax_length: 512\ndataset_name: a\npacking: true\nbf16: true\n",
-         ("sft", 0, "none", False)),
-        ("base_model: gpt2\nsequence_len: 512\nmicro_batch_size: 1\nrl: dpo\nbf16: true\n",
-         ("dpo", 1, "none", True)),
-        ("base_model: gpt2\nsequence_len: 512\nmicro_batch_size: 1\nsample_packing: true\nbf16: true\n",
-         ("sft", 0, "none", False)),
-    ],
-)  # fmt: skip
-def test_files_say_what_is_trained(text, expected):
-    read = read_own_text(text, suffix=".yaml")
-    assert (read.objective, read.forward_passes, read.rollout, read.shorter) == expected
-
-
 def test_a_pair_is_two_sequences_in_rows_as_in_files():
     shape = {name: size for name, size in CONFIG.items() if isinstance(size, int)}
-    row = {
-        "model": "Llama-3.2-1B",
-        "device": "H100",
-        "gpus": 1,
-        "framework": "TRL",
-        "method": "dpo",
-        "seq_len": 512,
-    }
-    question = question_of_row(
-        {**row, "shape": shape, "micro_batch_size": 3, "padded_or_packed": "padding-free"}
-    )
+    row = {"model": "Llama-3.2-1B", "device": "H100", "gpus": 1, "framework": "TRL", "method": "dpo"}
+    row |= {"seq_len": 512, "shape": shape}
+    question = question_of_row({**row, "micro_batch_size": 3, "padded_or_packed": "padding-free"})
     assert (question.objective, question.forward_passes, question.micro_batch_size) == ("dpo", 1, 6)
     assert question.shorter
     grpo = {**row, "method": "grpo", "other": {"rollout_n": 4, "train_batch_size": 8}}
-    asked = [question_of_row({**grpo, "shape": shape, "framework": name}) for name in ("TRL", "verl")]
+    asked = [question_of_row({**grpo, "framework": name}) for name in ("TRL", "verl")]
     assert [one.rollout for one in asked] == ["transformers", "vllm"]
     assert [one.global_batch_size for one in asked] == [32, 32]
 
@@ -147,71 +87,8 @@ def test_shorter_sequences_widen_the_interval_up_to_full_ones():
     assert shorter.mfu < full.mfu
 
 
-def test_hybrids_are_a_kind_of_their_own():
-    subject, of = asked(config=HYBRID_CONFIG, program="megatron", sharing="megatron", zero=1)
-    assert run_kind(of) == HYBRID
-    ends = as_run(HYBRID)
-    assert ends is not None
-    assert ends.likely > 1
-    assert interval_of(planned(of, subject.layout, None), 0.5).kind == HYBRID
-    assert list(nearest(of, subject.layout)) == []
-
-
-def test_a_layer_of_one_part_has_one_norm():
-    _, of = asked()
-    of = replace(of, run=of.run._replace(eager=True))
-    both = eager_pointwise_B(of, LayerKind(False, False)).forward
-    attention = eager_pointwise_B(of, LayerKind(False, False, mlp=False)).forward
-    inner = eager_pointwise_B(of, LayerKind(False, False, attention=False)).forward
-    mixer = eager_pointwise_B(of, LayerKind(False, False, attention=False, linear=True, mlp=False)).forward
-    assert both == pytest.approx(attention + inner)
-    assert 0 < mixer < attention
-
-
-def test_torchtitans_dispatcher_is_the_questions():
-    _, of = asked()
-    of = replace(of, shape=replace(of.shape, num_experts=64, experts_per_token=8, moe_intermediate_size=1024))
-    layouts = Layouts.of([{"dp": 16, "ep": 16}])
-    seconds = [
-        float(expert_exposed_s(replace(of, run=of.run._replace(dispatcher=name)), layouts)[0])
-        for name in ("alltoall", "deepep")
-    ]
-    assert of.run.dispatcher == "alltoall"
-    assert seconds[0] > seconds[1]
-
-
 def test_no_end_is_faster_than_the_datasheet():
-    one = seconds_engine.answer(asked(device="h20", seq_len=4096)[0].question).layouts[0]
-    assert one.step_s.low >= one.step_s.likely * one.mfu * 0.8
-    low = seconds_engine.bounded(2.0, 1.0, (0.5, 1.0, 3.0))
-    assert tuple(low) == (2.0, 2.0, 3.0)
-
-
-def test_series_of_a_family_are_weighed_apart():
-    subject, of = asked()
-    found = [one for one in causes(subject, of, subject.layout) if one.family == "imbalance"]
-    assert sum(one.weight for one in found) == pytest.approx(1.0)
-    launches = [one for one in causes(subject, of, subject.layout) if one.family == "launches"]
-    pauses = [one for one in launches if "pauses" in one.title]
-    slower = [one for one in launches if one not in pauses]
-    assert pauses[0].weight == pytest.approx(weights(len(pauses))[0] / (2 if slower else 1))
-    assert sum(one.weight for one in launches) == pytest.approx(1.0)
-
-
-def test_uneven_experts_make_every_programs_step_longer():
-    config = {**CONFIG, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    for more in ({}, {"imbalance": 1.5}):
-        subject, of = asked(config=config, ep=8, **more)
-        steps = [one.step_s for one in causes(subject, of, subject.layout) if "expert rank" in one.title]
-        assert len(steps) >= 3
-        assert steps == sorted(set(steps))
-
-
-def test_fields_are_checked():
-    with pytest.raises(ValueError, match="rollout"):
-        question_of(rollout="other")
-    assert msgspec.structs.asdict(question_of(objective="kto"))["objective"] == "kto"
-    assert shape_of(HYBRID_CONFIG).mixer is not None
+    assert tuple(seconds_engine.bounded(2.0, 1.0, (0.5, 1.0, 3.0))) == (2.0, 2.0, 3.0)
 
 
 def test_a_scan_takes_what_its_published_kernels_take_and_its_ranks_change_sequences_for_heads():
@@ -247,16 +124,6 @@ def test_each_expert_of_a_rank_is_launched_and_more_so_in_eight_bits():
     assert host[1][1] - host[1][0] == pytest.approx((64 - 8) * 18e-5)
 
 
-def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
-    kind, layouts = LayerKind(True, False), Layouts.of([{"dp": 8, "recompute": 1}])
-    for modules, expected in ((("moe",), (0.5, 0, 0.5, 0, 0.5)), (("core_attn",), (0, 1, 0, 0, 0))):
-        _, of = asked(**MEGATRON, recompute="selective", recompute_modules=modules)
-        assert [float(share[0]) for share in repeated(of, layouts, kind)] == list(expected)
-    assert (
-        float(repeated(of, layouts, LayerKind(False, False, attention=False, linear=True)).attention[0]) == 0
-    )
-
-
 def test_a_page_that_prints_micro_batches_is_asked_for_one():
     row = {
         "framework": "LitGPT", "model": "Llama-2-7B", "device": "A100-SXM4-40GB", "gpus": 2, "seq_len": 1024,
@@ -266,3 +133,55 @@ def test_a_page_that_prints_micro_batches_is_asked_for_one():
     asked_so = question_of_row(row, lambda name: CONFIG)
     assert asked_so.gradient_accumulation_steps == 1
     assert asked_so.global_batch_size != 128
+
+
+def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
+    kind, layouts = LayerKind(True, False), Layouts.of([{"dp": 8, "recompute": 1}])
+    for modules, expected in ((("moe",), (0.5, 0, 0.5, 0, 0.5)), (("core_attn",), (0, 1, 0, 0, 0))):
+        _, of = asked(**MEGATRON, recompute="selective", recompute_modules=modules)
+        assert [float(share[0]) for share in repeated(of, layouts, kind)] == list(expected)
+
+
+def test_places_add_up_and_generation_has_one():
+    for rollout, place in (("transformers", "gaps"), ("vllm", "computing")):
+        subject, of = asked(objective="grpo", rollout=rollout, forward_passes=1)
+        steps = planned(of, subject.layout, subject.batch)
+        found = predicted(steps)
+        places = places_of(found, float(steps.batches[0]), rollout)
+        assert sum(places.values()) == pytest.approx(float(found.seconds[0]))
+        assert places["idle"] < 0.1 * float(found.seconds[0])
+        plain = places_of(found, float(steps.batches[0]))
+        without = found.parts.by_name(0)["generation"]
+        assert without > 0
+        assert places[place] >= without
+        assert sum(plain.values()) == pytest.approx(sum(places.values()))
+
+
+def test_a_layer_of_one_part_has_one_norm():
+    _, of = asked()
+    of = replace(of, run=of.run._replace(eager=True))
+    both = eager_pointwise_B(of, LayerKind(False, False)).forward
+    attention = eager_pointwise_B(of, LayerKind(False, False, mlp=False)).forward
+    inner = eager_pointwise_B(of, LayerKind(False, False, attention=False)).forward
+    mixer = eager_pointwise_B(of, LayerKind(False, False, attention=False, linear=True, mlp=False)).forward
+    assert both == pytest.approx(attention + inner)
+    assert 0 < mixer < attention
+
+
+def test_hybrids_are_a_kind_of_their_own():
+    subject, of = asked(config=HYBRID_CONFIG, program="megatron", sharing="megatron", zero=1)
+    assert run_kind(of) == HYBRID
+    ends = as_run(HYBRID)
+    assert ends is not None
+    assert ends.likely > 1
+    assert interval_of(planned(of, subject.layout, None), 0.5).kind == HYBRID
+    assert list(nearest(of, subject.layout)) == []
+
+
+def test_an_engines_seconds_are_left_out_and_wide():
+    subject, of = asked(objective="ppo", rollout="vllm")
+    interval = interval_of(planned(of, subject.layout, None), 0.5)
+    assert interval.high / interval.low > 10
+    said = " ".join(seconds_left_out(subject.question))
+    assert "engine" in said
+    assert "critic" in said

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -13,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.layout import Layouts, Training
-from suites.training.step_time import seconds
 from suites.training.step_time.constants import GpuCluster, StepConstants
 from suites.training.step_time.gpu import gpu_of
-from suites.training.step_time.seconds import kinds_of_layers, step_s
+from suites.training.step_time.seconds import step_s
 from suites.training.step_time.setting import RunFacts, StepSetting, operators, scores_s
 
 SEVENTY_B = TransformerShape(
@@ -55,19 +53,6 @@ def test_a_step_of_nothing_but_flop_takes_the_flop_of_the_closed_count():
     assert whole.total[0] == pytest.approx(expected, rel=0.01)
     frozen = step_s(replace(given, run=RunFacts(adapters_alone=True)), layouts)
     assert frozen.layers.matmul[0] == pytest.approx(whole.layers.matmul[0] * 2 / 3, rel=0.05)
-
-
-@pytest.mark.parametrize("program", ["megatron", "nanotron", "composer", "torchtitan", "deepspeed"])
-def test_parts_add_up_to_the_step(program):
-    rows = [
-        {"dp": 2, "tp": 4, "pp": 4, "cp": 2, "micro_batches": 16, "virtual_stages": 2, "zero": 1},
-        {"dp": 64, "zero": 3, "recompute": 2, "micro_batches": 2},
-        {"dp": 8, "tp": 8, "recompute": 1, "micro_batches": 4},
-    ]
-    step = step_s(setting(program=program), Layouts.of(rows))
-    parts = step.layers.total + step.head + step.bubble + step.reduction + step.update + step.rest
-    assert parts == pytest.approx(step.total)
-    assert all((part >= 0).all() for part in step.layers)
 
 
 SHAPE = TransformerShape(
@@ -137,16 +122,3 @@ def test_the_rate_of_scores_is_that_of_published_curves(device):
             shares.append(moved_B / each_s / gpu.memory_B_per_s)
     assert len(shares) == 9
     assert StepConstants.read().scores_share(gpu) == pytest.approx(median(shares), abs=0.001)
-
-
-@pytest.mark.parametrize("shards_s", [0.0, 1e-4, 1.0])
-def test_shards_that_a_layers_work_does_not_hide_take_their_time(shards_s, monkeypatch):
-    """With a part of what it hides; the work includes waiting for launches, as a short sequence does."""
-    given, layouts = setting(SHAPE, "torchtitan", seq_len=64), Layouts.of([{"dp": 64, "zero": 3}])
-    monkeypatch.setattr(seconds, "shard_s", lambda *_: np.array([shards_s]))
-    (kind,) = kinds_of_layers(given)
-    layer = seconds.one_layer(given, layouts, kind)
-    work_s = sum(layer) - layer.shard
-    assert layer.launch > 0
-    hidden_s = given.own.shard_exposed * np.minimum(shards_s, work_s)
-    assert layer.shard == pytest.approx(np.maximum(shards_s - work_s, 0) + hidden_s)

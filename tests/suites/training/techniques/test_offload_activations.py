@@ -114,16 +114,6 @@ def test_with_dropout_and_summed_gradients(how):
     assert all(torch.equal(plain.gradients()[name], one) for name, one in placed.gradients().items())
 
 
-@pytest.mark.parametrize("how", ["offloaded", "offloaded_ahead"])
-def test_a_graph_that_is_kept_can_be_traced_again(how):
-    run = Run(how)
-    loss = run.loss()
-    loss.backward(retain_graph=True)
-    once = run.gradients()
-    loss.backward()
-    assert all(torch.equal(one, 2 * once[name]) for name, one in run.gradients().items())
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("how", "moved"), [("offloaded", LAYERS), ("offloaded_ahead", LAYERS - 1)])
 def test_bytes_moved_are_those_of_saved_storages(how, moved, precision):

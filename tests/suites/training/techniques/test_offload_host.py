@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor, Shard
 
-from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
 from harness.instruments.memory.process_memory import private_bytes
 from harness.records import Unavailable
 from suites.offload.on_rank import TransferCounter
@@ -36,8 +34,7 @@ def below(host, *shape, dtype=torch.float32):
     return host.empty(shape, dtype).fill_(2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, BF16, torch.uint8])
-@pytest.mark.parametrize("shape", [(), (7,), (3, 5, 2), (3, 0, 2)])
+@pytest.mark.parametrize(("shape", "dtype"), [((), BF16), ((3, 5, 2), torch.float32), ((3, 0), torch.uint8)])
 def test_what_is_kept_is_a_copy_of_the_same_kind_made_once(host, dtype, shape):
     tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
     kept = host.keep(tensor)
@@ -50,14 +47,6 @@ def test_what_is_kept_is_a_copy_of_the_same_kind_made_once(host, dtype, shape):
     assert host.allocated_B == tensor.nbytes
     tensor.fill_(100)
     assert tensor.numel() == 0 or not torch.equal(kept, tensor)
-
-
-def test_values_are_kept_without_strides_or_a_graph(host):
-    transposed = torch.arange(12.0).view(3, 4).t()
-    assert torch.equal(host.keep(transposed), transposed)
-    kept = host.keep(torch.nn.Parameter(above(N)))
-    assert (kept.requires_grad, kept.grad_fn) == (False, None)
-    assert host.keep(kept[10:20]).data_ptr() == kept[10:20].data_ptr()
 
 
 def test_bytes_are_counted_while_they_lie_there(host):
@@ -149,22 +138,9 @@ def test_which_tensors_lie_there(host, tmp_path):
     for one in tensors:
         assert all(host.holds(there) for there in (one, one[MIB - 1 :], one.view(2, MIB // 2).t()))
         assert not any(host.holds(other) for other in (one.clone(), one + 1))
-    freed = above(N)
-    freed.untyped_storage().resize_(0)
     other_host = Host(CPU, str(tmp_path)).empty((N,), torch.float32)
-    elsewhere = (freed, other_host, above(N), torch.empty(0), torch.empty(N, device="meta"))
+    elsewhere = (other_host, torch.empty(0), torch.empty(N, device="meta"))
     assert not any(host.holds(other) for other in elsewhere)
-
-
-def test_what_other_threads_carry_is_counted_by_where_it_goes(host):
-    host.carried(above(N))
-    host.carried(below(host, 3))
-    assert (host.up_B, host.down_B) == (4 * N, 12)
-    with TransferCounter(host) as traffic:
-        host.carried(above(10))
-        host.carried(below(host, 5))
-        above(20).copy_(below(host, 20))
-    assert (traffic.up_B, traffic.down_B) == (40 + 80, 20)
 
 
 TARGET = above(N)
@@ -172,26 +148,14 @@ TARGET = above(N)
 CROSSINGS = {
     "a copy up": (lambda up, down, other: up.copy_(down), 4 * N, 0),
     "a copy down": (lambda up, down, other: down.copy_(up), 0, 4 * N),
-    "a copy below": (lambda up, down, other: down.copy_(other), 0, 0),
-    "a part": (lambda up, down, other: up[:10].copy_(down[90:]), 40, 0),
     "a row that is spread out": (lambda up, down, other: above(5, N).copy_(down.view(1, N)), 4 * N, 0),
     "an operand from below": (lambda up, down, other: up + down, 4 * N, 0),
-    "in place above": (lambda up, down, other: up.add_(down), 4 * N, 0),
     "in place below": (lambda up, down, other: down.add_(up), 0, 4 * N),
     "two operands from above": (lambda up, down, other: torch.add(up, up * 1, out=down), 0, 8 * N),
     "a product": (lambda up, down, other: above(3, 10) @ down[:70].view(10, 7), 280, 0),
-    "read twice": (lambda up, down, other: torch.cat([down, down]), 4 * N, 0),
     "parts of one storage": (lambda up, down, other: torch.cat(down.split(10)), 4 * N, 0),
-    "views": (lambda up, down, other: down.view(10, 10).t()[3:].unsqueeze(0), 0, 0),
-    "an update below": (lambda up, down, other: down.sub_(other).mul_(0.9), 0, 0),
-    "a product above": (lambda up, down, other: (up @ above(N, N)).relu_(), 0, 0),
     "many up": (lambda up, down, other: torch._foreach_copy_([up, TARGET], [down, other]), 8 * N, 0),
     "many down": (lambda up, down, other: torch._foreach_copy_([down, other], [up, TARGET]), 0, 8 * N),
-    "many both ways": (
-        lambda up, down, other: torch._foreach_copy_([up[:9], down], [other[:9], TARGET]),
-        36,
-        4 * N,
-    ),
 }
 """What each call moves up and down, in bytes; `up` lies above, `down` and `other` below, each with N floats.
 
@@ -199,52 +163,9 @@ deepspeed's shards lie in one storage and are gathered together.
 """
 
 
-@pytest.mark.parametrize("name", CROSSINGS)
-def test_what_crosses(name, host):
-    call, up_B, down_B = CROSSINGS[name]
-    up, down, other = above(N), below(host, N), below(host, N)
-    with TransferCounter(host) as traffic:
-        call(up, down, other)
-    assert (traffic.up_B, traffic.down_B) == (up_B, down_B)
-
-
-@pytest.mark.parametrize(("source", "target"), [(torch.float32, BF16), (BF16, torch.float32)], ids=str)
-def test_a_copy_between_types_moves_the_targets_bytes(source, target, host):
-    """torch converts on the side of the source (ATen/native/cuda/Copy.cu), as on a GPU."""
-    tensors = [above(N, dtype=target), below(host, N, dtype=source)]
-    with TransferCounter(host) as traffic:
-        tensors[0].copy_(tensors[1])
-    assert (traffic.up_B, traffic.down_B) == (N * target.itemsize, 0)
-    tensors = [below(host, N, dtype=target), above(N, dtype=source)]
-    with TransferCounter(host) as traffic:
-        tensors[0].copy_(tensors[1])
-    assert (traffic.up_B, traffic.down_B) == (0, N * target.itemsize)
-
-
-def test_an_optimizer_on_the_host_and_a_number_cross_nothing(host):
-    master = torch.nn.Parameter(host.keep(above(N)))
-    master.grad = below(host, N)
-    optimizer = torch.optim.AdamW([master], fused=True)
-    moments = {"exp_avg": below(host, N), "exp_avg_sq": below(host, N)}
-    optimizer.state[master] = {"step": torch.zeros(()), **moments}
-    with TransferCounter(host) as traffic:
-        optimizer.step()
-        above(N).mul_(below(host))
-    assert (traffic.up_B, traffic.down_B) == (0, 0)
-    assert float(master[0]) != 1
-
-
-def test_a_sharded_tensor_moves_this_ranks_part_once(host):
-    with fake_process_group(4):
-        mesh = rank_mesh("cpu")
-
-        def sharded(part):
-            return DTensor.from_local(part, mesh, [Shard(0)], run_check=False)
-
-        up, down = sharded(above(N)), sharded(below(host, N))
-        assert up.numel() == 4 * N
+def test_what_crosses(host):
+    for name, (call, up_B, down_B) in CROSSINGS.items():
+        up, down, other = above(N), below(host, N), below(host, N)
         with TransferCounter(host) as traffic:
-            up.copy_(down)
-            down.add_(up)
-            up + down
-        assert (traffic.up_B, traffic.down_B) == (2 * 4 * N, 4 * N)
+            call(up, down, other)
+        assert (traffic.up_B, traffic.down_B) == (up_B, down_B), name

@@ -5,31 +5,15 @@ from dataclasses import replace
 import pytest
 from real_ranks import GPT, SMALL, TINY, sharded
 
-from harness.instruments.memory.memory_timeline import OpSite
-from harness.records import Note
 from suites.memory import suite as memory
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject
-from suites.training.correctness import check
 from suites.training.dry_run import dry_run as training_dry_run
-from suites.training.dry_run.dry_run import DryRun, dry_run
+from suites.training.dry_run.dry_run import dry_run
 
 INTERLEAVED = {"pipeline": {"stages_per_rank": 2}}
 LLAMA = replace(TINY, num_hidden_layers=4, pp_size=2, gradient_accumulation_steps=3)
-LEARNED = replace(
-    GPT,
-    pp_size=2,
-    gradient_accumulation_steps=2,
-    max_grad_norm=None,
-    tie_word_embeddings=False,
-    bias=False,
-)
-
-
-@pytest.mark.parametrize("techniques", [[INTERLEAVED], ["pipeline", "fsdp2"]], ids=["interleaved", "sharded"])
-def test_the_only_rank_of_a_group_is_right_too(techniques):
-    further = ["mixed_precision", "attention", "activation_checkpointing"]
-    check(sharded([*techniques, *further], replace(LLAMA, gradient_accumulation_steps=2)))
+LEARNED = replace(GPT, pp_size=2, gradient_accumulation_steps=2, tie_word_embeddings=False, bias=False)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +48,6 @@ def test_the_rank_that_takes_the_most_is_reported(vocab_size, most):
     assert found.rank == max(peaks_B, key=peaks_B.get) == most
     assert found.peak_B == peaks_B[most]
     assert dry_run(step, rank=2).peak_B < peaks_B[1]
-    reported = memory.simulated(Subject(step, 80e9), lambda subject: found)
-    notes = [one.text for one in reported if isinstance(one, Note)]
-    assert any(f"this is rank {most} of 4; peaks of ranks: rank 0 " in note for note in notes)
 
 
 @pytest.mark.parametrize("techniques", [["pipeline", "fsdp2"], ["pipeline"]], ids=["sharded", "alone"])
@@ -89,22 +70,10 @@ def test_a_rank_has_a_buffer_for_each_micro_batch(techniques):
         assert found_B["optimizer_states"] == pytest.approx(8 * stage / share, abs=100)
 
 
-def test_the_search_varies_the_stages():
-    workload = replace(LLAMA, num_hidden_layers=12, gradient_accumulation_steps=8)
-
-    def peak_of(subject, reserved=True):
-        assert subject.step.ranks == subject.step.pipeline_ranks
-        return DryRun(200e9 / subject.step.ranks, {}, OpSite("", "", ()), None, None)
-
-    needed = memory.thresholds(Subject(sharded("pipeline", workload), 80e9), None, peak_of)
-    assert [one.value for one in needed] == [3, 4]
-
-
 def test_formulas_are_those_of_the_first_stage():
     """Megatron-LM's most loaded shard; with p micro-batches in flight activations are those of all layers."""
-    workload = replace(
-        LLAMA, num_hidden_layers=8, pp_size=4, gradient_accumulation_steps=8, optimizer="adamw"
-    )
+    sizes = {"num_hidden_layers": 8, "pp_size": 4, "gradient_accumulation_steps": 8}
+    workload = replace(LLAMA, **sizes, optimizer="adamw")
     counts = memory.count_model(Subject(sharded("pipeline", workload), 80e9))
 
     def peaks_B(*techniques):
@@ -114,13 +83,7 @@ def test_formulas_are_those_of_the_first_stage():
     plain, staged, interleaved = peaks_B(), peaks_B("pipeline"), peaks_B(INTERLEAVED)
     embedding = workload.vocab_size * workload.hidden_size
     shard = (counts.parameters - 2 * embedding) / 4 + embedding
-    assert [staged[name] for name in ("states_16", "states_18")] == [16 * shard, 18 * shard]
+    assert staged["states_16"] == 16 * shard
     layers_B = plain["korthikanti"] - plain["states_16"]
     assert staged["korthikanti"] - 16 * shard == pytest.approx(layers_B)
     assert interleaved["korthikanti"] - 16 * shard == pytest.approx(layers_B * (1 + 3 / 8))
-    sb, h = workload.seq_len * workload.micro_batch_size, workload.hidden_size
-    megatron_B = 8 * sb * (18 * h + 4 * workload.intermediate_size) + 4 * sb * (8 + h)
-    assert staged["megatron"] - 18 * shard == pytest.approx(megatron_B)
-    assert interleaved["megatron"] - 18 * shard == pytest.approx(megatron_B * (1 + 3 / 8))
-    assert staged["rule_40x"] == plain["rule_40x"] / 4
-    assert staged["deepspeed"] is None

@@ -4,13 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from small_steps import LLAMA
 from technique_cases import ALONE
-from torch._dynamo.backends.debugging import aot_eager
 
 from harness.records import Unavailable, WrongResult
-from suites.training.correctness import check, require_learning
+from suites.training.correctness import check
 from suites.training.step import CHANGES_THE_MATHEMATICS, loosest
 from suites.training.techniques import build_step
 
@@ -24,57 +22,21 @@ CHANGES = {"pipeline": {"pp_size": 2}, "expert_parallel": MIXTURE}
 """What a technique needs of its workload."""
 
 
-@pytest.fixture
-def graphs(monkeypatch):
-    """The graphs that torch.compile captured, forward and backward; the eager backend runs them.
-
-    test_kernels_step.py has a step compiled by Inductor, which takes much longer.
-    """
-    found = []
-
-    def backend(graph, inputs):
-        found.append(graph)
-        return aot_eager(graph, inputs)
-
-    real = torch.nn.Module.compile
-    monkeypatch.setattr(
-        torch.nn.Module, "compile", lambda module, mode, **given: real(module, backend=backend, **given)
-    )
-    yield found
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize(("name", "given"), [one for one in ALONE if one[0] != "compile"], ids=str)
 def test_a_technique_keeps_its_contract(name, given):
     workload = replace(TINY, **CHANGES.get(name, {}))
     check(build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "given", [["compile"], [{"compile": {"scope": "blocks"}}, "fsdp2", "mixed_precision"]], ids=str
-)
-def test_a_compiled_step_keeps_its_contract(given, graphs):
-    check(build_step(TINY, given, seed=1))
-    assert len(graphs) == 1  # without a break, and the same for all layers
-
-
+ON_ONE = ["attention", "mixed_precision", "activation_checkpointing", "gradient_accumulation"]
 COMBINED = {
-    "all of one device": [
-        "attention",
-        "mixed_precision",
-        "activation_checkpointing",
-        "gradient_accumulation",
-        {"optimizer": {"impl": "fused"}},
-    ],
+    "all of one device": [*ON_ONE, {"optimizer": {"impl": "fused"}}],
     "offloaded": [{"activation_offload": {"prefetch": True}}, "ddp", "mixed_precision"],
     "zero-3, loss in chunks": ["zero", {"loss": {"chunks": 4, "chunked": "recompute"}}],
     "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
     "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
-    "long, zero-2, checkpointed": [{"zero": {"stage": 2}}, "activation_checkpointing"],
     "long, zero-3, fused loss": ["zero", {"loss": {"fused": True}}],
     "long, shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
-    "long, adafactor": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }
 
 
@@ -95,13 +57,13 @@ def test_a_combination_keeps_the_loosest_contract_and_is_the_same_in_whatever_or
 
 
 BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
-WHOLE = ["fsdp2", {"expert_parallel": {"expert_tensor_parallel": False}}]
 ADAFACTOR, MUON = {"optimizer": {"name": "adafactor"}}, {"optimizer": {"name": "muon"}}
 BF16_GRADIENTS = {"mixed_precision": {"gradients": "bf16"}}
 FP32_GRADIENTS = {"mixed_precision": {"gradients": "fp32"}}
 ON_HOST = {"fsdp2": {"cpu_offload": True}}
 HF = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10}
 STAGES = {"pp_size": 2, "gradient_accumulation_steps": 3}
+WHOLE = ["fsdp2", {"expert_parallel": {"expert_tensor_parallel": False}}]
 REFUSED = [
     ([{"ddp": {"reduce_dtype": "bf16"}}, "powersgd"], {}, "communication hook"),
     ([{"gradient_accumulation": {"steps": 3}}], {}, "micro_batch_size=8"),
@@ -111,7 +73,6 @@ REFUSED = [
     ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], {}, "chunked=recompute"),
     ([{"loss": {"compiled": True, "chunked": "in_place"}}], {}, "compiled widens"),
     ([{"loss": {"keep_logits": "fp32", "dtype": "bf16"}}], {}, "keep_logits=fp32.*dtype=bf16"),
-    # Optimizers and precision.
     ([{"optimizer": {"name": "adamw_8bit", "impl": "fused"}}], {}, "adamw_8bit"),
     ([{"optimizer": {"name": "paged_adamw_8bit"}}], {}, "driver"),
     (["fsdp2", ADAFACTOR], {}, "Adafactor"),
@@ -124,7 +85,6 @@ REFUSED = [
     (["optimizer_in_backward"], {"max_grad_norm": 1.0}, "max_grad_norm"),
     (["optimizer_in_backward", BF16_GRADIENTS], {}, "has its own"),
     (["float8"], {"hidden_size": 60}, "hidden_size=60"),
-    # Adapters.
     ([{"lora": {"ends": True, "lightning": True}}], {}, "ends: the output layer, which lightning quantizes"),
     ([{"lora": {"targets": ["mixer", "gates"]}}], {}, "mixer, gates; there are down, gate, head, key"),
     ([{"lora": {"rank": 65}}], {}, "rank=65.*hidden_size=64"),
@@ -132,14 +92,12 @@ REFUSED = [
     ([{"llama_adapter": {"base": "nf4"}}, "zero"], {}, "zero shards parameters.*nf4"),
     ([{"llama_adapter": {"start_layer": 4}}], {}, "start_layer=4.*3"),
     (["llama_adapter"], {"model": "suites.published.models:litgpt_llama"}, "llama_adapter"),
-    # Sharding.
     (["fsdp1", BF16_GRADIENTS], {}, "torch's own optimizer"),
     (["fsdp1", ADAFACTOR], {}, "flat parts"),
     ([{"fsdp1": {"reduce_dtype": "bf16"}}], {}, "list mixed_precision too"),
     ([{"fsdp2": {"reshard_after_forward": 3}}], {}, "reshard_after_forward=3"),
     ([{"fsdp2": {"head": "apart"}}], {"tie_word_embeddings": True}, "shares the embedding"),
     (["context_parallel", {"fsdp2": {"shard_within": 3}}], {}, "shard_within=3 does not divide the 8 ranks"),
-    # Ranks that share layers, sequences, experts or stages.
     (["tensor_parallel"], {"tp_size": 3}, "tp_size=3 does not divide num_attention_heads=4"),
     (["tensor_parallel"], {"hf_config": HF}, "shards the layers of suites"),
     ([BY_SEQUENCE], {"seq_len": 17}, "tp_size=2 does not divide seq_len=17"),
@@ -161,7 +119,6 @@ REFUSED = [
     ([{"pipeline": {"stages_per_rank": 2}}], STAGES, "multiple of pp_size=2 micro-batches, and there are 3"),
     (["pipeline"], {**STAGES, "tie_word_embeddings": True}, "shared weight"),
     (["fsdp2"], STAGES, "pp_size=2 needs the technique pipeline"),
-    # What does not exist.
     (["fsdp3"], {}, "did you mean 'fsdp2'"),
     ([{"fsdp2": {"reshard": True}}], {}, "no setting 'reshard'; it has reduce_dtype"),
     ([{"zero": {"stage": 4}}], {}, "zero: stage=4: expected one of 1, 2, 3"),
@@ -176,7 +133,6 @@ def test_what_cannot_be_had_is_refused_in_one_line(given, changes, words):
     with pytest.raises((Unavailable, ValueError), match=words) as caught:
         build_step(replace(TINY, **{"dp_size": 4, **changes}), given)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) <= 300
 
 
 def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
@@ -196,12 +152,3 @@ def test_what_changes_the_mathematics_must_learn():
     still = replace(step, workload=replace(step.workload, learning_rate=0.0))
     with pytest.raises(WrongResult, match="it does not learn"):
         check(still)
-
-
-def test_learning_is_a_line_that_falls():
-    require_learning([5.0, 4.9, 4.95, 4.7, 4.6, 4.65, 4.4])
-    for wrong in ([5.0] * 8, [4.0, 4.2, 4.1, 4.3, 4.5, 4.4], [5.0, 4.0, float("nan"), 3.0, 2.0, 1.0]):
-        with pytest.raises(WrongResult):
-            require_learning(wrong)
-    with pytest.raises(ValueError, match="5 losses"):
-        require_learning([5.0, 4.0, 3.0, 2.0, 1.0])
