@@ -52,7 +52,7 @@ def test_it_agrees_with_float64_at_any_shape(shape, causal, dtype, layout):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("T", "dtype"), zip([1, 65, 128], TOLERANCE, strict=True))
+@pytest.mark.parametrize(("T", "dtype"), list(zip([1, 65, 128], TOLERANCE, strict=True)))
 def test_at_one_row_one_beyond_a_block_and_whole_blocks(T, dtype, causal):
     assert max(found(*draw((1, 1, T, 64), dtype), causal)) <= TOLERANCE[dtype]
 

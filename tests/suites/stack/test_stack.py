@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import psutil
@@ -11,7 +10,7 @@ import torch
 from variants import applied, tiny_run
 
 from harness.config.run import load
-from harness.records import Unavailable, WrongResult
+from harness.records import WrongResult
 from suites.stack import suite as stack
 from suites.stack.suite import (
     Session,
@@ -23,21 +22,12 @@ from suites.stack.suite import (
     stop_worker,
 )
 from suites.training.models import head_loss
-from suites.training.techniques import named
 
 RUN = load(["suite=stack"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
 TINY = tiny_run("stack").workloads["step_1m_1k"]
 LONG = {"seq_len": 512, "gradient_accumulation_steps": 2}
 """Long enough for the scores to be most of the memory."""
-
-FACTORS = ("bf16", "compile", "flash", "fused", "ahead", "batch")
-TECHNIQUES = {
-    "bf16": {"mixed_precision"},
-    "compile": {"compile"},
-    "flash": {"attention"},
-    "fused": {"loss", "optimizer"},
-}
 
 
 def subject_of(variant: str, **changes: Any) -> Subject:
@@ -49,18 +39,6 @@ def checked(subject: Subject) -> Session:
     session = stack.prepare(subject)
     stack.check(session)
     return session
-
-
-def test_the_variants_are_all_combinations_with_what_their_names_say() -> None:
-    every = ["_".join(one) for size in range(1, 7) for one in combinations(FACTORS, size)]
-    own = {name.partition(".")[2]: one for name, one in VARIANTS.items() if name.startswith("factorial.")}
-    assert sorted(own) == sorted(every)
-    for name, variant in own.items():
-        chosen = name.split("_")
-        wanted = set().union(*(TECHNIQUES.get(one, set()) for one in chosen))
-        assert {technique for technique, _ in named(variant.techniques)} == wanted, name
-        assert variant.settings == {"loads_ahead": "ahead" in chosen, "fills_memory": "batch" in chosen}
-        assert variant.title == " + ".join(chosen)
 
 
 def test_an_update_has_the_same_tokens_whatever_the_micro_batch() -> None:
@@ -77,17 +55,6 @@ def test_a_wrong_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_loss, "fused_linear_cross_entropy", lambda *a: 1.01 * fused(*a))
     with pytest.raises(WrongResult, match="gradients"):
         checked(subject_of("factorial.fused"))
-
-
-def test_other_techniques_are_held_to_their_contracts_too() -> None:
-    subject = subject_of("baseline", learning_rate=1e-3, micro_batch_size=2, gradient_accumulation_steps=1)
-    checked(stack.apply_techniques(subject, ["optimizer_in_backward"]))
-    checked(stack.apply_techniques(subject, [{"optimizer": {"name": "adafactor"}}]))
-    still: Any = {"optimizer": {"name": "sgd_momentum", "learning_rate": 1e-9}}
-    with pytest.raises(WrongResult, match="does not learn"):
-        checked(stack.apply_techniques(subject, [still]))
-    with pytest.raises(Unavailable, match="one process"):
-        checked(stack.apply_techniques(subject, ["fsdp2"]))
 
 
 def test_batches_that_are_loaded_ahead_are_the_same_and_leave_no_process() -> None:
@@ -121,13 +88,3 @@ def test_the_flop_are_those_of_the_products() -> None:
     matrices = workload.num_hidden_layers * (4 * h * h + 3 * h * f) + v * h
     scores = 6 * workload.num_hidden_layers * h * workload.seq_len**2
     assert workload.flop == 6 * matrices * workload.tokens + scores * workload.sequences
-
-
-def test_what_cannot_run_says_why() -> None:
-    with pytest.raises(Unavailable, match="even head size"):
-        stack.build({**TINY, "hidden_size": 6, "num_attention_heads": 2}, 1)
-    if not torch.cuda.is_available():
-        with pytest.raises(Unavailable, match=r"no GPU|chosen for a GPU"):
-            stack.build({**TINY, "device": "cuda"}, 1)
-    with pytest.raises(ValueError, match="no multiple of 4"):
-        subject_of("baseline").step_of(4)
