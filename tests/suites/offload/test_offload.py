@@ -63,15 +63,6 @@ def test_what_cannot_be_run_is_unavailable():
             offload.build(asdict(replace(WORKLOAD, **change)), SEED)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_ranks_that_share_a_core_and_searches_are_not_timed(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    search = {"dp_size": 1, "device_memory_budget_B": 1e6}
-    changes = [{"dp_size": 1}, {"dp_size": 2}, {"dp_size": 3}, search]
-    sessions = [offload.prepare(subject_of("baseline", replace(WORKLOAD, **one))) for one in changes]
-    assert list(map(offload.timed, sessions)) == [True, True, False, False]
-
-
 def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked, tmp_path):
     workload = replace(WORKLOAD, dp_size=1, offload_dir=str(tmp_path))
     session = offload.prepare(subject_of("host_update", workload))
@@ -97,8 +88,6 @@ def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked
     assert error == pytest.approx(estimate_B / measured_B - 1)
     assert list(tmp_path.iterdir()) == []
 
-
-# The disk.
 
 ON_DISK = MemoryPlacement("deepspeed", 3, DISK, DISK)
 WIDE = replace(WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1)
@@ -133,8 +122,6 @@ def test_files_of_ranks_that_were_killed_go_too(tmp_path):
         killed.close()
     assert list(tmp_path.iterdir()) == []
 
-
-# Folders: a cell's go with it, those of a killed cell with the next, and nobody else's do.
 
 MAKE = "import sys, time; from suites.offload import ranks; print(ranks.make(sys.argv[1]), flush=True)"
 
