@@ -8,6 +8,7 @@ LONG = """
     test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most*
     test_dataloader_loader.py::test_a_state_continues_bit_for_bit_when_any_actor_is_killed[[]1]
     test_dataloader_peers.py::*[[]ray_data-*]
+    test_dataloader_peers.py::test_an_epoch_has_each_document_once[[]grain_iter_mix-*]
     test_every_optimization.py::*-factorial.*_*]
     test_every_optimization.py::*clock_speed|*-alternating.*]
     test_every_optimization.py::*fabric|*-e_ecmp.split_*]

@@ -3,7 +3,6 @@
 from math import floor, log10
 from statistics import median
 
-import numpy as np
 import pytest
 
 from harness.config.code_fingerprint import ROOT
@@ -53,14 +52,3 @@ def test_a_row_of_the_first_table_has_the_medians(title, column, workload):
     assert first.startswith(f"{shown(median(rounds(workload, LOADERS[title], 'time_to_first_batch')), 2)} s")
     million = median(rounds(workload, LOADERS[title], "throughput")) / 1e6
     assert rate == shown(million, 2 if million < 100 else 3)
-
-
-def test_the_lead_has_the_ratios_of_each_process():
-    page, flop = " ".join(PAGE.split()), "FLOP of the documents seen"
-    (before_B, after_B), (before, after) = (
-        [np.array(rounds(workload, one, *metric)) for one in ("baseline", "disaggregated")]
-        for workload, *metric in (("memory_parquet_306_8", "memory", ALL), ("train_dp2", "flop_rate", flop))
-    )
-    memory, gains = before_B / after_B, after / before
-    assert f"{min(memory):.1f} to {max(memory):.1f} times less in three processes" in page
-    assert f"{min(gains):.2f} to {max(gains):.2f} times the DataLoader's FLOP/s" in page

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import (
-    END,
     LoaderSpec,
     MixturePhase,
     RankPlace,
@@ -257,23 +255,6 @@ def test_what_is_wrong_with_a_batch_is_named(corpus, cp_size, numbers, spoil, na
         spoil(ranks)
     with pytest.raises(WrongResult, match=named) if named else nullcontext():
         check_steps(spec, index, ranks)
-
-
-def test_the_index_has_each_piece_of_each_document_and_is_kept(corpus, tmp_path, monkeypatch):
-    documents, index = corpus
-    pieces = Counter()
-    for source in range(2):
-        for number in range(len(documents.sizes_B(source))):
-            tokens = [*documents.document(source, number), END]
-            pieces.update(tuple(tokens[at : at + CONTEXT]) for at in range(0, len(tokens), CONTEXT))
-    assert len(index.hashes) == len(pieces)
-    assert int(index.equal.sum()) == pieces.total()
-    assert all(index.find(np.array(piece, np.uint16)) is not None for piece in pieces)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = piece_index(documents, CONTEXT)
-    monkeypatch.setattr("suites.dataloader.loaded_text._indexed", None)
-    kept = piece_index(documents, CONTEXT)
-    assert all((one == other).all() for one, other in zip(first, kept, strict=True))
 
 
 WORKLOAD = {

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from harness.records import Origin, Unavailable, WrongResult
+from harness.records import Unavailable, WrongResult
 from suites.dataloader import dataloader_balance, document_seconds
 from suites.dataloader.dataloader_balance import LengthTable, Subject
 from suites.dataloader.document_seconds import MODEL, TimedStep, cost_of, fitted
@@ -218,17 +218,6 @@ def test_parts_of_a_long_document_stay_in_one_group_where_they_are_dealt_togethe
         assert len({*group_of[items.dealt == document].tolist()}) == 1
     each = np.bincount(group_of[np.unique(items.dealt, return_index=True)[1]])
     assert each.tolist() == [16] * 16
-
-
-def test_the_speed_up_of_a_step_is_over_the_loaders_order_and_compared_with_the_published_gain():
-    base, own = subject(published_gain=2.0), subject("greedy", published_gain=2.0)
-    ratios = np.array(read(base, "step_cost")) / read(own, "step_cost")
-    assert read(own, "speedup") == pytest.approx(ratios)
-    assert read(base, "speedup") == [1.0] * 3
-    by_metric = {one.metric: one for one in dataloader_balance.sample(own)}
-    assert by_metric["prediction_error"].value == pytest.approx(ratios.mean() / 2 - 1)
-    assert by_metric["published_gain"].origin == Origin.PUBLISHED
-    assert not read(base, "prediction_error")
 
 
 @pytest.mark.parametrize(

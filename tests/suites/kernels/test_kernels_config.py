@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import variants
+from small_kernels import ARMS, checked
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.config.run import load
@@ -22,8 +23,6 @@ from suites.kernels.training_step import FixedBatchTrainer
 pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[2] / "data" / "small_configs"
-RUN = load(["suite=kernels"])[0]
-VARIANTS = {variant.name: variant for variant in RUN.variants}
 TOKENS = 24
 
 CONFIGS = ["bert", "bloom", "deepseek_v3", "gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral"]
@@ -42,12 +41,6 @@ def subject_of(name: str, *words: str) -> Subject:
     return kernels.build(workload_of(name, *words), seed=3)
 
 
-def checked(subject: Subject) -> kernels.Session:
-    session = kernels.prepare(subject)
-    kernels.check(session)
-    return session
-
-
 @pytest.fixture(autouse=True)
 def _released() -> Iterator[None]:
     yield
@@ -64,7 +57,7 @@ def test_each_technique_that_applies_trains_the_configs_own_model(name: str) -> 
     for variant in ("fused_optimizer", "autocast_bf16", "sdpa"):
         lacking = variant == "sdpa" and name in NO_SDPA
         with pytest.raises(Unavailable, match="no SDPA attention") if lacking else nullcontext():
-            other = checked(variants.applied("kernels", VARIANTS[variant], subject))
+            other = checked(variants.applied("kernels", ARMS[variant], subject))
             assert other.max_error < (0.1 if variant == "autocast_bf16" else 1e-4)
 
 

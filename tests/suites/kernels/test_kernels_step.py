@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 import variants
+from small_kernels import ARMS, checked
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.config.run import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites.kernels import suite as kernels
 from suites.kernels.operations import OPERATIONS
@@ -21,9 +21,6 @@ from suites.training.correctness import GRADIENT_FACTOR
 from suites.training.models.model import Transformer
 from suites.training.step import EXACT
 from suites.training.workload import llama
-
-RUN = load(["suite=kernels"])[0]
-ARMS = {variant.name: variant for variant in RUN.variants}
 
 TINY = {"operation": "training_step", "micro_batch_size": 2, "seq_len": 24, "hidden_size": 32}
 TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_size": 8, "intermediate_size": 48}
@@ -37,12 +34,6 @@ def subject_of(**changes):
 
 def applied(variant, subject):
     return checked(variants.applied("kernels", ARMS[variant], subject))
-
-
-def checked(subject):
-    session = kernels.prepare(subject)
-    kernels.check(session)
-    return session
 
 
 def losses(subject):

@@ -55,21 +55,19 @@ def test_a_run_states_its_layout_and_finishes_in_time():
     assert ("gpus", "") not in unfinished
 
 
-def test_the_baseline_alone_has_a_band_and_a_curve_has_as_many_heights_as_places(monkeypatch):
+def test_the_baseline_has_a_band_and_a_curve_has_as_many_heights_as_places(monkeypatch):
     monkeypatch.setattr("suites.seconds.limits.PER_DECADE", 1)
-    readings = list(limits.sample(subject_of("three_months", draws=5)))
+    readings = list(limits.sample(subject_of("three_months", draws=3)))
     draws, (low, high), x, y = (
         [one.value for one in readings if (one.metric, one.method) == key]
         for key in (("wall_begins", "draws"), ("wall_begins", "band"), ("training_compute", "curve"),
                     ("utilization", "curve"))
     )  # fmt: skip
-    assert len(draws) == 5
+    assert len(draws) == 3
     assert min(draws) <= low < high <= max(draws)
     assert {one.method for one in readings if one.metric == "wall_begins/low"} == set(RANGES)
     assert len(x) == len(y) > 5
     assert x == sorted(x)
-    variant = list(limits.sample(subject_of("three_months", "wider", draws=5)))
-    assert not [one for one in variant if one.method == "draws"]
 
 
 def test_what_no_kernel_or_layout_reaches_is_caught(monkeypatch):

@@ -1,4 +1,4 @@
-"""The models of other projects: the peaks of real steps, and their parts compared with torch's."""
+"""The models of other projects: the peaks of real steps, and their parts compared with float64."""
 
 import math
 import weakref

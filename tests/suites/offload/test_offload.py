@@ -24,22 +24,10 @@ from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.declared import ZeROSettings
 from suites.training.host_memory import HostMemory, Resources
-from suites.training.models.model import Transformer
 from suites.training.shared_trainers import backend_of
-from suites.training.techniques.host_update import owners_of
 from suites.training.techniques.zero import Offload
 
 __all__ = ["pools"]
-
-
-def test_each_parameter_has_one_owner_and_shares_are_even():
-    parameters = list(Transformer(WORKLOAD.shape).parameters())
-    for count in (1, 2, 3, 8):
-        owners = owners_of(parameters, count)
-        assert list(owners) == parameters
-        held = [sum(p.numel() for p, owner in owners.items() if owner == rank) for rank in range(count)]
-        assert sum(held) == COUNT
-        assert max(held) - min(held) <= max(p.numel() for p in parameters)
 
 
 def test_ranks_meet_over_nccl_with_a_gpu_each_and_over_gloo_without_any(monkeypatch):

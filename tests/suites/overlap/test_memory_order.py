@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-import triton
-import triton.language as tl
 from kernel_mutants import CHANGES, difference, mutants
 from overlap_on_rank import pool_of
 from symmetric_on_rank import CASES
 
-from suites.overlap.symmetric.heap import Heaps, SymmetricHeap
 from suites.overlap.symmetric.memory_order import MemoryOrder
-from suites.overlap.symmetric.memory_trace import SPACE_B, Access, traced
+from suites.overlap.symmetric.memory_trace import Access
 
 RANKS = 3
 LATE_S = (0.05, -0.05)
@@ -96,44 +92,6 @@ def signalled(*stores: tuple[int, str, int], waited_for: int = 1, at: int | None
 )  # fmt: skip
 def test_a_wait_must_see_the_same_store_in_every_execution(steps, why):
     assert [one.why for one in order_of(*steps).uncertain_waits()] == why
-
-
-@triton.jit
-def two_programs(target, source, heaps, faults, rank, RANKS: tl.constexpr, TIMEOUT_NS: tl.constexpr):
-    """Program 0 stores four elements; program 1 loads two of these, and one more."""
-    here = tl.arange(0, 4)
-    if tl.program_id(0) == 0:
-        tl.store(target + here, tl.load(source + here))
-    else:
-        tl.store(source + 8 + here, tl.load(target + 2 + here, mask=here < 2))
-
-
-def alone(folder: Path, act: Callable[[SymmetricHeap], None]) -> list[Access]:
-    memory = torch.zeros(4096, dtype=torch.uint8)
-    heap = SymmetricHeap(Heaps(memory, torch.tensor([memory.data_ptr()])), 0)
-    with traced(heap, folder / "number") as accesses:
-        act(heap)
-    return accesses
-
-
-def test_a_race_of_two_programs_is_reported_with_its_lines_and_bytes(tmp_path):
-    ordinary = torch.zeros(16, dtype=torch.int32)
-
-    def act(heap: SymmetricHeap) -> None:
-        heap.launch(two_programs, (2,), heap.signals(16)[2:], ordinary)
-
-    recorded = alone(tmp_path, act)
-    assert [(one.program, one.kind) for one in recorded] == [
-        (0, "load"), (0, "store"), (1, "load"), (1, "store"),
-    ]  # fmt: skip
-    assert [one.ranges[0][0] // SPACE_B for one in recorded] == [1, 0, 0, 1]
-    (race,) = MemoryOrder([recorded]).races()
-    assert race.ranges == [(16, 24)]
-    lines = Path(__file__).read_text().splitlines()
-    for access, text in ((race.first, "target + here, tl"), (race.second, "target + 2")):
-        file, _, line = access.source.partition(":")
-        assert file == Path(__file__).name
-        assert text in lines[int(line) - 1]
 
 
 class Recorded(NamedTuple):

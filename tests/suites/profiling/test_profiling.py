@@ -22,13 +22,11 @@ from harness.instruments.timing.device_telemetry import (
 )
 from harness.instruments.traces.factors import TimeShare
 from harness.instruments.traces.segments import State
-from harness.records import Unavailable
 from suites.profiling import competing_process
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.measure import losses_s, model_FLOP
 from suites.profiling.ranks import RankRecord
-from suites.profiling.recorder import StepAccount, Subject
-from suites.profiling.suite import build
+from suites.profiling.recorder import StepAccount
 from suites.profiling.workload import Workload
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -51,16 +49,6 @@ def test_a_competing_process_ends_with_its_parent_even_while_stopped(tmp_path, l
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def test_a_loss_goes_into_a_rank_that_there_is():
-    subject = Subject(Workload(**SIZES), 0, None)
-    assert subject.with_injection(kind="slow_link", rank=ALL_RANKS).injection.rank == ALL_RANKS
-    assert subject.with_injection(kind="cpu_quota").injection.rank == 1
-    with pytest.raises(Unavailable, match="into rank 2: ranks are 0 to 1"):
-        subject.with_injection(kind="cpu_quota", rank=2)
-    with pytest.raises(Unavailable, match="parallelism=none is for one rank, and dp_size=2"):
-        build({**SIZES, "parallelism": "none"}, 0)
 
 
 def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
