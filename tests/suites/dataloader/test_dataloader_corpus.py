@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import time
 from collections.abc import Callable
@@ -159,6 +160,14 @@ def test_spooled_documents_hold_no_memory_of_arrow_and_leave_no_file(tmp_path, m
 
 def full_disk(*_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_lines_are_found_by_their_offsets_in_any_order(tmp_path):
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{one} " + "z" * (one % 50)}) + "\n" for one in range(2000)))
+    source = source_of(path, "jsonl", 2000)
+    for first in (1999, 0, 256, 255, 1500, 257, 700):
+        assert next(read_text(source, SPEC, first)).split()[0] == str(first).encode()
 
 
 def test_two_writers_at_once_give_one_corpus_and_one_that_fails_none(tmp_path, monkeypatch):

@@ -38,7 +38,9 @@ from suites.dataloader.disaggregation import actors
 from suites.dataloader.disaggregation.actors import LoaderReport, Planner
 from suites.dataloader.disaggregation.plan import (
     BLOCK,
+    PATIENCE,
     ActorSettings,
+    Autoscaler,
     BalanceSettings,
     Mixture,
     digest_of,
@@ -161,6 +163,29 @@ def planned(monkeypatch):
     monkeypatch.setattr(actors, "start_loaders", lambda *_: None)
     monkeypatch.setattr(Planner, "_plan_ahead", lambda _: None)
     return make
+
+
+def test_loaders_are_added_where_reading_takes_longer_than_steps_and_ended_again() -> None:
+    scaler, now_s = Autoscaler(8, loaders=1, most=4, shadows=0), 0.0
+    read = dict.fromkeys(range(8), (0.0, 0))
+
+    def steps(count: int, step_s: float) -> None:
+        nonlocal now_s
+        for _ in range(count):
+            now_s += step_s
+            for source, (taken_s, documents) in read.items():
+                read[source] = (taken_s + 0.1, documents + 1)
+            scaler.read(read)
+            scaler.asked(0, round(now_s / step_s), now_s)
+            scaler.scale(np.ones(8))
+
+    steps(PATIENCE + 3, 0.5)  # reading takes 0.8 s per step, at most half of 0.5 s per loader
+    assert scaler.used == 4
+    assert sorted(Counter(scaler.route.values()).values()) == [2, 2, 2, 2]
+    scaler._asked.clear()
+    steps(80, 5.0)
+    assert scaler.used == 1
+    assert scaler.changes == 2
 
 
 def taken_steps(spec: LoaderSpec, count: int) -> list[list[TakenBatch]]:

@@ -7,11 +7,35 @@ from dataclasses import replace
 import pytest
 import torch
 from small_kernels import workload_of
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.workload import Workload
+
+
+class Elementwise(TorchDispatchMode):
+    """Keeps the elements of every pointwise operation's result."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and "view" not in str(function) and "clone" not in str(function):
+            self.sizes.append(result.numel())
+        return result
+
+
+def test_the_chain_has_the_operations_that_its_formula_counts():
+    workload = Workload(**workload_of("pointwise", backward=False))
+    inputs = make_inputs(OPERATIONS["pointwise"], workload, 0, torch.device("cpu"))
+    with Elementwise() as counted:
+        OPERATIONS["pointwise"].eager(*inputs)
+    assert OPERATIONS["pointwise"].flops(workload) == sum(counted.sizes)
 
 
 @pytest.mark.parametrize("backward", [True, False])

@@ -17,6 +17,11 @@ RUN = LimitsWorkload(kind="curve")
 
 SMALL = search.LayoutGrid((0, 2, 3), (0, 1), (0, 2), (0,), (0, 2), (0, 1))
 
+HALVES = tuple(i / 2 for i in range(19))
+FINER = search.LayoutGrid(
+    (*HALVES, 10, 12), (*HALVES[:13], 8, 10), (*HALVES[:13], 7, 8), (0,), (0, 1, 3), (0, 2, 3, 5)
+)
+
 
 def brute_force(given, flop, grid):
     """Return the best utilization of all layouts of the grid, each with every number of replicas."""
@@ -69,6 +74,22 @@ def test_many_runs_at_once_are_those_of_each_alone():
         assert [one[i] for one in every.layout] == [one[0] for one in alone.layout]
     second = search.taken(search.stacked(works), np.array([1]))
     assert (second.overlap, second.node_size, second.run_s) == (1.0, 64.0, RUN.run_s)
+
+
+@pytest.mark.parametrize("changes", [{}, {"overlap": 1.0, "batch_exponent": 0.5}], ids=str)
+def test_walls_depend_neither_on_the_grid_nor_on_the_points_of_the_curve(changes):
+    """Against a grid with half powers of two. 1 % of utilization is up to 10 % of the wall, in FLOP."""
+    work = replace(RUN, **changes)
+    coarse, fine, many = (
+        walls.walls_of(
+            work, walls.computes(points), walls.curves(work, 1, walls.computes(points), grid), grid
+        )
+        for points, grid in ((2, search.GRID), (2, FINER), (7, search.GRID))
+    )
+    for other in (fine, many):
+        assert coarse.begins == pytest.approx(other.begins, rel=0.08)
+        assert coarse.ends == pytest.approx(other.ends, rel=0.08)
+    assert coarse.best == pytest.approx(fine.best, rel=0.01)
 
 
 def test_a_run_has_six_flop_per_parameter_and_token_and_grows_as_its_exponents_say():

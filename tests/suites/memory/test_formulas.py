@@ -120,6 +120,27 @@ def test_deepspeeds_estimators_are_its_code_and_near_its_documentation():
         deepspeed_states_bytes(1, 1, 1, 1)
 
 
+def test_where_each_method_declines():
+    """A figure where the source speaks of such a step, else None and a sentence."""
+    states = {"states_16", "korthikanti"}
+    expected = {
+        "none": states | {"rule_40x", "states_18", "deepspeed_zero2", "deepspeed_zero3"},
+        "zero1": states | {"states_18"},
+        "zero2": states | {"deepspeed"},
+        "zero3": states | {"rule_40x", "deepspeed"},
+        "tensor": states | {"rule_40x", "states_18"},
+        "zero3, tensor": states | {"rule_40x"},
+        "by expert": {"rule_40x"},  # which no formula knows
+    }
+    for sharding, methods in expected.items():
+        found = by_method(a_step(1 if sharding == "none" else 4, sharding=sharding))
+        assert {m for m, one in found.items() if one.peak_B is not None} == methods, sharding
+        assert all(one.reason for one in found.values() if one.peak_B is None)
+    assert by_method(a_step(attention="sdpa"))["megatron"].peak_B is not None
+    sgd = a_step(4, a_workload(optimizer="sgd_momentum"), sharding="zero3", attention="sdpa")
+    assert all(one.peak_B is None and one.reason for one in by_method(sgd).values())
+
+
 @pytest.mark.parametrize(
     ("precision", "micro_batches", "held"),
     [("fp32", 1, 16), ("autocast", 1, 16), ("autocast", 2, 18), ("bf16_grads", 2, 16), ("fp32_grads", 1, 18)],

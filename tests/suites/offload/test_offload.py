@@ -51,6 +51,15 @@ def test_what_cannot_be_run_is_unavailable():
             offload.build(asdict(replace(WORKLOAD, **change)), SEED)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranks_that_share_a_core_and_searches_are_not_timed(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    search = {"dp_size": 1, "device_memory_budget_B": 1e6}
+    changes = [{"dp_size": 1}, {"dp_size": 2}, {"dp_size": 3}, search]
+    sessions = [offload.prepare(subject_of("baseline", replace(WORKLOAD, **one))) for one in changes]
+    assert list(map(offload.timed, sessions)) == [True, True, False, False]
+
+
 def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked, tmp_path):
     workload = replace(WORKLOAD, dp_size=1, offload_dir=str(tmp_path))
     session = offload.prepare(subject_of("host_update", workload))

@@ -66,6 +66,19 @@ def test_bytes_by_hand(plan):
         assert zero_formula_B(workload, plan) == pytest.approx(due_B)
 
 
+def test_deepspeeds_own_values():
+    """As its code has them: 18 bytes where the paper has 16, four for each parameter of the largest layer."""
+    p, of_largest = counted(LLAMA)
+    for plan, said_B in {
+        MemoryPlacement(DS, 2): 2 * p + 18 * p / 4,
+        MemoryPlacement(DS, 2, HOST): 2 * p,
+        MemoryPlacement(DS, 3): 4 * of_largest + 18 * p / 4,
+        MemoryPlacement(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
+        MemoryPlacement(DS, 3, DISK, DISK): 4 * of_largest,
+    }.items():
+        assert METHODS["deepspeed estimator"](placed(LLAMA, plan)) == pytest.approx(said_B, abs=1)
+
+
 @pytest.mark.parametrize(("precision", "factor"), [("bf16", 1), ("fp32", 2)])
 def test_activations_are_those_of_its_source(precision, factor):
     """arXiv 2205.05198, section 4.1, tensor by tensor in units of sbh bytes, without the scores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from overlap_on_rank import pool_of
 
 from harness.instruments.distributed.rank_pool import RankPool
+from suites.overlap import suite as overlap
 from suites.overlap.workload import Subject, Workload
 
 ON_RANK = "suites.overlap.on_rank"
@@ -62,6 +64,17 @@ def test_data_of_the_step_before_or_in_another_order_shows_in_each_collective(fa
     for errors in ranks.call("overlap_on_rank:faulty_errors", key=key, fault=fault, chunks=chunks):
         assert len(errors) == 2 * 4 * 2
         assert min(errors) > 100 * TOLERANCE
+
+
+def test_steps_of_ranks_that_share_a_core_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    for operation, ranks, timed in (
+        ("training_step", 2, True),
+        ("training_step", 4, False),
+        ("ag_gemm", 4, True),
+    ):
+        session: Any = overlap.Session(Subject(Workload(operation=operation, ranks=ranks), 0), None, "key")
+        assert overlap.timed(session) is timed
 
 
 def test_an_update_subtracts_the_gradients(ranks: RankPool) -> None:
