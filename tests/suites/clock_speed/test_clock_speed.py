@@ -8,14 +8,7 @@ from marked import wait_for
 
 from suites.profiling import clock_speed
 from suites.profiling.clock_speed import ImposedSpeeds
-from suites.profiling.speed_model import (
-    Dwell,
-    Speeds,
-    dwells,
-    mean_parts,
-    slowdowns,
-    step_ends_s,
-)
+from suites.profiling.speed_model import Dwell, Speeds, dwells, mean_parts, slowdowns, step_ends_s
 
 RANKS, SLOW = 4, 0.8
 

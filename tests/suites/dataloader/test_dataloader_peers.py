@@ -23,21 +23,10 @@ import psutil
 import pytest
 
 from harness.records import Unavailable
-from suites.dataloader.batch import (
-    END,
-    LoaderError,
-    LoaderSpec,
-    MixturePhase,
-    PackedBatch,
-    RankPlace,
-    Source,
-)
+from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, PackedBatch, RankPlace, Source
 from suites.dataloader.corpus import write
 from suites.dataloader.loaders import peers
-from suites.dataloader.loaders.ray_data import (
-    BLOCK_DOCUMENTS,
-    SHUFFLED_BLOCKS,
-)
+from suites.dataloader.loaders.ray_data import BLOCK_DOCUMENTS, SHUFFLED_BLOCKS
 
 LIBRARIES = {
     "torchdata_nodes": ["torchdata"],
@@ -47,7 +36,9 @@ LIBRARIES = {
     "spdl": ["spdl.pipeline"],
     "ray_data": ["ray.data"],
 }
-ONE_FORMAT = [
+EVERY_LOADER = [
+    ("synchronous", "jsonl"),
+    ("grain_iter_mix", "parquet"),
     ("baseline_loader", "jsonl"),
     ("torchdata_nodes", "parquet"),
     ("grain_map_mix", "array_record"),
@@ -55,7 +46,6 @@ ONE_FORMAT = [
     ("spdl", "jsonl"),
     ("ray_data", "parquet"),
 ]
-EVERY_LOADER = [("synchronous", "jsonl"), ("grain_iter_mix", "parquet"), *ONE_FORMAT]
 CONTEXT = 64
 FIRST = RankPlace(0, 0)
 

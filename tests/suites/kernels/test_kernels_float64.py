@@ -11,11 +11,7 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.kernels.bound_call import make_inputs, make_upstream
-from suites.kernels.correctness import (
-    attention_reference,
-    evaluate,
-    in_float64,
-)
+from suites.kernels.correctness import attention_reference, evaluate, in_float64
 from suites.kernels.operations import OPERATIONS
 
 

@@ -20,12 +20,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from harness.instruments.triton_kernels.launch import launch
-from harness.instruments.triton_kernels.targets import (
-    NVIDIA,
-    Compilation,
-    CompilationFailed,
-    usage,
-)
+from harness.instruments.triton_kernels.targets import NVIDIA, Compilation, CompilationFailed, usage
 from harness.records import Unavailable
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.triton import FUNCTIONS, MODULES

@@ -16,10 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.instruments import control_group
 from harness.instruments.timing import core_account
-from harness.instruments.timing.device_telemetry import (
-    DeviceState,
-    nvml_reader,
-)
+from harness.instruments.timing.device_telemetry import DeviceState, nvml_reader
 from harness.instruments.traces.factors import TimeShare
 from harness.instruments.traces.segments import State
 from suites.profiling import competing_process

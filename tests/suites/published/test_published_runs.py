@@ -10,15 +10,7 @@ from msgspec.structs import replace
 
 from harness.ask.fit import main as fit
 from suites.published import suite
-from suites.published.runs import (
-    KINDS,
-    group_of,
-    kind_of,
-    main,
-    of_bytes,
-    of_seconds,
-    tokens_per_s,
-)
+from suites.published.runs import KINDS, group_of, kind_of, main, of_bytes, of_seconds, tokens_per_s
 from suites.training.step_time.published.rows import Outcome, PublishedRun, published_runs, question
 
 RUN = PublishedRun(

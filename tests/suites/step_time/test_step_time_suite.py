@@ -8,13 +8,7 @@ from msgspec.structs import replace
 from harness.config.code_fingerprint import ROOT
 from harness.sweep.store import read_records
 from suites.published import step_time
-from suites.published.step_time import (
-    PREDICTORS,
-    SWITCHES,
-    of_ratios,
-    pairs_of,
-    per_token_s,
-)
+from suites.published.step_time import PREDICTORS, SWITCHES, of_ratios, pairs_of, per_token_s
 from suites.training.step_time.published.rows import Outcome, PublishedRun, question
 from suites.training.step_time.published.steps import published, with_and_without_attention
 from suites.training.step_time.questions import question_of_row
