@@ -8,7 +8,15 @@ from marked import wait_for
 
 from suites.profiling import clock_speed
 from suites.profiling.clock_speed import ImposedSpeeds
-from suites.profiling.speed_model import Dwell, Speeds, dwells, mean_parts, slowdowns, step_ends_s
+from suites.profiling.speed_model import (
+    Dwell,
+    Speeds,
+    dwells,
+    loss_as_waiting,
+    mean_parts,
+    slowdowns,
+    step_ends_s,
+)
 
 RANKS, SLOW = 4, 0.8
 
@@ -80,6 +88,14 @@ def test_parts_add_up_to_the_step_and_the_share_of_a_core_is_of_the_time_in_whic
     readings = clock_speed.of_parts(parts, parts, Speeds())
     shares = {one.method: one.value for one in readings if one.metric == "core_share"}
     assert shares == pytest.approx({"rank 0": 0.4, "other ranks": 0.4})
+
+
+def test_what_of_a_slow_ranks_loss_is_waiting():
+    for ranks in (2, 4, 8):
+        full = mean_parts(instants([1.0] * ranks, 0.1, 5))
+        slow = mean_parts(instants([1.25] + [1.0] * (ranks - 1), 0.1, 5))
+        share = (slow.waiting_s - full.waiting_s) / (slow.step_s - full.step_s)
+        assert share == pytest.approx(loss_as_waiting(ranks))
 
 
 class RecordedQuota:

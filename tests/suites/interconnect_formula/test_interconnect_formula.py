@@ -125,6 +125,13 @@ def test_the_parameters_of_a_config_are_counted():
     assert size.parameters - size.active == 32 * 6 * 3 * 4096 * 14336
 
 
+def test_a_mixture_computes_by_its_active_parameters_and_sends_all():
+    own = {**RUN.workloads["dense_7b"], "mfu": 0.4}
+    dense, mixture = (values_of({**own, "active_parameters": n}, "baseline") for n in (None, 7e8))
+    assert mixture["computation", "at best"] == pytest.approx(dense["computation", "at best"] / 10)
+    assert mixture["time", "at best"] == dense["time", "at best"]  # it waits for the link
+
+
 def test_a_config_is_answered_by_formulas(tmp_path: Path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(LLAMA_8B))

@@ -21,7 +21,7 @@ from harness.instruments.traces.factors import TimeShare
 from harness.instruments.traces.segments import State
 from suites.profiling import competing_process
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
-from suites.profiling.measure import losses_s, model_FLOP
+from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
 from suites.profiling.workload import Workload
@@ -61,6 +61,13 @@ def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
         (tmp_path / "cgroup").write_text(groups)
         (tmp_path / "mountinfo").write_text(f"30 20 0:25 / {tmp_path} rw - {mount}\n")
         assert core_account.throttled_s() == expected_s
+
+
+def test_the_relative_clock_is_by_the_sampled_clock_or_else_by_the_chain():
+    steps = [StepAccount(**dict.fromkeys(StepAccount._fields, 2e-4))] * 4
+    assert relative_clock([RankRecord(steps, steps, {})] * 2, 1.5e-4) == pytest.approx(0.75)
+    sampled = {"clock_Hz": 1.4e9, "peak_clock_Hz": 2.0e9}
+    assert relative_clock([RankRecord(steps, steps, sampled)] * 2, 1.5e-4) == pytest.approx(0.7)
 
 
 def test_an_nvidia_gpu_is_read_in_base_units():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import psutil
@@ -22,12 +23,21 @@ from suites.stack.suite import (
     stop_worker,
 )
 from suites.training.models import head_loss
+from suites.training.techniques import named
 
 RUN = load(["suite=stack"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
 TINY = tiny_run("stack").workloads["step_1m_1k"]
 LONG = {"seq_len": 512, "gradient_accumulation_steps": 2}
 """Long enough for the scores to be most of the memory."""
+
+FACTORS = ("bf16", "compile", "flash", "fused", "ahead", "batch")
+TECHNIQUES = {
+    "bf16": {"mixed_precision"},
+    "compile": {"compile"},
+    "flash": {"attention"},
+    "fused": {"loss", "optimizer"},
+}
 
 
 def subject_of(variant: str, **changes: Any) -> Subject:
@@ -39,6 +49,18 @@ def checked(subject: Subject) -> Session:
     session = stack.prepare(subject)
     stack.check(session)
     return session
+
+
+def test_the_variants_are_all_combinations_with_what_their_names_say() -> None:
+    every = ["_".join(one) for size in range(1, 7) for one in combinations(FACTORS, size)]
+    own = {name.partition(".")[2]: one for name, one in VARIANTS.items() if name.startswith("factorial.")}
+    assert sorted(own) == sorted(every)
+    for name, variant in own.items():
+        chosen = name.split("_")
+        wanted = set().union(*(TECHNIQUES.get(one, set()) for one in chosen))
+        assert {technique for technique, _ in named(variant.techniques)} == wanted, name
+        assert variant.settings == {"loads_ahead": "ahead" in chosen, "fills_memory": "batch" in chosen}
+        assert variant.title == " + ".join(chosen)
 
 
 def test_an_update_has_the_same_tokens_whatever_the_micro_batch() -> None:
