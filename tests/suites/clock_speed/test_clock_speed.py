@@ -1,20 +1,16 @@
 """clock_speed: closed formulas against a walk through schedules, and the parts of a step."""
 
 from itertools import chain, islice, repeat
-from random import Random
 from statistics import fmean
 
 import pytest
 from marked import wait_for
-from variants import tiny_run
 
-from harness.records import Unavailable
 from suites.profiling import clock_speed
 from suites.profiling.clock_speed import ImposedSpeeds
 from suites.profiling.speed_model import (
     Dwell,
     Speeds,
-    computed_s,
     dwells,
     loss_as_waiting,
     mean_parts,
@@ -64,18 +60,6 @@ def test_alternating_apart_is_between_its_limits():
     assert limits["short dwells"] * 1.02 < equal < limits["long dwells"] * 0.98
 
 
-def test_work_is_the_integral_of_speed():
-    """Compared with a sum over short slices of time."""
-    random = Random(5)
-    speeds = [Dwell(0.3 * index, (random.choice((0.5, 0.8, 1.0)),)) for index in range(20)]
-    for begin_s, work_s in ((0.0, 0.1), (0.25, 1.7), (1.9, 0.001), (5.0, 9.0)):
-        now_s, done_s, slice_s = begin_s, 0.0, 1e-4
-        while done_s < work_s:
-            done_s += slice_s * [one.speeds[0] for one in speeds if one.begin_s <= now_s + slice_s / 2][-1]
-            now_s += slice_s
-        assert computed_s(speeds, 0, begin_s, work_s) == pytest.approx(now_s, abs=5e-4)
-
-
 def instants(works_s, communication_s, steps):
     """Return what ranks would report that compute for `works_s` each, and wait for the slowest.
 
@@ -112,12 +96,6 @@ def test_what_of_a_slow_ranks_loss_is_waiting():
         slow = mean_parts(instants([1.25] + [1.0] * (ranks - 1), 0.1, 5))
         share = (slow.waiting_s - full.waiting_s) / (slow.step_s - full.step_s)
         assert share == pytest.approx(loss_as_waiting(ranks))
-
-
-def test_a_quota_that_the_kernel_refuses_is_refused_in_one_line():
-    workload = tiny_run("clock_speed").workloads["ddp_4_ranks"]
-    with pytest.raises(Unavailable, match=r"core_share × slow × quota_period_s = 0\.0008 s: expected"):
-        clock_speed.build({**workload, "core_share": 0.25, "quota_period_s": 0.004}, 1)
 
 
 class RecordedQuota:

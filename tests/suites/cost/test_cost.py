@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from variants import applied
 
 from harness.claims.judge import outcome
@@ -16,7 +15,7 @@ from harness.commands.main import main
 from harness.config.run import load
 from harness.records import Note, Reading, Unavailable, WrongResult
 from suites.cost import suite as cost
-from suites.cost.cost_model import CostParts, annuity_factor, cost_parts, usd_per_unit
+from suites.cost.cost_model import CostParts, annuity_factor, cost_parts
 
 RUN = load(["suite=cost"])[0]
 GB200 = next(one for one in RUN.variants if one.name == "machine.gb200_nvl72")
@@ -88,9 +87,6 @@ def test_samples_are_priced_as_samples_and_never_as_tokens():
     """The log has samples/s of all GPUs: those of one are priced, and no token or run of tokens is."""
     for pair in OF_MLPERF:
         fields = RUN.workloads[pair]
-        assert fields["sample"]
-        assert len(fields["gpus_of_run"]) == len(fields["samples_per_s"]) == 2
-        assert re.search(r"mlcommons/training_results_v4\.1 b87b9e39|_v5\.0 0fdc28f0", fields["source"])
         for variant, machine in ((BASELINE, fields["machine"]), (GB200, "gb200")):
             found = values_of(pair, variant)
             per_s = fields["samples_per_s"][machine]
@@ -161,7 +157,6 @@ def test_a_wrong_annuity_is_found(monkeypatch):
 
 NO_FORMULA = {"server_USD": None, "network_USD": None, "power_kW": None}
 IMAGE = {"sample": "an image"}
-MINE = {"kind": "owned", "source": "me", "USD_per_h": {"gb200": 2}}
 
 
 def of_source(name, **changes):
@@ -174,23 +169,16 @@ def of_source(name, **changes):
     [
         ({"gpus": 1}, r"server_USD=190000: \$250,000 per GPU with gpus=1, expected .*; a node's price"),
         ({"power_kW": 700.0, "ranges": {}}, "power_kW=700: 87.5 kW per GPU with gpus=8.*is it in W"),
-        ({"colocation_USD_per_kW_month": 0.2, "ranges": {}}, "expected 0 or at least 10; is it per hour"),
         ({"life_years": 12.0}, r"life_years=12: outside of its range 4 to 6; give ranges.life_years"),
         ({"ranges": {"pue": [2, 1]}}, r"ranges.pue=\[2, 1\]: expected \[LOW, HIGH\]"),
-        ({"ranges": {"wages": [1, 2]}}, "ranges.wages: no such input; allowed: price_level"),
         ({"sources": {}}, "sources.price_level: missing"),
-        *((of_source("server_USD", **{key: None}), f"sources.server_USD.{key}: missing")
-          for key in ("at", "date", "source")),
+        (of_source("server_USD", date=None), "sources.server_USD.date: missing"),
         (of_source("pue", date="yesterday"), "sources.pue.date=yesterday: expected a date as 2025"),
         ({"tokens_per_s": {"h100_80gb": -1}}, "tokens_per_s.h100_80gb=-1: expected tokens/s of one GPU"),
-        ({"combinations": {"pue": 1.2}}, "combinations.pue=1.2: expected a list of numbers"),
         ({"combinations": {"pue": [1.0] * 101, "interest": [0.1] * 100}}, "10,100; expected at most 10,000"),
         ({"kind": "pair", "samples_per_s": {"gb200": 1.0}, **IMAGE}, "samples_per_s.h100_80gb: missing"),
-        ({"samples_per_s": {"gb200": 1.0}}, "sample: missing; expected what a sample is"),
         ({"samples_per_s": {"gb200": 1.0}, "tokens_per_s": {"gb200": 1.0}}, "samples_per_s: give it or"),
-        ({"server_USD": None}, "server_USD: missing; give all of server_USD, network_USD, power_kW"),
         (NO_FORMULA, "server_USD: missing; only a pair may leave out server_USD, network_USD, power_kW"),
-        ({"prices": {"mine": MINE}}, "prices.mine.date: missing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_in_one_line(changes, reason):
@@ -241,12 +229,3 @@ def test_a_gpu_hour_by_hand():
     assert parts.colocation == pytest.approx(0.2)  # 876 dollars per year over 4,380 hours
     assert parts.operations == pytest.approx(0.24)  # a tenth of 10,512 over 4,380 hours
     assert parts.total == pytest.approx(sum(parts))
-
-
-@given(st.floats(0.1, 10), st.floats(1, 1e5), st.floats(0.5, 5))
-def test_a_dearer_machine_breaks_even_where_a_token_costs_the_same(usd, tokens_per_s, ratio):
-    """The speed-up found on the cost of a token is the ratio of the costs per hour."""
-    assert usd_per_unit(3.6, 1000.0) * 1e6 == pytest.approx(1.0)  # 3.6 million tokens per hour
-    base = usd_per_unit(usd, tokens_per_s)
-    found = brentq(lambda x: usd_per_unit(usd * ratio, tokens_per_s * x) / base - 1, 0.1, 10)
-    assert found == pytest.approx(ratio)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from suites.dataloader import corpus as corpus_module
 from suites.dataloader.batch import LoaderError, LoaderSpec, MixturePhase, Source
 from suites.dataloader.corpus import Corpus, FileDocuments, sources_of_text, write
 from suites.dataloader.formats import BadSample, read_text
-from suites.dataloader.installed_files import LARGEST_DOCUMENT_B, Root, generated, kind_of_text
+from suites.dataloader.installed_files import LARGEST_DOCUMENT_B, Root, generated
 
 TEXTS = ["a", "two\nlines\r\n", 'a "quoted" \\ text', "é 漢字 \u2028 \U0001f600", "\0 \x1f", "x" * 70_000]
 NEEDS = {"parquet": "pyarrow", "array_record": "array_record.python.array_record_module"}
@@ -93,14 +92,7 @@ def test_sources_are_the_pairs_of_package_and_kind_in_the_order_of_their_sizes(t
         described(tmp_path, count=306)
 
 
-def test_the_kind_of_a_file():
-    names = ["a.py", "licenses.py", "LICENSE", "license.txt", "changelog.Debian.gz", "ls.1.gz"]
-    assert [kind_of_text(one) for one in names] == ["py", "py", "license", "license", "changelog", "man"]
-    names = ["index.html.gz", "notes.md", "README.md", "libz.so.1", "a.whl", "x"]
-    assert [kind_of_text(one) for one in names] == ["html", "markdown", "readme", "", "", ""]
-
-
-def test_the_digest_depends_on_contents_names_and_sizes_and_not_on_times(tmp_path, monkeypatch):
+def test_the_digest_depends_on_contents_names_and_sizes_and_not_on_times(tmp_path):
     file = packages(tmp_path / "packages") / "first" / "below" / "0.py"
     first = described(tmp_path).digest
     os.utime(file, (1, 1))
@@ -109,11 +101,7 @@ def test_the_digest_depends_on_contents_names_and_sizes_and_not_on_times(tmp_pat
     file.write_bytes(b"b" + original[1:])
     assert described(tmp_path).digest != first
     file.write_bytes(original)
-    again = described(tmp_path)
-    assert again.digest == first
-    with monkeypatch.context() as without:
-        without.setattr("suites.dataloader.corpus.usable", None)  # nothing is read again
-        assert described(tmp_path) == again
+    assert described(tmp_path).digest == first
     (tmp_path / "packages" / "first").rename(tmp_path / "packages" / "firsu")
     assert described(tmp_path).digest != first
 
@@ -128,7 +116,6 @@ def test_generated_text_is_the_same_for_the_same_seed_and_heavy_tailed():
     for source in range(5):
         assert len(one.document(source, 0)) == one.sizes_B(source)[0]
         assert one.document(source, 0) == again.document(source, 0)
-        one.document(source, len(one.sizes_B(source)) - 1).decode()
 
 
 @pytest.mark.parametrize(("format", "row_group_rows"), [*((one, 0) for one in FORMATS), ("parquet", 4)])
@@ -152,7 +139,6 @@ def test_each_format_gives_the_original_texts_bit_for_bit_from_any_document_on(
     if format == "parquet":
         written = pytest.importorskip("pyarrow.parquet").ParquetFile(corpus.sources[0].file).metadata
         assert written.num_row_groups == (8 if row_group_rows else 1)
-        assert written.row_group(0).column(0).compression == "SNAPPY"
 
 
 def test_spooled_documents_hold_no_memory_of_arrow_and_leave_no_file(tmp_path, monkeypatch):
@@ -184,13 +170,6 @@ def test_lines_are_found_by_their_offsets_in_any_order(tmp_path):
         assert next(read_text(source, SPEC, first)).split()[0] == str(first).encode()
 
 
-def test_a_corpus_is_written_once(tmp_path, monkeypatch):
-    corpus = corpus_in(tmp_path, "jsonl")
-    monkeypatch.setattr("suites.dataloader.corpus._written", None)
-    assert corpus_in(tmp_path, "jsonl") == corpus
-    assert len(list((tmp_path / "corpora").iterdir())) == 1
-
-
 def test_two_writers_at_once_give_one_corpus_and_one_that_fails_none(tmp_path, monkeypatch):
     documents = described(tmp_path)
     publish: Callable[[Path, Path], None] = corpus_module._publish
@@ -214,24 +193,9 @@ def test_a_damaged_corpus_is_named(tmp_path):
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(LoaderError, match=r"source second_package/py, file .*: it has \d+ bytes, \d+ were"):
         corpus_in(tmp_path, "jsonl")
-    file.unlink()
-    with pytest.raises(LoaderError, match=r"does not exist"):
+    (file.parent / "index.json").write_text("{")
+    with pytest.raises(LoaderError, match=r"its index is damaged"):
         corpus_in(tmp_path, "jsonl")
-    for damaged in ("{", '{"digest": 1}'):
-        (file.parent / "index.json").write_text(damaged)
-        with pytest.raises(LoaderError, match=r"its index is damaged"):
-            corpus_in(tmp_path, "jsonl")
-
-
-def test_the_cache_folder_follows_xdg_cache_home_and_a_missing_library_is_named(tmp_path, monkeypatch):
-    documents = described(tmp_path)
-    folder = Path(write(None, "jsonl", documents).sources[0].file).parent
-    assert folder.parent == tmp_path / "cache" / "throughput-harness"
-    for name in ("pyarrow", "pyarrow.parquet", "array_record.python.array_record_module", "streaming"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for format in ("parquet", "array_record", "mds"):
-        with pytest.raises(Unavailable, match=r"pip install throughput-harness\[dataloader\]$"):
-            write(tmp_path, format, documents)
 
 
 def test_bad_lines_are_counted_and_the_others_keep_their_numbers(tmp_path):

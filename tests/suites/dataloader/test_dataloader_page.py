@@ -1,9 +1,8 @@
 """The dataloader page: its values are those of the committed records."""
 
 from math import floor, log10
-from statistics import mean, median
+from statistics import median
 
-import numpy as np
 import pytest
 
 from harness.config.code_fingerprint import ROOT
@@ -25,14 +24,6 @@ LOADERS = {
     "the same, balanced and autoscaled": "disaggregated_autoscaled",
     "DataLoader without workers (nothing reads ahead)": "synchronous",
 }
-TRAINED = {
-    "torch DataLoader": "baseline",
-    "WebDataset": "webdataset",
-    "SPDL": "spdl",
-    "Grain, mixed at MapDataset": "grain_map_mix",
-    "disaggregated, pieces in order": "disaggregated",
-    "disaggregated, by cost": "disaggregated_balanced",
-}
 
 
 def rounds(workload, optimization, metric, method=""):
@@ -45,10 +36,6 @@ def shown(value, digits):
     """Return a value with so many significant digits."""
     decimals = max(digits - 1 - floor(log10(value)), 0)
     return f"{value:.{decimals}f}"
-
-
-def first_number(text):
-    return float(text.split()[0].replace(",", ""))
 
 
 @pytest.mark.parametrize("title", LOADERS)
@@ -65,48 +52,3 @@ def test_a_row_of_the_first_table_has_the_medians(title, column, workload):
     assert first.startswith(f"{shown(median(rounds(workload, LOADERS[title], 'time_to_first_batch')), 2)} s")
     million = median(rounds(workload, LOADERS[title], "throughput")) / 1e6
     assert rate == shown(million, 2 if million < 100 else 3)
-    if "files" in memory:
-        files_B = rounds(workload, LOADERS[title], "temporary_files")
-        assert f", {shown(median(files_B) / 1e9, 2)} GB of files" in memory
-    if "for Ray" in first:
-        assert f"+ {shown(median(rounds(workload, LOADERS[title], 'ray_start')), 2)} s for Ray" in first
-
-
-@pytest.mark.parametrize("title", TRAINED)
-def test_a_row_of_training_has_the_medians(title):
-    lines = [line.strip() for line in PAGE.splitlines() if line.startswith(f"  | {title} |")]
-    tokens, flop, imbalance, waiting = [cell.strip() for cell in lines[0].strip("|").split("|")[1:]]
-    own = TRAINED[title]
-    assert first_number(tokens) == pytest.approx(median(rounds("train_dp2", own, "throughput")), rel=0.002)
-    rates = rounds("train_dp2", own, "flop_rate", "FLOP of the documents seen")
-    low, high = flop.split("(")[1].strip(")").split("–")
-    for text, value in ((flop, median(rates)), (low, min(rates)), (high, max(rates))):
-        assert first_number(text) == pytest.approx(value / 1e9, rel=0.01)
-    shares = [
-        mean(measurement(one, "imbalance", "").samples)
-        for one in RECORDS
-        if (one.cell.workload, one.cell.optimization) == ("train_dp2", own)
-    ]
-    assert first_number(imbalance) == pytest.approx(median(shares), abs=0.006)
-    waits = rounds("train_dp2", own, "waiting_share", "slowest rank of each step")
-    assert first_number(waiting) / 100 == pytest.approx(median(waits), abs=6e-5)
-
-
-def test_more_throughput_than_every_other_loader_that_reads_ahead():
-    for workload in ("memory_parquet_306_8", "memory_jsonl_306_8"):
-        ours = median(rounds(workload, "disaggregated", "throughput"))
-        others = {one.cell.optimization for one in RECORDS if one.cell.workload == workload}
-        for other in others - {"disaggregated", "disaggregated_autoscaled", "synchronous"}:
-            values = rounds(workload, other, "throughput")
-            assert not values or median(values) < ours
-
-
-def test_the_lead_has_the_ratios_of_each_process():
-    page, flop = " ".join(PAGE.split()), "FLOP of the documents seen"
-    (before_B, after_B), (before, after) = (
-        [np.array(rounds(workload, one, *metric)) for one in ("baseline", "disaggregated")]
-        for workload, *metric in (("memory_parquet_306_8", "memory", ALL), ("train_dp2", "flop_rate", flop))
-    )
-    memory, gains = before_B / after_B, after / before
-    assert f"{min(memory):.1f} to {max(memory):.1f} times less in three processes" in page
-    assert f"{min(gains):.2f} to {max(gains):.2f} times the DataLoader's FLOP/s" in page

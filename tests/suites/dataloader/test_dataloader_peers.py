@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import random
 import threading
@@ -24,27 +23,10 @@ import psutil
 import pytest
 
 from harness.records import Unavailable
-from suites.dataloader.batch import (
-    END,
-    LoaderError,
-    LoaderSpec,
-    MixturePhase,
-    PackedBatch,
-    RankPlace,
-    Source,
-    tokenize,
-)
+from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, PackedBatch, RankPlace, Source
 from suites.dataloader.corpus import write
-from suites.dataloader.formats import BadSample, read_text
 from suites.dataloader.loaders import peers
-from suites.dataloader.loaders.baseline_loader import READERS, documents
-from suites.dataloader.loaders.peers import in_one_line
-from suites.dataloader.loaders.ray_data import (
-    BLOCK_DOCUMENTS,
-    ROUND_DOCUMENTS,
-    SHUFFLED_BLOCKS,
-    round_documents,
-)
+from suites.dataloader.loaders.ray_data import BLOCK_DOCUMENTS, SHUFFLED_BLOCKS
 
 LIBRARIES = {
     "torchdata_nodes": ["torchdata"],
@@ -54,7 +36,9 @@ LIBRARIES = {
     "spdl": ["spdl.pipeline"],
     "ray_data": ["ray.data"],
 }
-ONE_FORMAT = [
+EVERY_LOADER = [
+    ("synchronous", "jsonl"),
+    ("grain_iter_mix", "parquet"),
     ("baseline_loader", "jsonl"),
     ("torchdata_nodes", "parquet"),
     ("grain_map_mix", "array_record"),
@@ -62,7 +46,6 @@ ONE_FORMAT = [
     ("spdl", "jsonl"),
     ("ray_data", "parquet"),
 ]
-EVERY_LOADER = [("synchronous", "jsonl"), ("grain_iter_mix", "parquet"), *ONE_FORMAT]
 CONTEXT = 64
 FIRST = RankPlace(0, 0)
 
@@ -242,24 +225,6 @@ def test_epochs_repeat_and_the_mixture_is_kept(name, format, options, tmp_path):
             assert max(times) - min(times) <= 1
 
 
-@cases(ONE_FORMAT)
-def test_ranks_of_a_group_have_slices_of_the_same_rows(name, format, options, tmp_path):
-    texts = texts_of([23, 5])  # 46 documents in a round of Ray Data: there are two
-    workers = in_process(name)
-    spec = spec_of(tmp_path, format, texts, (0.5, 0.5), cp_size=2, options=options, workers=workers)
-    first, second = taken(name, spec, 8)
-    parts = parts_of(texts)
-    for one, other in zip(first, second, strict=True):
-        assert (one.documents, one.real_tokens) == (other.documents, other.real_tokens)
-        rows = []
-        for a, b in ((one.tokens, other.tokens), (one.segments, other.segments)):
-            quarter = CONTEXT // 4
-            rows.append(np.hstack([a[:, :quarter], b[:, :quarter], b[:, quarter:], a[:, quarter:]]))
-        whole = PackedBatch(rows[0], rows[1], one.documents, one.real_tokens)
-        assert sum(not part[2] for part in found_in([whole], parts).elements()) == one.documents
-        assert int((whole.segments > 0).sum()) == one.real_tokens
-
-
 @pytest.mark.usefixtures("leaves_nothing")
 @cases(EVERY_LOADER)
 def test_a_file_that_is_missing_or_damaged_is_named_in_one_line(name, format, options, tmp_path):
@@ -286,14 +251,6 @@ def test_weights_may_change_over_steps(name: str, options: dict[str, object], tm
     assert drawn == [{0}, {0}, {0}, {1}, {1}, {1}]
 
 
-def test_every_share_of_the_baseline_has_its_own_documents_over_all_epochs(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "jsonl", texts_of([5]), (1.0,))
-    in_order = [json.loads(line)["text"] for line in Path(spec.sources[0].file).read_text().splitlines()]
-    for share in range(3):
-        got = islice(documents(spec.sources[0], spec, share, 3, READERS["jsonl"]), 7)
-        assert list(got) == [in_order[(share + 3 * one) % 5] for one in range(7)]
-
-
 def test_the_spooling_loader_has_the_same_batches_as_the_baseline_and_names_a_corrupt_row_group(tmp_path):
     """They differ in their reader alone; the texts have bytes of several widths."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -310,16 +267,6 @@ def test_the_spooling_loader_has_the_same_batches_as_the_baseline_and_names_a_co
         opened.write(b"\xff" * 20)
     with pytest.raises(LoaderError, match=f"^source source0, file {file}: row group 0 is corrupt"):
         taken("torch_spooled_parquet", spec, 20)
-
-
-@pytest.mark.parametrize("line", ["{", '{"text": null}', '{"other": ""}', "[1]", ""])
-def test_a_bad_line_and_an_empty_source_are_named(line: str, tmp_path: Path) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text(line + "\n" if line else "")
-    said = f"bad, file {file}: " if line else f"bad is empty: its file {file} has no document"
-    spec = replace(BARE, sources=(Source("bad", str(file), "jsonl", 1, 1),))
-    with pytest.raises(LoaderError, match=f"^source {said}"):
-        next(batches("synchronous", spec))
 
 
 BARE = LoaderSpec(
@@ -348,52 +295,6 @@ def test_what_a_library_cannot_do_is_unavailable(name, fields, said, options, mo
     assert "is not installed: " in module.unavailable(None)
 
 
-def test_grain_refuses_what_does_not_fit_with_threads_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Per worker, from ArrayRecord: the process, and each source's 16 threads and 500 documents."""
-    pytest.importorskip("grain")
-    from suites.dataloader.loaders import grain_iter_mix as module
-
-    sources = tuple(Source(str(one), "file", "array_record", 10, 100_000) for one in range(40))
-    spec = replace(BARE, sources=sources, dp_size=2, workers=8)
-    needed_B = 16 * (module.PROCESS_B + 40 * (16 * module.THREAD_B + 500 * 10_000))
-    left = SimpleNamespace(available=needed_B)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: left)
-    module.refuse_unfit(spec)
-    left.available = needed_B - 1
-    expected = "^40 sources in each of 16 workers, with 10,240 threads, take about 7 GB at 11.3 MB per"
-    with pytest.raises(Unavailable, match=expected):
-        module.refuse_unfit(spec)
-
-
-def test_grain_counts_one_decoded_row_group_per_parquet_file(tmp_path: Path) -> None:
-    pytest.importorskip("grain")
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    from suites.dataloader.loaders.grain_iter_mix import row_group_B
-
-    texts = [f"{number} " + "x" * 100_000 for number in range(10)]  # no two alike
-    for rows in (10, 2):
-        file = tmp_path / f"{rows}.parquet"
-        parquet.write_table(arrow.table({"text": texts}), file, row_group_size=rows)
-        assert row_group_B(str(file)) == pytest.approx(rows * 100_000, rel=0.02)
-    assert row_group_B(str(tmp_path / "missing")) == 0
-
-
-def test_a_round_of_ray_data_has_each_source_by_its_weight() -> None:
-    def source(samples: int) -> Source:
-        return Source("s", "f", "parquet", samples, samples)
-
-    small = [(source(100), 0.5), (source(4), 0.25), (source(7), 0.25)]
-    assert round_documents(small) == [100, 50, 50]
-    assert round_documents([(source(10**6), 0.5), (source(1000), 0.5)]) == [ROUND_DOCUMENTS // 2] * 2
-
-
-def test_errors_of_workers_are_one_line() -> None:
-    text = "Caught it\nTraceback\n  x\nsuites.dataloader.batch.LoaderError: source a, file b: c\n"
-    assert str(in_one_line("library", RuntimeError(text))) == "source a, file b: c"
-    assert str(in_one_line("library", ValueError("first\nlast\n"))) == "library: last"
-    assert str(in_one_line("library", LoaderError("source a, file b: c"))) == "source a, file b: c"
-
-
 def test_dalis_source_has_each_document_once_in_any_order_of_steps_or_an_errors_text(tmp_path: Path) -> None:
     pytest.importorskip("array_record")
     from suites.dataloader.loaders.dali import StepsOfRank
@@ -411,29 +312,3 @@ def test_dalis_source_has_each_document_once_in_any_order_of_steps_or_an_errors_
         Path(source.file).unlink()
     *_, error = StepsOfRank(spec, FIRST)(SimpleNamespace(iteration=0))
     assert error.tobytes().decode().startswith("source source0, file ")
-
-
-def test_a_missing_dali_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suites.dataloader.loaders import dali
-
-    def none(_: str) -> None:
-        raise ModuleNotFoundError("nvidia")
-
-    monkeypatch.setattr(dali, "find_spec", none)
-    assert "NVIDIA DALI is not installed: pip install nvidia-dali-cuda120" in (dali.unavailable(None) or "")
-
-
-def test_spdl_serves_all_groups_from_a_source_with_fewer_documents(tmp_path: Path) -> None:
-    pytest.importorskip("spdl.pipeline")
-    from suites.dataloader.loaders.spdl import _documents
-
-    spec = spec_of(tmp_path, "jsonl", texts_of([2, 7]), (0.5, 0.5), dp_size=3)
-
-    def numbers(source: int, group: int) -> list[int]:
-        every = read_text(spec.sources[source], spec)
-        in_order = [tokenize(one).tolist() for one in every if not isinstance(one, BadSample)]
-        got = islice(_documents(spec.sources[source], spec, RankPlace(group, 0)), 4)
-        return [in_order.index(one.tolist()) for one in got]
-
-    assert [numbers(0, group) for group in range(3)] == [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
-    assert [numbers(1, group) for group in range(3)] == [[0, 1, 0, 1], [2, 3, 2, 3], [4, 5, 6, 4]]

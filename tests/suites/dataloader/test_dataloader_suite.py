@@ -1,7 +1,6 @@
 """The dataloader suite: its training step, its checks of batches, and the memory of several processes."""
 
 import base64
-import itertools
 import json
 import math
 import mmap
@@ -9,10 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import types
-from collections import Counter
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,9 +24,8 @@ from places import PYTHONPATH
 import suites.dataloader.suite as suite
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
-from harness.records import Origin, Reading, Unavailable, WrongResult
+from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import (
-    END,
     LoaderSpec,
     MixturePhase,
     RankPlace,
@@ -41,7 +37,6 @@ from suites.dataloader.batch import (
 from suites.dataloader.fed_step import DocumentModel
 from suites.dataloader.installed_files import generated
 from suites.dataloader.loaded_text import check_steps, piece_index
-from suites.dataloader.loader_ranks import MemorySampler
 from suites.training.balance import cost
 
 MIB = 1 << 20
@@ -98,15 +93,6 @@ def test_a_file_in_memory_counts_once_where_a_part_is_mapped_and_a_file_without_
         file.write(b"x" * MIB)
         os.fsync(file.fileno())
         assert nameless_files_B(own) - nameless_B == MIB
-
-
-def test_a_process_of_someone_else_is_not_left_out(monkeypatch):
-    def refused(path, *_, **__):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_text", refused)
-    with pytest.raises(PermissionError):
-        pss_B([os.getpid()])
 
 
 CONTEXT = 32
@@ -271,23 +257,6 @@ def test_what_is_wrong_with_a_batch_is_named(corpus, cp_size, numbers, spoil, na
         check_steps(spec, index, ranks)
 
 
-def test_the_index_has_each_piece_of_each_document_and_is_kept(corpus, tmp_path, monkeypatch):
-    documents, index = corpus
-    pieces = Counter()
-    for source in range(2):
-        for number in range(len(documents.sizes_B(source))):
-            tokens = [*documents.document(source, number), END]
-            pieces.update(tuple(tokens[at : at + CONTEXT]) for at in range(0, len(tokens), CONTEXT))
-    assert len(index.hashes) == len(pieces)
-    assert int(index.equal.sum()) == pieces.total()
-    assert all(index.find(np.array(piece, np.uint16)) is not None for piece in pieces)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = piece_index(documents, CONTEXT)
-    monkeypatch.setattr("suites.dataloader.loaded_text._indexed", None)
-    kept = piece_index(documents, CONTEXT)
-    assert all((one == other).all() for one, other in zip(first, kept, strict=True))
-
-
 WORKLOAD = {
     "kind": "loading",
     "sources": 5,
@@ -300,9 +269,9 @@ WORKLOAD = {
 }
 
 
-def test_weights_sum_to_one_in_every_phase_and_row_groups_are_as_the_workload_says(tmp_path, monkeypatch):
+def test_weights_sum_to_one_in_every_phase(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    built = suite.build({**WORKLOAD, "row_group_documents": 8, "steps": 10}, 1)
+    built = suite.build({**WORKLOAD, "steps": 10}, 1)
     session = suite.prepare(built)
     text_B = [sum(session.documents.sizes_B(source)) for source in range(5)]
     by_size = [one / sum(text_B) for one in text_B]
@@ -316,16 +285,6 @@ def test_weights_sum_to_one_in_every_phase_and_row_groups_are_as_the_workload_sa
         assert [one.first_step for one in phases] == firsts
         assert phases[0].weights == pytest.approx([0.2] * 5 if mixture == "changing" else last)
         assert phases[-1].weights == pytest.approx(last)
-    in_parquet = replace(built, workload=replace(built.workload, format="parquet"))
-    assert [suite.row_group_rows(one) for one in (built, in_parquet)] == [0, 8]
-
-
-def test_what_cannot_run_is_unavailable(tmp_path, monkeypatch):
-    with pytest.raises(Unavailable, match="even head size, not 3"):
-        suite.build({**WORKLOAD, "kind": "training", "hidden_size": 6, "num_attention_heads": 2}, 1)
-    monkeypatch.setitem(sys.modules, "suites.dataloader.loaders.baseline_loader", None)
-    with pytest.raises(Unavailable, match=r"pip install throughput-harness\[dataloader\]"):
-        suite.prepare(suite.build(WORKLOAD, 1))
 
 
 def test_step_readings_are_those_of_the_slowest_rank():
@@ -369,31 +328,6 @@ def test_the_baseline_is_right_and_is_measured(tmp_path, monkeypatch):
     idle_B = got[("memory", "all processes and shared memory")] - got[("memory", "above idle ranks")]
     assert 0 < idle_B < got[("memory", "all processes")]
     assert {one.origin for one in readings} <= {Origin.MEASURED, Origin.CALCULATED}
-
-
-def test_memory_is_sampled_until_the_sampler_is_closed_or_fails():
-    counted = itertools.count()
-    second, failed = threading.Event(), threading.Event()
-
-    def sample():
-        number = next(counted)
-        if number == 1:
-            second.set()
-        return number
-
-    def fail():
-        failed.set()
-        raise PermissionError("not ours")
-
-    with closing(MemorySampler(sample)) as sampler, closing(MemorySampler(fail)) as failing:
-        sampler.take()
-        assert second.wait(60)
-        sampler.take()
-        assert failed.wait(60)
-        with pytest.raises(PermissionError, match="not ours"):
-            failing.take()
-    assert sampler.samples == list(range(len(sampler.samples)))
-    assert len(sampler.samples) >= 3
 
 
 def test_batches_that_were_read_ahead_are_not_timed(monkeypatch):

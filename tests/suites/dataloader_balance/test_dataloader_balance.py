@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run import load
-from harness.records import Origin, Unavailable, WrongResult
+from harness.records import Unavailable, WrongResult
 from suites.dataloader import dataloader_balance, document_seconds
 from suites.dataloader.dataloader_balance import LengthTable, Subject
 from suites.dataloader.document_seconds import MODEL, TimedStep, cost_of, fitted
-from suites.dataloader.optimizations import greedy, karmarkar_karp, random_order
 from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training.balance import DocumentCost, assign, cost, flop_of_document, loads, lower_bound
 
@@ -55,16 +54,6 @@ def sorted_loads(costs, groups, method, **options):
     return sorted(loads(costs, assign(costs, groups, method, **options), groups))
 
 
-def test_cases_of_the_literature():
-    """Karmarkar–Karp leaves a difference of 2 where LPT leaves 4; Graham's worst case of LPT, 11/9."""
-    assert sorted_loads([8, 7, 6, 5, 4], 2, "karmarkar_karp") == [14, 16]
-    assert sorted_loads([8, 7, 6, 5, 4], 2, "greedy") == [13, 17]
-    assert sorted_loads([5, 5, 4, 4, 3, 3, 3], 3, "greedy")[-1] == 11
-    for method in METHODS:
-        assert assign([], 3, method).tolist() == []
-        assert len(set(assign([3.0, 2.0, 1.0], 8, method).tolist())) == 3
-
-
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(costs=whole_costs, groups=st.integers(1, 12), seed=st.integers(0, 3))
 def test_every_item_is_in_one_group_and_plans_by_cost_are_as_their_definitions(costs, groups, seed):
@@ -83,11 +72,10 @@ def test_every_item_is_in_one_group_and_plans_by_cost_are_as_their_definitions(c
     assert sorted_loads(costs, groups, "greedy", **roomy) == plain_lpt(costs, groups)
 
 
-@pytest.mark.parametrize("groups", [65, 1000])
-def test_greedy_is_lpt_where_many_items_are_placed_at_once(groups):
-    for sigma in (0.1, 1.5, 3.0):
-        costs = np.rint(np.random.default_rng(1).lognormal(10, sigma, 5000))
-        assert sorted_loads(costs, groups, "greedy") == plain_lpt(costs.tolist(), groups)
+@pytest.mark.parametrize("sigma", [0.1, 3.0])
+def test_greedy_is_lpt_where_many_items_are_placed_at_once(sigma):
+    costs = np.rint(np.random.default_rng(1).lognormal(10, sigma, 5000))
+    assert sorted_loads(costs, 65, "greedy") == plain_lpt(costs.tolist(), 65)
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
@@ -142,30 +130,6 @@ def published(method="in_order", **changed):
 
 def read(one, metric):
     return [reading.value for reading in dataloader_balance.sample(one) if reading.metric == metric]
-
-
-@pytest.mark.parametrize("items", ["documents", "rows"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_passes_its_check(items, method):
-    fields = {"items": items} if items == "documents" else {"items": items, "rows_per_group": 3}
-    one = subject(method, **fields)
-    if method == "karmarkar_karp" and items == "rows":
-        with pytest.raises(Unavailable, match="expected items=documents"):
-            dataloader_balance.check(one)
-        return
-    dataloader_balance.check(one)
-    assert min(read(one, "slowest_over_bound")) >= 1 - 1e-9
-
-
-def test_variants_differ_by_their_method_alone_and_seeds_and_steps_in_their_documents():
-    base = subject()
-    variants = [base, *(applied(base) for applied in (random_order, greedy, karmarkar_karp))]
-    assert variants == [replace(base, method=method) for method in METHODS]
-    drawn = [
-        dataloader_balance.items_of(one, step).parts.tolist()
-        for one, step in ((base, 2), (subject(long_documents="kept"), 2), (subject(seed=1), 2), (base, 1))
-    ]
-    assert [one == drawn[0] for one in drawn] == [True, True, False, False]
 
 
 def test_rows_are_full_and_keep_the_documents_in_order():
@@ -231,32 +195,6 @@ def test_committed_steps_are_of_the_model_that_the_workloads_have():
     assert cost_of(workload) == cost
     with pytest.raises(Unavailable, match="hidden_size=512"):
         cost_of(replace(workload, hidden_size=1024))
-    with pytest.raises(Unavailable, match="expected a causal language model"):
-        cost_of(replace(workload, causal=False))
-
-
-def test_the_file_of_steps_is_printed_anew(monkeypatch, capsys):
-    for name, value in (("LONGEST", 32), ("SHORTEST", 16), ("REPETITIONS", 1)):
-        monkeypatch.setattr(document_seconds, name, value)
-    document_seconds.main()
-    first, *others = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["model"] == MODEL
-    assert [TimedStep(**one)[:2] for one in others] == [(16, 32), (32, 32)]
-
-
-def test_a_step_is_timed_once_for_all_variants(monkeypatch):
-    monkeypatch.setattr(document_seconds, "TIMED_TOKENS", 64)
-    monkeypatch.setattr(document_seconds, "TIMED_LENGTHS", (16, 64))
-    monkeypatch.setattr(document_seconds, "fitted", lambda steps: DocumentCost(steps[0].seconds, 0.0))
-    fields = RUN.workloads["textbooks_timed_1024"] | {"hidden_size": 16, "intermediate_size": 8}
-    fields |= {"groups": 2, "documents_per_step": 8, "steps": 1}
-    document_seconds._timed_once.cache_clear()
-    first, second = (dataloader_balance.build(fields, seed) for seed in (0, 1))
-    assert first.cost == second.cost
-    timed = [one for one in dataloader_balance.sample(first) if one.metric == "timed_step"]
-    assert [one.method for one in timed] == ["16 tokens", "64 tokens"] * document_seconds.REPETITIONS
-    assert {one.origin for one in timed} == {Origin.MEASURED}
-    document_seconds._timed_once.cache_clear()
 
 
 def test_a_gain_reaches_the_number_of_groups_where_one_document_is_everything():
@@ -282,62 +220,26 @@ def test_parts_of_a_long_document_stay_in_one_group_where_they_are_dealt_togethe
     assert each.tolist() == [16] * 16
 
 
-def test_overlords_example_by_hand():
-    workload = RUN.workloads["toy"]
-    for method in METHODS[2:]:
-        given = DataloaderBalanceWorkload(**workload)
-        (ratio,) = read(Subject(given, 0, given.flop, method), "slowest_over_fastest")
-        assert ratio == pytest.approx(5800 / 5000)
-    readings = [*dataloader_balance.sample(dataloader_balance.build(workload, 0))]
-    (simple,) = (one for one in readings if one.metric == "slowest_over_fastest")
-    assert (simple.value, simple.origin) == (pytest.approx(1.16), Origin.CALCULATED)
-
-
-def test_the_speed_up_of_a_step_is_over_the_loaders_order_and_compared_with_the_published_gain():
-    base, own = subject(published_gain=2.0), subject("greedy", published_gain=2.0)
-    ratios = np.array(read(base, "step_cost")) / read(own, "step_cost")
-    assert read(own, "speedup") == pytest.approx(ratios)
-    assert read(base, "speedup") == [1.0] * 3
-    by_metric = {one.metric: one for one in dataloader_balance.sample(own)}
-    assert by_metric["prediction_error"].value == pytest.approx(ratios.mean() / 2 - 1)
-    assert by_metric["published_gain"].origin == Origin.PUBLISHED
-    assert not read(base, "prediction_error")
-
-
-WHOLE_NUMBERS = "expected a list of whole numbers"
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("lengths.json", "[1, 2", "cannot be read"),
-        ("lengths.json", "[1, 0]", WHOLE_NUMBERS),
-        ("lengths.json", "[[1], [2, 3]]", WHOLE_NUMBERS),
+        ("lengths.json", "[1, 0]", "expected a list of whole numbers"),
         ("lengths.npy", np.array([{}], dtype=object), "cannot be read"),  # would need unpickling
         ("lengths.csv", "1", "expected a .npy or .json file"),
-        ("missing.json", None, "cannot be read"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, name, content, said):
     path = tmp_path / name
     if isinstance(content, np.ndarray):
         np.save(path, content, allow_pickle=True)
-    elif content is not None:
+    else:
         path.write_text(content)
     with pytest.raises(Unavailable) as error:
         dataloader_balance.build({"lengths_from": "file", "lengths_file": str(path)}, 0)
     assert said in str(error.value)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_real_lengths_are_drawn_from_their_file(tmp_path):
-    (tmp_path / "lengths.json").write_text(json.dumps([7, 11]))
-    np.save(tmp_path / "lengths.npy", np.array([7, 11]))
-    for name in ("lengths.json", "lengths.npy"):
-        one = subject(lengths_from="file", lengths_file=str(tmp_path / name))
-        assert {*dataloader_balance.items_of(one, 0).tokens.tolist()} == {7, 11}
-        dataloader_balance.check(one)
 
 
 def test_the_check_finds_a_wrong_group_a_wrong_cost_and_a_plan_that_is_not_by_cost(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import shutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,12 +12,11 @@ import torch
 import variants
 
 from harness.config.run import load
-from harness.records import HostInfo, Origin, Status, WrongResult
+from harness.records import Origin, Status, WrongResult
 from harness.sweep.failure_classification import of_exception
-from suites.offload import cpu_adam, host_optimizer
+from suites.offload import host_optimizer
 
 ARMS = {variant.name: variant for variant in load(["suite=host_optimizer"])[0].variants}
-HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 SMALL = {"parameters": 50_000}
 
 
@@ -99,28 +96,6 @@ def test_a_wrong_update_is_caught_and_moments_that_start_elsewhere():
         host_optimizer.check(host_optimizer.prepare(replace(right, count=partial(torch.tensor, 1.0))))
 
 
-def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
-    monkeypatch.setattr(host_optimizer, "LOOKED_AT", 11)
-    tensors = host_optimizer.made(host_optimizer.HostOptimizerWorkload(50_000), seed=1)
-    parameter = tensors[0].parameter.detach()
-    looked_at = host_optimizer.wide(tensors, 0)[0]
-    assert len(looked_at) == 11
-    assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
-
-
-def test_all_variants_update_the_same_tensors_until_the_last_is_gone():
-    first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
-    for one in (first, second):
-        host_optimizer.check(one)
-    assert first.tensors is second.tensors
-    assert first.tensors is not host_optimizer.shared(applied("baseline", parameters=50_001))
-    del first, one
-    assert host_optimizer.shared(applied("baseline")) is second.tensors
-    del second
-    gc.collect()
-    assert not list(host_optimizer._shared)
-
-
 def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
     free = SimpleNamespace(available=11.9e9)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
@@ -145,8 +120,3 @@ def test_readings_agree_with_one_another_and_with_the_formula(variant, temporari
     time, bandwidth = (one for one in host_optimizer.sample(ours) if one.metric in ("time", "bandwidth"))
     assert (time.unit, time.method, bandwidth.unit) == ("s", "warm", "B/s")
     assert bandwidth.value * time.value == pytest.approx(found["bytes_moved"])
-
-
-def test_without_a_compiler_deepspeeds_adam_is_unavailable(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
-    assert "needs a C++ compiler (g++), ninja" in (cpu_adam.unavailable(HOST) or "")

@@ -9,24 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import variants
+from small_kernels import ARMS, checked
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.config.run import load
-from harness.config.validation import ConfigError
-from harness.records import Unavailable, WrongResult
+from harness.records import Unavailable
 from suites.kernels import correctness, training_step
 from suites.kernels import suite as kernels
-from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import FixedBatchTrainer, replace_operation
+from suites.kernels.training_step import FixedBatchTrainer
 
 pytest.importorskip("transformers")
 
 DATA = Path(__file__).parents[2] / "data" / "small_configs"
-RUN = load(["suite=kernels"])[0]
-VARIANTS = {variant.name: variant for variant in RUN.variants}
 TOKENS = 24
 
 CONFIGS = ["bert", "bloom", "deepseek_v3", "gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral"]
@@ -45,12 +41,6 @@ def subject_of(name: str, *words: str) -> Subject:
     return kernels.build(workload_of(name, *words), seed=3)
 
 
-def checked(subject: Subject) -> kernels.Session:
-    session = kernels.prepare(subject)
-    kernels.check(session)
-    return session
-
-
 @pytest.fixture(autouse=True)
 def _released() -> Iterator[None]:
     yield
@@ -67,7 +57,7 @@ def test_each_technique_that_applies_trains_the_configs_own_model(name: str) -> 
     for variant in ("fused_optimizer", "autocast_bf16", "sdpa"):
         lacking = variant == "sdpa" and name in NO_SDPA
         with pytest.raises(Unavailable, match="no SDPA attention") if lacking else nullcontext():
-            other = checked(variants.applied("kernels", VARIANTS[variant], subject))
+            other = checked(variants.applied("kernels", ARMS[variant], subject))
             assert other.max_error < (0.1 if variant == "autocast_bf16" else 1e-4)
 
 
@@ -103,26 +93,6 @@ def test_dropout_is_left_out_of_the_config_and_of_its_classs_defaults() -> None:
     assert trainers[0].loss_and_gradients() == trainers[1].loss_and_gradients()
 
 
-def test_a_wrong_step_does_not_pass() -> None:
-    session = kernels.prepare(subject_of("gpt2"))
-    with torch.no_grad():
-        session.trainer.model.blocks[0].mlp.c_fc.weight.mul_(1.01)
-    with pytest.raises(WrongResult):
-        kernels.check(session)
-
-
-def test_variants_share_their_states_after_the_check_and_still_train() -> None:
-    subject = subject_of("llama")
-    sessions = [checked(subject), checked(variants.applied("kernels", VARIANTS["sdpa"], subject))]
-    weights = [{one.data_ptr() for one in each.trainer.model.parameters()} for each in sessions]
-    assert weights[0] == weights[1]
-    states = [each.trainer.optimizer.inner.state.values() for each in sessions]
-    moments = [{one["exp_avg"].data_ptr() for one in each} for each in states]
-    assert moments[0] == moments[1]
-    losses = [float(session.work()) for _ in range(4) for session in sessions]
-    assert losses[-1] < losses[0]
-
-
 def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,17 +116,3 @@ def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
     free_B[0] = 1e5
     with pytest.raises(MemoryError, match="does not fit either"):
         prepare(2)
-
-
-def test_a_config_is_the_only_workload_of_suites_that_take_one() -> None:
-    with pytest.raises(ConfigError, match=r"takes no config\.json; suites that do: .*kernels.*memory"):
-        load(["suite=offload", f"suite.workload_from={DATA / 'llama.json'}"])
-    with pytest.raises(ConfigError, match="names the only workload"):
-        workload_of("llama", "workloads=[step_30m_512]")
-
-
-def test_a_config_describes_a_model_and_no_single_operation() -> None:
-    with pytest.raises(Unavailable, match="operation=training_step"):
-        kernels.build({**workload_of("llama"), "operation": "attention"}, seed=3)
-    with pytest.raises(Unavailable, match="transformers'"):
-        replace_operation(subject_of("llama"), {"swiglu": OPERATIONS["swiglu"].eager}, "ours")

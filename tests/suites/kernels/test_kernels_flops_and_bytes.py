@@ -6,17 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_kernels import subject_of, workload_of
+from small_kernels import workload_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from suites.kernels import operations
-from suites.kernels import suite as kernels
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.workload import Workload
-from suites.training.models.model import causal_mask
 
 
 class Elementwise(TorchDispatchMode):
@@ -103,32 +100,3 @@ def test_traffic_of_what_has_no_backward_pass():
     copy = Workload(**workload_of("copy"))
     inputs = make_inputs(OPERATIONS["copy"], copy, 0, torch.device("cpu"))
     assert OPERATIONS["copy"].bytes_moved(copy) == sum(one.nbytes for one in inputs)
-
-
-def test_adamw_passes_over_memory_as_often_as_torchs_own():
-    workload = Workload(**workload_of("adamw", hidden_size=8, tensors=2))
-    inputs = make_inputs(OPERATIONS["adamw"], workload, 3, torch.device("cpu"))
-    parameters, gradients, *_ = inputs
-    theirs = [torch.nn.Parameter(one.clone()) for one in parameters]
-    for one, gradient in zip(theirs, gradients, strict=True):
-        one.grad = gradient
-    optimizer = torch.optim.AdamW(theirs)
-    optimizer.step()  # makes its states
-    with Elementwise() as torchs:
-        optimizer.step()
-    with Elementwise() as ours:
-        OPERATIONS["adamw"].eager(*inputs)
-    assert torchs.sizes.count(96) == ours.sizes.count(96) == 2 * 8
-
-
-def test_attentions_mask_is_made_once_per_shape_and_released(monkeypatch):
-    made = []
-    monkeypatch.setattr(operations, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
-    subject = subject_of("attention", seq_len=13)
-    inputs = make_inputs(subject.operation, subject.workload, 5, subject.device)
-    for _ in range(3):
-        subject.operation.eager(*inputs)
-    assert len(made) == 1
-    kernels.close(kernels.prepare(subject))
-    subject.operation.eager(*inputs)
-    assert len(made) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,15 +9,13 @@ from hypothesis import strategies as st
 from kernel_errors import errors, results
 from small_kernels import checked, subject_of
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.instruments.triton_kernels.targets import NVIDIA, assembly
-from harness.records import Reading, Unavailable
-from suites.kernels import compile_gemm_template, cublaslt_epilogue, jax_functions
+from harness.records import Reading
+from suites.kernels import compile_gemm_template
 from suites.kernels import suite as kernels
 from suites.kernels.operations import forward_traffic
 from suites.kernels.operations import linear_gelu as eager
-from suites.kernels.optimizations import torch_compile
 from suites.kernels.subject import IN_PRODUCT, SEPARATE
 from suites.training.triton_kernels import linear_gelu as module
 from suites.training.triton_kernels.linear_gelu import CONFIGURATIONS, fitting, linear_gelu
@@ -63,51 +59,10 @@ def test_output_and_gradients_agree_with_float64_at_any_shape(N, D, F, dtype, st
     assert max(found(draw(N, D, F, dtype, strided))) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize(("N", "D", "F"), [(1, 1, 1), (1, 64, 1), (600, 64, 65), (65, 128, 600)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("N", "D", "F"), [(1, 1, 1), (600, 64, 65), (65, 128, 600)])
 def test_of_one_element_and_of_several_groups_of_rows(N, D, F, dtype):
     assert max(found(draw(N, D, F, dtype))) <= TOLERANCE[dtype]
-
-
-def test_an_activation_in_the_other_form_is_found():
-    """The comparison can fail."""
-
-    def erf_form(x, weight, bias):
-        return torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
-
-    assert min(found(draw(60, 40, 50, torch.float32), erf_form)) > 10 * TOLERANCE[torch.float32]
-
-
-def test_without_gradients_the_product_is_not_stored():
-    """The result alone is allocated; with gradients the product, too, which is as large."""
-
-    class Allocated(TorchDispatchMode):
-        sizes = ()
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if "empty" in str(function):
-                result = function(*args, **(kwargs or {}))
-                self.sizes = (*self.sizes, tuple(result.shape))
-                return result
-            return function(*args, **(kwargs or {}))
-
-    inputs = draw(20, 16, 30, torch.float32)
-    with Allocated() as trained:
-        linear_gelu(*inputs)
-    with Allocated() as alone, torch.no_grad():
-        y = linear_gelu(*inputs)
-    assert trained.sizes.count((20, 30)) == 2
-    assert alone.sizes.count((20, 30)) == 1
-    assert y.equal(linear_gelu(*inputs))
-
-
-def test_only_the_gradients_asked_for_are_made():
-    inputs = draw(20, 16, 30, torch.float32)
-    every = torch.autograd.grad(linear_gelu(*inputs).sum(), inputs)
-    for at in range(3):
-        some = [one.detach().requires_grad_(index == at) for index, one in enumerate(inputs)]
-        (alone,) = torch.autograd.grad(linear_gelu(*some).sum(), some[at])
-        assert alone.equal(every[at])
 
 
 def test_what_does_not_fit_is_refused():
@@ -128,11 +83,11 @@ def test_every_configuration_that_is_tried_fits_in_shared_memory():
             assert one.kwargs["BLOCK_D"] <= module.DEEPEST_BLOCK
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_product_and_the_activation_are_one_kernel_on_matrix_units(target):
     (kernel,) = module.kernels("bf16")
     text = assembly(kernel, target)
-    matrix_unit = {"sm_80": "mma.sync", "sm_90": "wgmma", "gfx942": "v_mfma"}[target]
+    matrix_unit = {"sm_90": "wgmma", "gfx942": "v_mfma"}[target]
     assert text.count(".visible .entry" if target in NVIDIA else ".amdhsa_kernel ") == 1
     assert matrix_unit in text
     assert ("ex2.approx" if target in NVIDIA else "v_exp_f32") in text  # the sigmoid's
@@ -149,11 +104,6 @@ def activation_of(apply, **changes) -> tuple[str, float]:
     )
     assert traffic_B == forward_traffic(session.subject.workload, place)
     return place, traffic_B
-
-
-def test_inductor_leaves_the_activation_outside_the_product_by_default():
-    assert activation_of(torch_compile)[0] == SEPARATE
-    assert activation_of(lambda subject: subject)[0] == SEPARATE
 
 
 @pytest.mark.slow
@@ -177,14 +127,6 @@ def test_other_weights_are_not_taken_for_those_that_were_compiled(monkeypatch):
         for inputs in kept:
             assert function(*inputs).equal(eager(*inputs))
     assert len(made) == 2
-
-
-def test_another_compilation_does_not_undo_the_constants():
-    session = checked(compile_gemm_template.apply(subject_of("linear_gelu", backward=False)))
-    torch._dynamo.reset()
-    checked(torch_compile(subject_of("linear_gelu")))
-    ((y,), _), ((expected,), _) = session.work(), checked(subject_of("linear_gelu", backward=False)).work()
-    torch.testing.assert_close(y, expected)
 
 
 TEMPLATE = """
@@ -216,36 +158,3 @@ def triton_poi_fused_gelu_1(in_ptr, out_ptr):
 )
 def test_a_kernels_source_and_not_its_name_shows_where_the_activation_is(code, place):
     assert compile_gemm_template.kernel_of_activation(code) == place
-
-
-def test_code_without_the_activation_is_refused():
-    with pytest.raises(ValueError, match="no kernel with a tanh"):
-        compile_gemm_template.kernel_of_activation(TEMPLATE.format(inside="", behind=""))
-
-
-@pytest.mark.parametrize(
-    ("events", "place"),
-    [
-        (["sm90_xmma_gemm_bf16"], IN_PRODUCT),
-        (["Memset (Device)", "sm90_xmma_gemm_bf16"], IN_PRODUCT),
-        (["ampere_bf16_gemm", "cublasLt::epilogue::impl::globalKernel"], SEPARATE),
-    ],
-)
-def test_a_second_kernel_of_cublaslt_is_noticed(events, place):
-    assert cublaslt_epilogue.kernel_of_activation(events) == place
-
-
-def test_cublaslts_epilogue_needs_a_forward_pass_alone():
-    with pytest.raises(Unavailable, match="backward must be false"):
-        cublaslt_epilogue.apply(subject_of("linear_gelu"))
-
-
-def test_xla_on_a_cpu_leaves_the_activation_outside_the_product():
-    """So that JAX's condition, the default, is right."""
-    inputs = [jnp.ones(shape) for shape in ((64, 32), (48, 32), (48,))]
-    text = jax.jit(jax_functions.linear_gelu).lower(*inputs).compile().as_text()
-    computations = text.split("\n}\n")
-    products = [one for one in computations if " dot(" in one or "__onednn$matmul" in one]
-    assert any(" tanh(" in one for one in computations)
-    assert len(products) == 1
-    assert " tanh(" not in products[0]

@@ -1,7 +1,5 @@
 """Flash attention in Triton, interpreted, against explicit attention in float64: output and gradients."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from kernel_errors import errors, results
 from harness.instruments.memory.allocator import watch
 from harness.instruments.triton_kernels.targets import TARGETS, usage
 from suites.kernels.operations import attention as eager
-from suites.training.triton_kernels import attention as module
 from suites.training.triton_kernels.attention import HEAD_SIZES, attention, kernels
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
@@ -43,7 +40,7 @@ def found(qkv, d_out, causal, function=attention):
     return errors(ours, eager, (*qkv, causal), d_out, (0.0, *3 * [0.1 * float(d_out.abs().max())]))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 150), st.sampled_from((16, 32, 64))),
     causal=st.booleans(),
@@ -55,8 +52,7 @@ def test_it_agrees_with_float64_at_any_shape(shape, causal, dtype, layout):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("T", [1, 65, 128])
+@pytest.mark.parametrize(("T", "dtype"), list(zip([1, 65, 128], TOLERANCE, strict=True)))
 def test_at_one_row_one_beyond_a_block_and_whole_blocks(T, dtype, causal):
     assert max(found(*draw((1, 1, T, 64), dtype), causal)) <= TOLERANCE[dtype]
 
@@ -76,37 +72,6 @@ def test_scores_of_any_magnitude_neither_overflow_nor_lose_precision(T, causal, 
     assert all(one.isfinite().all() for one in results(attention, (*qkv, causal), d_out))
     scores = qkv[0].detach().double() @ qkv[1].detach().double().mT / 4
     assert found(qkv, d_out, causal)[0] <= 16 * 2.0**-24 * max(1.0, scores.abs().max().item())
-
-
-def test_a_mask_forgotten_and_an_unscaled_gradient_are_found(monkeypatch):
-    """The comparison can fail. dq and dk without 1/sqrt(K) show in the gradients alone."""
-    inputs = draw((1, 2, 70, 32), torch.float32)
-    assert max(found(*inputs, True, lambda q, k, v, _: attention(q, k, v, False))) > 5e-3
-    right = module.launch
-
-    def unscaled(kernel, grid, *arguments, **options):
-        if kernel in (module.backward_kv, module.backward_q):
-            arguments = (*arguments[:-1], 1.0)
-        right(kernel, grid, *arguments, **options)
-
-    monkeypatch.setattr(module, "launch", unscaled)
-    out, dq, dk, dv = found(*inputs, True)
-    assert max(out, dv) <= TOLERANCE[torch.float32]
-    assert min(dq, dk) > 1
-
-
-def test_what_comes_later_changes_nothing_earlier():
-    qkv, _ = draw((1, 1, 100, 16), torch.float32)
-    whole = attention(*qkv, True)[:, :, :37]
-    torch.testing.assert_close(attention(*(x[:, :, :37] for x in qkv), True), whole, rtol=0, atol=1e-6)
-
-
-def test_the_log_sum_exp_is_what_is_saved():
-    (q, k, v), _ = draw((1, 2, 50, 16), torch.float32)
-    saved = attention(q, k, v, False).grad_fn.saved_tensors
-    expected = (q.detach().double() @ k.detach().double().mT / 4).logsumexp(-1) / math.log(2)
-    torch.testing.assert_close(saved[-1].double(), expected, rtol=1e-6, atol=1e-6)
-    assert sum(x.numel() for x in saved) == 4 * q.numel() + 100
 
 
 def test_memory_grows_with_the_length_and_not_with_its_square():

@@ -7,7 +7,6 @@ five GPUs, by their compilers.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -21,19 +20,11 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from harness.instruments.triton_kernels.launch import launch
-from harness.instruments.triton_kernels.targets import (
-    AMD,
-    NVIDIA,
-    TARGETS,
-    Compilation,
-    CompilationFailed,
-    assembly,
-    usage,
-)
+from harness.instruments.triton_kernels.targets import NVIDIA, Compilation, CompilationFailed, usage
 from harness.records import Unavailable
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.triton import FUNCTIONS, MODULES
-from suites.training.triton_kernels import layer_norm, rms_norm, softmax, swiglu
+from suites.training.triton_kernels import softmax
 from suites.training.triton_kernels.tiles import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, tile
 
 NAMES = ("softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "pointwise")
@@ -110,13 +101,12 @@ def test_forward_and_gradients_are_those_of_float64(name, rows, columns, dtype, 
     assert worst_error(name, inputs, layout) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 129), (5, 1), (64, 128)])
 @pytest.mark.parametrize("name", NAMES)
-def test_edges(name: str, rows: int, columns: int, dtype: torch.dtype) -> None:
+def test_edges(name: str) -> None:
     torch.manual_seed(1)
-    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, dtype)
-    assert worst_error(name, inputs) <= TOLERANCE[dtype]
+    for rows, columns in ((1, 1), (1, 129), (5, 1), (64, 128)):
+        inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, torch.float32)
+        assert worst_error(name, inputs) <= TOLERANCE[torch.float32], (rows, columns)
 
 
 @pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "gelu_bias"])
@@ -138,23 +128,6 @@ def test_softmax_of_masked_and_of_far_logits() -> None:
         torch.testing.assert_close(softmax.softmax(x), torch.softmax(x.double(), -1).float())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_rows_at_all(name: str) -> None:
-    inputs = make_inputs(name, 0, 6, torch.float32)
-    output, *gradients = results(FUNCTIONS[name], inputs, torch.empty(inputs[0].shape))
-    assert output.shape == inputs[0].shape
-    assert all(not one.any() for one in gradients)
-
-
-def test_half_precision_and_leading_dimensions() -> None:
-    torch.manual_seed(4)
-    x, weight = torch.randn(2, 3, 50).half(), torch.randn(50).half()
-    exact = OPERATIONS["rms_norm"].eager(x.double(), weight.double())
-    ours = rms_norm.rms_norm(x, weight)
-    assert ours.dtype == torch.float16
-    assert (ours.double() - exact).abs().max() <= 1e-3 * exact.abs().max()
-
-
 @triton.jit
 def copy_cast(x, y, COUNT: tl.constexpr):
     at = tl.arange(0, COUNT)
@@ -169,25 +142,6 @@ def test_bf16_is_rounded_as_on_a_gpu() -> None:
     assert torch.equal(y, x.bfloat16())
 
 
-def test_rotary_keeps_the_layout_of_its_input() -> None:
-    inputs = make_inputs("rotary", 5, 4, torch.float32)
-    assert FUNCTIONS["rotary"](*inputs).stride() == inputs[0].stride()
-
-
-def test_a_lost_partial_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight's gradient of a program whose sums never arrive is missed."""
-
-    def lossy(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        launch(kernel, grid, *arguments, **options)
-        if kernel is layer_norm.norm_backward:
-            arguments[6][-1] = 0.0
-
-    inputs = make_inputs("layer_norm", 150, 130, torch.float32)
-    assert worst_error("layer_norm", inputs) <= 1e-5
-    monkeypatch.setattr(layer_norm, "launch", lossy)
-    assert worst_error("layer_norm", inputs) > 1e-2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "attention"])
 def test_every_kernel_compiles_for_every_target_without_spills(name: str) -> None:
@@ -198,25 +152,6 @@ def test_every_kernel_compiles_for_every_target_without_spills(name: str) -> Non
             assert 0 < found.registers <= (256 if target in NVIDIA else 512), compilation.name
             assert found.spilled_registers == 0 or name == "adamw", compilation.name
             assert found.target == target
-
-
-@pytest.mark.parametrize("num_warps", [1, 8])
-@pytest.mark.parametrize("target", AMD)
-def test_an_amd_kernels_registers_are_those_of_its_assembly(target: str, num_warps: int) -> None:
-    kernel = swiglu.kernels("fp32")[1]._replace(constexprs={"BLOCK": 32768}, num_warps=num_warps)
-    text = assembly(kernel, target)
-    used, spilled = (
-        int(*re.findall(rf"\.{name}:\s+(\d+)", text)) for name in ("vgpr_count", "vgpr_spill_count")
-    )
-    found = usage(kernel, target)
-    assert (found.registers, found.spilled_registers) == (used, spilled)
-    assert (spilled > 0) == (num_warps == 1)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_sum_across_warps_takes_one_number_a_warp(target: str) -> None:
-    kernel = softmax.kernels("bf16")[0]
-    assert [usage(kernel._replace(num_warps=warps), target).shared_memory_B for warps in (4, 8)] == [16, 32]
 
 
 def test_kernels_compile_after_the_interpreter_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -238,15 +173,6 @@ def test_a_kernel_that_does_not_compile_is_named_in_one_line() -> None:
     broken = Compilation("mistaken", mistaken, {"x": "*fp32"}, {"BLOCK": 64})
     with pytest.raises(CompilationFailed, match=r"^kernel mistaken does not compile for sm_90: .*\Z"):
         usage(broken, "sm_90")
-
-
-def test_a_missing_tool_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError("Cannot find ptxas-blackwell")
-
-    monkeypatch.setattr(triton, "compile", refuse)
-    with pytest.raises(Unavailable, match="lacks a tool: Cannot find ptxas-blackwell"):
-        usage(softmax.kernels("bf16")[0], "sm_100")
 
 
 def test_what_cannot_be_compiled_is_reported() -> None:

@@ -14,15 +14,13 @@ from suites.seconds.formula import ParallelLayout, step_time
 from suites.seconds.workload import LimitsWorkload
 
 RUN = LimitsWorkload(kind="curve")
-GRID_TOLERANCE = 0.08
-"""Of a wall, in FLOP: 1 % of utilization is up to 10 % of the wall where utilization begins to fall."""
 
 SMALL = search.LayoutGrid((0, 2, 3), (0, 1), (0, 2), (0,), (0, 2), (0, 1))
+
 HALVES = tuple(i / 2 for i in range(19))
 FINER = search.LayoutGrid(
     (*HALVES, 10, 12), (*HALVES[:13], 8, 10), (*HALVES[:13], 7, 8), (0,), (0, 1, 3), (0, 2, 3, 5)
 )
-"""Half powers of two; the search then goes on from its best, as it does from that of GRID."""
 
 
 def brute_force(given, flop, grid):
@@ -78,12 +76,9 @@ def test_many_runs_at_once_are_those_of_each_alone():
     assert (second.overlap, second.node_size, second.run_s) == (1.0, 64.0, RUN.run_s)
 
 
-WORKS = [{}, {"overlap": 1.0}, {"overlap": 1.0, "batch_exponent": 0.5}, {"depth_exponent": 0.0}]
-
-
-@pytest.mark.parametrize("changes", WORKS, ids=str)
+@pytest.mark.parametrize("changes", [{}, {"overlap": 1.0, "batch_exponent": 0.5}], ids=str)
 def test_walls_depend_neither_on_the_grid_nor_on_the_points_of_the_curve(changes):
-    """Against a grid with half powers of two, from whose best layout the same search goes on."""
+    """Against a grid with half powers of two. 1 % of utilization is up to 10 % of the wall, in FLOP."""
     work = replace(RUN, **changes)
     coarse, fine, many = (
         walls.walls_of(
@@ -92,8 +87,8 @@ def test_walls_depend_neither_on_the_grid_nor_on_the_points_of_the_curve(changes
         for points, grid in ((2, search.GRID), (2, FINER), (7, search.GRID))
     )
     for other in (fine, many):
-        assert coarse.begins == pytest.approx(other.begins, rel=GRID_TOLERANCE)
-        assert coarse.ends == pytest.approx(other.ends, rel=GRID_TOLERANCE)
+        assert coarse.begins == pytest.approx(other.begins, rel=0.08)
+        assert coarse.ends == pytest.approx(other.ends, rel=0.08)
     assert coarse.best == pytest.approx(fine.best, rel=0.01)
 
 
@@ -158,19 +153,3 @@ def test_walls_are_where_a_curve_crosses_their_levels(stops, monkeypatch):
     assert found.ends == (pytest.approx(level_at) if level_at < stops else pytest.approx(stops, rel=0.05))
     assert walls_at(np.logspace(24, 26, 3), stops) == (1e26, 1e26, 0.5)
     assert walls_at(np.logspace(24, 27, 4), stops=0) == (1e24, 1e24, 0.0)
-
-
-def test_inputs_are_changed_alone_and_every_combination_has_its_own_workload(monkeypatch):
-    assert walls.with_input(RUN, "batch_tokens", 5e6).batch_tokens == 2441 * 2048  # whole sequences
-    slower = walls.with_input(RUN, "latency", 2.0)
-    assert slower == replace(RUN, kernel_s=1e-5, collective_s=13.6e-6, node_hop_s=1.2e-6, network_hop_s=1e-5)
-    draws = walls.drawn(1000, 7)
-    for name, (low, high, logarithmic, _) in walls.RANGES.items():
-        middle = (low * high) ** 0.5 if logarithmic else (low + high) / 2
-        assert low <= draws[name].min() <= draws[name].max() <= high
-        assert (draws[name] < middle).mean() == pytest.approx(0.5, abs=0.002)
-    few = {name: values[:2] for name, values in walls.CHOICES.items() if name in ("overlap", "node_size")}
-    monkeypatch.setattr(walls, "CHOICES", few)
-    found = dict(walls.chosen(RUN))
-    assert len(found) == 4
-    assert found["overlap=0.5, node_size=64"] == replace(RUN, overlap=0.5, node_size=64)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from suites.memory.formulas import STAGES, estimates, gpus
+from suites.memory.formulas import estimates, gpus
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.estimates import (
@@ -90,9 +90,7 @@ def test_korthikanti_adds_activations_to_the_states():
     for features, activations_gb in (
         ({}, 416.6),
         ({"attention": "sdpa"}, 73.0),
-        ({"recompute": "selective"}, 73.0),
         ({"recompute": "full"}, 4.3),
-        ({"attention": "sdpa", "recompute": "full"}, 4.3),
     ):
         peak_B = by_method(a_step(workload=work, **features))["korthikanti"].peak_B
         assert round((peak_B - states_B) / GB, 1) == activations_gb
@@ -139,21 +137,8 @@ def test_where_each_method_declines():
         assert {m for m, one in found.items() if one.peak_B is not None} == methods, sharding
         assert all(one.reason for one in found.values() if one.peak_B is None)
     assert by_method(a_step(attention="sdpa"))["megatron"].peak_B is not None
-    for sharding in STAGES:
-        sgd = a_step(4, a_workload(optimizer="sgd_momentum"), sharding=sharding, attention="sdpa")
-        assert all(one.peak_B is None and one.reason for one in by_method(sgd).values())
-    of_8_bits = by_method(build_step(a_workload(), [{"optimizer": {"name": "adamw_8bit"}}]))["states_16"]
-    assert of_8_bits.peak_B is None
-    assert "adamw_8bit" in of_8_bits.reason
-
-
-def test_broken_assumptions_are_named():
-    found = by_method(a_step(precision="fp32"), replace(LLAMA_7B, num_key_value_heads=8))
-    assert all(word in found["korthikanti"].reason for word in ("fp32", "8", "11008"))
-    assert found["states_16"].reason == ""
-    gpt = by_method(a_step(precision="bf16_grads"), replace(LLAMA_7B, intermediate_size=4 * 4096))
-    assert gpt["korthikanti"].reason == ""
-    assert "residual stream in fp32" in by_method(a_step())["korthikanti"].reason
+    sgd = a_step(4, a_workload(optimizer="sgd_momentum"), sharding="zero3", attention="sdpa")
+    assert all(one.peak_B is None and one.reason for one in by_method(sgd).values())
 
 
 @pytest.mark.parametrize(
@@ -180,11 +165,9 @@ def test_formulas_are_compared_where_a_step_holds_the_bytes_that_they_count(prec
 
 TECHNIQUES = [
     ("lora", "adapters alone", ""),
-    ("llama_adapter", "adapters alone", ""),
     ("bf16_states", "this step's are bf16", ""),
     ("optimizer_in_backward", "all gradients at once", ""),
     ({"loss": {"chunks": 8}}, "", "logits of all tokens"),
-    ({"activation_checkpointing": {"mode": "per_op"}}, "", "this step's is per_op"),
     ("float8", "", "float8"),
 ]
 
@@ -211,4 +194,3 @@ def test_count_agrees_with_deepspeeds_own():
     assert counts.parameters == step.workload.shape.parameters
     with torch.device("meta"):
         assert count(build_model(step), step.workload) == counts
-    assert (counts.num_hidden_layers, counts.hidden_size, counts.vocab_size) == (3, 64, 50)

@@ -7,7 +7,6 @@ import pytest
 
 from harness.config.run import load
 from harness.records import WrongResult
-from harness.sweep.plan import is_planned
 
 RUN = load(["suite=memory"])[0]
 suite = import_module("suites.memory.suite")
@@ -16,19 +15,6 @@ suite = import_module("suites.memory.suite")
 def a_subject(variant, workload, **changes):
     subject = suite.build({**RUN.workloads[workload], **changes}, seed=1)
     return suite.apply_techniques(subject, variant.techniques)
-
-
-PLANNED = [
-    pytest.param(workload, variant, id=f"{workload}-{variant.name}")
-    for workload in ("gpt_25m_sgd", "llama_40m_accumulate")
-    for variant in RUN.variants
-    if is_planned(RUN, variant, workload, gpu=False)
-]
-
-
-@pytest.mark.parametrize(("workload", "variant"), PLANNED)
-def test_a_variant_gives_what_the_baseline_gives(variant, workload):
-    suite.check(a_subject(variant, workload))
 
 
 WRONG = {

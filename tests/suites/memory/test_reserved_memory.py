@@ -12,7 +12,7 @@ from torch.cuda import _memory_viz
 
 from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
-from harness.records import Note, Origin, Reading, Unavailable
+from harness.records import Note, Origin, Reading
 from suites import training
 from suites.memory import subject as assumptions
 from suites.memory import suite as memory
@@ -115,43 +115,6 @@ def test_a_rank_holds_the_context_and_nccls_buffers_and_the_fewest_ranks_have_ro
         assert values["ranks_needed"] == expected
 
 
-def test_the_fewest_ranks_are_found_in_few_tries():
-    subject, tried = of_two_ranks(), []
-
-    def held_B(ranks):
-        """Return bytes that shrink with ranks, in segments of 2 MiB."""
-        return (12_000 / ranks // 2 * 2 + 5) * MiB
-
-    def peak_of(one):
-        tried.append(one.step.ranks)
-        return held_B(one.step.ranks)
-
-    for capacity_MiB in (2, 3, 12, 50, 99, 400, 1000, 12_001, 20_000):
-        tried.clear()
-        made = list(ranks_that_suffice(subject, peak_of, capacity_MiB * MiB))
-        enough = [ranks for ranks in range(1, 4097) if held_B(ranks) <= capacity_MiB * MiB]
-        powers = [ranks for ranks in enough if ranks & (ranks - 1) == 0]
-        assert [one.value for one in made if isinstance(one, Reading)] == [*enough[:1], *powers[:1]]
-        assert len(tried) <= 14
-
-
-@pytest.mark.parametrize("techniques", [["attention"], ["fsdp2", "mixed_precision", "attention"]])
-def test_other_sizes_of_a_step_are_built_as_its_own_were(techniques):
-    """Without a check of their own; and their live bytes are the same with a short first step."""
-    found = []
-    step = build_step(replace(LLAMA, num_hidden_layers=6, dp_size=4), techniques)
-    dry_run(step, CUDA, found=found)
-    assert len(found) == 1
-    other = replace(step, workload=replace(step.workload, seq_len=24, micro_batch_size=3))
-    if step.ranks > 1:
-        other = replace(other, ranks=3)
-    full = dry_run(other, CUDA, full=True)
-    for reserved in (True, False):
-        ours = dry_run(other, CUDA, reserved=reserved, found=found)
-        assert (ours.peak_B, ours.by_kind_B) == (full.peak_B, full.by_kind_B)
-        assert ours.reserved_B == (full.reserved_B if reserved else None)
-
-
 def test_points_are_the_most_of_their_share_of_the_step():
     """Worked out by hand: 5 B live before, then 1, 2, 4 B and a release, in two shares of two events."""
     first, then = OpSite("forward 0", "a", ()), OpSite("backward 0", "b", ())
@@ -187,25 +150,6 @@ def test_the_peak_names_the_line_of_the_model_that_its_operation_belongs_to():
         assert "softmax" in place.operation
         file, _, line = place.line.partition(":")
         assert "softmax" in linecache.getline(str(TRAINING / file), int(line))
-
-
-def test_a_cell_has_the_timeline_where_its_workload_asks_for_it(tmp_path):
-    plain = Subject(make_step(LLAMA), 80e9, simulated_device="cuda")
-    run = memory.peak_of_rank(plain)
-
-    def simulated(**fields):
-        found = list(memory.simulated(replace(plain, **fields), lambda _: run))
-        notes = [one.text for one in found if isinstance(one, Note)]
-        return {one.metric for one in found if isinstance(one, Reading)}, notes
-
-    assert not any(name.startswith("live_memory") for name in simulated()[0])
-    names, notes = simulated(timeline=True, snapshot=str(tmp_path))
-    assert {"live_memory/activations", "live_memory_phase/backward 0"} <= names
-    (path,) = tmp_path.iterdir()
-    assert path.name.startswith("baseline-")
-    assert any("memory_viz" in one for one in notes)
-    with pytest.raises(Unavailable, match="No such file or directory"):
-        simulated(snapshot=str(tmp_path / "none"))
 
 
 SMALL = {

@@ -56,16 +56,6 @@ def test_any_peaks_are_verified_on_both_sides(peaks, capacity_B):
         assert found == 1 or peaks[found - 2] > capacity_B
 
 
-def test_fewest_of_given_numbers():
-    divisors = [1, 2, 3, 4, 6, 8, 12, 24]
-    assert fewest_of(lambda n: 100 / n, 20, divisors) == 6
-    assert fewest_of(lambda n: 100 / n, 100 / 24, divisors) == 24
-    assert fewest_of(lambda n: 100 / n, 1, divisors) is None
-    assert fewest_of(lambda n: 100 / n, 100, [1]) == 1
-    with pytest.raises(ValueError, match="no number"):
-        fewest_of(lambda n: 1, 1, [])
-
-
 @given(BYTES, BYTES, EACH, EACH, BYTES)
 def test_tokens_where_the_peak_moves(flat_B, fixed_B, small_B, large_B, target_B):
     """The peak is the largest of several places, each a line in the batch: flat, rising, steeper."""
@@ -97,9 +87,3 @@ def test_one_sequence_is_shortened(fixed_B, linear_B, square_B, target_B, seq_le
         assert at_length.function(low + 1) >= target_B * (1 - 1e-9)
         assert "shortened" in found.how
         assert len(at_length.asked) <= worst(seq_len)
-
-
-def test_without_shorter_sequences_one_sequence_is_the_least():
-    found = tokens_at(lambda batch: 100.0 * batch, 50, 2048, upper=64)
-    assert found.tokens is None
-    assert "2048 tokens already takes more" in found.how

@@ -24,22 +24,10 @@ from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.declared import ZeROSettings
 from suites.training.host_memory import HostMemory, Resources
-from suites.training.models.model import Transformer
 from suites.training.shared_trainers import backend_of
-from suites.training.techniques.host_update import owners_of
 from suites.training.techniques.zero import Offload
 
 __all__ = ["pools"]
-
-
-def test_each_parameter_has_one_owner_and_shares_are_even():
-    parameters = list(Transformer(WORKLOAD.shape).parameters())
-    for count in (1, 2, 3, 8):
-        owners = owners_of(parameters, count)
-        assert list(owners) == parameters
-        held = [sum(p.numel() for p, owner in owners.items() if owner == rank) for rank in range(count)]
-        assert sum(held) == COUNT
-        assert max(held) - min(held) <= max(p.numel() for p in parameters)
 
 
 def test_ranks_meet_over_nccl_with_a_gpu_each_and_over_gloo_without_any(monkeypatch):
@@ -98,8 +86,6 @@ def test_readings_of_a_cell_are_those_of_its_step_and_leave_no_file(ranks_forked
     assert list(tmp_path.iterdir()) == []
 
 
-# The disk.
-
 ON_DISK = MemoryPlacement("deepspeed", 3, DISK, DISK)
 WIDE = replace(WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1)
 """Deepspeed swaps from a MiB a tensor on."""
@@ -133,8 +119,6 @@ def test_files_of_ranks_that_were_killed_go_too(tmp_path):
         killed.close()
     assert list(tmp_path.iterdir()) == []
 
-
-# Folders: a cell's go with it, those of a killed cell with the next, and nobody else's do.
 
 MAKE = "import sys, time; from suites.offload import ranks; print(ranks.make(sys.argv[1]), flush=True)"
 

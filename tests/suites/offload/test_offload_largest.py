@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.instruments.distributed.rank_pool import RankFailed
-from harness.records import Note, Reading, Unavailable
+from harness.records import Note, Reading
 from suites.offload import largest as module
 from suites.offload.largest import FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
 from suites.offload.ranks import Ranks
@@ -23,9 +23,6 @@ WORKLOAD = replace(offload_ranks.WORKLOAD, num_hidden_layers=256, dp_size=1, dev
 
 def subject_of(workload=WORKLOAD):
     return baseline(workload, seed=3)
-
-
-# The search, against an oracle that knows the answer.
 
 
 def of_at_most(fits):
@@ -58,16 +55,6 @@ def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
     assert min(bad) - found <= max(int(found * FINE), 1)
 
 
-def test_by_hand():
-    """From 32 in strides of 2, 4, 8, then halves, to within 3 % of 41."""
-    assert [one.num_hidden_layers for one in search(32, 256, of_at_most(41))] == [32, 34, 38, 46, 42, 40, 41]
-    for fits in (0, 1):
-        assert [one.num_hidden_layers for one in search(1, 1, of_at_most(fits))] == [1]
-
-
-# The first guess, and what becomes of a rank's death.
-
-
 class ByRule:
     """Ranks that answer by rule: peaks that grow with layers, and `train_within_budget` as `ends` says."""
 
@@ -88,9 +75,7 @@ class ByRule:
 def test_the_first_guess_goes_by_shallow_models():
     for base_B, layer_B, guess in (
         (1e6, 0.5e6, 34),  # (0.9 * 20 - 1) / 0.5
-        (1e6, 1.6e6, 10),
         (30e6, 1e6, 1),
-        (0.0, 1e3, 256),
         (5e6, 0.0, 256),
     ):
         ranks = ByRule(lambda layers, base_B=base_B, layer_B=layer_B: base_B + layer_B * layers)
@@ -102,14 +87,10 @@ def test_the_first_guess_goes_by_shallow_models():
     ("error", "only_with_budget", "message", "by_budget"),
     [
         (MemoryError("rank 0, within: no memory"), True, "rank 0, within: no memory", True),
-        (RankFailed("rank 0 was killed by SIGSEGV in within\nits last words"), True,
-         "rank 0 was killed by SIGSEGV in within", True),
-        (RankFailed("rank 0, within: ValueError: three heads"), False,
-         "rank 0, within: ValueError: three heads", False),
-        (Unavailable("no disk\nat all"), False, "no disk", False),
+        (RankFailed("rank 0 was killed\nits last words"), True, "rank 0 was killed", True),
+        (RankFailed("rank 0: ValueError: three heads"), False, "rank 0: ValueError: three heads", False),
     ],
-    ids=["out of memory", "dies of the limit alone", "dies without the limit too", "unavailable"],
-)  # fmt: skip
+)
 def test_a_try_that_ends_reports_why_and_whether_by_the_budget(error, only_with_budget, message, by_budget):
     def ends(num_hidden_layers, budget_B):
         assert budget_B in (20_000_000, None)
@@ -123,9 +104,6 @@ def test_a_try_that_ends_reports_why_and_whether_by_the_budget(error, only_with_
     tries = [arguments for name, _, arguments in ranks.calls if name == "train_within_budget"]
     assert all(one["steps"] == STEPS for one in tries)
     assert ranks.closed == len(tries) >= len(found)  # each try has fresh processes
-
-
-# What is told of it.
 
 
 @pytest.fixture
@@ -169,22 +147,6 @@ def test_the_most_that_trained_is_reached_unless_something_else_bounds_it(larges
         assert ("largest_error", "half") not in values
     with pytest.raises(MemoryError, match=rf"2e\+07 B .* one layer \({parameters_by_hand(1)} parameters\)"):
         largest_of({2: False, 1: False})
-
-
-def test_the_parameters_that_a_search_trains_are_those_that_its_budget_holds():
-    """By hand, in fp32: 16 B per parameter, 2 · 34 · 32 · 64 B of activations per layer, 12 · 32 · 64 B for
-    the loss; 22 layers take 19.5 MB, 23 take 20.4 MB."""
-    attempts_of, footprints_of = 4 * 3, 2 + 2 + 1 + 2  # settling, steady, moved, sent
-    expected = attempts_of * (parameters_by_hand(1) + parameters_by_hand(22)) + footprints_of * (
-        parameters_by_hand(2) + parameters_by_hand(4)
-    )
-    assert module.trained_parameters(subject_of()) == expected
-    for most in (10_000, 22):
-        deep = subject_of(replace(WORKLOAD, num_hidden_layers=most))
-        assert module.trained_parameters(deep) == expected
-
-
-# The limit, on real ranks.
 
 
 LARGE = replace(

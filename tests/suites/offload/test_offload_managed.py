@@ -1,21 +1,19 @@
 """Unified memory: the same training, pages that move where they have too little room, and nothing left."""
 
 import ctypes
-import os
 import shutil
 import subprocess
 from dataclasses import asdict, replace
 
 import offload_ranks
 import pytest
-import torch
 from marked import wait_for
 from places import PYTHONPATH
 
 from harness.config.run import load
 from harness.instruments.control_group import group_places
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.offload import managed, unified_memory
 from suites.offload.cgroup import MEMORY, Cgroup, can_leave
 from suites.offload.subject import Managed, baseline
@@ -121,18 +119,12 @@ def test_a_folder_in_memory_is_refused():
         trained(pool, "/dev/shm", managed_at(1.5))
 
 
-def test_each_variant_leaves_its_ratio_resident_and_needs_root_without_a_gpu(monkeypatch):
+def test_each_variant_leaves_its_ratio_resident():
     variants = load(["suite=offload", "only=[unified_memory]"])[0].variants
     ratios = {one.name.partition(".")[2]: one.settings.get("ratio") for one in variants}
     resident = {name: managed_at(ratio).managed.resident for name, ratio in ratios.items() if ratio}
     assert resident == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    host = HostInfo("cpu", "CPU", 0, 1 << 34, 2)
-    assert unified_memory.unavailable(host) == "a memory cgroup needs root"
-    assert unified_memory.unavailable(replace(host, device="cuda")) is None
 
-
-# CUDA's managed memory: its allocator against a runtime that only counts.
 
 RUNTIME = """
 #include <cstdlib>
@@ -189,13 +181,3 @@ def test_the_allocator_gives_no_more_than_it_is_allowed_and_ballast_is_plain_mem
     assert library.hold(1001) is None
     library.release(held)
     assert counts() == (160, 1000, 2)
-
-
-def test_without_a_cuda_runtime_or_a_compiler(tmp_path, monkeypatch):
-    if torch.cuda.is_available():
-        pytest.skip("there is a runtime")
-    with pytest.raises(Unavailable, match="libcudart"):
-        managed.ManagedMemory()
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(Unavailable, match="needs g\\+\\+"):
-        managed.build(tmp_path / "libcudart.so", tmp_path)

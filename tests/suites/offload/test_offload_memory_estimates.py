@@ -6,18 +6,15 @@ from functools import partial
 import offload_ranks
 import pytest
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offload_ranks import placed
-from torch import nn
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.offload import memory_estimates
-from suites.offload.memory_estimates import METHODS, estimates_B, largest, with_activations_B, zero_formula_B
+from suites.offload.memory_estimates import METHODS, largest, with_activations_B, zero_formula_B
 from suites.offload.subject import DISK, HOST, MemoryPlacement
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.models.model import Transformer
@@ -46,7 +43,6 @@ BY_HAND = {  # of P parameters and four ranks in bf16 and fp32, and whether the 
     MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST): (0, 0, True),
     MemoryPlacement("host_update", optimizer=HOST): (2, 4, False),
     MemoryPlacement("managed", resident=0.5): (8, 8, False),
-    MemoryPlacement("managed", resident=2.0): (16, 16, False),
     MemoryPlacement(DS, 1): (2 + 2 + 3, 4 + 4 + 3, False),
     MemoryPlacement(DS, 1, HOST): (4, 8, False),
     MemoryPlacement(DS, 2): (2 + 0.5 + 3, 4 + 1 + 3, False),
@@ -70,39 +66,17 @@ def test_bytes_by_hand(plan):
         assert zero_formula_B(workload, plan) == pytest.approx(due_B)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_deepspeeds_own_values(precision):
+def test_deepspeeds_own_values():
     """As its code has them: 18 bytes where the paper has 16, four for each parameter of the largest layer."""
-    workload = replace(LLAMA, precision=precision)
-    p, of_largest = counted(workload)
-    expected = {
+    p, of_largest = counted(LLAMA)
+    for plan, said_B in {
         MemoryPlacement(DS, 2): 2 * p + 18 * p / 4,
         MemoryPlacement(DS, 2, HOST): 2 * p,
         MemoryPlacement(DS, 3): 4 * of_largest + 18 * p / 4,
         MemoryPlacement(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
-        MemoryPlacement(DS, 3, HOST, HOST): 4 * of_largest,
         MemoryPlacement(DS, 3, DISK, DISK): 4 * of_largest,
-    }
-    for plan, said_B in expected.items():
-        found, remark = by_method(workload, plan)["deepspeed estimator"]
-        assert found == pytest.approx(said_B, abs=1)
-        assert "activations" in remark
-        assert ("fp32" in remark) == (precision == "fp32")
-    for plan, reason in (
-        (MemoryPlacement(DS, 1), "stage 1"),
-        (MemoryPlacement("fsdp2"), "engine"),
-        (MemoryPlacement(DS, 3, HOST, ratio=0.5), "share"),
-    ):
-        found, remark = by_method(workload, plan)["deepspeed estimator"]
-        assert found is None
-        assert reason in remark
-
-
-def by_method(workload, plan):
-    found = list(estimates_B(placed(workload, plan)))
-    assert [method for method, _, _ in found] == list(METHODS)
-    assert all(value is not None or remark for _, value, remark in found)
-    return {method: (value, remark) for method, value, remark in found}
+    }.items():
+        assert METHODS["deepspeed estimator"](placed(LLAMA, plan)) == pytest.approx(said_B, abs=1)
 
 
 @pytest.mark.parametrize(("precision", "factor"), [("bf16", 1), ("fp32", 2)])
@@ -124,22 +98,6 @@ def test_activations_are_those_of_its_source(precision, factor):
     for how, layers_B in expected.items():
         plan = MemoryPlacement(activations=how)
         assert with_activations_B(workload, plan) - zero_formula_B(workload, plan) == layers_B + loss_B
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_loss_allocates_what_the_formula_states(dtype):
-    """By the allocator: forward and backward of a head that is itself small beside tokens x vocab."""
-    tokens, vocab_size, hidden_size = 400, 4000, 2
-    head = nn.Linear(hidden_size, vocab_size, bias=False, dtype=dtype)
-    x, targets = torch.randn(tokens, hidden_size, dtype=dtype), torch.zeros(tokens, dtype=torch.int64)
-
-    def loss():
-        return F.cross_entropy(head(x).float(), targets)  # as the model has it
-
-    with watch(torch.device("cpu")) as allocator:
-        allocator.mark("step")
-        loss().backward()
-    assert allocator.peaks[0].live_B == pytest.approx(12 * tokens * vocab_size, rel=0.01)
 
 
 workloads = st.builds(
@@ -171,13 +129,6 @@ def test_more_layers_never_take_less_and_one_more_than_the_largest_does_not_fit(
     assert bytes_of(found + 1) > budget_B
 
 
-def test_a_budget_that_the_device_does_not_bound():
-    with pytest.raises(Unavailable, match="does not bound"):
-        largest(placed(LLAMA, MemoryPlacement(DS, 3, HOST, HOST)), 1e9, METHODS["ZeRO formula"])
-
-
-# A step on fake tensors, against the allocator's own events of real steps by the variants' trainers.
-
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative: numbers that torch makes tensors of, 8 bytes each
 
@@ -185,10 +136,6 @@ SMALL = replace(
     offload_ranks.WORKLOAD, num_hidden_layers=3, hidden_size=128, intermediate_size=344, vocab_size=1000,
     seq_len=48, precision="bf16", dp_size=1,
 )  # fmt: skip
-
-TIMES = 3
-"""At most. A release that gloo's thread was the last to do is lost to the profiler, now and then, and only
-adds."""
 
 
 def measured_B(subject, steps=3):
@@ -216,38 +163,12 @@ def without_gpu():
 
 
 @pytest.fixture
-def one_rank(without_gpu):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.fixture
 def sends_nothing(without_gpu, monkeypatch):
     """Make fake ranks keep no copies of what they pretend to send."""
     monkeypatch.setattr(training_dry_run, "TEMPORARY_B", {})
     memory_estimates._trace.cache_clear()
     yield
     memory_estimates._trace.cache_clear()
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("precision", "kept", "sizes"),
-    [
-        ("bf16", "kept", {}),
-        ("fp32", "recomputed", {"seq_len": 7, "micro_batch_size": 1}),  # the peak is in the optimizer
-    ],
-)
-def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
-    workload = replace(SMALL, precision=precision, **sizes)
-    subject = placed(workload, MemoryPlacement("ddp", activations=kept))
-    found_B = memory_estimates.fake_step_B(subject)
-    for _ in range(TIMES):
-        real_B = measured_B(subject)
-        if real_B <= found_B * (1 + CLOSE):
-            break
-    assert found_B == pytest.approx(real_B, rel=CLOSE)
 
 
 ON_HOST = MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST)
@@ -269,15 +190,3 @@ def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision,
     with fake_process_group(ranks):
         real_B = measured_B(subject)
     assert memory_estimates.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
-
-
-def test_what_cannot_be_traced_says_why(one_rank, monkeypatch):
-    def refused(plan, reason):
-        with pytest.raises(Unavailable, match=reason):
-            memory_estimates.fake_step_B(placed(SMALL, plan))
-
-    refused(MemoryPlacement("deepspeed", 2), "deepspeed")
-    refused(MemoryPlacement("host_update", optimizer=HOST), "host_update")
-    refused(MemoryPlacement("fsdp2"), "rank itself")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    refused(MemoryPlacement(), "GPU")

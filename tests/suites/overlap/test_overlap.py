@@ -20,8 +20,7 @@ from harness.config.validation import ConfigError
 from harness.instruments.distributed.rank_pool import RankFailed, RankPool
 from harness.records import Unavailable, WrongResult
 from suites.overlap import suite as overlap
-from suites.overlap.operations.collectives import RankShare
-from suites.overlap.suite import OverlapCluster, shaped_links, topology_of
+from suites.overlap.suite import OverlapCluster
 from suites.overlap.symmetric import heap
 from suites.overlap.workload import Subject, Workload
 
@@ -57,36 +56,6 @@ def test_puts_arrive_whole_in_order_and_before_their_link_closes(ranks: RankPool
 
 def begun(pool: RankPool) -> None:
     pool.call(f"{ON_RANK}:begin", addresses=["127.0.0.1"] * len(pool))
-
-
-def made(pool: RankPool, key: str, algorithm: str, **workload: Any) -> None:
-    fields = {"operation": "ag_gemm", "ranks": len(pool), "m": 48, "k": 8, "n": 8, **workload}
-    pool.call(f"{ON_RANK}:make", key=key, subject={"workload": fields, "seed": 0, "algorithm": algorithm})
-
-
-def test_an_operation_that_is_dropped_releases_its_buffers(ranks: RankPool) -> None:
-    begun(ranks)
-    for key in ("a", "b"):
-        made(ranks, key, "symmetric", operation="gemm_rs")
-    received_B = 48 * 8 * 4
-    assert ranks.call("overlap_on_rank:buffers_B") == [[received_B] * 2] * 3
-    ranks.call(f"{ON_RANK}:drop", key="a")
-    assert ranks.call("overlap_on_rank:buffers_B") == [[0, received_B]] * 3
-    assert ranks.call(f"{ON_RANK}:error", key="b", chunks=4) == pytest.approx([0, 0, 0], abs=1e-5)
-
-
-def test_a_recorded_run_has_every_part_and_every_arrival(ranks):
-    begun(ranks)
-    for algorithm, arrivals, products in (("in_sequence", 1, (1, 1)), ("symmetric", 8, (3, 9))):
-        made(ranks, algorithm, algorithm)
-        ranks.call(f"{ON_RANK}:seconds", key=algorithm, what="run", chunks=4, count=1)
-        for recorded in ranks.call(f"{ON_RANK}:spans", key=algorithm, chunks=4):
-            # of "symmetric" the own rows, then per peer 1 to 4 products of what has arrived
-            assert products[0] <= len(recorded["computation"]) <= products[1]
-            assert len(recorded.get("arrivals", range(arrivals))) == arrivals
-            ((start_s, stop_s),) = recorded["run"]
-            assert all(begin_s <= end_s <= stop_s for spans in recorded.values() for begin_s, end_s in spans)
-            assert all(start_s <= begin_s for begin_s, _ in recorded["computation"])
 
 
 def test_rows_that_do_not_divide_by_chunks_give_the_right_result(ranks) -> None:
@@ -181,13 +150,12 @@ def test_a_rank_killed_in_the_middle_of_a_low_latency_message_is_named_by_who_wa
     assert said == "rank 0 waited 0.5 s for the last word of rank 1 to have flag 1; it has 0"
 
 
-@pytest.mark.parametrize("failing", ["ftruncate", "posix_fallocate"])
-def test_memory_that_the_machine_has_not_is_named_with_its_bytes(failing, monkeypatch):
+def test_memory_that_the_machine_has_not_is_named_with_its_bytes(monkeypatch):
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = set(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, failing, full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(heap.HeapFull, match=r"^this machine cannot share 4,096 B: No space left on device$"):
         heap._memory(4096)
     assert set(os.listdir("/proc/self/fd")) == before
@@ -205,30 +173,7 @@ def test_impossible_workloads_are_refused() -> None:
             overlap.build(workload, 0)
 
 
-def test_a_workload_has_its_links() -> None:
-    for ranks, topology, links, shaped in ((2, "switch", 1, 1), (4, "switch", 4, 4), (4, "full_mesh", 10, 6)):
-        network = topology_of(Workload(operation="ag_gemm", ranks=ranks, topology=topology))
-        assert (len(network.links), len(shaped_links(network))) == (links, shaped)
-        if topology == "full_mesh":
-            ends = [set(network.links[link][:2]) for link in shaped_links(network)]
-            assert not any(one & set(network.hosts) for one in ends)
-
-
-@pytest.mark.parametrize("order", ["ring", "full_mesh"])
-@pytest.mark.parametrize("chunks", [1, 3, 16])
-def test_puts_are_computed_in_groups_no_larger_than_what_was_put_before(order: Any, chunks: int) -> None:
-    place: Any = SimpleNamespace(rank=1, ranks=4)
-    share = RankShare(Subject(Workload(operation="gemm_rs", ranks=4), 0, "symmetric", order), place)
-    put: list[tuple[int, int]] = []
-    for peer, first, end in share.put_groups(chunks):
-        before = sum(one == peer for one, _ in put) if order == "full_mesh" else len(put)
-        assert 1 <= end - first <= max(before, 1)
-        put.extend((peer, chunk) for chunk in range(first, end))
-    assert sorted(put) == sorted((peer, chunk) for peer in (0, 2, 3) for chunk in range(chunks))
-    assert [one for one in put if one[0] == 2] == [(2, chunk) for chunk in range(chunks)]
-
-
-@pytest.mark.parametrize("sent_s", [0.05, 0.5, 0.9, 1.0, 1.1, 3.0])
+@pytest.mark.parametrize("sent_s", [0.05, 0.9, 3.0])
 def test_the_model_of_puts_equals_a_schedule_stepped_chunk_by_chunk(sent_s):
     for ranks, chunks in ((2, 1), (2, 16), (4, 2)):
         count = (ranks - 1) * chunks
@@ -263,12 +208,10 @@ def test_a_wrong_result_is_no_time() -> None:
 @pytest.mark.parametrize(
     ("times_s", "chosen"),
     [
-        ({1: [1.0, 1.0, 1.0, 1.0], 8: [0.9, 0.9, 0.8, 0.9]}, 8),
         ({1: [1.0, 1.0, 1.0], 2: [0.8, 0.8, 1.3], 8: [0.9, 0.9, 0.9]}, 2),
         ({1: [1.0, 1.0, 1.0], 8: [1.1, 1.2, 1.1]}, 1),
         ({1: [1.0, 1.2, 0.8, 0.85], 4: [0.9, 0.9, 0.9, 0.9]}, 1),
     ],
-    ids=["faster in every round", "faster in two of three", "slower", "faster in the median alone"],
 )
 def test_more_chunks_are_used_only_if_they_were_faster_in_most_rounds(times_s, chosen):
     """At 8 % of communication, chunks of gloo's collectives gain nothing; noise once chose four to eight."""

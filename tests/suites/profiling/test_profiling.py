@@ -5,39 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from marked import wait_for
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.instruments import control_group
 from harness.instruments.timing import core_account
-from harness.instruments.timing.device_telemetry import (
-    DeviceSampler,
-    DeviceState,
-    amdsmi_reader,
-    cpu_reader,
-    nvml_reader,
-    telemetry_means,
-    telemetry_readings,
-)
+from harness.instruments.timing.device_telemetry import DeviceState, nvml_reader
 from harness.instruments.traces.factors import TimeShare
 from harness.instruments.traces.segments import State
-from harness.records import UNITS, Unavailable
 from suites.profiling import competing_process
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
-from suites.profiling.recorder import StepAccount, Subject, baseline, send_as
-from suites.profiling.suite import build
+from suites.profiling.recorder import StepAccount
 from suites.profiling.workload import Workload
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -46,9 +32,6 @@ SIZES = {
     "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
     "intermediate_size": 64, "vocab_size": 32, "seq_len": 16,
 }  # fmt: skip
-
-
-# -- what is injected
 
 
 @pytest.mark.parametrize("last_signal", ["CONT", "STOP"])
@@ -65,24 +48,6 @@ def test_a_competing_process_ends_with_its_parent_even_while_stopped(tmp_path, l
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_loss_goes_into_a_rank_that_there_is_and_ranks_share_the_model():
-    subject = Subject(Workload(**SIZES), 0, None)
-    assert subject.with_injection(kind="slow_link", rank=ALL_RANKS).injection.rank == ALL_RANKS
-    assert subject.with_injection(kind="cpu_quota").injection.rank == 1
-    with pytest.raises(Unavailable, match="into rank 2: ranks are 0 to 1"):
-        subject.with_injection(kind="cpu_quota", rank=2)
-    for parallelism, ranks in (("ddp", 2), ("fsdp2", 2), ("none", 1)):
-        subject = baseline(Workload(**SIZES, parallelism=parallelism, dp_size=ranks), 0)
-        assert (subject.step.settings_of(parallelism) is not None) == (ranks == 2)
-        assert subject.step.ranks == ranks
-    assert subject.with_injection(kind="data_wait").injection.rank == 0
-    with pytest.raises(Unavailable, match="parallelism=none is for one rank, and dp_size=2"):
-        build({**SIZES, "parallelism": "none"}, 0)
-
-
-# -- what is counted
-
-
 def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     monkeypatch.setattr(control_group, "PROC", tmp_path)
@@ -96,17 +61,6 @@ def test_throttled_time_is_that_of_the_own_group(tmp_path, monkeypatch):
         (tmp_path / "cgroup").write_text(groups)
         (tmp_path / "mountinfo").write_text(f"30 20 0:25 / {tmp_path} rw - {mount}\n")
         assert core_account.throttled_s() == expected_s
-
-
-def test_waiting_for_a_core_is_in_seconds_and_the_fastest_of_a_few_chains_counts(tmp_path, monkeypatch):
-    (tmp_path / "schedstat").write_text("5000000000 2500000000 12\n")
-    monkeypatch.setattr(core_account, "SCHEDSTAT", tmp_path / "schedstat")
-    assert core_account.waited_s() == 2.5
-    monkeypatch.setattr(core_account, "SCHEDSTAT", tmp_path / "none")
-    assert core_account.waited_s() == 0.0
-    times_s = iter([0.9, 0.4, 0.5])
-    monkeypatch.setattr(core_account, "_one_chain_s", lambda: next(times_s))
-    assert core_account.chain_s() == 0.4
 
 
 def test_the_relative_clock_is_by_the_sampled_clock_or_else_by_the_chain():
@@ -135,45 +89,6 @@ def test_an_nvidia_gpu_is_read_in_base_units():
         assert state == pytest.approx(DeviceState(1.41e9, 1.98e9, 2.619e9, 650.0, 61.0, throttled))
 
 
-def test_an_amd_gpu_is_read_in_base_units():
-    clocks = {"gfx": {"clk": 1650, "max_clk": 2100}, "mem": {"clk": 1300, "max_clk": 1300}}
-    library = SimpleNamespace(
-        AmdSmiClkType=SimpleNamespace(GFX="gfx", MEM="mem"),
-        AmdSmiTemperatureType=SimpleNamespace(HOTSPOT="hot"),
-        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT="now"),
-        amdsmi_get_clock_info=lambda handle, kind: clocks[kind],
-        amdsmi_get_power_info=lambda handle: {"current_socket_power": 700},
-        amdsmi_get_temp_metric=lambda handle, sensor, metric: 66,
-    )
-    assert amdsmi_reader(library, 0)() == DeviceState(1.65e9, 2.1e9, 1.3e9, 700.0, 66.0, None)
-
-
-def test_a_cpu_is_read_where_the_kernel_exposes_it(tmp_path):
-    assert cpu_reader(tmp_path, tmp_path) is None
-    for number, kHz in enumerate((2_000_000, 3_000_000)):
-        (tmp_path / f"cpu{number}/cpufreq").mkdir(parents=True)
-        (tmp_path / f"cpu{number}/cpufreq/scaling_cur_freq").write_text(f"{kHz}\n")
-    (tmp_path / "thermal_zone0").mkdir()
-    (tmp_path / "thermal_zone0/temp").write_text("48500\n")
-    read = cpu_reader(tmp_path, tmp_path)
-    assert read is not None
-    assert read() == DeviceState(clock_Hz=pytest.approx(2.5e9), temperature_C=pytest.approx(48.5))
-
-
-def test_the_sampler_reads_until_its_end_and_means_leave_out_what_is_not_read():
-    numbers = count()
-    with DeviceSampler(lambda: DeviceState(clock_Hz=float(next(numbers)), power_W=100.0), 1e-3) as sampler:
-        while len(sampler.samples) < 3:
-            time.sleep(1e-3)
-    taken = len(sampler.samples)
-    means = telemetry_means(sampler.samples)
-    assert means == {"clock_Hz": pytest.approx((taken - 1) / 2), "power_W": 100.0}
-    assert {one.unit for one in telemetry_readings(means, "rank 0")} == {"Hz", "W"} <= UNITS
-
-
-# -- the step
-
-
 def test_the_model_FLOP_are_those_of_its_products():
     """6 per parameter contains the embedding, which multiplies nothing, and the norms."""
     workload = Workload(**SIZES, micro_batch_size=3)
@@ -185,19 +100,6 @@ def test_the_model_FLOP_are_those_of_its_products():
     assert model_FLOP(workload) - no_products == pytest.approx(counter.get_total_flops(), rel=1e-6)
 
 
-def test_what_a_step_sends_is_sent_alone(monkeypatch):
-    """DDP reduces all gradients; FSDP gathers for both passes, and scatters the reduced gradients."""
-    seen = []
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"):
-        monkeypatch.setattr(dist, name, lambda *given, name=name: seen.append((name, *map(len, given))))
-    send_as(False, torch.ones(8))
-    send_as(True, torch.ones(8))
-    gather, scatter = ("all_gather_into_tensor", 8, 4), ("reduce_scatter_tensor", 4, 8)
-    assert seen == [("all_reduce", 8), gather, gather, scatter]
-
-
 def test_losses_are_differences_along_the_chain_of_factors():
     chain = [("frequency", 0.03), ("not separated", 0.08), ("exposed communication", 0.09)]
     factors = [SimpleNamespace(name=name, time_s=time_s) for name, time_s in chain]
@@ -207,8 +109,6 @@ def test_losses_are_differences_along_the_chain_of_factors():
     found.factors.base_name = "computing, with theoretical"
     assert losses_s(found) == {}
 
-
-# -- what is named: injected losses as what they are, and nothing in the noise of steps
 
 PAIRS = 14
 STATES_MS = {"COMPUTING": 80.0, "COMMUNICATION": 6.0, "PREPARING": 5.0, "WAITING_FOR_DATA": 2.0}

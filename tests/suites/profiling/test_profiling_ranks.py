@@ -1,6 +1,5 @@
 """Recordings of real ranks: what was injected is in their traces, and nothing else is."""
 
-import json
 import os
 from contextlib import ExitStack
 from random import Random
@@ -9,7 +8,6 @@ import numpy as np
 import psutil
 import pytest
 
-from harness.commands.main import main
 from harness.instruments.control_group import CPU, group_places
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
@@ -97,23 +95,3 @@ def test_a_quota_is_taken_away_after_the_recording(ranks):
         pytest.skip(str(reason))
     record(ranks, injection)
     assert not list(group_places(CPU).parent.glob(f"{CPU.prefix}{os.getpid()}-*"))
-
-
-def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):
-    pool, _ = ranks
-    kept = tmp_path / "ours"
-    kept.mkdir()
-    pool.record("step", 4, None, Random(1), str(kept))
-    assert main(["suite=profiling", f"suite.trace={kept}", f"out={tmp_path / 'out'}"]) == 0
-    lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
-    measurements = json.loads(lines[0])["measurements"]
-    names = {one[0] for one in measurements}
-    assert {"computing", "waiting_for_rank", "share", "factor", "product_error"} <= names
-
-
-def test_a_trace_that_cannot_be_used_is_refused_in_one_line(tmp_path, capsys):
-    path = tmp_path / "trace.json"
-    path.write_text("{")
-    assert main(["suite=profiling", f"suite.trace={path}", f"out={tmp_path / 'out'}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is truncated" in line

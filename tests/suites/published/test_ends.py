@@ -8,7 +8,7 @@ import yaml
 from harness.ask import certainty
 from harness.question import Adapters, FieldOrigin, question_of
 from suites.published.ends import HELD, RunRatio, blended, ends_of, main, narrowest
-from suites.training.step_time.prediction import FEWEST_RUNS, FEWEST_SOURCES, AsRun, as_run
+from suites.training.step_time.prediction import FEWEST_RUNS
 from suites.training.step_time.published.rows import published_runs
 
 
@@ -61,26 +61,6 @@ def test_the_command_prints_the_table_that_is_loaded(tmp_path, capsys):
     for of in found["account"].values():
         assert (of["experts"]["low"], of["experts"]["high"], of["experts"]["held"]) == (2.0, 2.0, 1.0)
         assert of["experts"]["n"] >= FEWEST_RUNS
-
-
-def test_the_tables_have_what_the_command_prints():
-    for table in (certainty.recorded()["as_asked"][engine] for engine in ("dry run", "account")):
-        for kind in ("allocated", "reserved"):
-            for row in table[kind].values():
-                assert row["low"] < row["likely"] < row["high"]
-                assert 0 <= row["held"] <= 1
-    assert as_run("no such kind") is None
-    found = as_run("transformers with adapters")
-    assert found is not None
-    assert found.of.startswith(f"{found.n} public runs of {found.sources} sources, and less by")
-
-
-@pytest.mark.parametrize(("n", "sources"), [(3, 5), (9, 3), (40, 2)])
-def test_a_kind_of_few_runs_says_whose_runs_decide(n, sources):
-    found = AsRun(0.9, 1.1, 1.5, n, sources)
-    assert found.of == f"public runs of other kinds, since only {n} of {sources} sources are of its own"
-    enough = found._replace(n=FEWEST_RUNS, sources=FEWEST_SOURCES)
-    assert enough.of.endswith("and less by those of other kinds")
 
 
 OF_FOUR_BITS = Adapters(rank=8, base="nf4")

@@ -10,17 +10,7 @@ from msgspec.structs import replace
 
 from harness.ask.fit import main as fit
 from suites.published import suite
-from suites.published.runs import (
-    KINDS,
-    group_of,
-    kind_of,
-    main,
-    of_bytes,
-    of_seconds,
-    tokens_per_s,
-)
-from suites.published.suite import runs_of
-from suites.published.workload import Workload
+from suites.published.runs import KINDS, group_of, kind_of, main, of_bytes, of_seconds, tokens_per_s
 from suites.training.step_time.published.rows import Outcome, PublishedRun, published_runs, question
 
 RUN = PublishedRun(
@@ -49,13 +39,10 @@ def test_every_run_has_an_id_of_its_own_a_kind_and_a_place():
 
 NAMED = [
     ({"source": ""}, "source"),
-    ({"page": "", "place": ""}, "page"),
     ({"outcome": {}}, "outcome"),
     ({"outcome": {"runs": True, "peak_GB": 20.0}}, "peak_kind"),
-    ({"outcome": {"peak_GB": -1.0, "peak_kind": "reserved"}}, "peak_GB"),
     ({"seq_length": 4096}, "seq_length"),
     ({"gpus": 0}, "gpus"),
-    ({"file": "github owner/name a.yaml"}, "file"),
 ]
 
 
@@ -149,27 +136,6 @@ def test_a_run_is_asked_by_the_file_that_its_publisher_committed(tmp_path):
     (answer,) = map(json.loads, answered.read_text().splitlines())
     assert answer["verdict"] == "refused"
     assert "seq_len" in answer["reason"]
-
-
-def test_rows_of_several_models_with_one_file_are_asked_with_their_own_model(tmp_path):
-    files = {run.file for run in published_runs() if run.file.startswith("QwenLM/Qwen ")}
-    for repository, path in (file.split() for file in files):
-        (tmp_path / repository / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / repository / path).write_text("its default is another model")
-    main([f"files={tmp_path}", f"questions={tmp_path / 'questions'}"])
-    rows = [json.loads(line) for line in (tmp_path / "questions").read_text().splitlines()]
-    runs = {run.id: run for run in published_runs()}
-    assert {runs[row["id"]].model for row in rows} == {"Qwen-1.8B", "Qwen-7B", "Qwen-14B", "Qwen-72B"}
-    assert all(row["model"] == runs[row["id"]].model for row in rows)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_has_runs_of_its_own_and_every_run_is_in_one_workload(kind):
-    parts = [runs_of(Workload(kind=kind, part=part, parts=3)) for part in (1, 2, 3)]
-    sampled = {run.id for run in runs_of(Workload(kind="sample"))}
-    ids = [run.id for part in parts for run in part]
-    every = {run.id for run in published_runs() if kind_of(run) == kind}
-    assert sorted(ids) == sorted(every - sampled)
 
 
 def test_answers_become_readings_by_the_id_of_their_run(monkeypatch):
