@@ -184,7 +184,8 @@ def test_adapters_are_those_of_the_framework_at_its_date(row, adapters):
          {"states": "fp32"}),
         ({"framework": "Axolotl", "precision": "bf16"}, {"states": "fp32"}),  # of adapters
         ({"framework": "ms-swift", "method": "full", "lora": None, "precision": "bf16"}, {"states": "bf16"}),
-        ({"framework": "Megatron-SWIFT", "method": "full", "lora": None, "precision": "bf16"}, {"states": "fp32"}),
+        ({"framework": "Megatron-SWIFT", "method": "full", "lora": None, "precision": "bf16"},
+         {"states": "fp32"}),
         ({"framework": "NeMo AutoModel", "method": "full", "lora": None, "precision": "bf16"},
          {"states": "bf16", "fused_layers": True}),
     ],
