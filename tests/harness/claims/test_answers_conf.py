@@ -1,9 +1,5 @@
 """conf/answers.yaml: each claim of the paper and the article, its page, and mistakes in it."""
 
-from __future__ import annotations
-
-import csv
-import io
 import math
 import re
 from collections import Counter
@@ -13,8 +9,6 @@ from dataclasses import replace
 import pytest
 from refusals import mistaken
 
-from harness.claims.answers import ANSWERS, answer_claims
-from harness.claims.evidence import Findings
 from harness.claims.load import load_claims, read_yaml
 from harness.claims.model import Difference
 from harness.claims.paper import UNIT_OF, load_answers
@@ -22,10 +16,7 @@ from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import CONF
 from harness.config.run import names
-from harness.report.index.answers_page import Answers, index_page
-from harness.report.index.answers_text import accepted_text, unbroken
 from harness.report.index.suite_index import judged_claims
-from harness.report.write import answers_csv
 
 ASKED = load_answers()
 CLAIMS = ASKED.claims
@@ -100,28 +91,12 @@ def test_values_of_zeros_formula_are_those_of_the_formula():
             assert value == pytest.approx(ZERO[stage](int(name.removeprefix("N = "))), rel=2e-3)
 
 
-def test_the_page_has_each_claim_with_its_band_source_and_answer():
-    rows = answer_claims(CLAIMS, Findings({}, {}))
-    page = index_page(Answers(ASKED, rows, None, []))
-    table = list(csv.DictReader(io.StringIO(answers_csv(rows))))
-    assert [line["id"] for line in table] == [one.id for one in CLAIMS]
-    assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "no evidence"}
-    for row in rows:
-        assert f'id="{row.claim.id}"' in page
-        assert row.answer in ("misquoted", "no evidence") or unbroken(accepted_text(row)) in page
-        assert row.claim.do
-    assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
-
-
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
         (lambda d, c: c.update(band=[3.0, 1.5]), "the lower number first"),
         (lambda d, c: c.update(source="zhu/rtae"), "source=zhu/rtae: no such name"),
-        (lambda d, c: c.update(misquoted="Half is left out."), "misquoted: no such name"),
         (lambda d, c: c.update(band=None), "decides: needs the claim's band"),
-        (lambda d, c: c.update(public=[{"of": "x"}]), "public[0].source: missing"),
-        (lambda d, c: d["claims"].update(appendix=[c]), "appendix: expected one of abstract"),
         (lambda d, c: d["tables"][0]["rows"].update(row=["tabel"]), "tabel is no claim"),
         (lambda d, c: d["claims"]["article_table"].append(c), "'mixed_precision' is given twice"),
     ],

@@ -1,7 +1,5 @@
 """What each factor of a full factorial is worth, compared with every order tried one by one."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
@@ -53,20 +51,6 @@ def test_independent_gains_do_not_interact_and_overlapping_ones_do():
     assert found.pair("a", "c").value == pytest.approx(1.4)
     assert found.product_of_singles().value == pytest.approx(2 * 1.5 * 0.9)
     assert found.whole_over_product().value == pytest.approx(0.7 * 1.4)
-
-
-def test_an_interval_comes_from_the_processes():
-    records = factorial_records(independent, processes=2)
-    for at, one in enumerate(records):
-        if one.cell.repeat and one.cell.optimization == "all.a":
-            (time,) = one.measurements
-            slower = time._replace(samples=tuple(1.1 * x for x in time.samples))
-            records[at] = one._replace(measurements=(slower,))
-    alone, other = of(records).alone("a"), of(records).alone("b")
-    half = 12.7062047 * math.log(1.1) / 2  # t(1) times the standard error of two logarithms
-    expected = (math.exp(sign * half) * 2 / math.sqrt(1.1) for sign in (0, -1, 1))
-    assert alone[:3] == pytest.approx(tuple(expected))
-    assert other.high / other.low == pytest.approx(1)
 
 
 def test_factors_without_every_combination_are_left_out():

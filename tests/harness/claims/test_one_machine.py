@@ -1,7 +1,5 @@
 """Values of unlike machines are never pooled: in ratios, tables and whole reports."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
