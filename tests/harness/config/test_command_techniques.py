@@ -4,8 +4,8 @@ import pytest
 
 from harness.commands.listing import choices
 from harness.config.run import load
-from harness.config.techniques import checked_techniques, names, settings_of
-from harness.config.validation import NUMBERS, ConfigError
+from harness.config.techniques import checked_techniques
+from harness.config.validation import ConfigError
 
 
 def run_of(*words, suite="memory"):
@@ -31,25 +31,9 @@ def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
         assert checked_techniques("here", [word]) == checked_techniques("here", [expected])
 
 
-def test_every_number_of_a_technique_has_a_lower_bound():
-    for name in names():
-        for setting, allowed in settings_of(name).items():
-            if allowed.get("type") in NUMBERS and "one_of" not in allowed:
-                assert allowed.keys() & {"at_least", "above"}, (name, setting)
-
-
 def test_a_suite_that_does_not_train_takes_no_techniques_and_completes_none():
     with pytest.raises(ConfigError, match=r"^here='compile': expected a list"):
         checked_techniques("here", "compile")
     assert choices("python -m harness suite=fabric techniques=[") == []
     completed = choices("python -m harness suite=memory techniques=[zero.")
     assert completed[:3] == [f"techniques=[zero.{stage}" for stage in (1, 2, 3)]
-
-
-def test_it_is_what_the_yaml_with_the_same_techniques_is():
-    listed = "activation_checkpointing.full,attention,mixed_precision"
-    _, yaml, command = run_of("only=[mixed_checkpointed]", f"techniques=[{listed}]").variants
-    assert (yaml.module, command.module) == ("mixed_checkpointed", "techniques")
-    full = {"activation_checkpointing": {"mode": "full"}}  # the default, which the YAML leaves out
-    assert {**dict(yaml.techniques), **full} == dict(command.techniques)
-    assert command.title == "activation checkpointing (mode=full) + attention + mixed precision"

@@ -1,7 +1,5 @@
 """Mistakes in the YAML files under conf/ are refused in one line that names the file or the key."""
 
-from __future__ import annotations
-
 import re
 import shutil
 
@@ -30,18 +28,9 @@ REFUSED = [
     (WRONG, "title: x: y", f"conf/: .*{WRONG}:1: mapping values are not allowed here"),
     (WRONG, "title: x\nvariants:\n  a: {title: y}\n  b: 3", f"{WRONG}:4: variants.b=3: expected the keys"),
     (WRONG, "applies_to: {a: 1}", f"{WRONG}: applies_to={{'a': 1}}: expected a list"),
-    (WRONG, "variants: [a]", f"{WRONG}: variants=['a']: expected KEY: VALUE lines"),
-    (WRONG, "title: [a]", f"{WRONG}: title=['a']: expected text"),
     (WRONG, "- title", f"{WRONG}: ['title']; expected KEY: VALUE lines"),
-    (WRONG, "variants: {a: }", f"{WRONG}:1: variants.a=null: expected the keys"),
-    (SUITE, "applies_to: {a: 1}", f"{SUITE}: applies_to={{'a': 1}}: expected a list"),
     (SUITE, "sampling: {rounds: a}", f"{SUITE}: sampling.rounds='a': expected a whole number"),
     (SUITE, "feilds: {}", "conf/: suite.feilds: no such name; allowed: "),
-    (
-        SUITE,
-        "fields: {seq_len: {type: int}}",
-        f"{SUITE}: fields: the class CongestionWorkload of suites/fabric/workload",
-    ),
     (SUITE, "optimizations: {new: 3}", f"{SUITE}: optimizations: the settings of each belong in a file of"),
 ]
 

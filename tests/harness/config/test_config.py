@@ -5,7 +5,6 @@ from launched import SRUN
 
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.config.workloads import check_names
 
 CHECKPOINTING = "activation_checkpointing"
 SHAPE = "num_hidden_layers:2,hidden_size:64,num_attention_heads:4,num_key_value_heads:2,intermediate_size:256"
@@ -71,16 +70,3 @@ def test_only_the_bounds_that_a_chosen_workload_needs_are_chosen_with_it_and_run
     assert "attention_bf16_small" not in run.workloads
     by_name = load(["suite=kernels", "workloads=[step_bf16_small]"])[0]
     assert "step_bf16_small" not in by_name.slow_bf16_workloads  # it is run wherever it is asked for
-
-
-def test_a_mistake_in_what_workloads_need_is_refused():
-    for key, listed, message in (
-        ("slow_bf16_workloads", {"copy": ["copi"]}, "suite.slow_bf16_workloads.copy: no such name; did you"),
-        ("slow_bf16_workloads", {"copy": 1}, "suite.slow_bf16_workloads.copy=1: expected a list"),
-        ("reference_workloads", {"copy": []}, "suite.reference_workloads.copy=[]: expected a list"),
-        ("reference_workloads", {"copie": ["copy"]}, "suite.reference_workloads.copie: no such name; "),
-    ):
-        suite = {"workloads": {"copy": {}}, "reference_workloads": {}, "slow_bf16_workloads": {}, key: listed}
-        with pytest.raises(ConfigError) as error:
-            check_names(suite)
-        assert str(error.value).startswith(message)

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from harness.config.optimizations import optimizations, titles, variants
+from harness.config.optimizations import variants
 from harness.config.validation import ConfigError
 
 CONFIGURED = """
@@ -39,20 +39,6 @@ def tree(tmp_path, monkeypatch):
     return tree
 
 
-def test_an_optimization_is_a_yaml_with_titles(tree):
-    assert optimizations("toy", tree) == ["bare", "tuned"]
-    assert titles("toy", tree) == {
-        "baseline": "As it is",
-        "baseline_again": "Baseline again (noise)",
-        "bare": "bare",
-        "tuned.a": "Tuned, a",
-        "tuned.b": "Tuned (b)",
-    }
-    (tree / "suite/toy/tuned.yaml").write_text("title: Tuned\nvariants: {a: {x: 1},\n  b: 3}\n")
-    with pytest.raises(ConfigError, match=r"^conf/suite/toy/tuned.yaml:3: variants.b=3: expected the keys"):
-        titles("toy", tree)
-
-
 def made(tree, only=(), interleave=False, **entries):
     """Return the variants of a suite with these optimizations."""
     config = {
@@ -77,31 +63,13 @@ def test_a_variant_has_settings_and_a_title_of_its_own(tree):
 
 
 @pytest.mark.parametrize(
-    ("name", "entry", "applies_to"),
-    [
-        ("techniques_alone", {"techniques": ["fsdp2"]}, ({"size": (2,)},)),
-        ("techniques_alone", {"techniques": ["fsdp2"], "applies_to": [{"size": 3}]}, ({"size": (3,)},)),
-        ("bare", {"techniques": ["fsdp2"]}, ()),
-    ],
-    ids=str,
-)
-def test_techniques_alone_apply_to_what_the_suite_says_unless_their_yaml_does(tree, name, entry, applies_to):
-    _, found = made(tree, [name], **{name: entry})
-    assert found.applies_to == applies_to
-
-
-@pytest.mark.parametrize(
     ("name", "entry", "message"),
     [
         ("configured", {"settings": {"rate_B_per_s": 1}}, r"settings\.depth: missing; expected a wh"),
-        ("configured", {"variants": {"a": {"depth": 0}}}, r"variants\.a\.depth=0: expected a whole"),
         ("configured", {"settings": {"depth": 1, "dept": 2}}, r"settings\.dept: no such name; did you mean"),
         ("late", {}, r"optimizations\.late\.by: missing; expected a whole number"),
         ("bare", {"settings": {"depth": 2}}, r"toy/bare\.py: class Settings is missing"),
-        ("absent", {"settings": {"depth": 2}}, r"settings\.depth: no such name; allowed: techniques, title"),
         ("absent", {}, r"it lists no techniques, and suites/toy/absent.py with apply\(subject\) is missing"),
-        ("absent", {"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected text"),
-        ("absent", {"variants": {"a": 3}}, "absent.variants.a=3: expected the keys of a variant, such as"),
         ("absent", {"repeats": 0}, "absent.repeats=0: expected a whole number of at least 1"),
         ("absent", {"techniques": ["no_such"]}, "absent.techniques.no_such: no such name"),
     ],

@@ -15,7 +15,6 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import code_of, read_yaml, settings_of
 from harness.config.protocols import (
     SEE,
-    SUITE,
     SuiteCode,
     check_optimization,
     check_suite,
@@ -104,18 +103,11 @@ def module(name, text):
         ),
         (
             "suite",
-            "def sample(session, *, fast): ...",
-            r".*; sample\(session, \*, fast\) is there, expected ",
-        ),
-        (
-            "suite",
             "x = 1",
             r".*conditions\(session\) is missing; .*apply_techniques\(subject, techniques\) is mis",
         ),
-        ("fast", "x = 1", r"apply\(subject\) is missing"),
         ("fast", "def apply(subject, settings): ...", r".*expected apply\(subject\)"),
         ("fast", "class Settings: ...\ndef apply(subject): ...", r".*expected apply\(subject, settings\)"),
-        ("fast", "def apply(subject): ...\ndef unavailable(): ...", r".*expected unavailable\(host\)"),
     ],
 )
 def test_a_module_that_lacks_functions_is_refused_in_one_line_that_names_them(name, text, message):
@@ -123,18 +115,6 @@ def test_a_module_that_lacks_functions_is_refused_in_one_line_that_names_them(na
     with pytest.raises(ConfigError, match=rf"^suites/toy/{name}\.py: {message}") as error:
         check_suite(made, techniques=True) if name == "suite" else check_optimization(made)
     assert str(error.value).endswith(SEE)
-
-
-def test_what_is_complete_or_lacks_only_what_it_may_is_taken():
-    complete = "".join(f"def {name}({', '.join(one.parameters)}): ...\n" for name, one in SUITE.items())
-    check_suite(module("suites.toy.suite", complete), techniques=True)
-    for function in (name for name, one in SUITE.items() if not one.required):
-        suite = module("suites.toy.suite", complete)
-        delattr(suite, function)
-        check_suite(suite)
-    for settings in ("(subject)", "(subject, settings, further=1)"):
-        kind = "class Settings: ...\n" if "settings" in settings else ""
-        check_optimization(module("suites.toy.fast", f"{kind}def apply{settings}: ..."))
 
 
 def test_a_child_finds_an_optimization_in_a_folder_or_a_function_and_refuses_what_is_incomplete(

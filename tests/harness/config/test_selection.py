@@ -1,11 +1,9 @@
 """The quick selection: what it runs, what it says that it leaves out, how it is refused."""
 
-import os
-
 import pytest
 
 from harness.claims.load import load_claims
-from harness.config.run import left_out, load, select, workers_of
+from harness.config.run import left_out, load, select
 from harness.config.validation import ConfigError
 from harness.report import gather
 from harness.report.markdown import counted
@@ -25,14 +23,10 @@ def chosen(quick=QUICK, file=None, **words):
     [
         ({"selection": "quik"}, "did you mean quick"),
         ({"file": "config.json"}, "selection=quick: suite.workload_from names the only workload"),
-        ({"file": "x", "selection": "full", "workloads": ["a"]}, "workload_from names the only workload"),
         ({"workloads": ["a"]}, "workloads: selection=quick chooses"),
         ({"quick": {}}, "suite toy has no quick selection; allowed: full"),
         ({"quick": {"first": ["d"]}}, r"suite.quick.first=\[d\]: no such name"),
-        ({"quick": {"worloads": ["a"]}}, "did you mean workloads"),
         ({"quick": {"workloads": "a"}}, "expected a list of names"),
-        ({"quick": {"workloads": []}}, "expected a list of names"),
-        ({"quick": {"only": ["fast"]}}, "suite.quick: expected workloads"),
     ],
 )
 def test_a_selection_that_cannot_be_is_refused(changed, message):
@@ -48,13 +42,10 @@ def test_what_is_left_out_is_reported_with_the_command_that_runs_it(tmp_path):
         "selection=quick leaves out 1 of 3 variants: slow",
         "the rest: python -m harness suite=toy out=x",
     )
-    assert left_out("toy", chosen(), ["a"], ["fast"], ["a", "fast"], "") == ()
-    assert left_out("toy", chosen(selection="full"), ["a", "b"], [], ["a"], "") == ()
     write_plan(tmp_path, Plan("memory", (), {"a.b": "A, b"}, said))
     assert read_plan(tmp_path) == ("memory", (), {"a.b": "A, b"}, said)
     report = counted(gather("memory", [], [], tmp_path, {}, said))
     assert all(sentence in report for sentence in said)
-    assert "Not run" not in counted(gather("memory", [], [], tmp_path, {}, ()))
 
 
 def test_the_quick_run_of_memory_reports_the_papers_table_first():
@@ -68,11 +59,3 @@ def test_the_quick_run_of_memory_reports_the_papers_table_first():
     assert set() != claimed <= {variant.name for variant in first.variants}
     (full,) = load(["suite=memory"])
     assert list(stages(full)) == [full]
-
-
-def test_only_suites_that_time_nothing_run_several_cells_at_once_by_default():
-    suite = {"interleave": False, "parallel": False}
-    assert workers_of(suite, None) == 1
-    assert workers_of(suite, 3) == workers_of(suite | {"parallel": True}, 3) == 3
-    assert 1 <= workers_of(suite | {"parallel": True}, None) <= len(os.sched_getaffinity(0))
-    assert workers_of(suite | {"interleave": True}, 3) == 1
