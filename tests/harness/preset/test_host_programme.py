@@ -1,8 +1,5 @@
 """`suite=all budget_min=60`: what it plans on a machine without a GPU, and what it runs in one sweep."""
 
-from __future__ import annotations
-
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,13 +9,11 @@ import pytest
 from harness.claims.judge import judge
 from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
-from harness.config.run import Run, load
+from harness.config.run import load
 from harness.preset.programme import PresetRequest, Programme, claims_of, load_preset, planned_programme
-from harness.preset.run import PROGRAMME, programme_lines, run_programme
-from harness.records import Cell, Record
+from harness.preset.run import programme_lines
 from harness.sweep.environment import describe
-from harness.sweep.plan import Plan, write_plan
-from harness.sweep.store import Store, read_records
+from harness.sweep.store import read_records
 
 RESULTS = Path(__file__).parents[3] / "results" / "reference"
 CLAIMS = {"stack_published": {"layered", "no_order_of_magnitude"}, "stack": {"layered"}}
@@ -76,21 +71,3 @@ def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: A
     assert programme.runs["stack"].variants_by_workload["step_1m_1k"] == {  # which claims compare
         "baseline", "factorial.bf16", "factorial.bf16_compile_flash_fused_ahead_batch",
     }  # fmt: skip
-
-
-def test_a_list_is_swept_once_and_stated(few: Any) -> None:
-    programme, swept = few(), list[Run]()
-
-    def sweep_run(run: Run) -> None:
-        swept.append(run)
-        cell = Cell("one", run.suite, next(iter(run.workloads)), "baseline", "baseline", 0, 0, {})
-        run.out.mkdir(parents=True, exist_ok=True)
-        write_plan(run.out, Plan(run.suite, ()))
-        with Store(run.out) as store:
-            store.append(Record(cell, "ok"))
-
-    run_programme(programme, sweep_run)
-    (published,) = [run for run in swept if run.suite == "stack_published"]
-    assert len(published.workloads) == 9
-    first = json.loads((programme.request.folder / PROGRAMME).read_text())["works"][0]
-    assert (first["suite"], first["ended"]) == ("stack_published", "done")

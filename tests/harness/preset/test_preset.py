@@ -62,22 +62,6 @@ def test_each_suite_with_claims_about_gpus_is_run_or_named_with_the_reason():
     assert not preset.suites.keys() & preset.unavailable_suites.keys()
 
 
-@pytest.mark.parametrize("suite", load_preset("gpu").suites)
-def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
-    given = load_preset("gpu").suites[suite]
-    run = load([f"suite={suite}", *given.overrides])[0]
-    fields = next(iter(run.workloads.values()))
-    assert {*given.condition_fields.values(), *filter(None, [given.gpus_field])} <= fields.keys()
-    named = [given.least_device_memory_B, given.least_host_memory_B]
-    assert {workload for one in named for workload in one} <= run.workloads.keys()
-    assert given.unavailable_variants.keys() <= {variant.name for variant in run.variants}
-    tree = ast.parse((ROOT / "suites" / suite / "suite.py").read_text())
-    conditions = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "conditions")
-    keys = {n.value for n in ast.walk(conditions) if isinstance(n, ast.Constant)}
-    stated = {*given.condition_fields, *given.read_when_run}
-    assert {one.removeprefix(REFERENCE) for one in stated} <= keys
-
-
 def test_what_one_host_lacks_is_left_out_by_name(on):
     """Several GPUs, memory per GPU and memory of the host; only what a claim compares is planned."""
     one, eight = on(H100), on(H200, count=8, budget_min=1e4, host_memory_B=1e12)
@@ -96,13 +80,6 @@ def test_what_one_host_lacks_is_left_out_by_name(on):
     assert run.variants_by_workload["attention_causal_128_4k_gpu"] == {"baseline", "sdpa", "triton"}
     assert "jax_xla" not in {variant.name for variant in run.variants}
     assert "attention_full_128_4k_gpu" not in run.workloads  # no claim has it
-    text = text_of(one)
-    assert f"1 × {H100} (80 GiB), budget 60 min" in text
-    assert "* assumed: no run on such a host is known" in text
-    assert "left out, no time, with minutes: kernels" in text
-    assert "not settled here, it is about A100" in text
-    assert "not settled here, suite kernels records no gpus" in text
-    assert "no run on a GPU, dataloader (3 claims): its ranks train on the CPU" in text
     assert one.seconds <= 3600
 
 
@@ -126,10 +103,7 @@ def test_without_a_gpu_for_torch_one_line_states_what_was_looked_for(monkeypatch
         (["preset=cpu"], "preset=cpu: no such name; did you mean gpu? allowed: gpu"),
         (["preset=gpu", "suite=memory"], "suite=memory: preset chooses what is run; allowed with it: preset"),
         (["preset=gpu", "budget_min=0"], "budget_min=0: expected a number above 0"),
-        (["preset=gpu", "budget_min=an hour"], "budget_min='an hour': expected a number above 0"),
-        (["preset=gpu", "memory"], "memory: preset chooses what is run"),
         (["suite=all", "budget_min=10", "only=[baseline]"], "only=[baseline]: preset chooses what is run"),
-        (["suite=all", "budget_mn=10"], "budget_mn: no such name; did you mean budget_min?"),
         (["suite=memory", "budget_min=10"], "budget_min: goes with suite=all"),
     ],
 )
@@ -150,3 +124,19 @@ def test_the_words_of_a_preset_and_a_mistake_in_its_file(tmp_path):
     (tmp_path / "preset/gpu.yaml").write_text(text.replace("gpus_field:", "gpu_field:"))
     with pytest.raises(ConfigError, match=r"conf/preset/gpu.yaml.suites.offload.gpu_field: no such name"):
         load_preset("gpu", tmp_path)
+
+
+@pytest.mark.parametrize("suite", load_preset("gpu").suites)
+def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
+    given = load_preset("gpu").suites[suite]
+    run = load([f"suite={suite}", *given.overrides])[0]
+    fields = next(iter(run.workloads.values()))
+    assert {*given.condition_fields.values(), *filter(None, [given.gpus_field])} <= fields.keys()
+    named = [given.least_device_memory_B, given.least_host_memory_B]
+    assert {workload for one in named for workload in one} <= run.workloads.keys()
+    assert given.unavailable_variants.keys() <= {variant.name for variant in run.variants}
+    tree = ast.parse((ROOT / "suites" / suite / "suite.py").read_text())
+    conditions = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "conditions")
+    keys = {n.value for n in ast.walk(conditions) if isinstance(n, ast.Constant)}
+    stated = {*given.condition_fields, *given.read_when_run}
+    assert {one.removeprefix(REFERENCE) for one in stated} <= keys
