@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy
@@ -50,26 +49,6 @@ def test_its_digest_names_all_and_its_host_what_lasts():
     rated = here._replace(matmul_FLOP_per_s={"fp32": 5e10, "bf16": 2e9})
     assert (rated.digest, rated.host) == (here.digest, here.host)
     assert rated.to_dict()["matmul_FLOP_per_s"]["bf16"] == 2e9
-
-
-def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
-    down = []
-    nvml = types.SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetName=lambda handle: ["NVIDIA One", "NVIDIA Two"][handle],
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=(handle + 1) << 30),
-        nvmlSystemGetDriverVersion=lambda: "580.1",
-        nvmlShutdown=lambda: down.append(True),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    found = describe()
-    assert found.gpus == (Gpu("NVIDIA One", 1 << 30), Gpu("NVIDIA Two", 2 << 30))
-    assert found.driver == "580.1"
-    assert down == [True]
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert (describe().gpus, describe().driver) == ((), "")
 
 
 def git(folder, *words):

@@ -1,6 +1,5 @@
 """How long a sweep takes: by earlier runs where there are any, else by the suite's default."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ from planned import RUN, cells
 
 from harness.records import Limits, Record, Sampling
 from harness.sweep import plan as module
-from harness.sweep.environment import Gpu, describe
+from harness.sweep.environment import describe
 from harness.sweep.plan import (
     PACE_AFTER_S,
     START_UP_S,
@@ -22,7 +21,7 @@ from harness.sweep.plan import (
     plan,
     write_plan,
 )
-from harness.sweep.store import RECORDS, Store
+from harness.sweep.store import Store
 
 LIMITS = Limits(100.0)
 GROUPS = plan(replace(RUN, repeats=1), "here", lambda variant: "code")
@@ -68,17 +67,6 @@ def test_the_kind_of_host_decides_and_one_rate_scales_what_others_took(results):
     }
 
 
-def test_what_tells_nothing_is_left_out(results):
-    here = describe()
-    keep(results / "gpus", here._replace(gpus=(Gpu("H100", 80 << 30),)), 3.0)
-    keep(results / "old", here, 3.0)
-    record = json.loads((results / "old" / RECORDS).read_text())
-    (results / "old" / RECORDS).write_text(json.dumps(record | {"schema": 0}) + "\n")
-    keep(results / "no_environment", here, 3.0)
-    next((results / "no_environment").glob("environment-*.json")).unlink()
-    assert earlier_seconds("toy", results / "new", here) == {}
-
-
 def of_first(seconds=None, groups=GROUPS):
     earlier = {} if seconds is None else {KEY: CellEstimate(seconds, Basis.HERE)}
     return estimate(groups, earlier, 7.0, LIMITS, 1).cells[groups[0].cells[0].id]
@@ -91,14 +79,6 @@ def test_a_cell_takes_what_it_took_or_the_default_up_to_its_limit_of_each_turn()
     together = plan(replace(RUN, sampling=Sampling()), "here", lambda variant: "code")
     share_s = START_UP_S / len(together[0].cells)
     assert of_first(120.0, together) == (120.0 + share_s, Basis.HERE, False)
-
-
-def test_workers_share_the_time_and_a_forked_child_imports_nothing():
-    number = sum(len(group.cells) for group in GROUPS)
-    found = estimate(GROUPS, {}, 20.0, LIMITS, 2)
-    assert found.seconds == pytest.approx((number * 20.0 + len(GROUPS) * START_UP_S) / 2)
-    assert found.bases == {Basis.DEFAULT: number}
-    assert estimate(GROUPS, {}, 20.0, LIMITS, 2, lambda group: True).seconds == pytest.approx(number * 10.0)
 
 
 def countdown(workers=1, **seconds):

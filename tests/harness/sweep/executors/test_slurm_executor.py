@@ -99,30 +99,6 @@ def test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again(cluster, tmp_
     assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
 
 
-def test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again(cluster, tmp_path):
-    """The rank that is left loses the connection; a missing heartbeat or Slurm shows that a node is lost."""
-    groups, two_nodes = [group(*gated(tmp_path, 2, suite="ranked"))], {"nodes": 2, **ALONE}
-    limits = [900.0, None]
-    one = Sweep("slurm", tmp_path, groups, two_nodes, limits)
-    one.wait_for(lambda: begun(tmp_path))
-    (job,) = cluster.queue()
-    cluster.kill_node("n2")
-    assert one.end()[0] == 0
-    cluster.start_node("n2")
-    found = ends(tmp_path)
-    assert {status for status, _ in found.values()} == {"unavailable"}
-    silent = "its job lost rank 1 in {}: its node sends no heartbeat"
-    by_slurm = f"its job {job} ended when a node of n[1-2] failed"
-    assert found["gated0"][1] in (silent.format("sum_until"), by_slurm)
-    assert found["gated1"][1] in (silent.format("join"), by_slurm)
-    assert begun(tmp_path) == {"gated0": 1}
-    wait_for(lambda: cluster.node_states() == ["idle", "idle"])
-    (tmp_path / "gate").touch()
-    assert Sweep("slurm", tmp_path, groups, two_nodes, limits).end()[0] == 0
-    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert begun(tmp_path) == {"gated0": 2, "gated1": 1}
-
-
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
     """A node, a job and the submitter, in random order at random instants."""
     seed = secrets.randbits(32)
@@ -183,22 +159,6 @@ def test_srun_starts_the_ranks_of_a_cell_on_two_nodes(cluster, tmp_path):
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-def test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start(tmp_path):
-    """The submitter is killed after so many cells, not after so many seconds."""
-    (tmp_path / "gate").touch()
-    cells = gated(tmp_path, 12)
-    groups = [group(*cells[i : i + 2]) for i in range(0, 12, 2)]
-    for kills in range(1, 7):
-        one = Sweep("slurm", tmp_path, groups, SHARED)
-        wait_for(lambda kills=kills, one=one: len(begun(tmp_path)) >= 2 * kills or one.process.poll() == 0)
-        one.kill(signal.SIGKILL)
-    assert Sweep("slurm", tmp_path, groups, SHARED).end()[0] == 0
-    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert len(read_records(tmp_path / "out")) == 12
-    assert set(begun(tmp_path).values()) == {1}
-    assert not folders_of_jobs(tmp_path)
-
-
 def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):
     settings = {**SHARED, "array_parallelism": 2}
     one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], settings, workers=3)
@@ -208,25 +168,10 @@ def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):
     assert not folders_of_jobs(tmp_path)
 
 
-def test_another_limit_does_not_take_over_the_jobs(tmp_path):
-    groups = [group(one) for one in gated(tmp_path, 1)]
-    one = Sweep("slurm", tmp_path, groups, {})
-    one.wait_for(lambda: begun(tmp_path))
-    one.kill(signal.SIGKILL)
-    again = Sweep("slurm", tmp_path, groups, {}, limits=[300.0, None])
-    again.wait_for(lambda: begun(tmp_path)["gated0"] == 2)
-    (tmp_path / "gate").touch()
-    assert again.end()[0] == 0
-    (record,) = read_records(tmp_path / "out")
-    assert (record.status, record.limits.timeout_s) == ("ok", 300.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"partition": "none"}, "executor=slurm: .*[Ii]nvalid partition"),
         ({"nodes": 3}, "executor=slurm: its job .* cannot start: Slurm's reason is PartitionNodeLimit"),
-        ({"python": "no_such_program"}, "executor=slurm: its job .* no_such_program"),
         ({"setup": ["mkdir /run/gone", "exit 3"]}, "executor=slurm: its job .* before it began"),
     ],
 )
