@@ -10,8 +10,6 @@ from timed import timed_findings, timed_records
 from harness.records import Measurement
 from harness.report.comparison import OTHERS
 from harness.report.findings import answer, finding, what_pays
-from harness.report.tables import Table, TableCell
-from harness.report.terminal import fitting
 
 
 def only(*variants):
@@ -37,12 +35,6 @@ NONE = "On small, none of %d variant%s lowers time against baseline."
 )
 def test_what_pays_is_named_and_what_was_not_decided_or_compared_is_no_verdict(variants, expected, tmp_path):
     assert answer(timed_findings(tmp_path, EFFECTS, only(*variants))) == expected
-
-
-def test_the_finding_of_a_list_says_what_is_faster_or_less(tmp_path):
-    assert finding(timed_findings(tmp_path, EFFECTS, only("baseline_again", "fast"))) == (
-        "On small, fast is 2.00× as fast as baseline"
-    )
 
 
 def test_a_wrong_result_comes_first(tmp_path):
@@ -76,15 +68,6 @@ def test_a_fairer_baseline_leads_where_it_was_run(tmp_path):
     assert re.fullmatch(r".* as fast as slow, 2.00× as fast as baseline", finding(data))
     (without,) = what_pays(timed_findings(tmp_path, over, only("baseline_again", "fast")))
     assert without == PAYS
-
-
-def test_columns_that_do_not_fit_are_left_out_from_the_least_important():
-    header = ("Optimization", "Precision", "Time", "Speed-up", "Effect", "Tokens/s", "MFU")
-    row = tuple(TableCell(text) for text in ("fast", "bf16", "1 s", "2.00×", "pays", "823", "40 %"))
-    table = Table("t", "T", "", header, (row,), optional=2)
-    assert [fitting(table, width).header for width in (200, 62)] == [header, header[:5]]
-    assert fitting(table, 50).header == ("Optimization", "Time", "Speed-up", "Effect")
-    assert fitting(table, 50).rows[0] == (row[0], *row[2:5])
 
 
 def test_a_busy_machine_is_named_whatever_the_effect(tmp_path):

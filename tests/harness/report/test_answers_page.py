@@ -1,69 +1,16 @@
 """The page of answers on made-up claims, and that with the paper's tables row by row."""
 
-from dataclasses import replace
-from xml.etree import ElementTree
-
 import pandas
 import pytest
-from answered import answered, paper_claim, public
-from reporting import texts, tips
 from synthetic import made
 
 from harness.claims.answers import answer_claims
 from harness.claims.evidence import Findings
 from harness.claims.paper import load_answers
-from harness.report.index.answers_page import (
-    TABLES_HEADER,
-    paper_tables,
-)
-from harness.report.index.answers_text import in_words
-from harness.report.index.forest import NARROW, WIDE, forest
-from harness.report.index.suite_index import IndexRow, report_links
+from harness.report.index.answers_page import TABLES_HEADER, paper_tables
 from harness.report.results import write_measurements
 
-NEAR = public(values={"a": 2.0, "b": 2.1, "c": 1.9})
-LONG = (
-    "It is twice as fast on every kind of accelerator that has been sold since there are accelerators at all"
-)
 ASKED = load_answers()
-
-
-def row(*records, **changes):
-    return answered(paper_claim(public=records, judged=(), **changes))
-
-
-@pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_every_range_is_drawn_and_what_lies_far_outside_has_its_value_and_no_label_is_cut(size):
-    far = public(False, of="far off", values={"x": 500.0})
-    low = public(False, of="far below", values={"y": 0.004, "z": 1.0})
-    tree = ElementTree.fromstring(forest([row(NEAR, far, low), row(NEAR, claim=LONG)], size).svg)
-    for record in ("of a GPU: a: 2×, b: 2.1×, c: 1.9×", "far off: x: 500×", "far below: y: 0.004×, z: 1×"):
-        assert record in "\n".join(tips(tree))
-    assert {"500×", "0.004×"} <= set(texts(tree))
-    assert LONG in " ".join(texts(tree))
-    assert not [text for text in texts(tree) if text.endswith("…")]
-    within = forest([row(NEAR, replace(far, values={"x": 5.0})), row(NEAR)], size)
-    assert "500×" not in texts(ElementTree.fromstring(within.svg))
-    assert forest([], size) is None
-
-
-def test_reasons_have_titles_in_place_of_ids():
-    claim = paper_claim(judged=("offload/anything",))
-    reasons = {
-        "no record of zero3_offload_params on gpu_32gb": (
-            "no record of “ZeRO-3, optimizer and parameters on host” on “32 GB, one GPU”"
-        ),
-        "the cell has no peak_memory by fake_step": "the cell has no “Device peak per rank” by “Dry run”",
-        "python -m harness suite=offload": "python -m harness suite=offload",
-    }
-    assert [in_words(reason, claim) for reason in reasons] == list(reasons.values())
-
-
-def test_links_have_the_titles_of_reports_and_the_machine_where_two_are_alike():
-    cpu = IndexRow("a", "How fast?", "", "1 Nov 2026", "2 cores X · 25 GB · no GPU", 0)
-    gpu = IndexRow("b", "How fast?", "", "2 Nov 2026", "16 cores Y · 135 GB · 1 × Z", 0)
-    both = [("a", "How fast? (2 cores X, 1 Nov 2026)"), ("b", "How fast? (1 × Z, 2 Nov 2026)")]
-    assert report_links(["a", "b", "c"], [cpu, gpu]) == [*both, ("c", "report")]
 
 
 def test_each_row_of_the_papers_tables_has_what_the_answer_of_its_claim_has():

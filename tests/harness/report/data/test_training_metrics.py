@@ -1,10 +1,7 @@
 """What training steps are compared by, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 from synthetic import made
-from timed import timed_findings
 
 from harness.records import Record
 from harness.report import gather
@@ -13,7 +10,6 @@ from harness.report.training import Datasheet, PeakRates, add_training_metrics, 
 from harness.sweep.environment import describe
 from harness.sweep.store import Store
 
-GIB = 2**30
 H100 = PeakRates((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
 GPU = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "ranks": "8"}
 CPU = {"device": "cpu", "precision": "fp32", "ranks": "2"}
@@ -76,26 +72,6 @@ def test_what_an_input_lacks_is_a_reason_and_no_number(record, missing, reason):
     word, sentence = index.reason("step", "baseline", missing, "")
     assert word == "–"
     assert reason in sentence
-
-
-BLOCK = (
-    '  - {effects: e, title: E, metric: time, method: "", unit: auto, baseline: baseline, training: true}\n'
-)
-
-
-def test_a_table_of_steps_has_the_columns_and_names_count_and_peak(tmp_path):
-    record = step(CPU, parameters=1e6, peak_memory=3.0 * GIB)
-    data = timed_findings(tmp_path, BLOCK, [record])
-    object.__setattr__(data, "peaks", H100)
-    table = data.table(data.blocks[0])
-    assert table is not None
-    shown = dict(zip(table.header, (cell.text for cell in table.rows[0]), strict=True))
-    assert shown["Tokens/s per device"] == "32,800 ᵐ"
-    assert shown["TFLOP/s per device"] == "0.197 ᵐ"
-    assert shown["% of measured matmul peak"] == "197 % ᵐ"
-    assert shown["Peak per device, GiB"] == "3 ᵐ"
-    assert "6 × parameters × tokens per step" in table.text
-    assert "the matmul rate measured on this host in fp32, 200 GFLOP/s" in table.text
 
 
 def test_the_cpus_peak_is_the_rate_of_a_thread_that_the_sweep_probed_times_the_cores(tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 from itertools import pairwise
@@ -138,17 +137,6 @@ def test_the_statistics_are_pytest_benchmarks_own(samples):
     assert list(ours) == list(expected)
     for name, value in expected.items():
         assert ours[name] == (value if isinstance(value, str) else pytest.approx(value)), name
-
-
-def test_its_own_command_reads_and_compares_it(tmp_path):
-    path, table = benchmark(tmp_path), tmp_path / "table.csv"
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(path), f"--csv={table}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    head, *rows = (row.split(",") for row in table.read_text().splitlines())
-    fast = next(row for row in rows if "small[fast]" in ",".join(row))
-    expected = statistics.median([1e-3 * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT])
-    assert float(fast[head.index("median")]) == pytest.approx(expected)
 
 
 def test_a_group_per_workload_and_method_has_the_baseline_first_and_every_round_of_every_process(tmp_path):

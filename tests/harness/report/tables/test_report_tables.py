@@ -1,14 +1,10 @@
 """Tables: every figure as recorded and marked, none where there is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from reporting import block, found
-from synthetic import made, memory_records
+from synthetic import made
 
-from harness.report.block_tables import error_rows
 from harness.report.comparison import compared
 from harness.report.results import ResultIndex
 from harness.report.spec import Pairing
@@ -49,23 +45,6 @@ def test_what_is_calculated_of_code_stays_where_another_process_was_wrong():
     kept = [(one.metric, one.median) for one in ResultIndex(records, {}).table.values()]
     assert kept == [("registers", 32.0)]
     assert ResultIndex(records[1:], {}).table == {}
-
-
-def test_errors_against_pandas():
-    import pandas
-
-    records = memory_records()
-    kept = [one for r in records if "fsdp2" not in r.cell.optimization for one in r.measurements]
-    rows = [(one.method, value) for one in kept if one.metric == "relative_error" for value in one.samples]
-    frame = pandas.DataFrame(rows, columns=["method", "error"])
-    findings = found(records)
-    for row in error_rows(block(findings, "accuracy"), findings.index):
-        errors = frame[frame.method == row.method].error
-        assert len(row.each) == len(errors)
-        assert row.median == pytest.approx(errors.abs().median())
-        assert row.worst == errors[errors.abs().idxmax()]
-        assert row.under == pytest.approx((errors < 0).mean())
-        assert row.lowest == errors.min()
 
 
 @pytest.mark.parametrize(

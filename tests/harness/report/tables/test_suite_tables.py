@@ -5,82 +5,18 @@ import json
 import re
 
 import pytest
-from factorial_records import factorial_records, overlapping
-from reporting import drawn, points
 from synthetic import made
 from timed import timed_findings
 
 from harness.report import write_report
-from harness.report.figure import drawing_style
 from harness.report.findings import what_pays
 from harness.report.results import ResultIndex
-from harness.report.spec import OwnFigureBlock, OwnTableBlock, load_spec
-from suites.portability.report import (
-    application,
-    architectural,
-    cascade,
-    harmonic_mean,
-    performance_portability,
-)
-from suites.stack import report
-
-WHOLE = overlapping(frozenset("abc"))
+from harness.report.spec import OwnTableBlock, load_spec
+from suites.portability.report import application, architectural
 
 
 def calculated(value, unit="1"):
     return (unit, "calculated", (value,))
-
-
-@pytest.fixture
-def stack_table(tmp_path, monkeypatch):
-    """Return a maker of the stack suite's own tables, of a full factorial whose gains are known."""
-    monkeypatch.setattr(report, "FACTORS", {"a": "First", "b": "Second", "c": "Third"})
-    monkeypatch.setattr(report, "OVER", {"baseline": "plain", "all.a": "the first", "tf32": "TF32"})
-    monkeypatch.setattr(report, "COMBINATIONS", "all")
-
-    def table(name, **changes):
-        block = f"  - {{own_table: {name}, title: T, workload: small}}\n"
-        records = factorial_records(overlapping, **changes)
-        findings = timed_findings(tmp_path, block, records, suite="stack")
-        return findings.table(findings.blocks[0])
-
-    return table
-
-
-def test_rows_are_sorted_by_the_mean_over_orders_end_with_the_whole_and_name_what_was_not_timed(stack_table):
-    rows = [[cell.text for cell in row] for row in stack_table("values").rows]
-    assert [row[0] for row in rows] == ["First", "Second", "Third", "all, or the product"]
-    assert rows[0][2].startswith("▲ 2.00× (2.00 … 2.00) ᵐ")
-    assert rows[2][2].startswith("▼ 0.900×")
-    assert rows[3][1].startswith(f"▲ {WHOLE:.2f}×")
-    assert rows[3][2].startswith(f"▲ {2 * 1.5 * 0.9:.2f}×")
-    without = stack_table("values", without=["all.b_c"])
-    assert len(without.rows) == 3
-    (note,) = without.notes
-    assert note.startswith("not all combinations with Third have a right result")
-    assert without.rows[-1][0].notes == without.notes
-
-
-def test_the_whole_is_compared_with_each_named_baseline_and_each_pair_with_its_product(stack_table):
-    table = stack_table("whole")
-    row = dict(zip(table.header, (cell.text for cell in table.rows[0]), strict=True))
-    assert row["All over plain"].startswith(f"▲ {WHOLE:.2f}×")
-    assert row["All over the first"].startswith(f"▲ {WHOLE / 2:.2f}×")
-    assert row["All over TF32"] == "–"
-    assert row["All over that product"].startswith("▼ 0.980×")
-    assert row["Greedy order"] == "First 2.00× → Third 1.26× → Second 1.050× ᵐ"
-    pairs = stack_table("pairs")
-    assert pairs.header == ("Technique", "Second", "Third")
-    shown = [[cell.text[:7] for cell in row[1:]] for row in pairs.rows]
-    assert shown == [["▼ 0.700", "▲ 1.40×"], ["", "= 1.000"]]
-
-
-def test_bars_of_the_waterfall_end_where_the_next_begins_and_at_the_whole(stack_table, tmp_path):
-    block = "  - {own_figure: waterfall, title: Fall, workload: small}\n"
-    findings = timed_findings(tmp_path, block, factorial_records(overlapping), suite="stack")
-    ends = {name.partition(":")[0]: x for name, (x, _) in points(drawn(findings, "waterfall")).items()}
-    assert list(ends) == ["First", "Second", "Third", "All together"]
-    assert ends["Third"] == pytest.approx(ends["All together"], abs=0.02)
 
 
 TIMES = {
@@ -122,25 +58,6 @@ def test_efficiencies_are_the_best_time_and_the_devices_rate_over_ones_own(porta
         "baseline": {"a": 0.25, "b": 0.125},
         "partial": {"a": third, "b": 0.0},
     }
-
-
-def test_table_and_cascade_have_the_harmonic_means_and_how_many_platforms_run(portable):
-    means = [harmonic_mean(each) for each in ([1.0], [0.5, 1.0], [1.0, 0.0])]
-    assert means == pytest.approx([1, 2 / 3, 0])
-    with pytest.raises(ValueError, match="at least one platform"):
-        harmonic_mean([])
-    table = performance_portability(PORTABLE, *portable)
-    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    assert next(iter(rows)) == "fast"
-    assert rows["fast"][0] == "3 of 3"
-    assert rows["fast"][1].startswith("50 %")  # 3 / (1 + 1 + 4)
-    assert rows["fast"][2].startswith("50 %")
-    assert rows["partial"][:2] == ["1 of 3", "0 ᵐ"]
-    with drawing_style("portable"):
-        figure = cascade(OwnFigureBlock(id="portable", title="Portable", function="cascade"), *portable)
-    assert "fast: PP 0.50" in figure.svg
-    assert "partial: PP 0.00" in figure.svg
-    assert figure.svg.count("of the best") == 3 + 3 + 1, "it ends where support ends"
 
 
 COST = {"1": {"a": 10.0, "b": 20.0}, "2": {"a": 30.0, "b": 40.0}}
