@@ -137,21 +137,21 @@ def made_by(how, prefix=MEMORY.prefix):
     return process, Path(process.stdout.readline().strip())
 
 
-@pytest.mark.parametrize(("how", "code"), [("close", 0), ("raise", 1), ("wait", 0)])
-def test_nothing_is_left_after_its_end(how, code):
+@pytest.mark.parametrize(
+    ("how", "number", "code"),
+    [
+        ("close", None, 0),
+        ("raise", None, 1),
+        ("wait", signal.SIGINT, -signal.SIGINT),
+        ("wait", signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_nothing_is_left_however_it_ends(how, number, code):
     process, folder = made_by(how)
     assert folder.name.startswith(f"{MEMORY.prefix}{process.pid}-")
+    if number:
+        os.killpg(process.pid, number)
     assert ends(process) == code
-    wait_for(lambda: not folder.exists())
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_after_its_whole_process_group_is_killed(number):
-    process, folder = made_by("wait")
-    assert folder.is_dir()
-    os.killpg(process.pid, number)
-    process.wait(timeout=60)
-    process.communicate()
     wait_for(lambda: not folder.exists())
 
 

@@ -1,13 +1,9 @@
 """The stand-in for torch's compiler: it marks as the compiler does, and a name that is used loads it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
 from places import ROOT
-
-from harness.instruments.memory.dry_run.substitutes import defer_compiler, is_deferred
 
 START = """
 import sys
@@ -69,12 +65,3 @@ def test_marks_are_kept_and_a_name_that_is_used_brings_the_real_module() -> None
     command = [sys.executable, "-c", START + IN_PROCESSES, *(one + LOADED for one in PROGRAMS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_compiler_that_is_loaded_stays() -> None:
-    import torch._dynamo
-
-    loaded = sys.modules["torch._dynamo"]
-    defer_compiler()
-    assert not is_deferred()
-    assert sys.modules["torch._dynamo"] is torch._dynamo is loaded

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +13,7 @@ from marked import marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
 from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
-from harness.instruments.distributed.rank_worker import LEASE_S, STORE
+from harness.instruments.distributed.rank_worker import STORE
 from harness.instruments.distributed.remote_ranks import (
     REMOTE,
     RUN,
@@ -24,7 +23,7 @@ from harness.instruments.distributed.remote_ranks import (
     launch,
     places,
 )
-from harness.records import Origin, Status, Unavailable, measurement
+from harness.records import Origin, Status, measurement
 from harness.sweep.store import read_records
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
@@ -132,18 +131,6 @@ def pool(started):
     wait_for(lambda: not ranks(mark))
 
 
-def test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed(started):
-    here, mark = started
-    with pool_of(here) as pool:
-        assert pool.call("on_ranks:number") == [0, 1]
-        assert len(ranks(mark)) == 2
-        assert pool.call("on_ranks:reduced", elements=10) == [[3.0 * i for i in range(10)]] * 2
-        assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 2
-    closed_s = time.monotonic()
-    wait_for(lambda: not ranks(mark))
-    assert time.monotonic() - closed_s < LEASE_S / 2
-
-
 def test_one_that_hangs_is_reported_within_the_limit(pool):
     with pytest.raises(RankTimeout) as caught:
         pool.call("on_ranks:misbehave", 3.0, ways=["", "hang"])
@@ -178,18 +165,6 @@ def test_servers_end_with_whoever_started_them(mark):
     assert first.returncode == -signal.SIGKILL
     assert server.wait(timeout=60) == 0
     wait_until_none(mark)
-
-
-def test_a_workload_for_other_nodes_than_were_started_is_unavailable(monkeypatch):
-    from suites.interconnect import suite as interconnect
-
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    workload = {**SMALL, "strategy": "ddp", "learning_rate": 1.0, "link_B_per_s": 1.0, "source": ""}
-    interconnect.build(workload | {"nodes": 2, "ranks_per_node": 8}, 1)
-    for misfit in ({"nodes": 2, "ranks_per_node": 1}, {"nodes": 1, "ranks_per_node": 8}):
-        with pytest.raises(Unavailable, match="the launcher started nodes=2, ranks_per_node=8; set these"):
-            interconnect.build(workload | misfit, 1)
 
 
 def torchrun(node, port, words):

@@ -1,25 +1,23 @@
 """Shares and factors of random traces, compared with a count of every single nanosecond."""
 
+import gzip
+import json
 import random
 from collections import Counter
 
 import numpy as np
 import pytest
-from kineto_traces import EPOCH_NS, Writer
+from kineto_traces import Writer
 
-from harness.instruments.traces import TraceError
+from harness.config.code_fingerprint import ROOT
 from harness.instruments.traces.breakdown import breakdown
-from harness.instruments.traces.factors import OF_KERNELS, factors
+from harness.instruments.traces.factors import OF_KERNELS
 from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
 
 STEP_NS, STEPS = 120, 3
 NCCL = "ncclDevKernel_AllGather_RING_LL"
-WORKING = {
-    "compute": State.COMPUTING,
-    "communicate": State.COMMUNICATION,
-    "copy": State.COPYING,
-}
+WORKING = {"compute": State.COMPUTING, "communicate": State.COMMUNICATION, "copy": State.COPYING}
 """By what runs, the first that applies."""
 
 
@@ -141,12 +139,6 @@ def test_factors_by_hand(tmp_path):
     assert value["launch gap, call"] == pytest.approx((86 + 15) / 86)
 
 
-@pytest.mark.parametrize("known", [{"speed": 2.0}, {"frequency": 0.0}, {"overlap": float("nan")}])
-def test_a_factor_of_an_unknown_name_or_value_is_refused(known):
-    with pytest.raises(ValueError, match="expected a positive factor"):
-        factors([], known=known)
-
-
 def test_overlap_compares_kernels_of_one_size_with_and_without_communication(tmp_path):
     """20 ns alone and 30 ns overlapped; kernels of another grid run alone and do not count."""
     one = Writer()
@@ -158,26 +150,6 @@ def test_overlap_compares_kernels_of_one_size_with_and_without_communication(tmp
     overlap = next(factor for factor in found.factors.factors if factor.name == "overlap")
     assert overlap.value == pytest.approx(100 / 80)
     assert found.ranks[0].overlapped_s == pytest.approx(60e-9)
-
-
-def test_work_is_by_phase_operation_and_state(tmp_path):
-    one = Writer()
-    one.step(0, 0, 100)
-    one.host_event("aten::linear", 0, 10)
-    one.kernel("gemm", 10, 40, called=5)
-    one.annotation("Optimizer.step#AdamW.step", 50, 90)
-    one.host_event("aten::_foreach_add_", 55, 60)
-    one.kernel("multi_tensor", 70, 100, called=58)
-    found = breakdown(read_traces(one.write(tmp_path)))
-    work = {(w.phase, w.operation, w.state): w.by_step_ns[0] for w in found.work}
-    assert work == {
-        ("forward", "aten::linear", State.PREPARING): 5,
-        ("forward", "aten::linear", State.CALLING): 5,
-        ("forward", "aten::linear", State.COMPUTING): 30,
-        ("optimizer", "aten::_foreach_add_", State.PREPARING): 18,
-        ("optimizer", "aten::_foreach_add_", State.CALLING): 12,
-        ("optimizer", "aten::_foreach_add_", State.COMPUTING): 30,
-    }
 
 
 def late_ranks(tmp_path, lateness, shifts=(0, 0, 0), hosts=("", "", ""), world_size=None):
@@ -251,20 +223,18 @@ def test_collectives_are_matched_by_sequence_number_in_each_group_if_it_is_known
         assert not waits_of(found)
 
 
-def test_steps_that_only_some_ranks_have_are_left_out(tmp_path):
-    for rank in (0, 1):
-        one = Writer(rank=rank, world_size=2)
-        for number in range(rank, 3):
-            one.step(number, 100 * number, 100 * number + 100)
-            one.host_event("aten::mm", 100 * number + 10, 100 * number + 20 + number)
-        one.write(tmp_path)
-    found = breakdown(read_traces(tmp_path))
-    assert found.step_numbers == (1, 2)
-    assert found.ranks[0].shares == found.ranks[1].shares
-    assert found.ranks[0].activity.steps[0].start_ns == EPOCH_NS
-    one = Writer(rank=1, world_size=2)
-    one.step(7, 0, 100)
-    one.host_event("aten::mm", 10, 20)
-    one.write(tmp_path)
-    with pytest.raises(TraceError, match="no step in common"):
-        breakdown(read_traces(tmp_path))
+def test_the_time_of_kernels_of_an_h100_is_that_of_their_union():
+    """Counted from the file's own events, to the microsecond; the shares sum to the step."""
+    path = ROOT / "results/reference/traces/h100_two_steps.json.gz"
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    kernels = sorted((one["ts"], one["ts"] + one["dur"]) for one in events if one.get("cat") == "kernel")
+    union_us, end_us = 0.0, 0.0
+    for begin, end in kernels:
+        union_us += max(0.0, end - max(begin, end_us))
+        end_us = max(end_us, end)
+    found = breakdown(read_traces(path))
+    computing_ns = sum(sum(one.by_step_ns) for one in found.shares if one.state is State.COMPUTING)
+    assert computing_ns / 1e3 == pytest.approx(union_us, abs=1.0)
+    every_ns = sum(sum(one.by_step_ns) for one in found.shares)
+    assert every_ns / 1e9 / 2 == pytest.approx(found.step_s)

@@ -6,7 +6,6 @@ from kineto_traces import EPOCH_NS, Writer
 
 from harness.instruments.traces import TraceError
 from harness.instruments.traces.activity import Activity, find_steps
-from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.trace import EventKind
 
@@ -104,9 +103,6 @@ def found(tmp_path, one):
     return [(step.start_ns - EPOCH_NS, step.end_ns - EPOCH_NS) for step in steps], how
 
 
-OPTIMIZER = [(10, 900), (900, 1_900), (1_900, 2_900), (2_900, 3_900)]
-
-
 @pytest.mark.parametrize(
     ("given", "starts", "how"),
     [
@@ -126,22 +122,3 @@ def test_steps_are_found_by_what_repeats(tmp_path, given, starts, how):
     steps, said = found(tmp_path, one)
     assert [start for start, _ in steps] == starts
     assert how in said
-
-
-@pytest.mark.parametrize("cut", [0, 300])
-def test_steps_of_the_optimizer_without_work_after_the_last(tmp_path, cut):
-    one = Writer()
-    train(one, 4, cut=cut)
-    steps, how = found(tmp_path, one)
-    assert steps == OPTIMIZER[: 3 if cut else 4]
-    assert how == f"{len(steps)} steps each end with Optimizer.step#AdamW.step"
-
-
-def test_ranks_that_show_different_numbers_of_steps_are_one_step_each(tmp_path):
-    for rank in range(2):
-        one = Writer(rank=rank, world_size=2)
-        train(one, 2 + rank)
-        one.write(tmp_path)
-    of = breakdown(read_traces(tmp_path))
-    assert of.step_numbers == (0,)
-    assert "whole trace" in of.steps_found
