@@ -79,7 +79,6 @@ LONG = """
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_reserved_memory.py::test_other_sizes_of_a_step_are_built_as_its_own_were[[]techniques1]
     test_room.py::test_the_needed_room_is_within_the_stated_range*
-    test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
     test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
     test_slurm_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_technique_pairs.py::test_a_pair_is_right_and_measured_or_refused_as_the_record_has_it

@@ -1,4 +1,4 @@
-"""conf/answers.yaml: each claim of the paper and the article, its page, and mistakes in it."""
+"""conf/answers.yaml and conf/sources.yaml: each claim once, what its source says once, and mistakes in it."""
 
 import math
 import re
@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from refusals import mistaken
 
-from harness.claims.load import load_claims, read_yaml
-from harness.claims.model import Difference
+from harness.claims.load import load_claims, load_sources, read_yaml
 from harness.claims.paper import UNIT_OF, load_answers
+from harness.claims.published import NO_SOURCE, SourceStatement, source_of
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import CONF
@@ -108,7 +108,7 @@ def test_a_mistake_in_the_claims_is_one_line(edit, said, monkeypatch):
     mistaken(load_answers, said)
 
 
-def test_results_of_two_folders_or_machines_are_refused_and_the_nearer_ones_are_judged():
+def test_results_of_two_folders_or_machines_are_refused():
     data = judged(ROOT / "results/reference/host_optimizer")
     mistaken(
         lambda: judged_claims([(data, "a"), (data, "b")]), "a, b: all have results of suite host_optimizer"
@@ -117,17 +117,64 @@ def test_results_of_two_folders_or_machines_are_refused_and_the_nearer_ones_are_
     two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
     mistaken(lambda: judged_claims([(two, "a")]), "has results of several machines")
 
-    def changed(**fields: object):
-        return replace(data, verdicts=[replace(one, **fields) for one in data.verdicts])
 
-    none, near, far = changed(ours=None), changed(where="as stated"), changed(where="elsewhere")
-    more = [replace(one, differs=(*one.differs, Difference("c", "x", "y"))) for one in far.verdicts]
-    farther = replace(far, verdicts=more)
-    for kept, left in ((data, none), (near, far)):
-        alone = judged_claims([(kept, "b")])
-        assert judged_claims([(left, "x/host_optimizer"), (kept, "b")]) == alone
-        assert judged_claims([(kept, "x/host_optimizer"), (left, "b")]) == alone
-        assert any(one.ours is not None for _, verdicts in alone.values() for one in verdicts)
-    assert judged_claims([(farther, "a"), (far, "b")]) == judged_claims([(far, "b")])
-    named = [(farther, "x/host_optimizer")]
-    assert judged_claims([*named, (far, "b")]) == judged_claims(named)
+STATEMENTS = {
+    "a/one": SourceStatement("It is so.", "Half is left out.", "A", "secondary"),
+    "a/two": SourceStatement("It is more.", "", "A", "secondary"),
+    "b/one": SourceStatement("It is less.", "", "B", "stated"),
+}
+
+
+def test_statements_are_joined_and_the_first_says_how_the_number_is_known():
+    source = source_of("x", ["a/two", "a/one", "b/one"], STATEMENTS)
+    assert source.source_says == "It is more. It is so. It is less."
+    assert (source.source, source.provenance, source.misquoted) == ("A; B", "secondary", "Half is left out.")
+    assert source_of("x", "none", {}) == (("none",), NO_SOURCE, "", "", "")
+    assert source_of("x", "none", {}, "We looked.").source_says == f"{NO_SOURCE} We looked."
+    assert source_of("x", ["none", "b/one"], STATEMENTS).source_says == f"{NO_SOURCE} It is less."
+    mistaken(lambda: source_of("x", "b/one", STATEMENTS, "We looked."), "note: only with source: none")
+
+
+SOURCES = load_sources()
+OF_SUITES = {
+    f"{path.stem}/{one['id']}": one
+    for path in sorted((CONF / "claims").glob("*.yaml"))
+    for one in read_yaml(path)["claims"]
+}
+ANSWERS = [one for part in read_yaml(CONF / "answers.yaml")["claims"].values() for one in part]
+
+
+def words(text):
+    """Return a text whatever its case, spaces and quotation marks."""
+    return " ".join(re.sub(r"[\"“”'’‘*]", "", text).lower().split())
+
+
+def same_words(one, other):
+    """Return whether a quotation is contained in another."""
+    shorter, longer = sorted((words(one), words(other)), key=len)
+    return all(part in longer for part in shorter.split(" … "))
+
+
+def source(of):
+    return source_of(of["id"], of["source"], SOURCES)
+
+
+def test_an_answer_and_a_claim_of_the_same_row_say_the_same():
+    """One may refer to more than the other, not each to a statement of one document that the other lacks.
+
+    GB200's cost was once the source's words in one file and a misquotation in the other.
+    """
+    compared = set()
+    for answer in ANSWERS:
+        for name in (*answer.get("judged", ()), *answer.get("related", ())):
+            claim = OF_SUITES[name]
+            if same_words(answer["quoted"], claim["quoted"]):
+                ours, theirs = source(answer), source(claim)
+                assert ours.misquoted == theirs.misquoted, name
+                assert ("none" in ours.keys) == ("none" in theirs.keys), name
+                more = [{key.partition("/")[0] for key in one} for one in (
+                    set(ours.keys) - set(theirs.keys), set(theirs.keys) - set(ours.keys)
+                )]  # fmt: skip
+                assert not more[0] & more[1], name
+                compared.add(answer["id"])
+    assert compared >= {"gb200_tco", "e_ecmp", "zero_stage_3", "overlord_memory", "swizzle"}

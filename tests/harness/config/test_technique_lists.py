@@ -1,13 +1,24 @@
-"""An optimization's list of techniques means the same in every suite that trains."""
+"""Techniques, by any word for them, mean the same in every suite that trains."""
 
+import re
 from importlib import import_module
 
 import pytest
 
+from harness.commands.grammar import device_file, device_of
+from harness.commands.listing import choices
 from harness.config.optimizations import code_of
 from harness.config.run import load
-from harness.config.techniques import check_functions, names, settings_of
-from harness.config.validation import Role
+from harness.config.techniques import (
+    IN_LISTS,
+    check_functions,
+    checked_techniques,
+    combination,
+    declared,
+    names,
+    settings_of,
+)
+from harness.config.validation import ConfigError, Role
 from harness.records import Unavailable
 from suites.kernels.training_step import step_of
 from suites.training.techniques import build_step, combined, named, role_of
@@ -68,3 +79,58 @@ def test_every_technique_of_the_project_is_complete():
     for name in names():
         check_functions(name)
         assert all("default" in field for field in settings_of(name).values()), name
+
+
+@pytest.mark.parametrize("word", sorted(IN_LISTS))
+def test_a_word_that_people_use_names_a_technique_that_exists(word):
+    entry = IN_LISTS[word]
+    assert word not in declared()
+    assert any(name in entry for name in declared())
+    for typed in {word, word.replace("_", "-").upper()}:
+        with pytest.raises(ConfigError, match=rf"^techniques\.{typed}: no such name; .*{re.escape(entry)}"):
+            combination([typed])
+    if entry.endswith("}"):
+        name, _, settings = entry.partition(": ")
+        given = [one.split(": ") for one in settings.strip("{}").split(", ")]
+        values = {key: int(value) if value.isdigit() else value == "true" or value for key, value in given}
+        assert combination([{name: values}])[0][0] == name
+
+
+def test_a_variant_of_a_device_has_about_as_much_memory():
+    for variant in ("h800", "gh200", "mi325x", "h100_96gb", "a100_64gb", "h100_80gb_500w"):
+        assert device_of(variant) == (variant, None)
+        assert device_file(variant)
+    for typed in ("a100_8gb", "h100_9999gb", "h100_fast"):
+        with pytest.raises(ConfigError, match=f"^device={typed}: expected a size"):
+            device_of(typed)
+
+
+def run_of(*words, suite="memory"):
+    (run,) = load([f"suite={suite}", *words])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("fsdp2,attention", {"attention": {}, "fsdp2": {}}),
+        ("activation_checkpointing.full", {"activation_checkpointing": {"mode": "full"}}),
+        ("fsdp2.bf16", {"fsdp2": {"reduce_dtype": "bf16"}}),  # the only setting with such a choice
+        ("zero.2", {"zero": {"stage": 2}}),
+        ("gradient_accumulation.4", {"gradient_accumulation": {"steps": 4}}),  # the first setting
+        ("host_update.true", {"host_update": {"delay": True}}),
+        ("{zero: {stage: 3, parameters: host}}", {"zero": {"stage": 3, "parameters": "host"}}),
+    ],
+)
+def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
+    assert dict(run_of(f"techniques=[{word}]").variants[-1].techniques) == expected
+    if "zero.2" in word:  # a YAML has the same grammar
+        assert checked_techniques("here", [word]) == checked_techniques("here", [expected])
+
+
+def test_a_suite_that_does_not_train_takes_no_techniques_and_completes_none():
+    with pytest.raises(ConfigError, match=r"^here='compile': expected a list"):
+        checked_techniques("here", "compile")
+    assert choices("python -m harness suite=fabric techniques=[") == []
+    completed = choices("python -m harness suite=memory techniques=[zero.")
+    assert completed[:3] == [f"techniques=[zero.{stage}" for stage in (1, 2, 3)]

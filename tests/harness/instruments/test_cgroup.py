@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from marked import wait_for
 from places import ROOT
@@ -186,12 +187,5 @@ def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
 
 def guards(folder):
     """Return the processes that wait to remove that group."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_text().split("\0")
-        except OSError:
-            continue
-        if words[0] == "sh" and str(folder) in words:
-            found.append(int(entry.name))
-    return found
+    every = [(one.pid, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+    return [pid for pid, words in every if words[:1] == ["sh"] and str(folder) in words]

@@ -20,15 +20,11 @@ from torch import _dynamo
 def graph_ends(x):
     return x + 1
 
-@_dynamo.disable(recursive=False)
-def called_without(x):
-    return x + 1
-
 @_dynamo.allow_in_graph
 def called_as_it_is(x):
     return x + 1
 
-assert graph_ends(1) == called_without(1) == called_as_it_is(1) == 2
+assert graph_ends(1) == called_as_it_is(1) == 2
 assert graph_ends.__name__ == "graph_ends"
 assert is_deferred()
 graphs = []

@@ -1,13 +1,13 @@
-"""preset=gpu: what it plans on GPUs that are made up here, and which words it takes.
-
-No suite runs on a GPU in these tests: names, memory and the number of GPUs are invented.
-"""
+"""Presets on GPUs that are made up here, their order, and what they repeat. No suite runs in these tests."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
+from harness.claims.judge import judge
 from harness.claims.load import load_claims
+from harness.claims.paper import load_answers
 from harness.claims.values import REFERENCE
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
@@ -15,16 +15,21 @@ from harness.config.optimizations import CONF
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.preset.programme import (
+    ClaimTarget,
     PresetRequest,
+    Task,
     claims_about,
+    claims_of,
     done_by,
     load_preset,
+    ordered,
     planned_programme,
     requested,
     settled,
 )
 from harness.preset.run import programme_lines
 from harness.sweep.environment import Gpu, describe
+from harness.sweep.store import read_records
 
 H100, A100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"
 SIZES_B = {H100: 85_520_809_984, A100: 85_520_809_984, H200: 150_754_820_096}
@@ -140,3 +145,78 @@ def test_what_the_preset_names_is_in_the_suite_and_its_records(suite):
     keys = {n.value for n in ast.walk(conditions) if isinstance(n, ast.Constant)}
     stated = {*given.condition_fields, *given.read_when_run}
     assert {one.removeprefix(REFERENCE) for one in stated} <= keys
+
+
+def task(workload, seconds=60.0, suite="one"):
+    return Task(suite, workload, seconds, assumed=True)
+
+
+def target(claim, *workloads, group="", suite="one", sized=(), first=True):
+    pairs = dict.fromkeys(workloads, frozenset({"v"}))
+    return ClaimTarget(suite, claim, group, pairs, frozenset(sized), first)
+
+
+def order_of(tasks, targets, fixed_s=None, budget_s=1e9):
+    return [[one.workload for one in part] for part in ordered(tasks, targets, fixed_s or {}, budget_s)]
+
+
+def test_what_serves_most_claims_per_minute_comes_first():
+    """A first value is worth more than a further one, the first group than another, a fitting size most."""
+    tasks = [task("slow", 600), task("shared", 60), task("short", 30)]
+    targets = [target("a", "slow"), target("b", "shared"), target("c", "shared"), target("d", "short")]
+    assert order_of(tasks, targets) == [["shared", "short", "slow"], []]
+    tasks = [task("a0", 20), task("a1", 20), task("a2", 20), task("b0", 60), task("b1", 120)]
+    groups = [target("b", "b0", group="nearest"), target("b", "b1", group="other", first=False)]
+    assert order_of(tasks, [target("a", "a0", "a1", "a2"), *groups])[0] == ["a0", "a1", "b0", "a2", "b1"]
+    tasks = [task("small"), task("large", 70), task("larger", 80)]
+    targets = [target("a", "small", "large", "larger", sized=("large", "larger"))]
+    assert order_of(tasks, targets)[0] == ["large", "larger", "small"]
+
+
+def test_a_claim_is_settled_with_three_values_of_each_group_or_all_where_there_are_fewer():
+    five = [f"w{number}" for number in range(5)]
+    targets = [target("a", *five), target("b", "w0", group="x"), target("b", "w1", group="y", first=False)]
+
+    def ends(*workloads):
+        done = {"one": set(workloads)}
+        return [claim for (_, claim), is_settled in settled(targets, done).items() if is_settled]
+
+    assert ends("w0") == ends("w1", "w2") == []
+    assert ends("w0", "w1") == ["b"]
+    assert ends("w2", "w3", "w4") == ["a"]
+    assert done_by([task("w0"), task("w1")]) == {"one": {"w0", "w1"}}
+
+
+def test_a_suites_fixed_seconds_count_until_it_has_begun_and_a_shorter_task_takes_the_place_of_a_longer():
+    tasks = [task("cheap", 30, "two"), task("first"), task("second", 61)]
+    targets = [target("a", "cheap", suite="two"), target("b", "first"), target("c", "second")]
+    assert order_of(tasks, targets, {"two": 100.0, "one": 0.0})[0] == ["first", "second", "cheap"]
+    assert order_of(tasks, targets, {"two": 20.0, "one": 30.0}, 140.0) == [["cheap", "first"], ["second"]]
+    assert order_of(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0) == [["cheap", "first"], ["second"]]
+    first = ordered(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0, [("one", "second")])
+    assert [one.workload for one in first[0]] == ["second", "cheap"]
+
+
+RESULTS = Path(__file__).parents[3] / "results" / "reference"
+ASKED = claims_of(load_preset("host"))
+
+
+def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
+    named = {name for claim in load_answers().claims for name in claim.judged}
+    suites = {name.partition("/")[0] for name in named}
+    unjudged = {f"{suite}/{one.id}" for suite in suites for one in load_claims(suite) if one.not_judged}
+    assert {f"{suite}/{one.id}" for suite, own in ASKED.items() for one in own} == named - unjudged
+    assert set(ASKED) <= set(load_preset("host").suites)
+
+
+@pytest.mark.parametrize("suite", sorted(ASKED))
+def test_its_repeats_are_enough_for_each_value_that_a_whole_run_has(suite: str) -> None:
+    """On the committed records: with the first processes alone, nothing lacks an interval."""
+    overrides = load_preset("host").suites[suite].overrides
+    whole, repeats = (load([f"suite={suite}", *words])[0].repeats for words in ((), overrides))
+    if repeats >= whole:
+        return
+    records = read_records(RESULTS / suite)
+    first = [one for one in records if one.cell.repeat < repeats]
+    both = zip(judge(ASKED[suite], records), judge(ASKED[suite], first), strict=True)
+    assert not [few.reason for every, few in both if few.ours is None and every.ours is not None]

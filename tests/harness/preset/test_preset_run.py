@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from test_order import task as work
 from test_preset import H100, SIZES_B
+from test_preset import task as work
 
 from harness.config.run import load
 from harness.config.validation import ConfigError

@@ -1,19 +1,20 @@
-"""How long a sweep takes: by earlier runs where there are any, else by the suite's default."""
+"""How long a sweep takes, by earlier runs or the default, and the lines in which it goes on."""
 
+import logging
 from dataclasses import replace
 
 import pytest
 from planned import RUN, cells
+from toy.sweep import cell, group
 
 from harness.records import Limits, Record, Sampling
 from harness.sweep import plan as module
 from harness.sweep.environment import describe
+from harness.sweep.executors import CellFinished, CellStarted
 from harness.sweep.plan import (
-    PACE_AFTER_S,
     START_UP_S,
     Basis,
     CellEstimate,
-    Countdown,
     Plan,
     SweepEstimate,
     earlier_seconds,
@@ -21,6 +22,7 @@ from harness.sweep.plan import (
     plan,
     write_plan,
 )
+from harness.sweep.progress import Progress
 from harness.sweep.store import Store
 
 LIMITS = Limits(100.0)
@@ -81,23 +83,31 @@ def test_a_cell_takes_what_it_took_or_the_default_up_to_its_limit_of_each_turn()
     assert of_first(120.0, together) == (120.0 + share_s, Basis.HERE, False)
 
 
-def countdown(workers=1, **seconds):
-    cells = {name: CellEstimate(one, Basis.HERE) for name, one in seconds.items()}
-    return Countdown(SweepEstimate(cells, workers), 1000.0)
+CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
 
 
-def test_what_is_left_follows_the_prediction_and_then_the_pace():
-    short = PACE_AFTER_S - 10
-    left = countdown(a=short, b=20.0, c=50.0)
-    assert left.left_s == short + 70.0
-    left.finish("a", 1000.0 + short)
-    assert left.left_s == 70.0
-    left.finish("b", 1000.0 + 3 * (short + 20.0))
-    assert left.left_s == pytest.approx(150.0)
-    left.finish("c", 5000.0)
-    left.finish("stranger", 5000.0)
-    assert left.left_s == 0
-    assert countdown(2, a=30.0, b=30.0).left_s == 30.0
-    left = countdown(a=1.0, b=10.0)  # the pace counts after so many real seconds, too
-    left.finish("a", 1000.0 + PACE_AFTER_S)
-    assert left.left_s == pytest.approx(10.0 * PACE_AFTER_S)
+def finish(progress, *ends):
+    """Let the first cells end with these statuses and reasons."""
+    for one, (status, reason) in zip(CELLS, ends, strict=False):
+        progress(CellStarted(one.id, "t"))
+        progress(CellFinished(one.id, status, reason, 1.25))
+
+
+def test_elsewhere_each_cell_is_a_line_with_how_long_is_left(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    cells = {one.id: CellEstimate(40.0, Basis.HERE) for one in CELLS}
+    clock = iter([100.0, 180.0, 260.0, 300.0])
+    with Store(tmp_path) as store:
+        store.append(Record(CELLS[0], "timed_out"))  # which is run again
+        with Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock)) as progress:
+            traceback = "exit code 1; last printed:\nTraceback\nValueError: of what"
+            finish(progress, ("ok", ""), ("crashed", "why\nmore"), ("crashed", traceback))
+        store.append(Record(CELLS[2], "ok"))  # which is done already
+        finish(Progress([group(*CELLS)], store, SweepEstimate({}, 1)), ("ok", ""))
+    third = "exit code 1; last printed: ValueError: of what"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left, about 3 min"),
+        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left, about 80 s"),
+        ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
+        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left, about 1 s"),
+    ]

@@ -10,11 +10,11 @@ from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling, Status
 from harness.sweep import preflight, sweep
-from harness.sweep.environment import Gpu, describe
+from harness.sweep.environment import describe
 from harness.sweep.executors.local import create
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
-from harness.sweep.preflight import HostProbe, keep, probe, refuse_bad_inputs, survey, too_slow
+from harness.sweep.preflight import HostProbe, probe, refuse_bad_inputs, survey, too_slow
 from harness.sweep.runner import NOT_TRIED, pending, run
 from harness.sweep.store import Store, read_records
 
@@ -51,23 +51,6 @@ def flop_of(monkeypatch, cells):
 
     monkeypatch.setattr(bf16_products, "bf16_is_slow", lambda: True)
     return survey(Group(tuple(cells)))["bf16_FLOP"]
-
-
-def test_a_host_without_gpus_is_measured_once_per_folder_for_suites_with_bf16_products(
-    monkeypatch, tmp_path, kernels
-):
-    asked, here = stub(monkeypatch, FAST), describe()
-    there = here._replace(gpus=(Gpu("H100", 80 << 30),))
-    assert probe(groups_of(load(["suite=congestion"])[0]), tmp_path, here) is None
-    assert probe([], tmp_path, here) is probe(groups_of(kernels), tmp_path, there) is None
-    assert asked == []
-    found = probe(groups_of(kernels), tmp_path, here)
-    assert found == FAST
-    keep(found, tmp_path, here)
-    assert probe(groups_of(kernels), tmp_path, here) == FAST
-    assert len(asked) == 1
-    assert probe(groups_of(kernels), tmp_path, here._replace(cpu="another")) == FAST
-    assert len(asked) == 2
 
 
 def test_the_child_measures_and_one_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):

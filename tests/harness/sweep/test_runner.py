@@ -16,7 +16,6 @@ from toy.jobs_sweep import wait_for
 from toy.sweep import cell, environ, group, marked, start, sweep
 
 from harness.records import Limits
-from harness.sweep.executors import child
 from harness.sweep.store import Store, StoreError, read_records
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
@@ -131,18 +130,6 @@ def test_a_cell_past_its_limit_is_ended_with_all_it_started(tmp_path):
         assert 2 < records[one.id].duration_s < 12
     assert time.process_time() - cpu_s < 1.0  # it waits, and does not spin
     assert_nothing_is_left(tmp_path)
-
-
-def test_a_process_that_the_kernel_cannot_end_is_given_up(tmp_path, monkeypatch, caplog):
-    """As one that waits for a driver: here, one that is not killed."""
-    cells = [cell("hang"), cell("nothing")]
-    monkeypatch.setattr(child, "EXIT_GRACE_S", 0.2)
-    monkeypatch.setattr(child.Child, "_kill", lambda self: None)
-    monkeypatch.setattr(child.Child, "_request_stack_dump", lambda self: None)
-    monkeypatch.setattr(child, "kill_by_tmpdir", lambda folder: None)
-    records = sweep(tmp_path, [group(*cells)], Limits(3.0))  # within less a busy machine starts no cell
-    assert [records[one.id].status for one in cells] == ["timed_out", "ok"]
-    assert "did not end when killed; continuing without it" in caplog.text
 
 
 def test_torch_meets_the_budget_too(tmp_path):

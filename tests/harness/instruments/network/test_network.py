@@ -204,38 +204,18 @@ with Network(two_nodes(5e6)) as network:
     assert network.sent()[0][0] - before > 100_000
 print("made")
 """
-REFUSED = """
-from harness.instruments.network.emulated_network import Network, Unavailable
-from harness.instruments.network.topology import two_nodes
-try: Network(two_nodes(1e6))
-except Unavailable as error: print(error)
-"""
-NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
 UNPRIVILEGED = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if not os.geteuid() else []
 
 
-@pytest.mark.parametrize(
-    ("start", "code", "said"),
-    [
-        (UNPRIVILEGED, WITHOUT_ROOT, "made"),
-        (
-            ["unshare", "--user", "--map-root-user", "sh", "-c", NO_NAMESPACES, "sh"],
-            REFUSED,
-            "networks of namespaces need root, or a kernel that allows user namespaces: unshare: ",
-        ),
-    ],
-)
-def test_it_works_without_root_where_the_kernel_allows_and_is_else_unavailable(mark, start, code, said):
+def test_it_works_without_root_where_the_kernel_allows(mark):
     tried = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
     if subprocess.run(tried, capture_output=True).returncode:
         pytest.skip("no user namespaces")
-    command = [*start, sys.executable, "-c", code]
+    command = [*UNPRIVILEGED, sys.executable, "-c", WITHOUT_ROOT]
     done = subprocess.run(
         command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=200
     )
-    assert done.stdout.startswith(said), done.stderr
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("made\n", "")
 
 
 def test_a_program_that_is_missing_is_named_and_leaves_nothing(tmp_path, monkeypatch, mark):

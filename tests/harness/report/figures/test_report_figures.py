@@ -1,18 +1,13 @@
 """Figures: drawn to scale, of the values recorded, readable in light and dark, each point with its record."""
 
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from reporting import drawn, found, read_page, texts, tips
 from synthetic import made, memory_records
 from timed import timed_findings
 
 from harness.report import write_report
-from harness.report.axes import linear_ticks, log_ticks
-from harness.report.figure import spaced
 
 
 def test_a_name_in_a_figure_is_text_and_never_markup(tmp_path):
@@ -36,23 +31,6 @@ def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path):
             assert one.title in line
             assert f"# {one.title}" not in text
     assert not list((tmp_path / "figures").iterdir())
-
-
-@given(st.floats(1e-3, 1e9), st.floats(1.05, 1e12))
-def test_ticks_are_few_and_within_and_never_alone(low, span):
-    for ticks_of, most, wide in ((linear_ticks, 9, min(span, 1e3)), (log_ticks, 12, span)):
-        ticks = ticks_of(low, low * wide)
-        assert 2 <= len(ticks) <= most
-        assert all(low * (1 - 1e-6) <= tick <= low * wide * (1 + 1e-6) for tick in ticks)
-
-
-@given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
-def test_labels_are_apart_and_in_their_order(wanted):
-    assert spaced([10, 100, 250], 15, 0, 300) == [10, 100, 250]
-    placed = spaced(sorted(wanted), 15, 0, 300)
-    assert all(right - left >= 15 - 1e-6 for left, right in pairwise(placed))
-    if len(wanted) * 15 <= 300:
-        assert -1e-6 <= placed[0] <= placed[-1] <= 300 + 15 * len(wanted)
 
 
 def figure(folder, suite, block, *records):

@@ -1,9 +1,6 @@
 """What the runner asks of any executor, near or far."""
 
-import os
-
 import pytest
-from launched import TORCHRUN
 from toy.sweep import cell, group
 
 from harness.config.run import automatic
@@ -67,33 +64,12 @@ def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
     assert executor.closed
 
 
-def started_by(monkeypatch, said):
-    for name, value in said.items():
-        monkeypatch.setenv(name, value)
-
-
 def test_a_process_by_itself_has_no_ranks_to_run_on(tmp_path):
     assert automatic() == "local"
     with executor_context():
         pass  # nothing surrounds its command
     with pytest.raises(ExecutorError, match="executor=torchrun: no launcher started this process"):
         torchrun.create(tmp_path)
-
-
-def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
-    """`serve` replaces the process, so nothing after it runs."""
-    started_by(monkeypatch, TORCHRUN)
-    became = []
-
-    def become(program, words):
-        became.append(words)
-        raise SystemExit
-
-    monkeypatch.setattr("os.execv", become)
-    monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(SystemExit), executor_context():
-        pytest.fail("the command of rank 3 ran")
-    assert became[0][-3:] == ["serve", "3", "3"]
 
 
 def record(status, variant="a", reason="", repeat=0, **workload):

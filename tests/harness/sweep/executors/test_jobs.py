@@ -144,22 +144,6 @@ class Forgetful(Processes):
         self.cancelled += names
 
 
-class Waiting(Forgetful):
-    """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
-
-    def __init__(self, gate, answers):
-        super().__init__(gate, 100)
-        self.jobs, self.answers = {}, answers
-
-    def submit(self, jobs, timed):
-        self.jobs |= {job.name: job for job in jobs}
-
-    def cancel(self, names):
-        self.cancelled += [self.jobs[name].is_forbidden for name in names]
-        if not self.answers:
-            raise OSError("no answer")
-
-
 def quick(monkeypatch):
     monkeypatch.setattr(jobs, "SETTLE_S", 0.5)
     monkeypatch.setattr(jobs, "ASK_S", (0.2, 1.0))
@@ -176,16 +160,6 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
     assert queue.cancelled == ([] if times == 2 else list(queue.started))
     at_most_once = ({1},) if times == 2 else ({1}, set())  # one that is lost may be ended before it begins
     assert set(begun(tmp_path).values()) in at_most_once
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch, answers):
-    """A queue that cannot cancel it now does not end the sweep."""
-    quick(monkeypatch)
-    queue = Waiting(tmp_path / "gate", answers)
-    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
-    assert record.status == "unavailable"
-    assert queue.cancelled == [True]
 
 
 def programs(folder, monkeypatch, **texts):

@@ -9,7 +9,7 @@ import sys
 import pytest
 from launched import SMALL
 from slurm_cluster import SlurmCluster, processes, why_not
-from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
+from toy.jobs_sweep import Sweep, assert_truthful, begun, gated, sweep, wait_for
 from toy.sweep import cell, group
 
 from harness.config.code_fingerprint import ROOT
@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.usefixtures("toy_suites"),
 ]
 SHARED = {"cpus_per_task": 1}  # two jobs fit on one node
-ALONE = {"exclusive": True}
 
 
 @pytest.fixture(scope="module")
@@ -73,30 +72,6 @@ def jobs_by_node(cluster):
     """Return the ids of the jobs that run, by node."""
     rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %i").splitlines()
     return dict(row.split() for row in rows)
-
-
-def test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again(cluster, tmp_path):
-    """Slurm looks for time limits every 30 s, and for lost nodes about as often."""
-    cells = gated(tmp_path, 4)
-    groups = [group(*cells[:2]), group(*cells[2:])]
-    one = Sweep("slurm", tmp_path, groups, ALONE, limits=[900.0, None])
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    on = jobs_by_node(cluster)
-    cluster.kill_node("n2")
-    cluster.call("scontrol", "update", f"JobId={on['n1']}", "EndTime=now+1")
-    assert one.end()[0] == 0
-    cluster.start_node("n2")
-    limit = f"its job {on['n1']} exceeded Slurm's time limit (executor.time_limit_min)"
-    lost = f"its job {on['n2']} ended when a node of n2 failed"
-    running = [("timed_out", limit), ("unavailable", lost)]
-    assert sorted(ends(tmp_path).values()) == sorted(
-        [*running, ("unavailable", limit), ("unavailable", lost)]
-    )
-    wait_for(lambda: cluster.node_states() == ["idle", "idle"])
-    (tmp_path / "gate").touch()
-    assert Sweep("slurm", tmp_path, groups, ALONE, limits=[900.0, None]).end()[0] == 0
-    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
 
 
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
