@@ -71,14 +71,6 @@ def test_context_says_how_many_of_its_values_agree():
     assert (direction.answer, direction.why[:36]) == ("plausible", "2 of 3 values in the accepted band (")
 
 
-def test_context_counts_under_the_claims_own_conditions_alone():
-    values, stated = (2.0, 2.1, 1.9), {"parallelism": "fsdp2"}
-    own = answered(paper_claim(), *values, origin="emulated", stated=stated, parallelism="fsdp2")
-    assert own.answer == "plausible"
-    other = answered(paper_claim(), *values, origin="emulated", stated=stated, parallelism="ddp")
-    assert (other.answer, other.why) == ("undecided", "no value was found under the claim's own conditions")
-
-
 def over(*names: str, **changes: object) -> Claim:
     """Return the judged claim of about 2 s, with an interpretation per workload."""
     held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")

@@ -106,20 +106,6 @@ def test_a_mean_speed_up_has_every_round_in_it():
     assert one(speed_up(), fast, record("baseline", DRIFT)).ours == pytest.approx(2.0)
 
 
-def test_a_speed_up_within_the_noise_is_reported_as_such():
-    again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
-    inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
-    assert inside.outcome == "holds"
-    assert inside.noise is not None
-    low, high = inside.noise
-    assert 0.9 < low < 1 < high < 1.1
-    assert one(speed_up(), *BASE, *again, *times("fast", (0.8,) * 4)).noise is None
-    assert one(speed_up(), *BASE, *times("fast", (0.99,) * 4)).noise is None
-    own = times("fast_again", (1.03, 0.97, 1.04, 0.98))
-    turned = one(speed_up(), *BASE, *own, *times("fast", (1.0,) * 4))
-    assert turned.noise == pytest.approx(inside.noise)
-
-
 @pytest.mark.parametrize(
     ("base", "fast", "told"),
     [
@@ -214,13 +200,6 @@ def test_a_shapley_value_is_the_mean_over_every_order_and_all_multiply_to_the_wh
     whole = pytest.approx(gain(frozenset(FACTORS)))
     assert math.prod(values.values()) == whole
     assert found.whole().value == whole
-
-
-def test_a_factorial_is_without_what_was_wrong_in_one_process():
-    records = factorial_records(independent)
-    at = next(i for i, one in enumerate(records) if one.cell.optimization == "all.b_c")
-    records[at] = records[at]._replace(status="wrong_result")
-    assert set(of(records).factors) in ({"a", "b"}, {"a", "c"})
 
 
 def test_independent_gains_do_not_interact_and_overlapping_ones_do():

@@ -1,6 +1,5 @@
 """What a suite and an optimization must have: what lacks it is refused by the worker in one line."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,15 +11,8 @@ from places import SUPPORT
 from toy.sweep import cell, group, sweep
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.optimizations import code_of, read_yaml, settings_of
-from harness.config.protocols import (
-    SEE,
-    SuiteCode,
-    check_optimization,
-    check_suite,
-    optimization_file,
-    optimization_module,
-)
+from harness.config.optimizations import code_of, read_yaml
+from harness.config.protocols import SEE, check_optimization, check_suite, optimization_module
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.records import Status
@@ -58,32 +50,6 @@ print({{"torch", "triton", "transformers", "deepspeed", "scipy", "pandas", "ray"
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """Return the folder of a toy suite, in a copy of them that may be spoilt."""
-    copy = shutil.copytree(TOY, tmp_path / re.sub(r"\W", "_", f"of_{tmp_path.name}"))
-    monkeypatch.syspath_prepend(tmp_path)
-    return copy / "timed"
-
-
-def test_suites_share_a_package_by_modules_of_their_names(toy):
-    """One with functions of its own, and one with those of the package; what these import is none."""
-    functions, own = toy / "optimizations.py", toy / "late_one_optimizations.py"
-    functions.write_text("from dataclasses import replace\ndef late(subject): return subject\n")
-    own.write_text(LATE)
-    one, two = (SuiteCode(toy, name) for name in ("late_one", "late_two"))
-    assert (one.module, one.workload) == (f"{toy.parent.name}.timed.late_one", "LateOneWorkload")
-    assert (optimization_file(one, "late"), optimization_file(two, "late")) == (own, functions)
-    assert settings_of(one, "late") == {"time_s": {"type": "float", "default": 3.0}}
-    assert not settings_of(two, "late")
-    assert optimization_file(two, "replace") is None
-    (toy / "folder").mkdir()
-    for file in ("folder/both.py", "both.py"):
-        (toy / file).touch()
-    with pytest.raises(ConfigError, match=r"^\w+/timed/folder/both\.py and \w+/timed/both\.py: "):
-        optimization_file(two, "both")
 
 
 def module(name, text):

@@ -1,15 +1,32 @@
-"""Config to cells: the matrix, its groups, and what a cell's identity depends on."""
+"""Before a sweep: its cells and their identity, how long they take, and the lines in which they end."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from planned import RUN, cells
+from toy.sweep import cell, group
 
 from harness.config.validation import ConfigError
-from harness.records import Limits, Sampling
+from harness.records import Limits, Record, Sampling
+from harness.sweep import plan as module
 from harness.sweep import sweep
-from harness.sweep.plan import plan
+from harness.sweep.environment import describe
+from harness.sweep.executors import CellFinished, CellStarted
+from harness.sweep.plan import (
+    START_UP_S,
+    Basis,
+    CellEstimate,
+    Plan,
+    SweepEstimate,
+    earlier_seconds,
+    estimate,
+    plan,
+    write_plan,
+)
+from harness.sweep.progress import Progress
+from harness.sweep.store import Store
 from harness.sweep.sweep import loaded_digest
 
 
@@ -26,13 +43,6 @@ def test_the_matrix_is_whole_and_each_cell_once():
     assert {c.seed for c in found} == {7, 8}
     # real steps get a process each, and the rest one per workload
     assert [len(group.cells) for group in plan(RUN, "env", lambda a: "code")] == [1, 1, 1, 1, 4]
-
-
-def test_a_workload_may_say_how_many_rounds():
-    timed = replace(RUN, sampling=Sampling(rounds=3), rounds_field="size")
-    groups = plan(timed, "env", lambda variant: "code")
-    sampled = [(group.sampling.rounds, group.sampling.budget_s) for group in groups]
-    assert sampled == [(1, 0), (1, 0), (2, 0), (2, 0)]
 
 
 def test_identity_depends_on_config_code_and_host_and_on_nothing_else():
@@ -72,3 +82,91 @@ def test_a_file_below_a_folder_or_of_the_configuration_makes_other_cells(tmp_pat
     assert len(digests) == 5
     with pytest.raises(ConfigError, match=r"^suite\.loads: conf/c\.yaml: no such file"):
         loaded_digest(["conf/c.yaml"])
+
+
+LIMITS = Limits(100.0)
+GROUPS = plan(replace(RUN, repeats=1), "here", lambda variant: "code")
+KEY = ("a", "baseline")
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RESULTS", (tmp_path / "results", tmp_path / "committed"))
+    return tmp_path / "results"
+
+
+def keep(folder, environment, *seconds, suite="toy", number=0):
+    """Write a folder with records of repeats of one cell."""
+    one = cells(RUN)[number]._replace(suite=suite, workload="ab"[number], optimization="baseline")
+    with Store(folder) as store:
+        store.write_environment(environment)
+        for repeat, took_s in enumerate(seconds):
+            cell = one._replace(id=f"{one.id}{repeat}")
+            store.append(Record(cell, "ok", environment=environment.digest, duration_s=took_s))
+        write_plan(folder, Plan(suite, (cell.id,)))
+
+
+def test_the_median_of_earlier_records_counts_and_the_own_folder_comes_first(results):
+    here = describe()
+    keep(results / "toy", here, 1.0, 2.0, 40.0)
+    keep(results.parent / "committed/reference/toy_long", here, 9.0, 9.0)
+    keep(results / "elsewhere", here, 8.0, suite="other")
+    (results / "stray").mkdir()
+    assert earlier_seconds("toy", results / "new", here) == {KEY: (9.0, Basis.HERE, False)}
+    assert earlier_seconds("toy", results / "toy", here) == {KEY: (2.0, Basis.HERE, False)}
+
+
+def test_the_kind_of_host_decides_and_one_rate_scales_what_others_took(results):
+    here = describe()
+    keep(results / "toy", here._replace(cpu="another CPU"), 30.0)
+    assert earlier_seconds("toy", results / "new", here) == {KEY: (30.0, Basis.ELSEWHERE, False)}
+    keep(results / "more", here._replace(cores=here.cores + 1), 10.0, number=-1)
+    keep(results / "own", here._replace(commit="other", versions={"torch": "1.0"}), 60.0)
+    assert earlier_seconds("toy", results / "own", here) == {
+        KEY: (60.0, Basis.HERE, False),
+        ("b", "baseline"): (20.0, Basis.ELSEWHERE, False),  # cells take twice as long here
+    }
+
+
+def of_first(seconds=None, groups=GROUPS):
+    earlier = {} if seconds is None else {KEY: CellEstimate(seconds, Basis.HERE)}
+    return estimate(groups, earlier, 7.0, LIMITS, 1).cells[groups[0].cells[0].id]
+
+
+def test_a_cell_takes_what_it_took_or_the_default_up_to_its_limit_of_each_turn():
+    assert of_first() == (7.0 + START_UP_S, Basis.DEFAULT, False)
+    assert of_first(20.0) == (20.0 + START_UP_S, Basis.HERE, False)
+    assert of_first(120.0) == (100.0 + START_UP_S, Basis.HERE, True)
+    together = plan(replace(RUN, sampling=Sampling()), "here", lambda variant: "code")
+    share_s = START_UP_S / len(together[0].cells)
+    assert of_first(120.0, together) == (120.0 + share_s, Basis.HERE, False)
+
+
+CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
+
+
+def finish(progress, *ends):
+    """Let the first cells end with these statuses and reasons."""
+    for one, (status, reason) in zip(CELLS, ends, strict=False):
+        progress(CellStarted(one.id, "t"))
+        progress(CellFinished(one.id, status, reason, 1.25))
+
+
+def test_elsewhere_each_cell_is_a_line_with_how_long_is_left(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    cells = {one.id: CellEstimate(40.0, Basis.HERE) for one in CELLS}
+    clock = iter([100.0, 180.0, 260.0, 300.0])
+    with Store(tmp_path) as store:
+        store.append(Record(CELLS[0], "timed_out"))  # which is run again
+        with Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock)) as progress:
+            traceback = "exit code 1; last printed:\nTraceback\nValueError: of what"
+            finish(progress, ("ok", ""), ("crashed", "why\nmore"), ("crashed", traceback))
+        store.append(Record(CELLS[2], "ok"))  # which is done already
+        finish(Progress([group(*CELLS)], store, SweepEstimate({}, 1)), ("ok", ""))
+    third = "exit code 1; last printed: ValueError: of what"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left, about 3 min"),
+        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left, about 80 s"),
+        ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
+        ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left, about 1 s"),
+    ]

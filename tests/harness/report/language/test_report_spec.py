@@ -10,7 +10,7 @@ from harness.claims.load import titles_of
 from harness.config.optimizations import titles, workloads_of
 from harness.config.run import names
 from harness.report.report_data import own_report
-from harness.report.spec import REPORTS, OwnBlock, TableBlock, load_spec
+from harness.report.spec import REPORTS, OwnBlock, load_spec
 
 TABLE = "blocks: [{table: a, title: b, rows: {workload: W}, columns: [%s]}]"
 LINES = "blocks: [{lines: a, title: b, y: {metric: t}, %s}]"
@@ -42,19 +42,6 @@ def test_a_title_of_a_pattern_is_that_of_all_names_that_fit() -> None:
     )
     assert list(found) == ["ranks_9", "ranks_1024", "ranks_a_b", "ranks_b_c"]
     assert list(found.values()) == ["Nine", "Ranks: 1,024", "a of b", "b: c"]
-
-
-def test_a_block_has_the_fields_of_its_kind_unless_it_gives_another(tmp_path: Path) -> None:
-    (
-        tmp_path / "s.yaml"
-    ).write_text("""{title: t, question: q, each: {table: {rows: {method: M}, text: t}}, blocks: [
-        {table: a, title: b, columns: [{metric: m, unit: GB, also: {statistic: max}}]},
-        {table: c, title: b, columns: [{metric: m, unit: GB, also: {metric: n}}], rows: {workload: W}}]}""")
-    blocks = load_spec("s", folder=tmp_path).blocks
-    tables = [one for one in blocks if isinstance(one, TableBlock)]
-    assert [(one.rows, one.text) for one in tables] == [({"method": "M"}, "t"), ({"workload": "W"}, "t")]
-    also = [one.columns[0].also for one in tables]
-    assert [(one.metric, one.unit) for one in also if one] == [("m", "GB"), ("n", "auto")]
 
 
 @pytest.mark.parametrize("suite", names("suite"))
