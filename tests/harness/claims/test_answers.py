@@ -59,18 +59,6 @@ def test_only_what_was_measured_on_the_claims_device_decides(values, origin, dev
     assert answered(paper_claim(), *values, origin=origin, device=device).answer == expected
 
 
-def test_context_says_how_many_of_its_values_agree():
-    inside = answered(paper_claim(), 2.0, 2.1, 1.9, origin="simulated")
-    assert (inside.answer, inside.why) == ("plausible", "3 of 3 values in the accepted band (simulated)")
-    few = answered(paper_claim(), 2.0, 2.1, origin="simulated")
-    assert (few.answer, few.why) == ("undecided", "2 of 2 values in the accepted band (simulated)")
-    close = answered(paper_claim(), 1.801, 1.802, 1.803, origin="simulated")  # by a hair: neither side
-    assert (close.answer, close.why) == ("undecided", "0 of 3 values in the accepted band (simulated)")
-    assert answered(paper_claim(), (1.9, 2.5), origin="simulated").answer == "undecided"
-    direction = answered(paper_claim(band=None), 2.0, 2.1, 3.0, origin="simulated")
-    assert (direction.answer, direction.why[:36]) == ("plausible", "2 of 3 values in the accepted band (")
-
-
 def over(*names: str, **changes: object) -> Claim:
     """Return the judged claim of about 2 s, with an interpretation per workload."""
     held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")

@@ -11,7 +11,7 @@ from refusals import mistaken
 
 from harness.claims.load import load_claims, load_sources, read_yaml
 from harness.claims.paper import UNIT_OF, load_answers
-from harness.claims.published import NO_SOURCE, SourceStatement, source_of
+from harness.claims.published import source_of
 from harness.commands.suites import judged
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import CONF
@@ -116,23 +116,6 @@ def test_results_of_two_folders_or_machines_are_refused():
     (known,) = data.environment.values()
     two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
     mistaken(lambda: judged_claims([(two, "a")]), "has results of several machines")
-
-
-STATEMENTS = {
-    "a/one": SourceStatement("It is so.", "Half is left out.", "A", "secondary"),
-    "a/two": SourceStatement("It is more.", "", "A", "secondary"),
-    "b/one": SourceStatement("It is less.", "", "B", "stated"),
-}
-
-
-def test_statements_are_joined_and_the_first_says_how_the_number_is_known():
-    source = source_of("x", ["a/two", "a/one", "b/one"], STATEMENTS)
-    assert source.source_says == "It is more. It is so. It is less."
-    assert (source.source, source.provenance, source.misquoted) == ("A; B", "secondary", "Half is left out.")
-    assert source_of("x", "none", {}) == (("none",), NO_SOURCE, "", "", "")
-    assert source_of("x", "none", {}, "We looked.").source_says == f"{NO_SOURCE} We looked."
-    assert source_of("x", ["none", "b/one"], STATEMENTS).source_says == f"{NO_SOURCE} It is less."
-    mistaken(lambda: source_of("x", "b/one", STATEMENTS, "We looked."), "note: only with source: none")
 
 
 SOURCES = load_sources()

@@ -62,26 +62,6 @@ def test_a_claim_is_about_the_workload_as_the_suite_declares_it(tmp_path):
     assert load_claims("without", tmp_path) == ()
 
 
-def test_interpretations_are_generated_over_workloads_and_variants(tmp_path):
-    each = {"metric": "m", "workloads": ["w_*"], "text": "{workload} by {variant}"}
-    several = [
-        {**each, "variants": ["o", "p.x", "p.y"]},
-        {"metric": "m", "workloads": ["other"], "variant": "o", "text": "T"},
-    ]
-    (claim,) = load(tmp_path, lambda d, c: c.update(interpretations=several))
-    found = [(one.workload, one.variant, one.name, one.text) for one in claim.interpretations]
-    assert found == [
-        ("w_small", "o", "Small, The other", "Small by The other"),
-        ("w_large", "o", "w_large, The other", "w_large by The other"),
-        ("w_small", "p.x", "Small, P by x", "Small by P by x"),
-        ("w_large", "p.x", "w_large, P by x", "w_large by P by x"),
-        ("w_small", "p.y", "Small, p.y", "Small by p.y"),
-        ("w_large", "p.y", "w_large, p.y", "w_large by p.y"),
-        ("other", "o", "other", "T"),
-    ]
-    assert claim.interpretations[-1].requires["num_hidden_layers"] == 6
-
-
 INCREASING = {"relation": "increasing", "unit": "1", "value": 1.0}
 
 
@@ -93,24 +73,9 @@ def ranged(_, claim, ends=(1.3, 2)):
 
 
 def ordered(claim, order, **more):
-    """Turn the good claim into one of an order."""
     claim.update(INCREASING)
     del claim["tolerance"], claim["interpretations"][0]["variant"]
     claim["interpretations"][0].update(order=order, **more)
-
-
-def test_a_range_a_ratio_and_an_order_are_read(tmp_path):
-    (claim,) = load(tmp_path, ranged)
-    assert (claim.relation, claim.value, claim.upper, claim.tolerance) == ("range", 1.3, 2.0, 0.0)
-    assert claim.accepted == (1.3, 2.0)
-    assert claim.interpretations[0].relative_to == "baseline"
-    (claim,) = load(tmp_path, lambda _, c: ordered(c, ["low", "moderate", "high"]))
-    assert (claim.relation, claim.value, claim.unit, claim.tolerance) == ("increasing", 1.0, "1", 0.0)
-    (only,) = claim.interpretations
-    assert only.order == only.variants == ("low", "moderate", "high")
-    assert only.requires["num_hidden_layers"] == 2
-    (claim,) = load(tmp_path, lambda _, c: [ordered(c, ["a", "b"]), c.update(value=1.25, tolerance=0.2)])
-    assert (claim.value, claim.tolerance) == (1.25, 0.2)
 
 
 def first(claim):

@@ -139,7 +139,6 @@ THERE = {"device": "cuda", "optimizer": "adamw", "device_name": "NVIDIA A100-SXM
     ],
 )
 def test_what_differs_from_a_claims_conditions_is_listed_and_is_elsewhere(origin, changed, differs):
-    """Nothing else settles a claim, whatever its value."""
     recorded = {name: value for name, value in (THERE | changed).items() if value}
     verdict = one(claim(conditions=GPU), figure(100.0, origin=origin, conditions=recorded))
     assert verdict.outcome == "holds"

@@ -14,7 +14,6 @@ from harness.config.validation import ConfigError, check_fields, check_relations
 
 @pytest.fixture
 def conf(tmp_path, monkeypatch):
-    """A copy of conf/, to be spoilt."""
     folder = tmp_path / "conf"
     shutil.copytree(
         config.CONF, folder, ignore=shutil.ignore_patterns("published", "claims", "report", "memory*")
@@ -99,7 +98,6 @@ def tree(tmp_path, monkeypatch):
 
 
 def made(tree, only=(), interleave=False, **entries):
-    """Return the variants of a suite with these optimizations."""
     config = {
         "baseline_title": "As it is",
         "interleave": interleave,

@@ -22,7 +22,6 @@ from harness.bounds import Bounds, OnlyWith, PositiveInt
 
 @pytest.fixture
 def read(tmp_path, monkeypatch):
-    """Write a suite's workload.py and return the fields of its class Workload."""
     package = re.sub(r"\W", "_", tmp_path.name)
     folder = tmp_path / package / "toy"
     folder.mkdir(parents=True)

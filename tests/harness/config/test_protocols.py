@@ -53,7 +53,6 @@ print({{"torch", "triton", "transformers", "deepspeed", "scipy", "pandas", "ray"
 
 
 def module(name, text):
-    """Return a module of this text."""
     made = ModuleType(name)
     exec(text, vars(made))
     return made

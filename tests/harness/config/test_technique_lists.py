@@ -9,15 +9,7 @@ from harness.commands.grammar import device_file, device_of
 from harness.commands.listing import choices
 from harness.config.optimizations import code_of
 from harness.config.run import load
-from harness.config.techniques import (
-    IN_LISTS,
-    check_functions,
-    checked_techniques,
-    combination,
-    declared,
-    names,
-    settings_of,
-)
+from harness.config.techniques import IN_LISTS, checked_techniques, combination, declared
 from harness.config.validation import ConfigError, Role
 from harness.records import Unavailable
 from suites.kernels.training_step import step_of
@@ -36,14 +28,12 @@ LISTS = {
 
 
 def subject_of(where):
-    """The suite, and the baseline of one of its workloads, made small."""
     suite, workload = where.split()
     module = import_module(code_of(suite).module)
     return module, module.build({**load([f"suite={suite}"])[0].workloads[workload], **SMALL}, 1)
 
 
 def step_with(where, further):
-    """Return the baseline's step, and the step with further techniques."""
     suite, subject = subject_of(where)
     both = (subject, suite.apply_techniques(subject, named(further)))
     return [step_of(one) if where.startswith("kernels") else one.step for one in both]
@@ -73,12 +63,6 @@ def test_settings_of_an_own_technique_are_joined_and_what_needs_a_replaced_one_i
     assert dict(replaced).keys() == {"powersgd", "fsdp2"}
     with pytest.raises(Unavailable, match="powersgd needs ddp, and this step has fsdp2"):
         build_step(Workload(**SMALL), replaced)
-
-
-def test_every_technique_of_the_project_is_complete():
-    for name in names():
-        check_functions(name)
-        assert all("default" in field for field in settings_of(name).values()), name
 
 
 @pytest.mark.parametrize("word", sorted(IN_LISTS))

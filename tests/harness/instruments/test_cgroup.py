@@ -67,7 +67,6 @@ def _needs_cgroup():
 
 
 def inside(group, code, *arguments):
-    """Run the code in a process of the group, once it gets a line."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     group.enter(process.pid)
@@ -125,7 +124,6 @@ def test_pages_of_files_leave_and_come_again_and_what_fits_comes_once(tmp_path):
 
 
 def made_by(how, prefix=MEMORY.prefix):
-    """Start a process that makes a group and is in it; return it and the group's folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, how, prefix],
         stdin=subprocess.PIPE,

@@ -49,7 +49,6 @@ def started(code):
 
 
 def share_of(process):
-    """Return the share of a core that it has while it uses 0.1 s of processor time."""
     process.stdin.write("go\n")
     process.stdin.flush()
     return float(process.stdout.readline())

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from places import ROOT
 
-from harness.instruments.process import COMPILED_FOLDER, UNARY_FUNCTIONS, kept_code, sent_B
-from harness.sweep.executors.child import child_environ
+from harness.instruments.process import UNARY_FUNCTIONS, sent_B
 
 
 def received(connection, count_B):
@@ -34,24 +33,6 @@ def test_what_a_connection_sends_is_counted_to_the_byte_and_nothing_else(tmp_pat
         file.write(bytes(1_000))
         file.flush()
         assert sent_B() - before_B == 100_007
-
-
-def test_a_later_child_of_the_sweep_finds_the_code_that_an_earlier_one_made(tmp_path, monkeypatch):
-    """By the environment of each child, which has the folder of its sweep."""
-    monkeypatch.delenv(COMPILED_FOLDER, raising=False)
-    assert [kept_code(lambda: b"x", "a") for _ in range(2)] == [(b"x", ""), (b"x", "")]
-
-    def found(cell, made, *key):
-        monkeypatch.delenv(COMPILED_FOLDER, raising=False)
-        monkeypatch.setenv(COMPILED_FOLDER, child_environ(tmp_path / cell, 1)[COMPILED_FOLDER])
-        return kept_code(lambda: made, *key)
-
-    assert found("sweep/a", b"1", "engine", "graph") == (b"1", "cold")
-    assert found("sweep/b", b"2", "engine", "graph") == (b"1", "cached")
-    assert found("sweep/b", b"3", "enginegraph") == (b"3", "cold")  # parts of a key are apart
-    assert found("another sweep/a", b"4", "engine", "graph") == (b"4", "cold")
-    files = [path for path in Path(tmp_path, "sweep").rglob("*") if path.is_file()]
-    assert [path.parts[-3] for path in files] == ["compiled"] * 2  # nothing half-written stays
 
 
 FIRST_CALLS = """

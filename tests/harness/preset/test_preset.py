@@ -37,8 +37,6 @@ SIZES_B = {H100: 85_520_809_984, A100: 85_520_809_984, H200: 150_754_820_096}
 
 @pytest.fixture
 def on(monkeypatch, tmp_path):
-    """Return a function that plans the preset on GPUs that it makes up."""
-
     def planned(name=H100, count=1, budget_min=60.0, host_memory_B=256e9):
         gpus = (Gpu(name, SIZES_B[name]),) * count
         here = describe()._replace(gpus=gpus, driver="made up", memory_B=int(host_memory_B))
@@ -185,16 +183,6 @@ def test_a_claim_is_settled_with_three_values_of_each_group_or_all_where_there_a
     assert ends("w0", "w1") == ["b"]
     assert ends("w2", "w3", "w4") == ["a"]
     assert done_by([task("w0"), task("w1")]) == {"one": {"w0", "w1"}}
-
-
-def test_a_suites_fixed_seconds_count_until_it_has_begun_and_a_shorter_task_takes_the_place_of_a_longer():
-    tasks = [task("cheap", 30, "two"), task("first"), task("second", 61)]
-    targets = [target("a", "cheap", suite="two"), target("b", "first"), target("c", "second")]
-    assert order_of(tasks, targets, {"two": 100.0, "one": 0.0})[0] == ["first", "second", "cheap"]
-    assert order_of(tasks, targets, {"two": 20.0, "one": 30.0}, 140.0) == [["cheap", "first"], ["second"]]
-    assert order_of(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0) == [["cheap", "first"], ["second"]]
-    first = ordered(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0, [("one", "second")])
-    assert [one.workload for one in first[0]] == ["second", "cheap"]
 
 
 RESULTS = Path(__file__).parents[3] / "results" / "reference"

@@ -16,8 +16,6 @@ from harness.sweep.runner import Interrupted
 
 
 class Clock:
-    """A clock that only sweeps move."""
-
     now_s = 0.0
 
     def __call__(self):
@@ -38,7 +36,6 @@ def programme_of(folder, works, budget_min, words=("suite=memory",)):
 
 
 def ends(folder):
-    """Return what the programme's file says of each work that has begun or been left out."""
     written = json.loads((folder / PROGRAMME).read_text())["works"]
     return [(one["workload"], one["ended"]) for one in written]
 

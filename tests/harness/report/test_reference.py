@@ -45,7 +45,6 @@ ASKED = load_answers()
 
 
 def points(svg: str) -> list[tuple[str, str]]:
-    """Return what each point of a figure says and leads to, in the order drawn."""
     tree = ElementTree.fromstring(svg)
     return [("".join(a.itertext()).strip(), a.get("href", "")) for a in tree.iter(f"{SVG}a")]
 
@@ -63,7 +62,6 @@ def judged_folders():
 
 @pytest.fixture(scope="module")
 def hour():
-    """Return the results of one hour: of all suites, by a second run."""
     folders = sorted(path.parent for path in (ROOT / "results/hour").glob("*/plan.json"))
     return [(judged(folder), folder.name) for folder in folders]
 
@@ -109,7 +107,6 @@ def test_a_figure_of_each_kind_is_the_committed_one(judged_folders):
 
 @pytest.fixture(scope="module")
 def made(judged_folders, answered, tmp_path_factory):
-    """Return a folder with the pages over all results, and those of two."""
     folder = tmp_path_factory.mktemp("reference")
     write_index(folder, ASKED, answered, judged_folders)
     for data, name in judged_folders:
@@ -153,7 +150,6 @@ def test_the_end_of_a_sweep_fits_a_screen(judged_folders, monkeypatch):
 
 
 def renamed(records, workload):
-    """Return the records of a workload under a name that the suite does not have."""
     return [
         one._replace(cell=one.cell._replace(workload="mine"))
         for one in records

@@ -1,12 +1,11 @@
 """The report of a timed suite and its first sentences, on records whose speed-ups and bounds are known."""
 
-import re
 import statistics
 
 import pytest
 from synthetic import made
 from synthetic import made as made_record
-from timed import BASE_S, BYTES, DRIFT, FLOPS, PROCESSES, timed_findings, timed_record, timed_records
+from timed import BASE_S, BYTES, DRIFT, FLOPS, PROCESSES, timed_findings, timed_records
 
 from harness.records import Measurement
 from harness.report.comparison import OTHERS
@@ -43,31 +42,6 @@ def row_of_cells(made, name):
 
 def row_of(made, name):
     return {head: cell.text for head, cell in row_of_cells(made, name).items()}
-
-
-def with_metric(records, variant, metric, unit, value):
-    """Add a measurement to every record of a variant on the small workload, in place."""
-    method = "cold" if metric == "compile_time" else ""
-    one = Measurement(metric, unit, "measured", method, (value,))
-    for at, record in enumerate(records):
-        if (record.cell.workload, record.cell.optimization) == ("small", variant):
-            records[at] = record._replace(measurements=(*record.measurements, one))
-
-
-def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_busy(tmp_path):
-    records = [one for one in timed_records(("small",)) if one.cell.optimization != "same"]
-    shares = (0.90, 1.01, 0.93, 0.99)
-    records += [timed_record("small", "same", repeat, share) for repeat, share in enumerate(shares)]
-    quiet = made_table(tmp_path, EFFECTS, records)
-    (note,) = (one for one in quiet.notes if "would decide" in one)
-    assert row_of(quiet, "same")["Effect"] == "undecided"
-    found = re.fullmatch(r"about (\d+) more repeats? would decide: repeats=(\d+)", note)
-    assert found
-    assert int(found[2]) == PROCESSES + int(found[1])
-    with_metric(records, "same", "others_cpu_share", "1", 0.31)
-    with_metric(records, "fast", "others_cpu_share", "1", 0.31)
-    busy = [one for one in made_table(tmp_path, EFFECTS, records).notes if "busy" in one]
-    assert busy == [f"{note}; the machine was busy: other processes took 31 % of its time"]
 
 
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path):

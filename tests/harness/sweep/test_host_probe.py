@@ -4,19 +4,16 @@ import sys
 from dataclasses import replace
 
 import pytest
-from toy.sweep import LIMITS, cell, group
+from toy.sweep import cell, group
 
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling, Status
+from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling
 from harness.sweep import preflight, sweep
 from harness.sweep.environment import describe
-from harness.sweep.executors.local import create
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
 from harness.sweep.preflight import HostProbe, probe, refuse_bad_inputs, survey, too_slow
-from harness.sweep.runner import NOT_TRIED, pending, run
-from harness.sweep.store import Store, read_records
 
 SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
 FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
@@ -24,7 +21,6 @@ FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
 
 @pytest.fixture
 def kernels(tmp_path):
-    """Return steps and products, planned as on this host."""
     words = ["suite=kernels", "workloads=[step_5m_128,softmax_small]", "only=[autocast_bf16]", "repeats=2"]
     return replace(load(words)[0], out=tmp_path)
 
@@ -34,7 +30,6 @@ def groups_of(suite_run, gpu=False):
 
 
 def stub(monkeypatch, found):
-    """Have the child find `found`; returns the groups that it was asked about."""
     asked = []
 
     def in_child(module, function, group, timeout_s):
@@ -94,20 +89,6 @@ def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     ((found, reason),) = too_slow(groups, SLOW._replace(bf16_FLOP=flop), 2, Limits(600.0)).items()
     assert found == long.id
     assert reason.endswith("so bf16 cannot pay; timing the cell would take 61 s")
-
-
-def test_what_is_not_tried_has_a_record_and_others_have_the_note(tmp_path, toy_suites):
-    one, two = cell("nothing"), cell("nothing", repeat=1)
-    both, reason, here = [group(one, two)], f"{NOT_TRIED}: too slow", describe()
-    noted = {"unavailable": {one.id: reason}, "notes": {two.id: "slow"}}
-    with Store(tmp_path) as store:
-        run(both, store, create(tmp_path, 1), LIMITS, here, **noted)
-    records = {record.cell.id: record for record in read_records(tmp_path)}
-    assert records[one.id][1:3] == (Status.UNAVAILABLE, reason)
-    assert (records[two.id].status, records[two.id].notes[-1]) == (Status.OK, "slow")
-    assert pending(both, records, LIMITS, here.digest) == []
-    (again,) = pending(both, records, Limits(99.0), here.digest)
-    assert again.cells == (one,)
 
 
 def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypatch, kernels):

@@ -96,7 +96,6 @@ def results(tmp_path, monkeypatch):
 
 
 def keep(folder, environment, *seconds, suite="toy", number=0):
-    """Write a folder with records of repeats of one cell."""
     one = cells(RUN)[number]._replace(suite=suite, workload="ab"[number], optimization="baseline")
     with Store(folder) as store:
         store.write_environment(environment)
@@ -146,7 +145,6 @@ CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
 
 
 def finish(progress, *ends):
-    """Let the first cells end with these statuses and reasons."""
     for one, (status, reason) in zip(CELLS, ends, strict=False):
         progress(CellStarted(one.id, "t"))
         progress(CellFinished(one.id, status, reason, 1.25))

@@ -66,11 +66,6 @@ OTHERS = {
         "crashed",
         r"ValueError: the first failure \(.*\); close\(\) failed too: cannot be closed",
     ),
-    "no_module": (
-        cell(module="nowhere"),
-        "crashed",
-        r"ModuleNotFoundError: .*'toy_suites\.faults\.nowhere' .*",
-    ),
     "no_setting": (cell(bogus=3), "crashed", r"TypeError: .* unexpected keyword argument 'bogus' .*"),
 }
 
@@ -103,7 +98,6 @@ def test_a_cell_ends_in_one_truthful_record(faults, name):
 
 
 def test_the_sweep_goes_on_past_all_of_them(faults):
-    """What a child prints is bounded, and reasons name no folder of this machine."""
     folder, cells, records = faults
     text = (folder / "records.jsonl").read_text()
     assert [json.loads(line)["cell"]["id"] for line in text.splitlines()] == [one.id for one in cells]

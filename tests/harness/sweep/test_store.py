@@ -188,7 +188,6 @@ with turn(Path(sys.argv[1])):
 
 
 def having_a_turn(folder):
-    """Start a process that has its turn until it reads a line."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HAVING_A_TURN, str(folder)]
     return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -122,7 +122,6 @@ def started():
 
 @pytest.fixture
 def pool(started):
-    """A pool of the first two ranks, which answer, whatever ended the one before."""
     here, mark = started
     with pool_of(here) as pool:
         assert pool.call("on_ranks:number") == [0, 1]
@@ -147,7 +146,6 @@ def test_a_relay_that_is_killed_takes_its_rank_along(started, pool):
 
 
 def test_servers_end_with_whoever_started_them(mark):
-    """Rank 0's harness is killed: its keeper tells."""
     code = (
         "import os, signal\n"
         "from harness.instruments.distributed.remote_ranks import attended, launch\n"
@@ -168,7 +166,6 @@ def test_servers_end_with_whoever_started_them(mark):
 
 
 def torchrun(node, port, words):
-    """Return one of two nodes, with one rank, on this machine."""
     where = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
     meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, *meeting, "-m", "harness", *words]

@@ -53,7 +53,6 @@ def pool_of(count, place=PLACE):
 
 @pytest.fixture(scope="module")
 def light(tmp_path_factory):
-    """Return a place where ranks have the stand-in for torch."""
     folder = tmp_path_factory.mktemp("stand_in")
     (folder / "torch").mkdir()
     for name, text in STAND_IN.items():

@@ -52,7 +52,6 @@ def test_built_as_traced(monkeypatch, name):
 
 
 def timeline(*sizes_B):
-    """Return a timeline of allocations that are never released."""
     place = OpSite("build", "op", ())
     events = [MemoryEvent(index, size_B, place) for index, size_B in enumerate(sizes_B)]
     return Timeline(events, ["parameters"] * len(sizes_B), 0, 1)

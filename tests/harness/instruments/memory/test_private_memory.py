@@ -18,7 +18,6 @@ MIB = 2**20
 
 
 def child(code, **environment):
-    """Return what the code printed in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS + code],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},

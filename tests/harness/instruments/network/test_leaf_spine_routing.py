@@ -132,7 +132,6 @@ def test_one_route_for_all_queue_pairs_of_a_pair_by_their_bytes_together():
 
 
 def small(failed=()):
-    """Return three racks of two NICs and four spines."""
     return Clos(3, 2, 4, 10.0, 5.0, failed)
 
 

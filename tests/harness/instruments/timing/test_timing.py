@@ -7,8 +7,6 @@ from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch
 
 
 class Machine:
-    """Every call takes `call_s`; looking at the clock takes `look_s`."""
-
     def __init__(self, call_s, look_s=0.0):
         self.now_s, self.call_s, self.look_s, self.calls = 0.0, call_s, look_s, 0
 
@@ -23,7 +21,6 @@ class Machine:
 
 @pytest.mark.parametrize("call_s", [2e-6, 50e-6, 3e-3, 0.5])
 def test_a_window_gives_what_one_call_takes_by_a_number_of_calls_that_is_settled_once(call_s):
-    """And the clock's own cost vanishes in it."""
     machine = Machine(call_s, look_s=1e-7)
     watch = Stopwatch(machine.work, ClockTimer(machine.clock), window_s=0.01)
     (reading,) = watch.window()

@@ -89,7 +89,6 @@ def test_devices_are_read_the_same(tmp_path, device):
 
 
 def recognized_by(path, *patterns):
-    """Return by what each event of the device was recognized, by name."""
     activity = Activity(read_trace(path), tuple(patterns))
     how = activity.on_device.recognized_by
     return {activity.trace.name(int(at)): HOW[how[at]] for at in np.flatnonzero(how)}
@@ -97,7 +96,6 @@ def recognized_by(path, *patterns):
 
 @pytest.fixture
 def one():
-    """A step of 1000 ns, of which a product takes 300."""
     one = Writer()
     one.step(0, 0, 1_000)
     one.kernel("gemm", 100, 400, called=10)

@@ -25,7 +25,6 @@ from harness.units import LEGEND
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return the run, and the folder of its report."""
     folder, data = tmp_path_factory.mktemp("written"), found()
     write_report(folder, data)
     return data, folder
@@ -71,7 +70,6 @@ def ran(records, day, length_s):
 
 
 def test_times_change_the_line_about_the_run_and_order_and_what_was_there_before_change_nothing(tmp_path):
-    """A figure that is no longer drawn does not stay."""
     records = memory_records()
     fewer = [r for r in records if r.cell.workload.startswith("llama")]
     write_report(tmp_path / "one", found(ran(fewer, "2031-01-01", 99.0)))
@@ -114,7 +112,6 @@ def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
 
 
 def benchmark(folder, records=None):
-    """Write a report and return the path of pytest-benchmark's JSON."""
     block = "  - {speedups: s, title: S, method: warm}\n"
     write_report(folder / "out", timed_findings(folder, block, records))
     return folder / "out" / "benchmark.json"

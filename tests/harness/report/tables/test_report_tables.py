@@ -96,7 +96,6 @@ TIMES = {
 
 @pytest.fixture
 def portable():
-    """Return the spec of the suite and an index of times on three platforms."""
     records = [made("b", "partial", {}, status="wrong_result", reason="output is off")]
     for variant, times in TIMES.items():
         for workload, time in times.items():

@@ -79,7 +79,6 @@ def record(status, variant="a", reason="", repeat=0, **workload):
 
 
 def reason_of(rules, **fields):
-    """Return the status and reason without which a cell would be tried."""
     return rules.skip_reason(record("", **fields).cell)
 
 

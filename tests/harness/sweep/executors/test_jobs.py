@@ -163,7 +163,6 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
 
 
 def programs(folder, monkeypatch, **texts):
-    """Let these be the only programs that are found: what each prints."""
     folder.mkdir()
     for name, text in texts.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")

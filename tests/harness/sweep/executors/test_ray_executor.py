@@ -24,7 +24,6 @@ NODE = {"num_cpus": 2, "node_ip_address": LOOPBACK, "object_store_memory": 100 <
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Yield a Ray of two nodes."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv(TOKEN, os.environ.get(TOKEN) or secrets.token_hex(32))
@@ -53,7 +52,6 @@ NOT_KNOWN = "its job is not known to ray any more"
 
 
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
-    """A worker, a node and the submitter, in random order; the cells that were running are tried again."""
     order = random.SystemRandom().sample(["worker", "node", "submitter"], 3)
     print(order)
     cells = gated(tmp_path, 4)

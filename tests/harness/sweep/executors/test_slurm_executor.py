@@ -69,13 +69,11 @@ def test_cells_over_two_nodes_end_as_on_this_machine(tmp_path):
 
 
 def jobs_by_node(cluster):
-    """Return the ids of the jobs that run, by node."""
     rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %i").splitlines()
     return dict(row.split() for row in rows)
 
 
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
-    """A node, a job and the submitter, in random order at random instants."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     draw = random.Random(seed)

@@ -22,7 +22,6 @@ AMOUNTS = {"leave_at_once": 3.0, "take_memory": 3e8, "throw_bad_alloc": 1e9}
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Return the counted suite's log."""
     file = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(file))
     return file
@@ -100,7 +99,6 @@ def test_where_the_template_is_killed_its_child_goes_on_and_the_next_has_a_new_o
 
 
 def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch):
-    """The child is started by itself, and the next has a new template."""
     monkeypatch.setattr("harness.sweep.executors.template.ANSWER_S", 0.5)
     executor = local.create(tmp_path / "out")
 

@@ -10,8 +10,6 @@ from harness.sweep.interleaved import Rounds
 
 
 class Machine:
-    """Its clock moves only as things are done on it."""
-
     def __init__(self):
         self.now_s = 0.0
         self.order = []
@@ -34,7 +32,6 @@ def noisy(level_s, share, seed):
 
 
 def sampled(*times, **sampling):
-    """Return the rounds of variants that take these times, their samples and the machine."""
     machine = Machine()
     takers = [machine.taker(one) for one in times]
     rounds = Rounds(takers, Sampling(**sampling), lambda: machine.now_s, Random(1))
