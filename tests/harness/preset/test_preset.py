@@ -1,11 +1,9 @@
 """Presets on GPUs that are made up here, their order, and what they repeat. No suite runs in these tests."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-from harness.claims.judge import judge
 from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
 from harness.claims.values import REFERENCE
@@ -29,7 +27,6 @@ from harness.preset.programme import (
 )
 from harness.preset.run import programme_lines
 from harness.sweep.environment import Gpu, describe
-from harness.sweep.store import read_records
 
 H100, A100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"
 SIZES_B = {H100: 85_520_809_984, A100: 85_520_809_984, H200: 150_754_820_096}
@@ -185,7 +182,6 @@ def test_a_claim_is_settled_with_three_values_of_each_group_or_all_where_there_a
     assert done_by([task("w0"), task("w1")]) == {"one": {"w0", "w1"}}
 
 
-RESULTS = Path(__file__).parents[3] / "results" / "reference"
 ASKED = claims_of(load_preset("host"))
 
 
@@ -195,16 +191,3 @@ def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
     unjudged = {f"{suite}/{one.id}" for suite in suites for one in load_claims(suite) if one.not_judged}
     assert {f"{suite}/{one.id}" for suite, own in ASKED.items() for one in own} == named - unjudged
     assert set(ASKED) <= set(load_preset("host").suites)
-
-
-@pytest.mark.parametrize("suite", sorted(ASKED))
-def test_its_repeats_are_enough_for_each_value_that_a_whole_run_has(suite: str) -> None:
-    """On the committed records: with the first processes alone, nothing lacks an interval."""
-    overrides = load_preset("host").suites[suite].overrides
-    whole, repeats = (load([f"suite={suite}", *words])[0].repeats for words in ((), overrides))
-    if repeats >= whole:
-        return
-    records = read_records(RESULTS / suite)
-    first = [one for one in records if one.cell.repeat < repeats]
-    both = zip(judge(ASKED[suite], records), judge(ASKED[suite], first), strict=True)
-    assert not [few.reason for every, few in both if few.ours is None and every.ours is not None]

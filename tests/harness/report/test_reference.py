@@ -60,12 +60,6 @@ def judged_folders():
     return [(judged(folder), folder.name) for folder in FOLDERS]
 
 
-@pytest.fixture(scope="module")
-def hour():
-    folders = sorted(path.parent for path in (ROOT / "results/hour").glob("*/plan.json"))
-    return [(judged(folder), folder.name) for folder in folders]
-
-
 @pytest.fixture
 def undrawn(monkeypatch):
     """Let figures have their titles and what they say alone."""
@@ -178,14 +172,6 @@ def found(judged_folders):
 @pytest.fixture(scope="module")
 def answered(found):
     return answer_claims(ASKED.claims, *found)
-
-
-def test_two_runs_do_not_give_a_claim_two_answers(answered, hour):
-    """The results of one hour may leave open what the committed ones decide; they never say otherwise."""
-    again = answer_claims(ASKED.claims, findings(hour, ASKED.methods), halves(hour, ASKED.methods))
-    open_ = {"undecided", "no evidence"}
-    for one, other in zip(answered, again, strict=True):
-        assert one.answer == other.answer or open_ & {one.answer, other.answer}, one.claim.id
 
 
 @needs_a_browser

@@ -1,18 +1,26 @@
-"""Before a sweep: its cells and their identity, how long they take, and the lines in which they end."""
+"""Before a sweep: its cells and their identity, the machine, how long it takes, and lines of progress."""
 
+import getpass
+import json
 import logging
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
+import psutil
 import pytest
 from planned import RUN, cells
 from toy.sweep import cell, group
 
 from harness.config.validation import ConfigError
 from harness.records import Limits, Record, Sampling
+from harness.sweep import environment, sweep
 from harness.sweep import plan as module
-from harness.sweep import sweep
-from harness.sweep.environment import describe
+from harness.sweep.environment import Gpu, describe
 from harness.sweep.executors import CellFinished, CellStarted
 from harness.sweep.plan import (
     START_UP_S,
@@ -168,3 +176,69 @@ def test_elsewhere_each_cell_is_a_line_with_how_long_is_left(tmp_path, caplog):
         ("WARNING", f"3/3 faults nothing baseline #2: crashed: {third} (1.2 s)"),
         ("INFO", "2/3 faults nothing baseline: ok (1.2 s); 1 left, about 1 s"),
     ]
+
+
+def test_it_describes_this_machine_and_names_neither_host_nor_user_nor_path():
+    found = describe()
+    assert found.memory_B == psutil.virtual_memory().total
+    assert found.cores == len(psutil.Process().cpu_affinity())
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert found.versions["numpy"] == numpy.__version__
+    assert found.cpu in Path("/proc/cpuinfo").read_text()
+    assert platform.release() in found.system
+    text = json.dumps(found)
+    for private in (platform.node(), os.path.expanduser("~"), str(Path(__file__).parents[3]), sys.prefix):
+        assert private not in text
+    assert f'"{getpass.getuser()}"' not in text
+
+
+def test_its_digest_names_all_and_its_host_what_lasts():
+    here = describe()
+    assert (describe(), describe().digest) == (here, here.digest)
+    later = here._replace(
+        commit="0" * 40, dirty=not here.dirty, memory_B=here.memory_B - 4096, system="Linux 7"
+    )
+    assert later.digest != here.digest
+    assert later.host == here.host
+    for changed in (
+        here._replace(cpu="another"),
+        here._replace(memory_B=here.memory_B * 2),
+        here._replace(versions={"torch": "2.11"}),
+        here._replace(gpus=(Gpu("A GPU", 80 << 30),)),
+        describe("2 x 8"),  # ranks that an executor brings
+    ):
+        assert changed.host != here.host
+        assert changed.digest != here.digest
+    rated = here._replace(matmul_FLOP_per_s={"fp32": 5e10, "bf16": 2e9})
+    assert (rated.digest, rated.host) == (here.digest, here.host)
+    assert rated.to_dict()["matmul_FLOP_per_s"]["bf16"] == 2e9
+
+
+def git(folder, *words):
+    settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", *settings, "-C", str(folder), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
+    def found():
+        return describe().commit, describe().dirty
+
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert found() == (commit, False)
+    (tmp_path / "new").write_text("")
+    assert found() == (commit, True)
+    (tmp_path / "new").unlink()
+    (tmp_path / "file").write_text("2")
+    assert found() == (commit, True)
+    (tmp_path / "site-packages").mkdir()  # the code lies deep in another checkout
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "site-packages")
+    assert found() == ("", False)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    assert found() == ("", False)
