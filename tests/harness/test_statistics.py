@@ -190,3 +190,18 @@ def test_noise_alone_seldom_delays(spread: float):
     seen = [settles_after(with_noise(lambda i: 1.0, spread, seed)) for seed in range(200)]
     assert sum(n == 8 for n in seen) >= 150
     assert max(seen) <= 20
+
+
+@pytest.mark.parametrize(
+    ("found", "noise"),
+    [
+        (of(0.90, 0.88, 0.92), QUIET),  # decided
+        (of(1.1, 0.9, 1.3), None),
+        (of(1.1, 0.9, 1.3)._replace(processes=1), QUIET),
+        (of(1.1, 0.9, 1.3)._replace(basis="ranges"), QUIET),
+        (of(0.9, 0.0, math.inf), QUIET),
+        (of(1.0102, 0.2, 5.1), QUIET._replace(value=1.01, low=1.005, high=1.015)),  # too many
+    ],
+)
+def test_no_number_of_repeats_is_suggested_where_none_is_known(found, noise):
+    assert more_repeats(found, noise) is None

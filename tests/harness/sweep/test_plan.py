@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,3 +243,23 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # without git
     assert found() == ("", False)
+
+
+def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
+    down = []
+    nvml = types.SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetName=lambda handle: ["NVIDIA One", "NVIDIA Two"][handle],
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=(handle + 1) << 30),
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlShutdown=lambda: down.append(True),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = describe()
+    assert found.gpus == (Gpu("NVIDIA One", 1 << 30), Gpu("NVIDIA Two", 2 << 30))
+    assert found.driver == "580.1"
+    assert down == [True]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert (describe().gpus, describe().driver) == ((), "")

@@ -125,3 +125,13 @@ def test_blocks_fill_segments_and_never_overlap(operations, options, capacity_B)
         assert all(end <= start for (_, end), (start, _) in pairwise(stretches))
         assert not any(one.after and not one.after.allocated and one.after.mapped for one in free)
         assert {id(block) for block in live}.isdisjoint(id(block) for block in free)
+
+
+def test_blocks_above_the_split_limit_stay_whole():
+    allocator = CachingAllocator(LIMITED)
+    allocator.release(allocator.allocate(100 * MiB))
+    allocator.allocate(40 * MiB)  # below the limit: takes no block above it
+    assert allocator.reserved_B == 140 * MiB
+    assert allocator.allocate(90 * MiB).size_B == 100 * MiB  # above it: unsplit, if less than 20 MiB are left
+    allocator.allocate(60 * MiB)
+    assert allocator.reserved_B == 200 * MiB
