@@ -122,3 +122,11 @@ def test_the_section_of_the_language_model_is_read_by_the_names_that_models_have
         assert read_workload_file(file) == LLAMA | {"vision_config": {}}
     flat = LLAMA | {"model_type": "paddleocr_vl", "vision_config": {"depth": 2}}
     assert read_workload_file(write(tmp_path, flat))["model_type"] == "ernie4_5"
+
+
+def test_heads_that_cannot_share_the_key_value_heads_are_refused(tmp_path):
+    config = LLAMA | {"num_attention_heads": 13, "num_key_value_heads": 2}
+    with pytest.raises(
+        ValueError, match="num_attention_heads is 13; it must be a multiple of num_key_value_"
+    ):
+        workload_from_file(write(tmp_path, config))

@@ -263,3 +263,11 @@ def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
     assert down == [True]
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert (describe().gpus, describe().driver) == ((), "")
+
+
+def test_workers_share_the_time_and_a_forked_child_imports_nothing():
+    number = sum(len(group.cells) for group in GROUPS)
+    found = estimate(GROUPS, {}, 20.0, LIMITS, 2)
+    assert found.seconds == pytest.approx((number * 20.0 + len(GROUPS) * START_UP_S) / 2)
+    assert found.bases == {Basis.DEFAULT: number}
+    assert estimate(GROUPS, {}, 20.0, LIMITS, 2, lambda group: True).seconds == pytest.approx(number * 10.0)

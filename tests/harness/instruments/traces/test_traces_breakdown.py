@@ -15,7 +15,7 @@ from harness.instruments.traces import TraceError
 from harness.instruments.traces.activity import Activity, find_steps
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.causes import causes, sentence
-from harness.instruments.traces.factors import OF_KERNELS
+from harness.instruments.traces.factors import OF_KERNELS, factors
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.output import critical_path
 from harness.instruments.traces.segments import State
@@ -434,3 +434,29 @@ def test_steps_are_found_by_what_repeats(tmp_path, given, starts, how):
     steps, said = found(tmp_path, one)
     assert [start for start, _ in steps] == starts
     assert how in said
+
+
+@pytest.mark.parametrize("known", [{"speed": 2.0}, {"frequency": 0.0}, {"overlap": float("nan")}])
+def test_a_factor_of_an_unknown_name_or_value_is_refused(known):
+    with pytest.raises(ValueError, match="expected a positive factor"):
+        factors([], known=known)
+
+
+def test_work_is_by_phase_operation_and_state(tmp_path):
+    one = Writer()
+    one.step(0, 0, 100)
+    one.host_event("aten::linear", 0, 10)
+    one.kernel("gemm", 10, 40, called=5)
+    one.annotation("Optimizer.step#AdamW.step", 50, 90)
+    one.host_event("aten::_foreach_add_", 55, 60)
+    one.kernel("multi_tensor", 70, 100, called=58)
+    found = breakdown(read_traces(one.write(tmp_path)))
+    work = {(w.phase, w.operation, w.state): w.by_step_ns[0] for w in found.work}
+    assert work == {
+        ("forward", "aten::linear", State.PREPARING): 5,
+        ("forward", "aten::linear", State.CALLING): 5,
+        ("forward", "aten::linear", State.COMPUTING): 30,
+        ("optimizer", "aten::_foreach_add_", State.PREPARING): 18,
+        ("optimizer", "aten::_foreach_add_", State.CALLING): 12,
+        ("optimizer", "aten::_foreach_add_", State.COMPUTING): 30,
+    }

@@ -100,3 +100,11 @@ def test_what_is_larger_than_what_ran_out_of_memory_is_named_and_not_tried():
     rules = SkipRules([])
     rules.note(record("out_of_memory", size=1))
     assert reason_of(rules, size=2) is None
+
+
+def test_what_cannot_run_here_cannot_in_its_further_repeats():
+    rules = SkipRules([])
+    rules.note(record("unavailable", reason="no GPU", size=1))
+    assert reason_of(rules, repeat=1, size=1) == (Status.UNAVAILABLE, "no GPU")
+    assert reason_of(rules, repeat=1, size=2) is None
+    assert reason_of(rules, variant="b", repeat=1, size=1) is None

@@ -13,7 +13,7 @@ from harness.commands.main import main
 from harness.config.schema import SlurmSchema
 from harness.records import LOST, Status
 from harness.sweep.environment import describe
-from harness.sweep.executors import ExecutorError, jobs
+from harness.sweep.executors import ExecutorError, jobs, slurm
 from harness.sweep.executors.job_folder import JOBS, JobEnd
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 from harness.sweep.executors.slurm import SlurmQueue
@@ -221,3 +221,21 @@ def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch, ca
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ExecutorError, match="submitit is not installed; the extra `slurm` has it"):
         sweep(tmp_path / "out", [group(cell("nothing"))], SlurmQueue(SlurmSchema()))
+
+
+def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
+    """Its name is shown, and not its folder."""
+
+    def environment(**settings):
+        return slurm.create(tmp_path, 1, settings).environment()
+
+    apptainer = "apptainer exec --nv /home/{} python3"
+    images = [environment(python=apptainer.format(one)) for one in ("a/1.sif", "a/2.sif", "b/1.sif")]
+    assert environment().ranks == "slurm: 1 x 1"
+    assert images[0].ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv 1.sif python3 (")
+    pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
+    assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
+    assert len({one.host for one in (environment(), pyxis, *images)}) == 5
+    assert slurm.parameters(SlurmSchema(), "job", timed=True)["exclusive"]  # timed cells share no node
+    assert "exclusive" not in slurm.parameters(SlurmSchema(), "job", timed=False)
+    assert "exclusive" not in slurm.parameters(SlurmSchema(exclusive=False), "job", timed=True)
