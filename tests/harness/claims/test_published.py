@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from refusals import mistaken
 
 from harness.claims.published import CONF, rows, summary
+from harness.config.validation import ConfigError
 
 ADDRESS = {"repository": "owner/name", "commit": "0123abcd", "path": "README.md"}
 
@@ -118,3 +119,16 @@ def test_each_derived_mfu_is_over_the_peak_of_its_device():
     for group in groups.values():
         (best,) = (row for row in group if row.fields.get("best"))
         assert best.value == max(row.value for row in group)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ({"taks": "language"}, "taks"),
+        ({"task": "langauge"}, r'no row has {"task": "langauge"}'),
+        ({"tokens": {"least": 4096}}, "at_least"),
+    ],
+)
+def test_a_bad_selection_is_refused(conf, where, words):
+    with pytest.raises(ConfigError, match=words):
+        rows("made_up", where, conf)

@@ -191,3 +191,13 @@ def test_every_judged_claim_of_the_answers_is_asked_for() -> None:
     unjudged = {f"{suite}/{one.id}" for suite in suites for one in load_claims(suite) if one.not_judged}
     assert {f"{suite}/{one.id}" for suite, own in ASKED.items() for one in own} == named - unjudged
     assert set(ASKED) <= set(load_preset("host").suites)
+
+
+def test_a_suites_fixed_seconds_count_until_it_has_begun_and_a_shorter_task_takes_the_place_of_a_longer():
+    tasks = [task("cheap", 30, "two"), task("first"), task("second", 61)]
+    targets = [target("a", "cheap", suite="two"), target("b", "first"), target("c", "second")]
+    assert order_of(tasks, targets, {"two": 100.0, "one": 0.0})[0] == ["first", "second", "cheap"]
+    assert order_of(tasks, targets, {"two": 20.0, "one": 30.0}, 140.0) == [["cheap", "first"], ["second"]]
+    assert order_of(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0) == [["cheap", "first"], ["second"]]
+    first = ordered(tasks, targets, {"two": 0.0, "one": 0.0}, 95.0, [("one", "second")])
+    assert [one.workload for one in first[0]] == ["second", "cheap"]

@@ -138,3 +138,25 @@ def test_patterns_of_the_user_add_kernels_and_one_without_effect_is_missing(tmp_
     assert found.share_of(State.COMPUTING) == pytest.approx(0.3)
     assert found.share_of(State.COMMUNICATION) == pytest.approx(0.2)
     assert ["communication=absent" in line for line in found.missing if "communication=" in line] == [True]
+
+
+def test_an_annotation_of_the_device_names_what_it_encloses_on_its_stream(tmp_path, one):
+    one._add("gpu_user_annotation", "nccl:all_reduce", 0, 9, 200, 300, {})
+    one._add("gpu_user_annotation", "forward", 0, 9, 150, 450, {})
+    one.kernel("inside", 210, 290, called=20, stream=9)
+    one.kernel("after", 310, 390, called=30, stream=9)
+    one.kernel("other stream", 210, 290, called=40, stream=11)
+    assert recognized_by(one.write(tmp_path)) == {"inside": "annotation"}
+
+
+def test_products_within_a_symmetric_memory_operator_compute_and_its_copies_communicate(tmp_path, one):
+    one.host_event("symm_mem::fused_all_gather_matmul", 20, 90)
+    one.host_event("aten::mm", 30, 40)
+    one.kernel("product", 200, 300, called=35)
+    one.host_event("aten::copy_", 50, 60)
+    one.kernel("Memcpy DtoD (Device -> Device)", 210, 280, called=55, stream=9, category="gpu_memcpy")
+    one.host_event("aten::copy_", 70, 80)
+    one.kernel("copy_kernel", 280, 299, called=75, stream=9)
+    one.kernel("Memcpy DtoD (Device -> Device) after", 500, 510, called=95, category="gpu_memcpy")
+    found = recognized_by(one.write(tmp_path))
+    assert found == dict.fromkeys(["Memcpy DtoD (Device -> Device)", "copy_kernel"], "operator")

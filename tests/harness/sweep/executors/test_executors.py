@@ -108,3 +108,11 @@ def test_what_cannot_run_here_cannot_in_its_further_repeats():
     assert reason_of(rules, repeat=1, size=1) == (Status.UNAVAILABLE, "no GPU")
     assert reason_of(rules, repeat=1, size=2) is None
     assert reason_of(rules, variant="b", repeat=1, size=1) is None
+
+
+def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
+    one, two = cell("nothing"), cell("hang")
+    executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
+    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"did not end 1 cell: {two.id}"):
+        run([group(one, two)], store, executor, Limits(1.0), describe())
+    assert [record.cell for record in read_records(tmp_path)] == [one]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from contextlib import suppress
 
 import psutil
@@ -17,6 +18,8 @@ from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankFailed, RankTimeout
 from harness.records import Status, Unavailable, WrongResult
 from harness.sweep import failure_classification
+from harness.sweep.environment import describe
+from harness.sweep.worker import host
 
 
 class OutOfMemoryError(RuntimeError):
@@ -111,3 +114,17 @@ def test_it_dies_where_its_parent_died_first():
     assert child.wait(20) == -signal.SIGKILL
     assert said.read() == b""
     said.close()
+
+
+def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
+    gpu = types.SimpleNamespace(name="A GPU", total_memory=80 << 30)
+    torch, without = types.ModuleType("torch"), types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    torch.cuda.get_device_properties = lambda number: gpu
+    found = host(torch)
+    assert (found.device, found.device_name, found.devices, found.memory_B) == ("cuda", "A GPU", 2, 80 << 30)
+    without.cuda = types.SimpleNamespace(is_available=lambda: False)
+    for torch in (None, without):
+        found = host(torch)
+        assert (found.device, found.devices, found.memory_B) == ("cpu", 1, describe().memory_B)
+        assert found.cores == len(os.sched_getaffinity(0))
