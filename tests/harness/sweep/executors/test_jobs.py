@@ -239,3 +239,29 @@ def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
     assert slurm.parameters(SlurmSchema(), "job", timed=True)["exclusive"]  # timed cells share no node
     assert "exclusive" not in slurm.parameters(SlurmSchema(), "job", timed=False)
     assert "exclusive" not in slurm.parameters(SlurmSchema(exclusive=False), "job", timed=True)
+
+
+class Waiting(Forgetful):
+    """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
+
+    def __init__(self, gate, answers):
+        super().__init__(gate, 100)
+        self.jobs, self.answers = {}, answers
+
+    def submit(self, jobs, timed):
+        self.jobs |= {job.name: job for job in jobs}
+
+    def cancel(self, names):
+        self.cancelled += [self.jobs[name].is_forbidden for name in names]
+        if not self.answers:
+            raise OSError("no answer")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch, answers):
+    """A queue that cannot cancel it now does not end the sweep."""
+    quick(monkeypatch)
+    queue = Waiting(tmp_path / "gate", answers)
+    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
+    assert record.status == "unavailable"
+    assert queue.cancelled == [True]
