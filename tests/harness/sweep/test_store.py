@@ -203,3 +203,11 @@ def test_who_comes_second_waits_and_says_for_whom(tmp_path):
     output, _ = second.communicate("go on\n", timeout=60)
     assert (first.returncode, second.returncode, output) == (0, 0, "here\n")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    killed = having_a_turn(tmp_path)
+    assert killed.stdout.readline() == "here\n"
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert having_a_turn(tmp_path).communicate("go on\n", timeout=60) == ("here\n", "")

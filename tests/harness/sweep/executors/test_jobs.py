@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from toy.jobs_sweep import begun, gated
+from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.commands.main import main
@@ -14,7 +14,7 @@ from harness.config.schema import SlurmSchema
 from harness.records import LOST, Status
 from harness.sweep.environment import describe
 from harness.sweep.executors import ExecutorError, jobs, slurm
-from harness.sweep.executors.job_folder import JOBS, JobEnd
+from harness.sweep.executors.job_folder import JOBS, JobEnd, JobFolder, JobSpec
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 from harness.sweep.executors.slurm import SlurmQueue
 from harness.sweep.runner import run
@@ -265,3 +265,15 @@ def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_pat
     (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
     assert record.status == "unavailable"
     assert queue.cancelled == [True]
+
+
+def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
+    kind = JobsExecutor(tmp_path, queue, 1, 1, "test", 0).environment().host
+    spec = JobSpec(tuple(groups), LIMITS, "test", kind)
+    queue.submit(JobFolder.create(tmp_path / "out", [spec]), timed=False)
+    wait_for(lambda: begun(tmp_path))
+    records = sweep(tmp_path / "out", groups, queue)
+    assert [record.status for record in records.values()] == ["ok"]
+    assert set(begun(tmp_path).values()) == {1}
