@@ -1,7 +1,5 @@
 """The ratio of two times, its interval, and what is said of it: laws that must hold, and known answers."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
@@ -12,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.statistics import (
-    Ratio,
-    break_even,
-    effect,
-    effect_within,
-    is_narrow,
-    is_steady,
-    more_repeats,
-    ratio,
-)
+from harness.statistics import Ratio, break_even, effect, is_steady, more_repeats, ratio
 
 Times = list[list[float]]
 
@@ -114,22 +103,6 @@ def test_ratio_ignores_a_shared_drift_and_rounds_that_took_ten_times_as_long():
     assert 1.03 < ratio(ours, base).value < 1.07
 
 
-@pytest.mark.parametrize(
-    ("ours", "base", "words"),
-    [
-        ([[1.0], [1.0]], [[1.0]], "processes do not pair: 2 of ours, 1"),
-        ([[1.0], []], [[1.0], []], "rounds of process 1 do not pair: 0 of ours, 0"),
-        ([[1.0, 2.0]], [[1.0]], "rounds of process 0 do not pair: 2 of ours, 1"),
-        ([[0.0]], [[1.0]], "positive and finite, not 0.0"),
-        ([[math.nan]], [[1.0]], "positive and finite, not nan"),
-        ([[1.0]], [[math.inf]], "positive and finite, not inf"),
-    ],
-)
-def test_ratio_refuses(ours, base, words):
-    with pytest.raises(ValueError, match=words):
-        ratio(ours, base)
-
-
 def of(value: float, low: float, high: float) -> Ratio:
     return Ratio(value, low, high, 5, 50)
 
@@ -145,17 +118,13 @@ QUIET, LOUD = of(1.0, 0.999, 1.001), of(1.01, 0.98, 1.04)
         (of(0.90, 0.88, 0.92), LOUD, "pays"),
         (of(1.03, 1.01, 1.05), LOUD, "undecided"),  # excludes 1, inside the band, reaches out of it
         (of(1.03, 1.02, 1.039), LOUD, "no difference"),
-        (of(0.97, 0.963, 0.98), LOUD, "no difference"),  # the band is taken both ways: 1/1.04 = 0.9615
         (of(0.97, 0.96, 0.98), LOUD, "undecided"),
         (of(1.1, 0.9, 1.3), QUIET, "undecided"),
         (of(1.0, 0.995, 1.005), QUIET, "no difference"),  # the band is at least 1 %
-        (of(1.0, 0.985, 1.005), QUIET, "undecided"),
         (of(0.995, 0.993, 0.997), QUIET, "pays"),  # small, and known
-        (of(1.0, 1.0, 1.0), of(1.0, 1.0, 1.0), "no difference"),
         (of(0.9, 0.5, 1.6), of(1.0, 0.4, 2.5), "undecided"),  # such noise says nothing
         (of(1.0, 0.96, 1.04), of(1.0, 0.4, 2.5), "no difference"),
         (of(0.90, 0.88, 0.92), None, "undecided"),
-        (of(1.0, 1.0, 1.0), None, "undecided"),
         (of(0.90, 0.88, 0.92), of(1.0, 0.0, math.inf), "undecided"),
         (of(0.90, 0.0, math.inf), QUIET, "undecided"),
     ],
@@ -194,31 +163,6 @@ def test_so_many_more_repeats_decide_and_one_less_does_not(centre, spread, decid
     assert found == ["undecided", decided]
 
 
-def test_without_noise_a_given_band_decides():
-    more = more_repeats(processes_like(-0.05, 0.06, 5), None, equal_within=0.01)
-    assert more is not None
-    found = [effect_within(processes_like(-0.05, 0.06, n), 0.01) for n in (5 + more - 1, 5 + more)]
-    assert found == ["undecided", "pays"]
-    assert effect_within(processes_like(0.002, 0.001, 5), 0.01) == "no difference"
-    assert effect_within(processes_like(0.09, 0.01, 5), 0.01) == "costs"
-    assert more_repeats(processes_like(0.09, 0.01, 5), None, equal_within=0.01) is None
-
-
-@pytest.mark.parametrize(
-    ("found", "noise"),
-    [
-        (of(0.90, 0.88, 0.92), QUIET),  # decided
-        (of(1.1, 0.9, 1.3), None),
-        (of(1.1, 0.9, 1.3)._replace(processes=1), QUIET),
-        (of(1.1, 0.9, 1.3)._replace(basis="ranges"), QUIET),
-        (of(0.9, 0.0, math.inf), QUIET),
-        (of(1.0102, 0.2, 5.1), QUIET._replace(value=1.01, low=1.005, high=1.015)),  # too many
-    ],
-)
-def test_no_number_of_repeats_is_suggested_where_none_is_known(found, noise):
-    assert more_repeats(found, noise) is None
-
-
 def test_break_even_is_the_step_at_which_the_totals_meet():
     compile_s, step_s, found = 10.0, 0.5, of(0.9, 0.8, 0.95)
     steps = break_even(compile_s, step_s, found)
@@ -248,22 +192,16 @@ def test_noise_alone_seldom_delays(spread: float):
     assert max(seen) <= 20
 
 
-def test_a_series_that_never_settles_is_never_steady_and_what_is_no_time_is_refused():
-    times = [math.exp(-0.005 * i) for i in range(100)]
-    assert not any(is_steady(times[:n]) for n in range(101))
-    assert settles_after([1.0] * 60) == 8
-    with pytest.raises(ValueError, match="positive and finite, not 0"):
-        is_steady([1.0] * 8 + [0.0])
-
-
-def test_narrow_once_the_rounds_tell_enough():
-    ours, base = noisy(1, 400, 1)[0], noisy(1, 400, 2)[0]
-    found = ratio([ours], [base])
-    half = max(found.high / found.value, found.value / found.low) - 1
-    assert is_narrow(ours, base, half * 1.001)
-    assert not is_narrow(ours, base, half * 0.999)
-    assert not is_narrow(ours[:8], base[:8], half)
-    assert is_narrow([1.0, 2.0], [1.0, 2.0], 0.0)
-    assert not is_narrow([1.0], [1.0], 1e9)
-    with pytest.raises(ValueError, match="rounds of process 0 do not pair: 2 of ours, 1"):
-        is_narrow([1.0, 2.0], [1.0], 0.01)
+@pytest.mark.parametrize(
+    ("found", "noise"),
+    [
+        (of(0.90, 0.88, 0.92), QUIET),  # decided
+        (of(1.1, 0.9, 1.3), None),
+        (of(1.1, 0.9, 1.3)._replace(processes=1), QUIET),
+        (of(1.1, 0.9, 1.3)._replace(basis="ranges"), QUIET),
+        (of(0.9, 0.0, math.inf), QUIET),
+        (of(1.0102, 0.2, 5.1), QUIET._replace(value=1.01, low=1.005, high=1.015)),  # too many
+    ],
+)
+def test_no_number_of_repeats_is_suggested_where_none_is_known(found, noise):
+    assert more_repeats(found, noise) is None

@@ -1,7 +1,5 @@
 """The judge, on records made by hand: every outcome, and every way in which a figure must not pass."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -22,7 +20,6 @@ from harness.claims.model import Difference
         ("about", (89.9,), "falls short"),
         ("about", (110.1,), "exceeds"),
         ("about", (89.0, 91.0), "undecided"),
-        ("about", (109.0, 111.0), "undecided"),
         ("at_least", (90.0,), "holds"),
         ("at_least", (89.9,), "falls short"),
         ("at_least", (89.0, 500.0), "undecided"),
@@ -33,7 +30,6 @@ from harness.claims.model import Difference
         ("range", (89.9,), "falls short"),
         ("range", (220.1,), "exceeds"),
         ("range", (89.0, 150.0), "undecided"),
-        ("range", (150.0, 221.0), "undecided"),
     ],
 )
 def test_outcome_of_each_relation_at_and_near_its_edges(relation, samples, expected):
@@ -63,13 +59,10 @@ RACE = figure(100.0, status="wrong_result", reason="a race", repeat=1)
             ([made(status=status, reason="why")], f"the cell ended as {status.replace('_', ' ')} (why)")
             for status in ("out_of_memory", "timed_out", "crashed", "unavailable", "wrong_result")
         ),
-        ([figure(100.0, status="wrong_result")], "the cell ended as wrong result"),
         ([figure(100.0), RACE], "the cell ended as wrong result (a race)"),
         ([OTHER_METHOD], "the cell has no bytes by way (way: did not apply)"),
         ([figure(100.0, unit="s")], "recorded in s, the claim is in B"),
-        ([figure()], ""),
         ([figure(math.nan)], ""),
-        ([figure(100.0, math.inf)], ""),
         ([figure(100.0), figure(100.0, origin="simulated", repeat=1)], "its repeats have"),
     ],
 )
@@ -119,15 +112,6 @@ def test_bounds_are_compared_as_bounds_and_have_no_middle():
     assert (verdict.basis, one(claim(100.0), figure(150.0)).ratio) == ("bounds", 1.5)
 
 
-@pytest.mark.parametrize(("divisor", "ours"), [(7.0, 40.0), (None, None), (0.0, None), (math.nan, None)])
-def test_per_divides_by_the_same_cells_metric(divisor, ours):
-    figures = {("bytes", "way"): ("B", "measured", (280.0,))}
-    if divisor is not None:
-        figures["things", ""] = ("1", "calculated", (divisor,))
-    verdict = one(claim(40.0, divide_by="things"), made(figures=figures))
-    assert (verdict.outcome, verdict.ours) == ("unavailable" if ours is None else "holds", ours)
-
-
 def test_one_verdict_per_interpretation_in_order_and_other_suites_records_ignored():
     held = claim()
     second = held.interpretations[0]._replace(name="second", variant="faster")
@@ -149,30 +133,18 @@ THERE = {"device": "cuda", "optimizer": "adamw", "device_name": "NVIDIA A100-SXM
         ("measured", {"device": "cpu"}, Difference("device", "cpu", "cuda")),
         ("measured", {"device": ""}, Difference("device", "", "cuda")),
         ("measured", {"optimizer": "sgd"}, Difference("optimizer", "sgd", "adam | adamw")),
-        ("measured", {"device_name": "NVIDIA H100"}, Difference("device_name", "NVIDIA H100", "*A100*")),
         ("published", {}, None),
         ("simulated", {}, Difference("origin", "simulated", "measured")),
-        ("calculated", {}, Difference("origin", "calculated", "measured")),
         ("emulated", {}, Difference("origin", "emulated", "measured")),
     ],
 )
 def test_what_differs_from_a_claims_conditions_is_listed_and_is_elsewhere(origin, changed, differs):
-    """Nothing else settles a claim, whatever its value."""
     recorded = {name: value for name, value in (THERE | changed).items() if value}
     verdict = one(claim(conditions=GPU), figure(100.0, origin=origin, conditions=recorded))
     assert verdict.outcome == "holds"
     assert verdict.differs == (() if differs is None else (differs,))
     expected = ("as stated", "holds") if differs is None else ("elsewhere", "context")
     assert (verdict.where, verdict.shown) == expected
-
-
-def test_a_sources_own_formula_settles_a_claim_and_a_set_up_that_fixes_it_does_not():
-    held = replace(claim(), formula="equation 2")
-    assert one(held, figure(100.0, origin="calculated")).shown == "holds"
-    assert one(held, figure(100.0, origin="simulated")).shown == "context"
-    verdict = one(replace(claim(), not_judged="the links are scaled"), figure(100.0))
-    assert (verdict.ours, verdict.shown) == (100.0, "context")
-    assert verdict.differs == (Difference("not judged", "the links are scaled", ""),)
 
 
 SHAPE = {"num_hidden_layers": 32, "micro_batch_size": 1, "device_memory_B": 80e9}

@@ -7,14 +7,13 @@ import pytest
 from judged import one
 from synthetic import claim, made
 
-from harness.claims.judge import failing_steps, judge, undecided_steps
+from harness.claims.judge import judge
 from harness.claims.model import Difference
 from harness.claims.values import compare
 from harness.report.spec import Heading, Spec
 from harness.report.verdicts import orders, quoted, verdict_table
 
 SPEC = Spec("invented", "", "", {"optimization": {"zero_2": "ZeRO-2"}}, ())
-ARMS = "abcde"
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to all variants of a round
 
 
@@ -29,17 +28,10 @@ def size(variant, *samples, origin="measured", unit="B", **more):
 
 
 def sampled(variant, *factors, **more):
-    """Return one record per process: the drift, shifted per process, times its factor."""
     return [
         size(variant, *(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT), repeat=repeat, **more)
         for repeat, factor in enumerate(factors)
     ]
-
-
-def judged_in_order(figures, **more):
-    """Judge one record per variant, of one process."""
-    records = [size(variant, *samples) for variant, samples in zip(ARMS, figures, strict=False)]
-    return one(increasing(*ARMS[: len(figures)], **more), *records)
 
 
 def test_every_step_is_reported_in_order_and_the_smallest_decides():
@@ -56,50 +48,6 @@ def test_every_step_is_reported_in_order_and_the_smallest_decides():
     two = replace(held, interpretations=(*held.interpretations * 2, again))
     assert quoted(increasing("a", "b", value=1.2)) == "increases by ≥ 1.20×"
     assert orders(two, SPEC) == ["Increases: zero_3 → ZeRO-2 → zero_1", "Increases: a → b"]
-
-
-@pytest.mark.parametrize(
-    ("figures", "expected", "deciding"),
-    [
-        ([[4], [2], [8]], "falls short", "ab"),
-        ([[4], [8], [8]], "falls short", "bc"),
-        ([[4], [3], [2]], "falls short", "ab bc"),
-        ([[1, 3], [2, 4], [8]], "undecided", "ab"),
-        ([[1, 2], [2, 4], [8]], "undecided", "ab"),
-        ([[1, 3], [2, 4], [1]], "falls short", "bc"),
-        ([[1, 2], [3, 4], [5, 6]], "holds", ""),
-        ([[1, 2], [2.5, 4], [5, 6]], "holds", ""),
-        ([[2], [3], [2, 6, 7]], "undecided", "bc"),  # not the smallest one
-    ],
-)
-def test_which_step_decides(figures, expected, deciding):
-    verdict = judged_in_order(figures)
-    assert verdict.outcome == expected
-    held = increasing(*ARMS[: len(figures)])
-    steps = failing_steps(held, verdict.steps) or undecided_steps(held, verdict.steps)
-    assert " ".join(step.before + step.after for step in steps) == deciding
-    verdict = judged_in_order([[1, 2], [10, 20], [30, 40]])
-    assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((35 / 15, 30 / 20, 40 / 10))
-    assert {step.basis for step in verdict.steps} == {"ranges"}
-
-
-@pytest.mark.parametrize(
-    ("tolerance", "figures", "expected"),
-    [
-        (0.0, [[10], [12], [15]], "holds"),  # the edge itself counts
-        (0.0, [[10], [11.9], [15]], "falls short"),
-        (0.0, [[10], [11, 13], [16]], "undecided"),
-        (0.0, [[10], [11, 12], [16]], "undecided"),
-        (0.0, [[10], [12, 13], [16]], "holds"),
-        (0.1, [[100], [109], [150]], "holds"),
-        (0.1, [[100], [107], [150]], "falls short"),
-        (0.5, [[100], [100], [150]], "falls short"),  # never less than an increase
-    ],
-)
-def test_a_claim_may_ask_for_more_than_merely_more(tolerance, figures, expected):
-    verdict = judged_in_order(figures, value=1.2, tolerance=tolerance)
-    assert verdict.outcome == expected
-    assert verdict.ratio == pytest.approx(verdict.ours / 1.2)
 
 
 def test_of_several_steps_the_smallest_has_the_interval_of_its_processes():
@@ -125,7 +73,6 @@ A, A_TWICE, B_TWICE = sampled("a", *(1.0,) * 4), size("a", 1.0, 2.0), size("b", 
         ([*A[:3], *sampled("b", 0.9, 1.0, 1.2)], "undecided", "pairs", 3, None),
         # variants of other repeats, or of other rounds
         ([A_TWICE, B_TWICE], "holds", "ranges", 1, (1.5, 4.0)),
-        ([A_TWICE, size("b", 3.0)], "holds", "ranges", 1, (1.5, 3.0)),
     ],
 )
 def test_what_a_step_rests_on(records, outcome, basis, processes, ends):
@@ -136,12 +83,8 @@ def test_what_a_step_rests_on(records, outcome, basis, processes, ends):
 
 BAD = [
     ([], "no record of b on small"),
-    ([made("small", "b", status="crashed", reason="signal 11")], "ended as crashed (signal 11)"),
     ([size("b", 2.0, status="wrong_result", reason="off")], "ended as wrong result (off)"),
-    ([size("b", 2.0, status="out_of_memory")], "b: the cell ended as out of memory"),
-    ([made("small", "b", notes=("bytes: not here",))], "b: the cell has no bytes by way ("),
     *(([size("b", *bad)], "b: not every bytes by way is above 0") for bad in ((), (2.0, 0.0), (math.inf,))),
-    ([size("b", 2.0), size("b", 2.0, origin="simulated", repeat=1)], "b: its repeats have"),
     ([size("b", 2.0, origin="simulated")], "different origins (a measured, b simulated"),
     ([size("b", 2.0, unit="s")], "different units (a B, b s"),
     ([size("b", 2.0, fields={"layers": 4})], "b: small was run with layers 4; this claim is about layers 32"),
@@ -170,12 +113,3 @@ def test_every_variant_must_meet_the_claims_conditions():
         assert verdict.differs == (Difference("precision", "fp32", "bf16", (variant,)),)
     elsewhere = one(held, *(r._replace(conditions={**there, "device": "cpu"}) for r in met))
     assert elsewhere.differs == (Difference("device", "cpu", "cuda"),)
-
-
-def test_a_repeat_that_failed_is_left_out_and_reported():
-    records = [*A[:3], *sampled("b", 1.2, 1.2, 0.1)]
-    records[-1] = records[-1]._replace(status="timed_out", reason="late")
-    verdict = one(increasing("a", "b"), *records)
-    assert (verdict.outcome, verdict.processes) == ("holds", 2)
-    assert verdict.ours == pytest.approx(1.2)
-    assert verdict.differs == (Difference("status", "timed_out", "ok", ("b",)),)

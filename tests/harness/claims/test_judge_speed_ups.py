@@ -1,14 +1,21 @@
-"""Speed-ups: the one way from records to a ratio, what it rests on, and what the judge makes of it."""
+"""Speed-ups: from records of one machine to ratios, factors and verdicts."""
 
+import json
 import math
+from itertools import permutations
 
 import pytest
+from factorial_records import FACTORS, factorial_records, independent, overlapping
 from judged import one
 from scipy import stats
 from synthetic import claim, made
 
-from harness.claims.values import NoPairsError, compare, inverse
-from harness.report.comparison import Comparison
+from harness.claims.judge import factorial_of
+from harness.claims.values import NoPairsError, compare, inverse, of_one_machine
+from harness.records import Limits
+from harness.report.results import summarize
+from harness.sweep.environment import describe
+from harness.sweep.store import Store, read_records
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to both variants of a round
 
@@ -43,33 +50,6 @@ def test_rounds_of_several_processes_are_pairs_with_an_interval_of_the_processes
     assert found[:5] == pytest.approx(expected)
     assert (found.basis, found.left_out) == ("pairs", 0)
     assert inverse(found)[:3] == pytest.approx(ratio_of(BASE, times("fast", shares))[:3])
-
-
-@pytest.mark.parametrize(
-    ("ours", "base", "expected"),
-    [
-        ((3.0,), (4.0,), (0.75, 0.75, 0.75, 1, 1, "single", 0)),
-        ((3.0, 3.0), (4.0, 4.0, 4.0), (0.75, 0.75, 0.75, 1, 2, "exact", 0)),
-        ((1.0, 2.0, 3.0), (2.0, 2.0, 4.0, 4.0), (2 / 3, 1 / 4, 3 / 2, 1, 3, "ranges", 0)),
-    ],
-)
-def test_samples_that_do_not_pair_are_compared_by_medians_and_ends(ours, base, expected):
-    assert ratio_of([record("fast", ours)], [record("baseline", base)]) == expected
-    if expected[5] == "ranges":
-        assert ratio_of([record("fast", ours, 1)], [record("baseline", base, 0)]) == expected
-
-
-def test_a_repeat_with_more_samples_on_one_side_keeps_the_pairs_that_it_has():
-    """ln 4 = (ln 2 + ln 8)/2 and ln 16: mean ln 8, standard error (ln 16 - ln 4)/2 = ln 2; t(1) = 12.706."""
-    ours = [record("fast", (2.0, 8.0), 0), record("fast", (32.0, 48.0, 99.0), 1)]
-    base = [record("baseline", (1.0, 1.0), 0), record("baseline", (2.0, 3.0), 1)]
-    found = ratio_of(ours, base)
-    assert found[:3] == pytest.approx((8.0, 8 / 2**12.7062047, 8 * 2**12.7062047))
-    assert found[3:] == (2, 4, "pairs", 1)
-    assert ratio_of(base, ours).left_out == 1
-    shown = Comparison(found, "pays", "s", "measured", "cell")
-    assert shown.footnote == "left out: 1 sample without a counterpart in the other variant"
-    assert shown._replace(ratio=found._replace(left_out=0)).footnote == ""
 
 
 def test_what_was_wrong_in_one_process_has_no_ratio():
@@ -126,33 +106,16 @@ def test_a_mean_speed_up_has_every_round_in_it():
     assert one(speed_up(), fast, record("baseline", DRIFT)).ours == pytest.approx(2.0)
 
 
-def test_a_speed_up_within_the_noise_is_reported_as_such():
-    again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
-    inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
-    assert inside.outcome == "holds"
-    assert inside.noise is not None
-    low, high = inside.noise
-    assert 0.9 < low < 1 < high < 1.1
-    assert one(speed_up(), *BASE, *again, *times("fast", (0.8,) * 4)).noise is None
-    assert one(speed_up(), *BASE, *times("fast", (0.99,) * 4)).noise is None
-    own = times("fast_again", (1.03, 0.97, 1.04, 0.98))
-    turned = one(speed_up(), *BASE, *own, *times("fast", (1.0,) * 4))
-    assert turned.noise == pytest.approx(inside.noise)
-
-
 @pytest.mark.parametrize(
     ("base", "fast", "told"),
     [
         ([], times("fast", (0.4,)), "no record of baseline on small"),
-        (BASE, [], "no record of fast on small"),
         (
             BASE[:1],
             times("fast", (0.4, 0.4))[1:],
             "too few repeats in which both variants have as many rounds",
         ),
-        (BASE[:1], [record("fast", (1.0, 2.0))], ""),
         (BASE, [made("small", "fast", status="unavailable", reason="no GPU")], "unavailable (no GPU)"),
-        (BASE, [made("small", "fast", notes=("time: not timed",))], "has no time by warm (time: not timed"),
         ([record("baseline", (1.0,))], [record("fast", (1.0,))], "more repeats"),
     ],
 )
@@ -160,3 +123,99 @@ def test_a_speed_up_without_pairs_is_unavailable(base, fast, told):
     verdict = one(speed_up(), *base, *fast)
     assert (verdict.outcome, verdict.ours) == ("unavailable", None)
     assert told in verdict.reason
+
+
+HERE = describe()
+OTHER_CPU = HERE._replace(cpu="another")
+OTHER_TORCH = HERE._replace(versions={**HERE.versions, "torch": "0.1"})
+ALIKE = HERE._replace(system="Linux 9.9", commit="0" * 40, dirty=not HERE.dirty)
+
+
+def record_of(variant, samples, repeat, host):
+    figures = {("time", "warm"): ("s", "measured", samples)}
+    return made("small", variant, figures, repeat=repeat)._replace(host=host)
+
+
+def pair(repeat, host, share):
+    return [
+        record_of("baseline", (1.0, 1.5, 1.2), repeat, host),
+        record_of("fast", (share, 1.5 * share, 1.2 * share), repeat, host),
+    ]
+
+
+def test_the_same_repeat_of_two_machines_is_no_pair():
+    ours = [record_of("fast", (0.5, 0.6, 0.7), 0, "a")]
+    base = [record_of("baseline", (1.0, 1.1, 1.2), 0, "b")]
+    with pytest.raises(NoPairsError, match="the two variants ran on unlike machines or libraries"):
+        compare(ours, base, "time", "warm")
+
+
+def test_a_workload_counts_on_the_machine_with_most_values_and_the_rest_is_named():
+    records = [*pair(0, "a", 0.5), *pair(1, "b", 0.5), *pair(2, "b", 0.6)]
+    failed = made("small", "slow", status="crashed")._replace(host="a")
+    kept, sentences = of_one_machine([*records, failed])
+    assert [(one.cell.repeat, one.machine) for one in kept] == [*[(1, "b")] * 2, *[(2, "b")] * 2, (0, "a")]
+    table = summarize([record_of("fast", (1.0, 2.0), 0, "a"), record_of("fast", (9.0, 9.0), 1, "b")])
+    assert list(table[["min", "max"]].iloc[0]) == [1.0, 2.0]
+    assert [one.partition(" of other machines")[0] for one in sentences] == ["small: left out 2 cells"]
+    assert of_one_machine(kept) == (kept, ())
+
+
+@pytest.mark.parametrize(("other", "alike"), [(OTHER_CPU, False), (OTHER_TORCH, False), (ALIKE, True)])
+def test_machines_are_alike_by_hardware_and_libraries_as_the_folder_keeps_them(tmp_path, other, alike):
+    with Store(tmp_path) as store:
+        for repeat, environment in enumerate((HERE, other)):
+            store.write_environment(environment)
+            one = made(repeat=repeat)._replace(environment=environment.digest, limits=Limits(1.0))
+            store.append(one)
+        kept = list(store.records.values())
+    first, second = read_records(tmp_path)
+    assert [first, second] == kept
+    assert first.environment != second.environment
+    assert (first.machine == second.machine) == alike
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert all("host" not in json.loads(line) for line in lines)
+
+
+def of(records):
+    found = factorial_of(records, FACTORS, "all", "baseline", "time", "warm")
+    assert found is not None
+    return found
+
+
+def mean_over_orders(gain, factor):
+    """Return the geometric mean of what the factor adds in each order of all factors."""
+    added = []
+    for order in permutations(FACTORS):
+        before = frozenset(order[: order.index(factor)])
+        added.append(math.log(gain(before | {factor}) / gain(before)))
+    return math.exp(sum(added) / len(added))
+
+
+@pytest.mark.parametrize("gain", [independent, overlapping])
+def test_a_shapley_value_is_the_mean_over_every_order_and_all_multiply_to_the_whole(gain):
+    found = of(factorial_records(gain))
+    values = {factor: found.shapley(factor).value for factor in FACTORS}
+    assert values == pytest.approx({factor: mean_over_orders(gain, factor) for factor in FACTORS})
+    whole = pytest.approx(gain(frozenset(FACTORS)))
+    assert math.prod(values.values()) == whole
+    assert found.whole().value == whole
+
+
+def test_independent_gains_do_not_interact_and_overlapping_ones_do():
+    found = of(factorial_records(independent))
+    assert found.pair("a", "b").value == pytest.approx(1)
+    assert found.whole_over_product().value == pytest.approx(1)
+    found = of(factorial_records(overlapping))
+    assert (found.alone("a").value, found.added_last("a").value) == pytest.approx((2, 2 * 0.7 * 1.4))
+    assert found.pair("a", "b").value == pytest.approx(0.7)
+    assert found.pair("a", "c").value == pytest.approx(1.4)
+    assert found.product_of_singles().value == pytest.approx(2 * 1.5 * 0.9)
+    assert found.whole_over_product().value == pytest.approx(0.7 * 1.4)
+
+
+def test_factors_without_every_combination_are_left_out():
+    found = of(factorial_records(independent, without=["all.a_c"]))
+    assert (found.factors, found.left_out) == (("a", "b"), ("c",))
+    nothing = factorial_records(independent, without=["all.a_b", "all.a_c", "all.b_c"])
+    assert factorial_of(nothing, FACTORS, "all", "baseline", "time", "warm") is None

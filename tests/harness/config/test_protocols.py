@@ -1,6 +1,5 @@
 """What a suite and an optimization must have: what lacks it is refused by the worker in one line."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,16 +11,8 @@ from places import SUPPORT
 from toy.sweep import cell, group, sweep
 
 from harness.config.code_fingerprint import ROOT
-from harness.config.optimizations import code_of, read_yaml, settings_of
-from harness.config.protocols import (
-    SEE,
-    SUITE,
-    SuiteCode,
-    check_optimization,
-    check_suite,
-    optimization_file,
-    optimization_module,
-)
+from harness.config.optimizations import code_of, read_yaml
+from harness.config.protocols import SEE, check_optimization, check_suite, optimization_module
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
 from harness.records import Status
@@ -61,34 +52,7 @@ print({{"torch", "triton", "transformers", "deepspeed", "scipy", "pandas", "ray"
     assert done.stdout == "set()\n", done.stderr
 
 
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """Return the folder of a toy suite, in a copy of them that may be spoilt."""
-    copy = shutil.copytree(TOY, tmp_path / re.sub(r"\W", "_", f"of_{tmp_path.name}"))
-    monkeypatch.syspath_prepend(tmp_path)
-    return copy / "timed"
-
-
-def test_suites_share_a_package_by_modules_of_their_names(toy):
-    """One with functions of its own, and one with those of the package; what these import is none."""
-    functions, own = toy / "optimizations.py", toy / "late_one_optimizations.py"
-    functions.write_text("from dataclasses import replace\ndef late(subject): return subject\n")
-    own.write_text(LATE)
-    one, two = (SuiteCode(toy, name) for name in ("late_one", "late_two"))
-    assert (one.module, one.workload) == (f"{toy.parent.name}.timed.late_one", "LateOneWorkload")
-    assert (optimization_file(one, "late"), optimization_file(two, "late")) == (own, functions)
-    assert settings_of(one, "late") == {"time_s": {"type": "float", "default": 3.0}}
-    assert not settings_of(two, "late")
-    assert optimization_file(two, "replace") is None
-    (toy / "folder").mkdir()
-    for file in ("folder/both.py", "both.py"):
-        (toy / file).touch()
-    with pytest.raises(ConfigError, match=r"^\w+/timed/folder/both\.py and \w+/timed/both\.py: "):
-        optimization_file(two, "both")
-
-
 def module(name, text):
-    """Return a module of this text."""
     made = ModuleType(name)
     exec(text, vars(made))
     return made
@@ -104,18 +68,11 @@ def module(name, text):
         ),
         (
             "suite",
-            "def sample(session, *, fast): ...",
-            r".*; sample\(session, \*, fast\) is there, expected ",
-        ),
-        (
-            "suite",
             "x = 1",
             r".*conditions\(session\) is missing; .*apply_techniques\(subject, techniques\) is mis",
         ),
-        ("fast", "x = 1", r"apply\(subject\) is missing"),
         ("fast", "def apply(subject, settings): ...", r".*expected apply\(subject\)"),
         ("fast", "class Settings: ...\ndef apply(subject): ...", r".*expected apply\(subject, settings\)"),
-        ("fast", "def apply(subject): ...\ndef unavailable(): ...", r".*expected unavailable\(host\)"),
     ],
 )
 def test_a_module_that_lacks_functions_is_refused_in_one_line_that_names_them(name, text, message):
@@ -123,18 +80,6 @@ def test_a_module_that_lacks_functions_is_refused_in_one_line_that_names_them(na
     with pytest.raises(ConfigError, match=rf"^suites/toy/{name}\.py: {message}") as error:
         check_suite(made, techniques=True) if name == "suite" else check_optimization(made)
     assert str(error.value).endswith(SEE)
-
-
-def test_what_is_complete_or_lacks_only_what_it_may_is_taken():
-    complete = "".join(f"def {name}({', '.join(one.parameters)}): ...\n" for name, one in SUITE.items())
-    check_suite(module("suites.toy.suite", complete), techniques=True)
-    for function in (name for name, one in SUITE.items() if not one.required):
-        suite = module("suites.toy.suite", complete)
-        delattr(suite, function)
-        check_suite(suite)
-    for settings in ("(subject)", "(subject, settings, further=1)"):
-        kind = "class Settings: ...\n" if "settings" in settings else ""
-        check_optimization(module("suites.toy.fast", f"{kind}def apply{settings}: ..."))
 
 
 def test_a_child_finds_an_optimization_in_a_folder_or_a_function_and_refuses_what_is_incomplete(

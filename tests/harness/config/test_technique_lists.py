@@ -1,25 +1,25 @@
-"""An optimization's list of techniques means the same in every suite that trains."""
+"""Techniques, by any word for them, mean the same in every suite that trains."""
 
+import re
 from importlib import import_module
 
 import pytest
 
+from harness.commands.grammar import device_file, device_of
+from harness.commands.listing import choices
 from harness.config.optimizations import code_of
 from harness.config.run import load
-from harness.config.techniques import check_functions, names, settings_of
+from harness.config.techniques import IN_LISTS, checked_techniques, combination, declared
 from harness.config.validation import ConfigError, Role
 from harness.records import Unavailable
 from suites.kernels.training_step import step_of
-from suites.training.declared import Level, technique
 from suites.training.techniques import build_step, combined, named, role_of
 from suites.training.workload import Workload
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
 SMALL |= {"intermediate_size": 24, "vocab_size": 32, "micro_batch_size": 2, "seq_len": 8}
-PLAIN, ON_RANKS = ["memory llama_12m", "kernels step_5m_128"], ["interconnect fsdp2", "interconnect zero3"]
-ON_RANKS += ["interconnect ddp", "offload llama_5m"]
+STEPS = ["memory llama_12m", "kernels step_5m_128", "interconnect fsdp2", "offload llama_5m"]
 LISTS = {
-    "no role": ["attention", "mixed_precision", {"optimizer": {"impl": "foreach"}}],
     "activations": [{"activation_checkpointing": {"mode": "selective"}}],
     "split batch": [{"gradient_accumulation": {"steps": 2}}],
     "another strategy": ["fsdp2", "mixed_precision"],
@@ -28,21 +28,19 @@ LISTS = {
 
 
 def subject_of(where):
-    """The suite, and the baseline of one of its workloads, made small."""
     suite, workload = where.split()
     module = import_module(code_of(suite).module)
     return module, module.build({**load([f"suite={suite}"])[0].workloads[workload], **SMALL}, 1)
 
 
 def step_with(where, further):
-    """Return the baseline's step, and the step with further techniques."""
     suite, subject = subject_of(where)
     both = (subject, suite.apply_techniques(subject, named(further)))
     return [step_of(one) if where.startswith("kernels") else one.step for one in both]
 
 
 @pytest.mark.parametrize("given", LISTS)
-@pytest.mark.parametrize("where", PLAIN + ON_RANKS)
+@pytest.mark.parametrize("where", STEPS)
 def test_a_list_means_the_same_in_every_suite(where, given):
     further = LISTS[given]
     if "kernels" in where and any(role_of(name) is Role.PARALLELISM for name, _ in named(further)):
@@ -57,24 +55,6 @@ def test_a_list_means_the_same_in_every_suite(where, given):
         assert changed.settings_of(name).items() >= settings.items()
 
 
-@pytest.mark.parametrize(
-    ("where", "further", "words"),
-    [
-        ("interconnect fsdp2", ["powersgd"], "powersgd needs ddp, and this step has fsdp2; list ddp too"),
-        ("offload llama_5m", ["powersgd"], "powersgd needs ddp: {buckets: 1}"),
-        ("offload llama_5m", ["fsdp2", "tensor_parallel"], "and this step has tp_size=1"),
-        ("interconnect fsdp2", ["context_parallel"], "needs several ranks per sequence"),
-        ("kernels step_5m_128", [{"gradient_accumulation": {"split": False}}], "more sequences than"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_in_one_line(where, further, words):
-    with pytest.raises(Unavailable) as caught:
-        step_with(where, further)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_settings_of_an_own_technique_are_joined_and_what_needs_a_replaced_one_is_refused():
     own = [{"ddp": {"buckets": 4, "reduce_dtype": "fp32"}}, "attention"]
     joined = dict(combined(own, [{"ddp": {"buckets": 1}}]))
@@ -85,17 +65,56 @@ def test_settings_of_an_own_technique_are_joined_and_what_needs_a_replaced_one_i
         build_step(Workload(**SMALL), replaced)
 
 
-def test_every_technique_of_the_project_is_complete():
-    for name in names():
-        check_functions(name)
-        assert all("default" in field for field in settings_of(name).values()), name
+@pytest.mark.parametrize("word", sorted(IN_LISTS))
+def test_a_word_that_people_use_names_a_technique_that_exists(word):
+    entry = IN_LISTS[word]
+    assert word not in declared()
+    assert any(name in entry for name in declared())
+    for typed in {word, word.replace("_", "-").upper()}:
+        with pytest.raises(ConfigError, match=rf"^techniques\.{typed}: no such name; .*{re.escape(entry)}"):
+            combination([typed])
+    if entry.endswith("}"):
+        name, _, settings = entry.partition(": ")
+        given = [one.split(": ") for one in settings.strip("{}").split(", ")]
+        values = {key: int(value) if value.isdigit() else value == "true" or value for key, value in given}
+        assert combination([{name: values}])[0][0] == name
 
 
-def test_a_technique_without_a_function_or_with_anothers_name_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="two techniques are called fsdp2"):
-        technique("fsdp2", Level.PARALLELISM)(object)
-    monkeypatch.delattr("suites.training.techniques.fsdp2.apply")
-    with pytest.raises(
-        ConfigError, match=r"^suites/training/techniques/fsdp2\.py: apply\(step, settings\) is mis"
-    ):
-        check_functions("fsdp2")
+def test_a_variant_of_a_device_has_about_as_much_memory():
+    for variant in ("h800", "gh200", "mi325x", "h100_96gb", "a100_64gb", "h100_80gb_500w"):
+        assert device_of(variant) == (variant, None)
+        assert device_file(variant)
+    for typed in ("a100_8gb", "h100_9999gb", "h100_fast"):
+        with pytest.raises(ConfigError, match=f"^device={typed}: expected a size"):
+            device_of(typed)
+
+
+def run_of(*words, suite="memory"):
+    (run,) = load([f"suite={suite}", *words])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("fsdp2,attention", {"attention": {}, "fsdp2": {}}),
+        ("activation_checkpointing.full", {"activation_checkpointing": {"mode": "full"}}),
+        ("fsdp2.bf16", {"fsdp2": {"reduce_dtype": "bf16"}}),  # the only setting with such a choice
+        ("zero.2", {"zero": {"stage": 2}}),
+        ("gradient_accumulation.4", {"gradient_accumulation": {"steps": 4}}),  # the first setting
+        ("host_update.true", {"host_update": {"delay": True}}),
+        ("{zero: {stage: 3, parameters: host}}", {"zero": {"stage": 3, "parameters": "host"}}),
+    ],
+)
+def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
+    assert dict(run_of(f"techniques=[{word}]").variants[-1].techniques) == expected
+    if "zero.2" in word:  # a YAML has the same grammar
+        assert checked_techniques("here", [word]) == checked_techniques("here", [expected])
+
+
+def test_a_suite_that_does_not_train_takes_no_techniques_and_completes_none():
+    with pytest.raises(ConfigError, match=r"^here='compile': expected a list"):
+        checked_techniques("here", "compile")
+    assert choices("python -m harness suite=fabric techniques=[") == []
+    completed = choices("python -m harness suite=memory techniques=[zero.")
+    assert completed[:3] == [f"techniques=[zero.{stage}" for stage in (1, 2, 3)]

@@ -50,12 +50,8 @@ def test_a_missing_file_is_named_and_a_name_on_the_hub_says_how_to_get_it(monkey
         (b"\x80\x04\x95\xff\xfe", "UTF-8"),
         ("[" * 100_000, "nested"),
         ("[1, 2]", "list"),
-        ("null", "null"),
-        ("3", "number"),
-        ('"llama"', "string"),
         (b" " * 20_000_000, "10 MB"),
         ({"hidden_size": 64}, "model_type is missing"),
-        ({"model_type": "x", "text_config": {}}, "model_type is missing"),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -65,19 +61,12 @@ def test_what_is_no_config_is_refused(tmp_path, content, said):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_that_are_none(tmp_path, name):
-    for value in (0, -1, 1.5, "32", True, [32], 4096.0):
+    for value in (0, "32", True, 4096.0):
         said = refusal(write(tmp_path, LLAMA | {name: value}))
         assert name in said
         assert "above 0" in said
     for key in {name, "model_type"} - {"num_attention_heads"}:
         assert key in refusal(write(tmp_path, LLAMA | {key: None}))
-
-
-def test_of_a_model_with_more_than_text_the_text_is_taken(tmp_path):
-    several = {"model_type": "gemma3", "tie_word_embeddings": True, "text_config": LLAMA, "vision_config": {}}
-    text = LLAMA | {"tie_word_embeddings": True, "vision_config": {}}
-    assert read_workload_file(write(tmp_path, several)) == text
-    assert "of gemma3: its text_config, llama" in workload_from_file(tmp_path)[1]["source"]
 
 
 def test_the_first_layers_alone_with_their_entries_in_lists(tmp_path):
@@ -91,14 +80,6 @@ def test_the_first_layers_alone_with_their_entries_in_lists(tmp_path):
     assert fields["source"].endswith("the first 2 of 4 layers")
     with pytest.raises(ValueError, match="has 4 layers"):
         workload_from_file(path, 5)
-
-
-def test_heads_that_cannot_share_the_key_value_heads_are_refused(tmp_path):
-    config = LLAMA | {"num_attention_heads": 13, "num_key_value_heads": 2}
-    with pytest.raises(
-        ValueError, match="num_attention_heads is 13; it must be a multiple of num_key_value_"
-    ):
-        workload_from_file(write(tmp_path, config))
 
 
 @needs_transformers
@@ -141,3 +122,11 @@ def test_the_section_of_the_language_model_is_read_by_the_names_that_models_have
         assert read_workload_file(file) == LLAMA | {"vision_config": {}}
     flat = LLAMA | {"model_type": "paddleocr_vl", "vision_config": {"depth": 2}}
     assert read_workload_file(write(tmp_path, flat))["model_type"] == "ernie4_5"
+
+
+def test_heads_that_cannot_share_the_key_value_heads_are_refused(tmp_path):
+    config = LLAMA | {"num_attention_heads": 13, "num_key_value_heads": 2}
+    with pytest.raises(
+        ValueError, match="num_attention_heads is 13; it must be a multiple of num_key_value_"
+    ):
+        workload_from_file(write(tmp_path, config))

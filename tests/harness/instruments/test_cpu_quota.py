@@ -13,7 +13,7 @@ from places import ROOT
 from harness.instruments import control_group as module
 from harness.instruments.control_group import CPU, CpuQuota, GroupPlaces, group_places
 from harness.records import Unavailable
-from suites.offload.cgroup import MEMORY, can_leave
+from suites.offload.cgroup import MEMORY
 
 BURN = """
 import sys, time
@@ -49,7 +49,6 @@ def started(code):
 
 
 def share_of(process):
-    """Return the share of a core that it has while it uses 0.1 s of processor time."""
     process.stdin.write("go\n")
     process.stdin.flush()
     return float(process.stdout.readline())
@@ -133,16 +132,6 @@ def test_version_2_is_one_file_and_processes_forked_while_it_is_emptied_leave_it
     assert not quota.path.exists()
 
 
-def test_the_guard_ends_where_a_process_cannot_be_moved(group_files):
-    listed, _ = group_files
-    listed += ["1\n"]
-    quota = CpuQuota()
-    with pytest.raises(PermissionError):
-        quota.close()
-    assert quota._guard.wait(10) is not None
-    assert not quota.path.exists()
-
-
 V1 = "30 20 0:26 / {mount} rw,relatime - cgroup cgroup rw,memory\n"
 V2 = "30 20 0:26 / {mount} rw,relatime - cgroup2 cgroup2 rw\n"
 ABLE = {"": "cpu memory pids\n", "user": "cpu memory\n", "user/session": "\n"}
@@ -194,12 +183,3 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, own, mountinfo, reason)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"^a CPU quota needs root$"):
         group_places(CPU)
-
-
-def test_files_of_a_tmpfs_have_no_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PROC", tmp_path)
-    device = tmp_path.stat().st_dev
-    for kind, leaves in (("tmpfs", False), ("ext4", True)):
-        here = f"30 20 {os.major(device)}:{os.minor(device)} / / rw - {kind} x rw\n"
-        (tmp_path / "mountinfo").write_text(f"29 1 0:999 / /x rw - tmpfs tmpfs rw\n{here}")
-        assert can_leave(str(tmp_path)) == leaves

@@ -5,16 +5,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
 import torch
 from places import ROOT
 
-from harness.instruments.distributed import rank_worker
-from harness.instruments.process import COMPILED_FOLDER, UNARY_FUNCTIONS, kept_code, sent_B
-from harness.sweep import worker
-from harness.sweep.executors.child import child_environ
+from harness.instruments.process import UNARY_FUNCTIONS, sent_B
 
 
 def received(connection, count_B):
@@ -40,24 +35,6 @@ def test_what_a_connection_sends_is_counted_to_the_byte_and_nothing_else(tmp_pat
         assert sent_B() - before_B == 100_007
 
 
-def test_a_later_child_of_the_sweep_finds_the_code_that_an_earlier_one_made(tmp_path, monkeypatch):
-    """By the environment of each child, which has the folder of its sweep."""
-    monkeypatch.delenv(COMPILED_FOLDER, raising=False)
-    assert [kept_code(lambda: b"x", "a") for _ in range(2)] == [(b"x", ""), (b"x", "")]
-
-    def found(cell, made, *key):
-        monkeypatch.delenv(COMPILED_FOLDER, raising=False)
-        monkeypatch.setenv(COMPILED_FOLDER, child_environ(tmp_path / cell, 1)[COMPILED_FOLDER])
-        return kept_code(lambda: made, *key)
-
-    assert found("sweep/a", b"1", "engine", "graph") == (b"1", "cold")
-    assert found("sweep/b", b"2", "engine", "graph") == (b"1", "cached")
-    assert found("sweep/b", b"3", "enginegraph") == (b"3", "cold")  # parts of a key are apart
-    assert found("another sweep/a", b"4", "engine", "graph") == (b"4", "cold")
-    files = [path for path in Path(tmp_path, "sweep").rglob("*") if path.is_file()]
-    assert [path.parts[-3] for path in files] == ["compiled"] * 2  # nothing half-written stays
-
-
 FIRST_CALLS = """
 import sys
 from harness.instruments.process import UNARY_FUNCTIONS, call_unary_functions
@@ -80,26 +57,3 @@ def test_unary_functions_are_right_in_a_new_process_and_those_that_torch_leaves_
     header = Path(torch.__file__).parent / "include/ATen/cpu/vml.h"
     left = re.findall(r"^IMPLEMENT_VML_MKL\((\w+), \w+\)", header.read_text(), re.MULTILINE)
     assert sorted(left) == sorted(UNARY_FUNCTIONS)
-
-
-def test_a_cell_calls_them_before_its_suite_computes_and_a_rank_before_it_joins(monkeypatch):
-    called = []
-    for module in (worker, rank_worker):
-        monkeypatch.setattr(module, "call_unary_functions", lambda: called.append("call_each"))
-
-    def build(workload, seed):
-        called.append("build")
-        raise KeyError
-
-    monkeypatch.setattr(worker, "_load", lambda cell, package: (SimpleNamespace(build=build), None))
-    with pytest.raises(KeyError):
-        worker._set_up(SimpleNamespace(config={"workload": {}}, seed=0), "suites", print)
-    group = torch.distributed
-    monkeypatch.setattr(group, "init_process_group", lambda *_, **__: called.append("meet"))
-    monkeypatch.setattr(group, "get_rank", lambda: 0)
-    monkeypatch.setattr(group, "get_world_size", lambda: 1)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.delenv(rank_worker.POOL, raising=False)
-    assert rank_worker.join({"store": None}, "gloo", 0, 1.0) == [0, 1]
-    assert called == ["call_each", "build", "call_each", "meet"]

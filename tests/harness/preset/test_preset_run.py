@@ -5,10 +5,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from test_order import task as work
 from test_preset import H100, SIZES_B
+from test_preset import task as work
 
-from harness.commands.main import main
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.preset.programme import Preset, PresetHost, PresetRequest, Programme, SuitePreset, ordered
@@ -17,8 +16,6 @@ from harness.sweep.runner import Interrupted
 
 
 class Clock:
-    """A clock that only sweeps move."""
-
     now_s = 0.0
 
     def __call__(self):
@@ -39,7 +36,6 @@ def programme_of(folder, works, budget_min, words=("suite=memory",)):
 
 
 def ends(folder):
-    """Return what the programme's file says of each work that has begun or been left out."""
     written = json.loads((folder / PROGRAMME).read_text())["works"]
     return [(one["workload"], one["ended"]) for one in written]
 
@@ -98,16 +94,3 @@ def test_what_has_run_is_stated_after_an_interruption_and_nothing_is_sent_withou
     with pytest.raises(Interrupted):
         run_programme(programme_of(tmp_path, works, 4.0), interrupted_at_the_second, clock)
     assert ends(tmp_path) == [("llama_1b", "done")]
-
-
-@pytest.mark.slow
-def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path):
-    """The sweep is real, of a suite that calculates; the GPU of the programme is made up."""
-    out = tmp_path / "sent"
-    works = [work("gemma_12b", 1.0), work("dense_7b", 1e9)]
-    words = ["suite=interconnect_formula", "workloads=[gemma_12b,dense_7b]", "only=[baseline]"]
-    programme = programme_of(out, works, 2.0, words)
-    assert run_programme(programme) == [out / "one"]
-    assert main([f"from_results={out / 'one'}", f"out={tmp_path / 'again'}"]) == 0
-    report = (tmp_path / "again/report.md").read_text()
-    assert "preset=gpu had time for 1 of 2 workloads that settle claims here; left out: dense_7b" in report

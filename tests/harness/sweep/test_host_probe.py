@@ -4,21 +4,16 @@ import sys
 from dataclasses import replace
 
 import pytest
-from planned import RUN
-from toy.sweep import LIMITS, cell, group
+from toy.sweep import cell, group
 
-from harness.config.optimizations import AGAIN, BASELINE, Variant
 from harness.config.run import load
 from harness.config.validation import ConfigError
-from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling, Status
+from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling
 from harness.sweep import preflight, sweep
-from harness.sweep.environment import Gpu, describe
-from harness.sweep.executors.local import create
+from harness.sweep.environment import describe
 from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
-from harness.sweep.preflight import HostProbe, fit_to_host, keep, probe, refuse_bad_inputs, survey, too_slow
-from harness.sweep.runner import NOT_TRIED, pending, run
-from harness.sweep.store import Store, read_records
+from harness.sweep.preflight import HostProbe, probe, refuse_bad_inputs, survey, too_slow
 
 SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
 FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
@@ -26,7 +21,6 @@ FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
 
 @pytest.fixture
 def kernels(tmp_path):
-    """Return steps and products, planned as on this host."""
     words = ["suite=kernels", "workloads=[step_5m_128,softmax_small]", "only=[autocast_bf16]", "repeats=2"]
     return replace(load(words)[0], out=tmp_path)
 
@@ -36,7 +30,6 @@ def groups_of(suite_run, gpu=False):
 
 
 def stub(monkeypatch, found):
-    """Have the child find `found`; returns the groups that it was asked about."""
     asked = []
 
     def in_child(module, function, group, timeout_s):
@@ -53,23 +46,6 @@ def flop_of(monkeypatch, cells):
 
     monkeypatch.setattr(bf16_products, "bf16_is_slow", lambda: True)
     return survey(Group(tuple(cells)))["bf16_FLOP"]
-
-
-def test_a_host_without_gpus_is_measured_once_per_folder_for_suites_with_bf16_products(
-    monkeypatch, tmp_path, kernels
-):
-    asked, here = stub(monkeypatch, FAST), describe()
-    there = here._replace(gpus=(Gpu("H100", 80 << 30),))
-    assert probe(groups_of(load(["suite=congestion"])[0]), tmp_path, here) is None
-    assert probe([], tmp_path, here) is probe(groups_of(kernels), tmp_path, there) is None
-    assert asked == []
-    found = probe(groups_of(kernels), tmp_path, here)
-    assert found == FAST
-    keep(found, tmp_path, here)
-    assert probe(groups_of(kernels), tmp_path, here) == FAST
-    assert len(asked) == 1
-    assert probe(groups_of(kernels), tmp_path, here._replace(cpu="another")) == FAST
-    assert len(asked) == 2
 
 
 def test_the_child_measures_and_one_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):
@@ -102,35 +78,6 @@ def test_the_kernels_suite_reports_its_bf16_products_and_no_others(monkeypatch):
     assert by_name.keys() == {("step_bf16_small", "autocast_bf16")}
 
 
-def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_of_the_bytes(monkeypatch):
-    import suites.offload.suite as offload
-
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    fields = load(["suite=offload", "workloads=[llama_bf16_small]"])[0].workloads["llama_bf16_small"]
-    layer = 4 * 256**2 + 3 * 256 * 688 + 2 * 256
-    parameters = 3 * layer + 2 * 128 * 256 + 256
-    bytes_of = 2 + 2 + 1 + 2  # settling, steady, of what moves, of what is sent
-    flop = 6.0 * parameters * (2 * 32) * (16 + 16 + bytes_of)
-    assert offload.bf16_FLOP(offload.build(fields, 1)) == pytest.approx(flop / SET_UP_SAMPLES)
-    many = {**fields, "loss_steps": 8}  # a sample then has the more steps
-    assert offload.bf16_FLOP(offload.build(many, 1)) == pytest.approx(flop / (16 + 16 + bytes_of) * 5)
-    assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0
-
-
-def test_on_a_cpu_that_is_slow_at_bf16_every_cell_of_offload_ends_within_its_limit(monkeypatch):
-    """At 0.5 GFLOP/s on two cores; all of its cells run on smaller workloads there."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    (suite_run,) = load(["suite=offload"])
-    groups = groups_of(suite_run)
-    flop = flop_of(monkeypatch, [one for group in groups for one in group.cells])
-    host = HostProbe({"fp32": 25e9, "bf16": 0.25e9}, True, flop)
-    kept, (said,) = fit_to_host(suite_run, groups, host)
-    small = {one.workload for group in kept for one in group.cells if one.id in flop}
-    assert small == suite_run.slow_bf16_workloads.keys()
-    assert too_slow(kept, host, 2, suite_run.limits._replace(timeout_s=suite_run.limits.timeout_s / 2)) == {}
-    assert said.endswith(f"replaced by smaller workloads: {', '.join(suite_run.slow_bf16_workloads)}")
-
-
 def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     sampling = Sampling(rounds=6, budget_s=1.0)
     base, long, short, alone, in_bf16, other = (cell("nothing", repeat=repeat) for repeat in range(6))
@@ -142,20 +89,6 @@ def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     ((found, reason),) = too_slow(groups, SLOW._replace(bf16_FLOP=flop), 2, Limits(600.0)).items()
     assert found == long.id
     assert reason.endswith("so bf16 cannot pay; timing the cell would take 61 s")
-
-
-def test_what_is_not_tried_has_a_record_and_others_have_the_note(tmp_path, toy_suites):
-    one, two = cell("nothing"), cell("nothing", repeat=1)
-    both, reason, here = [group(one, two)], f"{NOT_TRIED}: too slow", describe()
-    noted = {"unavailable": {one.id: reason}, "notes": {two.id: "slow"}}
-    with Store(tmp_path) as store:
-        run(both, store, create(tmp_path, 1), LIMITS, here, **noted)
-    records = {record.cell.id: record for record in read_records(tmp_path)}
-    assert records[one.id][1:3] == (Status.UNAVAILABLE, reason)
-    assert (records[two.id].status, records[two.id].notes[-1]) == (Status.OK, "slow")
-    assert pending(both, records, LIMITS, here.digest) == []
-    (again,) = pending(both, records, Limits(99.0), here.digest)
-    assert again.cells == (one,)
 
 
 def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypatch, kernels):
@@ -191,38 +124,6 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     assert sweep.outlook(here, {}).not_tried == {}
 
 
-VARIANTS = tuple(Variant(name, name, {}) for name in (BASELINE, AGAIN, "fp32", "bf16"))
-WORKLOADS = dict.fromkeys(("large", "other", "small"), RUN.workloads["b"])
-NARROW = replace(RUN, variants=VARIANTS, workloads=WORKLOADS, sampling=Sampling(), repeats=1)
-NARROW = replace(NARROW, slow_bf16_workloads={"small": ("large",)})
-
-
-def fitted(run=NARROW, variants=("bf16",), slow=True):
-    """What is left by workload where the cells of `variants` have slow bf16 products, and the sentence."""
-    groups = groups_of(run)
-    flop = {one.id: 1e9 for group in groups for one in group.cells if one.optimization in variants}
-    kept, said = fit_to_host(run, groups, SLOW._replace(bf16_FLOP=flop) if slow else None)
-    return {one.cells[0].workload: [cell.optimization for cell in one.cells] for one in kept}, said
-
-
-def test_bf16_cells_move_to_the_smaller_workload_with_the_baselines():
-    kept, said = fitted()
-    assert kept == {
-        "large": ["baseline", "baseline_again", "fp32"],
-        "other": ["baseline", "baseline_again", "fp32", "bf16"],  # nothing smaller is named for it
-        "small": ["baseline", "baseline_again", "bf16"],
-    }
-    assert said == ("slow bf16 leaves out 1 cell, replaced by smaller workloads: small",)
-    everything = {one: ["baseline", "baseline_again", "fp32", "bf16"] for one in ("large", "other")}
-    assert fitted(variants=()) == fitted(variants=(), slow=False) == (everything, ())
-    # a baseline that is left with nothing to compare is not run, and one in bf16 moves as a whole
-    kept, _ = fitted(replace(NARROW, variants=tuple(one for one in VARIANTS if one.name != "fp32")))
-    assert kept.keys() == {"other", "small"}
-    kept, said = fitted(replace(NARROW, variants=VARIANTS[:2]), variants=(BASELINE, AGAIN))
-    assert kept.keys() == {"other", "small"}
-    assert said == ("slow bf16 leaves out 2 cells, replaced by smaller workloads: small",)
-
-
 def test_a_suite_that_fails_to_build_or_builds_for_too_long_is_one_line(monkeypatch):
     groups = [group(cell("nothing"))._replace(package="no_such_package")]
     with pytest.raises(ConfigError) as error:
@@ -232,3 +133,18 @@ def test_a_suite_that_fails_to_build_or_builds_for_too_long_is_one_line(monkeypa
     monkeypatch.setattr(preflight, "BUILD_TIMEOUT_S", 0.01)
     with pytest.raises(ConfigError, match=r"it took longer than 0\.01 s"):
         refuse_bad_inputs(groups)
+
+
+def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_of_the_bytes(monkeypatch):
+    import suites.offload.suite as offload
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fields = load(["suite=offload", "workloads=[llama_bf16_small]"])[0].workloads["llama_bf16_small"]
+    layer = 4 * 256**2 + 3 * 256 * 688 + 2 * 256
+    parameters = 3 * layer + 2 * 128 * 256 + 256
+    bytes_of = 2 + 2 + 1 + 2  # settling, steady, of what moves, of what is sent
+    flop = 6.0 * parameters * (2 * 32) * (16 + 16 + bytes_of)
+    assert offload.bf16_FLOP(offload.build(fields, 1)) == pytest.approx(flop / SET_UP_SAMPLES)
+    many = {**fields, "loss_steps": 8}  # a sample then has the more steps
+    assert offload.bf16_FLOP(offload.build(many, 1)) == pytest.approx(flop / (16 + 16 + bytes_of) * 5)
+    assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0

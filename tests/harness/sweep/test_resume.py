@@ -49,7 +49,6 @@ def begun(log):
 
 
 def wait_for_the_kernel(folder):
-    """Wait until the kernel has ended the children of a killed sweep."""
     wait_for(lambda: all(map(is_over, marked(folder))))
 
 
@@ -100,7 +99,6 @@ def test_killed_at_twenty_random_instants_a_sweep_is_finished_by_the_next_start(
 
 
 def test_a_cell_whose_process_was_killed_is_run_again_by_the_same_command(tmp_path):
-    """Killed with signal 9 from here, while it works; its record stays before the new one."""
     hanging, after = cell("hang"), cell("nothing")
 
     def kill(event):

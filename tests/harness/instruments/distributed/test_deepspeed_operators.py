@@ -1,7 +1,5 @@
 """What deepspeed's compiled operators need is named where it is missing; no lock of the dead stops them."""
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.util
 import os
@@ -14,7 +12,7 @@ import torch
 from torch.utils import cpp_extension
 
 from harness.instruments.distributed import deepspeed_engine
-from harness.instruments.distributed.deepspeed_engine import choose_accelerator, main, missing
+from harness.instruments.distributed.deepspeed_engine import missing
 
 THERE = {"g++", "ninja", "deepspeed", "libaio", "header", "cuda"}
 
@@ -55,15 +53,6 @@ def test_what_an_operator_needs_is_named(having, operator, lacking, gpu, said):
     assert missing(operator) == expected
 
 
-def test_ahead_of_time_what_can_be_had_is_compiled_and_the_rest_named(monkeypatch, capsys, having):
-    compiled = []
-    monkeypatch.setattr(deepspeed_engine, "load", compiled.append)
-    having(THERE - {"header"})
-    main()
-    assert compiled == ["cpu_adam"]
-    assert capsys.readouterr().out.startswith("async_io: needs libaio")
-
-
 def test_before_loading_dead_locks_go_and_no_debug_information_is_made(monkeypatch, tmp_path):
     names = [("py311_cpu", "async_io"), ("py311_cpu", "pin_memory"), ("py312_cpu", "async_io")]
     locks = [tmp_path.joinpath(*one, "lock") for one in names]
@@ -81,18 +70,3 @@ def test_before_loading_dead_locks_go_and_no_debug_information_is_made(monkeypat
     with locks[2].open():  # of a compilation that runs
         deepspeed_engine.load("async_io")
     assert loaded == [([False, False, True], ["-O3", "-g", "-g0"])]
-
-
-def test_deepspeed_takes_the_device_that_a_model_is_on(monkeypatch):
-    """By itself it keeps the GPU that it saw first."""
-    from deepspeed.accelerator import get_accelerator, set_accelerator
-    from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
-
-    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
-    before = get_accelerator()
-    try:
-        set_accelerator(CUDA_Accelerator())
-        choose_accelerator("cpu")
-        assert (get_accelerator().device_name(), os.environ["DS_ACCELERATOR"]) == ("cpu", "cpu")
-    finally:
-        set_accelerator(before)

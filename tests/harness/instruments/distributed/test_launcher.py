@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +13,7 @@ from marked import marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
 from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
-from harness.instruments.distributed.rank_worker import LEASE_S, STORE
+from harness.instruments.distributed.rank_worker import STORE
 from harness.instruments.distributed.remote_ranks import (
     REMOTE,
     RUN,
@@ -24,7 +23,7 @@ from harness.instruments.distributed.remote_ranks import (
     launch,
     places,
 )
-from harness.records import Origin, Status, Unavailable, measurement
+from harness.records import Origin, Status, measurement
 from harness.sweep.store import read_records
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
@@ -36,7 +35,6 @@ pytestmark = pytest.mark.usefixtures("ranks_by_command")
         (TORCHRUN, Launch(3, 16, 3, 8, "node1", 29500, False, "none/1")),
         (SRUN, Launch(9, 16, 1, 8, "node1", 29500, True, "17.0")),
         ({}, None),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, None),
         (TORCHRUN | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, None),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),  # a batch script: srun has started nothing
     ],
@@ -52,7 +50,6 @@ def test_a_process_knows_by_whom_it_was_launched(environ, expected):
     [
         ({**SRUN, "MASTER_ADDR": None}, "MASTER_ADDR is missing: .* process 9 of 16.* export MASTER_ADDR"),
         (TORCHRUN | {"WORLD_SIZE": "15"}, "15 processes are spread unevenly over the nodes: 8"),
-        (SRUN | {"SLURM_STEP_NUM_TASKS": "3"}, "3 processes are spread unevenly over the nodes: 2"),
     ],
 )
 def test_a_launch_that_cannot_meet_is_refused(environ, said):
@@ -123,25 +120,12 @@ def started():
 
 @pytest.fixture
 def pool(started):
-    """A pool of the first two ranks, which answer, whatever ended the one before."""
     here, mark = started
     with pool_of(here) as pool:
         assert pool.call("on_ranks:number") == [0, 1]
         assert len(ranks(mark)) == 2
         yield pool
     wait_for(lambda: not ranks(mark))
-
-
-def test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed(started):
-    here, mark = started
-    with pool_of(here) as pool:
-        assert pool.call("on_ranks:number") == [0, 1]
-        assert len(ranks(mark)) == 2
-        assert pool.call("on_ranks:reduced", elements=10) == [[3.0 * i for i in range(10)]] * 2
-        assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 2
-    closed_s = time.monotonic()
-    wait_for(lambda: not ranks(mark))
-    assert time.monotonic() - closed_s < LEASE_S / 2
 
 
 def test_one_that_hangs_is_reported_within_the_limit(pool):
@@ -160,7 +144,6 @@ def test_a_relay_that_is_killed_takes_its_rank_along(started, pool):
 
 
 def test_servers_end_with_whoever_started_them(mark):
-    """Rank 0's harness is killed: its keeper tells."""
     code = (
         "import os, signal\n"
         "from harness.instruments.distributed.remote_ranks import attended, launch\n"
@@ -180,20 +163,7 @@ def test_servers_end_with_whoever_started_them(mark):
     wait_until_none(mark)
 
 
-def test_a_workload_for_other_nodes_than_were_started_is_unavailable(monkeypatch):
-    from suites.interconnect import suite as interconnect
-
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    workload = {**SMALL, "strategy": "ddp", "learning_rate": 1.0, "link_B_per_s": 1.0, "source": ""}
-    interconnect.build(workload | {"nodes": 2, "ranks_per_node": 8}, 1)
-    for misfit in ({"nodes": 2, "ranks_per_node": 1}, {"nodes": 1, "ranks_per_node": 8}):
-        with pytest.raises(Unavailable, match="the launcher started nodes=2, ranks_per_node=8; set these"):
-            interconnect.build(workload | misfit, 1)
-
-
 def torchrun(node, port, words):
-    """Return one of two nodes, with one rank, on this machine."""
     where = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
     meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, *meeting, "-m", "harness", *words]

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from marked import bearing, marked, running, wait_for, wait_until_none
+from marked import marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
 from harness.instruments.distributed import rank_pool
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.instruments.distributed.rank_worker import SILENT, STORE
-from harness.records import LOST, Status, Unavailable, WrongResult
+from harness.records import LOST, Status, Unavailable
 from harness.sweep import failure_classification
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
@@ -53,7 +53,6 @@ def pool_of(count, place=PLACE):
 
 @pytest.fixture(scope="module")
 def light(tmp_path_factory):
-    """Return a place where ranks have the stand-in for torch."""
     folder = tmp_path_factory.mktemp("stand_in")
     (folder / "torch").mkdir()
     for name, text in STAND_IN.items():
@@ -126,10 +125,8 @@ def failing(ways, kind, within_s=None, place=PLACE):
     ("how", "kind", "said"),
     [
         ("ValueError", RankFailed, "ValueError: three heads (on_ranks.py:"),
-        ("SystemExit", RankFailed, "SystemExit: 3 (on_ranks.py:"),
         ("no JSON", RankFailed, "TypeError: Object of type object is not JSON serializable (encoder.py:"),
         ("Unavailable", Unavailable, "no such library"),
-        ("WrongResult", WrongResult, "the loss is off"),
         ("MemoryError", MemoryError, "too large"),
     ],
 )
@@ -139,19 +136,15 @@ def test_what_a_rank_raises_is_reported_with_rank_and_function(mark, light, how,
     assert len(str(error).splitlines()) == 1
 
 
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it(mark, who):
-    error = failing(["SIGKILL" if rank == who else "" for rank in range(2)], RankFailed)
-    assert str(error).startswith(f"rank {who} was killed by SIGKILL in misbehave")
+def test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it(mark):
+    error = failing(["SIGKILL", ""], RankFailed)
+    assert str(error).startswith("rank 0 was killed by SIGKILL in misbehave")
 
 
-@pytest.mark.parametrize("others_notice_first", [False, True])
-def test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell(mark, others_notice_first):
+def test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell(mark):
     """What represents it here ends once it has heard nothing for long; others lose the connection first."""
-    late = "sleep 1; " if others_notice_first else ""
-    elsewhere = RankLocation(
-        ["sh", "-c", f'"$@"; {late}exit {SILENT}', "sh"], {**ENVIRONMENT, STORE: "host:port"}
-    )
+    silent = ["sh", "-c", f'"$@"; sleep 1; exit {SILENT}', "sh"]
+    elsewhere = RankLocation(silent, {**ENVIRONMENT, STORE: "host:port"})
     with (
         RankPool([PLACE, elsewhere], "127.0.0.1", timeout_s=LIMIT_S) as pool,
         pytest.raises(Unavailable, match=f"^{LOST}lost rank 1 in misbehave: its node sends no heartbeat$"),
@@ -204,16 +197,6 @@ def test_ranks_that_cannot_meet_are_named_and_leave_nothing(mark, light):
     lost = RankLocation(environment={**light.environment, "MASTER_ADDR": "127.77.0.1"})
     with pytest.raises(RankFailed, match=r"^rank 1, join: ConnectionError: rank 0 cannot be reached at 127"):
         RankPool([light, lost], "127.0.0.1", timeout_s=30.0)
-    with pytest.raises(RankFailed, match=r"^rank 0, listen: OSError: .*Cannot assign requested address"):
-        RankPool([PLACE] * 2, "192.0.2.1")  # RFC 5737: nobody's
-    with pytest.raises(FileNotFoundError, match="no-such-program"):
-        RankPool([PLACE, RankLocation(["no-such-program"])], "127.0.0.1")
-
-
-def test_an_exception_of_the_owner_ends_the_ranks(mark, light):
-    with pytest.raises(KeyError), pool_of(2, light):  # noqa: PT012
-        assert len(bearing(mark)) >= 2
-        raise KeyError
 
 
 OWNER = """
@@ -227,9 +210,7 @@ with RankPool([RankLocation()] * 2, "127.0.0.1") as pool:
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, "hang"), (signal.SIGKILL, "hang in C"), (signal.SIGINT, "hang")]
-)
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "hang in C"), (signal.SIGINT, "hang")])
 def test_the_end_of_the_owner_is_the_end_of_the_ranks(mark, light, number, how, tmp_path):
     environment = {**os.environ, **light.environment, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(

@@ -1,8 +1,5 @@
 """The allocator's watch against allocations of known size, and a workspace against its own operation."""
 
-from __future__ import annotations
-
-import pytest
 import torch
 
 from harness.instruments.memory import workspaces as asked
@@ -32,29 +29,6 @@ def test_the_peak_of_each_span_is_of_what_was_allocated_since_the_first():
     peaks = [(peak.mark, peak.live_B / MB) for peak in allocator.peaks]
     assert peaks == [("held", 3), ("held and let go", 8), ("only held", 4), ("nothing", 0)]
     del before
-
-
-def test_temporaries_within_an_operation_are_seen_also_after_an_exception():
-    with pytest.raises(KeyError), watch(CPU) as allocator:  # noqa: PT012
-        allocator.mark("span")
-        raise KeyError
-    narrow, wide = torch.ones(MB, dtype=torch.bfloat16), torch.ones(MB)
-    with watch(CPU) as allocator:  # the profiler is free again
-        allocator.mark("add")
-        wide.add_(narrow)  # widens `narrow` first
-    assert allocator.peaks[0].live_B == 4 * MB
-
-
-def test_resident_memory_holds_what_is_touched():
-    with watch(CPU) as allocator:
-        allocator.mark("touched")
-        touched = megabytes(200)
-        del touched
-        allocator.mark("let go")
-    first, second = allocator.peaks
-    assert 195 * MB < first.resident_B < 400 * MB
-    assert second.resident_B < first.resident_B - 150 * MB
-    assert first.reserved_B is None
 
 
 def test_cuda_is_asked_step_by_step(monkeypatch):

@@ -1,7 +1,5 @@
 """The model of CUDA's caching allocator against sequences computed by hand from its documented rules."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -73,15 +71,6 @@ def test_what_is_reserved_at_most(events, options, capacity_MiB, peak_MiB):
     assert (found.peak_B, found.retries) == (peak_MiB * MiB, 0)
 
 
-def test_the_smallest_free_block_that_fits_is_taken():
-    allocator = CachingAllocator()
-    first, second = allocator.allocate(30 * MiB), allocator.allocate(12 * MiB)
-    allocator.release(first)
-    allocator.release(second)
-    assert allocator.allocate(11 * MiB).address == second.address
-    assert allocator.reserved_B == 42 * MiB
-
-
 def test_a_large_block_is_split_where_more_than_1_mib_is_left():
     allocator = CachingAllocator()
     allocator.release(allocator.allocate(20 * MiB))
@@ -93,20 +82,6 @@ def test_a_large_block_is_split_where_more_than_1_mib_is_left():
     assert allocator.reserved_B == 20 * MiB
 
 
-def test_an_expandable_segment_grows_by_pages():
-    allocator = CachingAllocator(EXPANDABLE)
-    first = allocator.allocate(30 * MiB)
-    assert allocator.reserved_B == 40 * MiB  # two pages of 20 MiB
-    second = allocator.allocate(15 * MiB)
-    assert allocator.reserved_B == 60 * MiB  # the free 10 MiB at its end are extended by a page
-    allocator.release(first)
-    allocator.allocate(31 * MiB)  # 15 MiB free at the end: one page more; the 30 MiB in front are too few
-    assert allocator.reserved_B == 80 * MiB
-    assert second.address == first.address + 30 * MiB
-    allocator.allocate(100)
-    assert allocator.reserved_B == 82 * MiB  # small blocks have a segment of their own, of pages of 2 MiB
-
-
 @pytest.mark.parametrize("options", [AllocatorSettings(), EXPANDABLE])
 def test_cached_segments_are_released_where_the_device_is_full_and_those_in_use_are_not(options):
     assert replay(TWO_STREAMS, options, 200 * MiB) == Reserved(140 * MiB, 80 * MiB, 0)
@@ -115,16 +90,6 @@ def test_cached_segments_are_released_where_the_device_is_full_and_those_in_use_
         replay(TWO_STREAMS, options, 79 * MiB)
     with pytest.raises(DeviceFullError):  # 15 of its 20 MiB are free
         replay(HALF_USED, options, 59 * MiB)
-
-
-def test_blocks_above_the_split_limit_stay_whole():
-    allocator = CachingAllocator(LIMITED)
-    allocator.release(allocator.allocate(100 * MiB))
-    allocator.allocate(40 * MiB)  # below the limit: takes no block above it
-    assert allocator.reserved_B == 140 * MiB
-    assert allocator.allocate(90 * MiB).size_B == 100 * MiB  # above it: unsplit, if less than 20 MiB are left
-    allocator.allocate(60 * MiB)
-    assert allocator.reserved_B == 200 * MiB
 
 
 SIZES = st.one_of(st.integers(1, 3000), st.integers(1, 90 * MiB))
@@ -160,3 +125,13 @@ def test_blocks_fill_segments_and_never_overlap(operations, options, capacity_B)
         assert all(end <= start for (_, end), (start, _) in pairwise(stretches))
         assert not any(one.after and not one.after.allocated and one.after.mapped for one in free)
         assert {id(block) for block in live}.isdisjoint(id(block) for block in free)
+
+
+def test_blocks_above_the_split_limit_stay_whole():
+    allocator = CachingAllocator(LIMITED)
+    allocator.release(allocator.allocate(100 * MiB))
+    allocator.allocate(40 * MiB)  # below the limit: takes no block above it
+    assert allocator.reserved_B == 140 * MiB
+    assert allocator.allocate(90 * MiB).size_B == 100 * MiB  # above it: unsplit, if less than 20 MiB are left
+    allocator.allocate(60 * MiB)
+    assert allocator.reserved_B == 200 * MiB

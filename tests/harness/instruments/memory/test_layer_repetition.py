@@ -1,14 +1,11 @@
 """Timelines built from a few uniform layers against those of every layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from small_steps import CUDA, GPT, LLAMA, make_step
 
 from harness.instruments.memory.dry_run import layer_repetition
-from harness.instruments.memory.dry_run.layer_repetition import Insertion, NotUniformError, insertions
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 from suites.training.dry_run import dry_run as training_dry_run
 from suites.training.dry_run.dry_run import Device, dry_run
@@ -55,7 +52,6 @@ def test_built_as_traced(monkeypatch, name):
 
 
 def timeline(*sizes_B):
-    """Return a timeline of allocations that are never released."""
     place = OpSite("build", "op", ())
     events = [MemoryEvent(index, size_B, place) for index, size_B in enumerate(sizes_B)]
     return Timeline(events, ["parameters"] * len(sizes_B), 0, 1)
@@ -91,13 +87,3 @@ def test_what_a_third_depth_does_not_show_is_not_repeated(layers, trace, first, 
 
     assert layer_repetition.timeline_of(counted, layers, first=first) == trace(layers)
     assert traced in (None, depths)
-
-
-def test_repeated_stretches_are_found():
-    assert insertions([1, 2, 3, 2, 3, 4], [1, 2, 3, 2, 3, 2, 3, 4]) == [Insertion(5, 5, 2)]
-    left = [0, 1, 2, 1, 2, 9, 3, 3, 8]
-    right = [0, 1, 2, 1, 2, 1, 2, 9, 3, 3, 3, 8]
-    assert insertions(left, right) == [Insertion(5, 5, 2), Insertion(8, 10, 1)]
-    for other in ([1, 2, 3], [1, 4, 2, 3]):
-        with pytest.raises(NotUniformError):
-            insertions([1, 2], other)

@@ -7,9 +7,7 @@ import sys
 import pytest
 from places import ROOT
 
-from harness.instruments.memory import process_memory
-from harness.instruments.memory.process_memory import EXACT, private_bytes
-from harness.records import Unavailable
+from harness.instruments.memory.process_memory import EXACT
 
 MIB = 2**20
 IMPORTS = """
@@ -20,7 +18,6 @@ MIB = 2**20
 
 
 def child(code, **environment):
-    """Return what the code printed in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS + code],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
@@ -89,9 +86,3 @@ def test_private_bytes_are_those_that_were_allocated_privately_and_with_exact_me
     assert abs(freed_B) <= MIB
     assert holes_B > 10 * MIB  # the last block keeps the heap
     assert int(child(HELD_AND_HOLES, **EXACT)[2]) < 2 * MIB
-
-
-def test_a_kernel_that_does_not_tell_is_unavailable(monkeypatch):
-    monkeypatch.setattr(process_memory.Path, "read_text", lambda path: "VmRSS:\t 100 kB\n")
-    with pytest.raises(Unavailable, match="VmData"):
-        private_bytes()

@@ -1,15 +1,11 @@
 """Depths that a second process traces: the timelines of this one, also where the second one fails."""
 
-from __future__ import annotations
-
 import os
-import threading
 import time
 from contextlib import closing
 
 import pytest
 
-from harness.instruments.memory.dry_run import calling_line
 from harness.instruments.memory.dry_run.calling_line import TwoProcesses
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 
@@ -45,12 +41,3 @@ def test_no_process_is_left_where_a_depth_is_not_asked_for() -> None:
     processes.close()
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)
-
-
-def test_a_process_with_threads_is_not_forked() -> None:
-    end = threading.Event()
-    other = threading.Thread(target=end.wait)
-    other.start()
-    assert not calling_line.is_possible()
-    end.set()
-    other.join()

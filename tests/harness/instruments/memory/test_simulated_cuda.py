@@ -1,42 +1,20 @@
 """CUDA's program in a dry run: when it is taken, and what it keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
 
 import pytest
-import torch
 from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 
 from harness.config.code_fingerprint import ROOT
 from harness.instruments.memory.caching_allocator import replay
-from harness.records import Reading, measurement
+from harness.records import measurement
 from harness.sweep.store import read_records
 from suites.memory import suite as memory
-from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import Device, dry_run, trace
 from suites.training.techniques import build_step
 
 MiB = 1024**2
-
-
-def a_subject(step, device="host"):
-    return Subject(step, device_memory_B=80e9, measurable=True, simulated_device=device)
-
-
-def test_on_a_host_with_cuda_its_operations_are_run_and_else_not_compared_with_a_cpu(monkeypatch):
-    """`measured` runs there, so the dry run of "host" must be the dry run of "cuda"."""
-    step = make_step(LLAMA, "flash", num_hidden_layers=1)
-    for device, compared in (("host", True), ("cuda", False)):
-        said = list(memory.sample(a_subject(step, device)))
-        assert any(isinstance(one, Reading) and one.method == "measured" for one in said)
-        assert any(isinstance(one, Reading) and one.metric == "relative_error" for one in said) == compared
-    here, there = memory.peak_of_rank(a_subject(step)), memory.peak_of_rank(a_subject(step, "cuda"))
-    assert here.peak_B != there.peak_B
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert memory.peak_of_rank(a_subject(step)) == there
-    assert memory.conditions(a_subject(step))["device"] == "cuda"
 
 
 def activations_at_the_loss(step, num_hidden_layers: int) -> int:
@@ -94,8 +72,7 @@ def test_the_first_step_on_cuda_is_a_full_one_after_two_workspaces_of_cublas(arc
 
 
 @pytest.mark.parametrize(
-    ("workload", "variant"),
-    [("gpt_5m", "mixed_checkpointed"), ("llama_12m", "baseline")],
+    ("workload", "variant"), [("gpt_5m", "mixed_checkpointed"), ("llama_12m", "baseline")]
 )
 def test_blocks_in_use_are_those_of_an_h100(workload, variant):
     """With a bias and without; where layers are recomputed, autograd's thread adds a bias, too."""
@@ -109,18 +86,3 @@ def test_blocks_in_use_are_those_of_an_h100(workload, variant):
     subject = memory.build({**config["workload"], "simulated_device": "cuda"}, 0)
     subject = memory.apply_techniques(subject, config.get("techniques", ()))
     assert memory.peak_of_rank(subject).allocated_B == pytest.approx(measured_B, rel=3e-4)
-
-
-def test_on_cuda_a_dry_runs_blocks_are_compared(monkeypatch):
-    """On a CPU, and for the formulas at a size that is not measured, its tensors are."""
-    subject = a_subject(make_step(LLAMA, num_hidden_layers=1))
-
-    def found(subject, device, **measured):
-        peaks = {"fake_step": 90.0, "states_16": 80.0, **measured}
-        monkeypatch.setattr(memory, "device_here", lambda: torch.device(device))
-        return {one.method: one.value for one in memory.errors(subject, peaks, (), 100.0)}
-
-    assert found(subject, "cuda", measured=100.0) == pytest.approx({"fake_step": 0.0, "states_16": -0.2})
-    assert found(subject, "cpu", measured=100.0) == pytest.approx({"fake_step": -0.1, "states_16": -0.2})
-    unmeasured = replace(subject, measurable=False)
-    assert found(unmeasured, "cuda") == pytest.approx({"states_16": 80 / 90 - 1})

@@ -1,7 +1,8 @@
-"""Flows of collectives, against a ring walked chunk by chunk; spines, by statistics and pair by pair."""
+"""The simulated fabric: links by hand; flows against a ring walked chunk by chunk; spines by statistics."""
 
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from harness.instruments.network import routing
-from harness.instruments.network.clos import IN_RACK, Clos
+from harness.instruments.network.clos import IN_RACK, Clos, failed_links, place
 from harness.instruments.network.routing import ALONE, Flows, RoutingPolicy, bus_bandwidth, flows_of
 
 ADDRESSES, PORTS = RoutingPolicy(), RoutingPolicy(hash_ports=True)
@@ -30,8 +31,8 @@ def walked(hosts, gpus, size):
     for rail in range(gpus):
         ring = [(host, (rail + step) % gpus) for host in reversed(range(hosts)) for step in range(gpus)]
         for _step in range(2 * (ranks - 1)):  # reduce-scatter, then all-gather
-            for place, (host, _) in enumerate(ring):
-                after = ring[(place + 1) % ranks][0]
+            for at, (host, _) in enumerate(ring):
+                after = ring[(at + 1) % ranks][0]
                 if after != host:
                     crossed[host * gpus + rail, after * gpus + rail] += Fraction(size, gpus * ranks)
     return crossed
@@ -88,12 +89,6 @@ def random_flows(clos, count, seed=0):
     return flows_between(source, (source + far) % clos.nics, rng.integers(1, 5, size=count))
 
 
-def test_hashes_are_what_they_were_published_as():
-    """SplitMix64 from state 0: its first outputs, as in the reference implementation's test vector."""
-    states = np.array([0, 0x9E3779B97F4A7C15], dtype=np.uint64)
-    assert [hex(one) for one in routing._mixed(states)] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4"]
-
-
 @pytest.mark.parametrize(("spines", "failed"), [(3, ()), (16, ()), (4, ((1, 2),))])
 def test_addresses_and_queue_pairs_in_a_row_are_spread_over_live_spines_as_if_at_random(spines, failed):
     """Chi-square over 200 seeds: p values of a fair hash are uniform, so a handful lie below 0.01."""
@@ -134,3 +129,59 @@ def test_one_route_for_all_queue_pairs_of_a_pair_by_their_bytes_together():
     flows = flows_between([0, 0, 1, 2], [8, 8, 9, 10], [2.0, 2.0, 3.0, 1.0], [0, 1, 0, 0])
     clos = Clos(2, 8, 2, 1.0, 1.0)
     assert routing.choose_spines(flows, clos, CENTRAL).tolist() == [0, 0, 1, 1]
+
+
+def small(failed=()):
+    return Clos(3, 2, 4, 10.0, 5.0, failed)
+
+
+def path(clos, *ways):
+    return clos.paths(*np.array(ways, dtype=np.int64).T)
+
+
+def test_every_link_has_one_place_and_its_rate():
+    clos = small()
+    assert (clos.nics, clos.links) == (6, 2 * 6 + 2 * 12)
+    found = path(clos, (1, 5, 3), (4, 5, IN_RACK))
+    assert found.tolist() == [[1, 6 + 0 * 4 + 3, 6 + 12 + 2 * 4 + 3, 30 + 5], [4, IN_RACK, IN_RACK, 30 + 5]]
+    pairs = [(one, other) for one in range(6) for other in range(6) if one != other]
+    ways = {
+        (*pair, spine if pair[0] // 2 != pair[1] // 2 else IN_RACK) for pair in pairs for spine in range(4)
+    }
+    found = path(clos, *ways)
+    assert set(found.ravel().tolist()) == {IN_RACK, *range(clos.links)}
+    for column, rate in zip(found.T, (10.0, 5.0, 5.0, 10.0), strict=True):
+        assert set(clos.capacities()[column[column != IN_RACK]]) == {rate}
+    marked = np.isin(np.arange(clos.links), path(clos, (0, 4, 2)))
+    assert np.argwhere(clos.by_uplink(marked)).tolist() == [[0, 0, 2], [1, 2, 2]]
+
+
+def test_a_path_over_a_failed_link_or_with_a_needless_spine_is_refused():
+    clos = small(failed=((1, 2),))
+    assert path(clos, (0, 4, 2)).shape == (1, 4)
+    for way in ((0, 2, 2), (2, 0, 2), (0, 1, 2), (0, 2, IN_RACK)):
+        with pytest.raises(ValueError, match=r"failed link|one within a rack none"):
+            path(clos, way)
+
+
+FABRIC = Clos(6, 4, 4, 1.0, 1.0)
+"""Twelve hosts of two GPUs, two in each rack."""
+
+
+@given(st.integers(1, 12), st.integers(0, 99))
+def test_a_job_has_whole_hosts_in_the_order_that_was_asked_for_by_its_seed(hosts, seed):
+    aligned, found, mixed = (
+        place(FABRIC, order, 2 * hosts, 2, seed).tolist() for order in ("aligned", "fragmented", "shuffled")
+    )
+    every = [[2 * host, 2 * host + 1] for host in range(12)]
+    assert aligned == every[:hosts]
+    assert found == [host for host in every if host in found] == sorted(mixed)
+    assert len(found) == hosts
+    assert mixed == place(FABRIC, "shuffled", 2 * hosts, 2, seed).tolist()
+
+
+@given(st.integers(0, 12), st.integers(0, 99))
+def test_failed_links_are_of_the_jobs_own_racks(count, seed):
+    found = failed_links(FABRIC, np.array([[2, 3], [8, 9], [10, 11], [20, 21]]), count, seed)
+    assert len(set(found)) == count
+    assert set(found) <= set(product((0, 2, 5), range(4)))

@@ -33,7 +33,6 @@ networks = st.integers(1, 5).flatmap(
 
 @given(networks)
 def test_shares_are_those_of_filling_one_link_at_a_time(network):
-    """In fractions: the narrowest link first, then the next."""
     capacity, ways = network
     left, rate = [Fraction(one) for one in capacity], {}
     while len(rate) < len(ways):
@@ -149,15 +148,3 @@ def test_pins_are_perfect_where_ranks_are_aligned_and_collide_where_they_are_not
     assert simulate(zone, place(zone, 128, 8, 0), "allreduce", 1e9, PINNED).of_bound == pytest.approx(0.5)
     in_one_rack = simulate(zone, placements.place(zone, "aligned", 16, 8, 0), "allreduce", 1e9, ECMP)
     assert (in_one_rack.max_over_mean, in_one_rack.uplink_bound_s) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "policy", "said"),
-    [
-        (1, ECMP, "no flows: a collective on 1 host"),
-        (2, e_ecmp(12), "12 queue pairs: expected at most 8, or a multiple of it"),
-    ],
-)
-def test_what_cannot_be_simulated_is_refused(hosts, policy, said):
-    with pytest.raises(ValueError, match=said):
-        simulate(Clos(2, 4, 2, 1.0, 1.0), np.arange(2 * hosts).reshape(hosts, 2), "allreduce", 1.0, policy)

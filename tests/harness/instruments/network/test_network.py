@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from marked import bearing, marked, running, wait_for, wait_until_none
+from marked import marked, running, wait_for, wait_until_none
 from moved import ATTEMPTS, moved, needs_namespaces, script
 from places import PYTHONPATH
-from test_topology import FABRIC
 
 from harness.instruments.network import emulated_network as module
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.topology import Flow, RouteRule, two_nodes
+from harness.instruments.network.topology import Flow, Link, RouteRule, Topology, two_nodes
 from harness.records import Unavailable
 
 RATE_B_PER_S = 5e6
@@ -74,19 +73,6 @@ def test_a_link_that_carries_something_else_or_cannot_be_shaped_is_refused(two, 
         two.set_rate(0, 1e12)
 
 
-def test_bytes_sent_are_those_that_were_given(two):
-    count = 3_000_000
-    before = two.sent()
-    moved(two, "node0", "node1", count)
-    (there, back), (from_node1, to_node1) = [
-        [b - a for a, b in zip(*ends, strict=True)] for ends in zip(before, two.sent(), strict=True)
-    ]
-    for sent in (there, to_node1):
-        assert count < sent < 1.01 * count * FRAME_B / SEGMENT_B + 10_000
-    for sent in (back, from_node1):
-        assert 0 < sent < 0.1 * count
-
-
 KNOCK = """
 import socket, sys
 try:
@@ -116,34 +102,11 @@ def test_a_lost_segment_is_counted_where_it_is_sent_again_and_a_dead_host_is_rep
             network.verify(1, RATE_B_PER_S)
 
 
-UNREAD = """
-import socket, sys, time
-with socket.create_server((sys.argv[1], 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    connection, _ = server.accept()
-    time.sleep(30)
-"""
-PUSH = """
-import fcntl, socket, struct, sys, termios, time
-connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-connection.settimeout(0.5)
-pushed = 0
-try:
-    while True:
-        pushed += connection.send(bytes(1 << 14))
-except TimeoutError:
-    pass
-unacknowledged = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
-print(pushed - unacknowledged)
-"""
-
-
 def output(network, node, *command):
     return subprocess.run(network.command(node, command), capture_output=True, text=True, check=True).stdout
 
 
-def test_with_a_receive_buffer_no_more_is_in_flight_and_this_process_keeps_its_own():
-    """What a receiver that reads nothing lets in, and what the kernel says of the way."""
+def test_with_a_receive_buffer_the_link_is_filled_and_this_process_keeps_its_own():
     setting = Path("/proc/sys/net/ipv4/tcp_rmem")
     before = setting.read_text()
     with Network(two_nodes(RATE_B_PER_S), 16 << 10) as network:
@@ -153,17 +116,20 @@ def test_with_a_receive_buffer_no_more_is_in_flight_and_this_process_keeps_its_o
         settings = ("tcp_congestion_control", "tcp_moderate_rcvbuf", "tcp_early_retrans")
         read = output(network, "node1", "cat", *(f"/proc/sys/net/ipv4/{name}" for name in settings))
         assert read.split() == ["reno", "0", "0"]
-        receive = subprocess.Popen(script(network, "node1", UNREAD, there), stdout=subprocess.PIPE, text=True)
-        with receive:
-            port = receive.stdout.readline().strip()
-            taken_B = int(output(network, "node0", sys.executable, "-c", PUSH, there, port))
-            receive.kill()
-        assert 0 < taken_B <= 16 << 10
         assert near(network, RATE_B_PER_S)
 
 
 # A fabric, whose switches hash or follow rules. That packets go where the kernel reports: test_fabric.
 
+LEAVES, SPINES = ("leaf0", "leaf1"), ("spine0", "spine1", "spine2", "spine3")
+FABRIC = Topology(
+    ("h0", "h1", "h2", "h3"),
+    LEAVES + SPINES,
+    (
+        *(Link(f"h{i}", LEAVES[i // 2]) for i in range(4)),
+        *(Link(leaf, spine, 1e6) for leaf in LEAVES for spine in SPINES),
+    ),
+)
 UPLINKS = range(4, 8)  # leaf0's, by spine
 
 
@@ -194,8 +160,8 @@ def test_connections_spread_by_ports_and_go_one_way_by_addresses_alone(fabric):
     assert len(set(egress(fabric, 200))) == 1
 
 
-@pytest.mark.parametrize(("link", "other"), [(4, 7), (7, 4)])
-def test_what_is_steered_goes_there_and_no_more_after_the_next_call(fabric, link, other):
+def test_what_is_steered_goes_there_and_no_more_after_the_next_call(fabric):
+    link, other = 4, 7
     spread = egress(fabric, 12)
     fabric.set_rules([RouteRule("leaf0", "h2", link)])
     assert egress(fabric, 12) == [link] * 12
@@ -238,63 +204,26 @@ with Network(two_nodes(5e6)) as network:
     assert network.sent()[0][0] - before > 100_000
 print("made")
 """
-REFUSED = """
-from harness.instruments.network.emulated_network import Network, Unavailable
-from harness.instruments.network.topology import two_nodes
-try: Network(two_nodes(1e6))
-except Unavailable as error: print(error)
-"""
-NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
 UNPRIVILEGED = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if not os.geteuid() else []
 
 
-@pytest.mark.parametrize(
-    ("start", "code", "said"),
-    [
-        (UNPRIVILEGED, WITHOUT_ROOT, "made"),
-        (
-            ["unshare", "--user", "--map-root-user", "sh", "-c", NO_NAMESPACES, "sh"],
-            REFUSED,
-            "networks of namespaces need root, or a kernel that allows user namespaces: unshare: ",
-        ),
-    ],
-)
-def test_it_works_without_root_where_the_kernel_allows_and_is_else_unavailable(mark, start, code, said):
+def test_it_works_without_root_where_the_kernel_allows(mark):
     tried = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
     if subprocess.run(tried, capture_output=True).returncode:
         pytest.skip("no user namespaces")
-    command = [*start, sys.executable, "-c", code]
+    command = [*UNPRIVILEGED, sys.executable, "-c", WITHOUT_ROOT]
     done = subprocess.run(
         command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=200
     )
-    assert done.stdout.startswith(said), done.stderr
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("made\n", "")
 
 
-def test_a_program_or_a_kernels_module_that_is_missing_is_named_and_leaves_nothing(
-    tmp_path, monkeypatch, mark
-):
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "SERVER", "no_tbf")
-        patch.setenv("PYTHONPATH", PYTHONPATH)
-        with Network(two_nodes(None)):
-            pass
-        with pytest.raises(Unavailable, match=r"^the network cannot be made: this kernel has no tbf "):
-            Network(two_nodes(1e6))
+def test_a_program_that_is_missing_is_named_and_leaves_nothing(tmp_path, monkeypatch, mark):
     for program in ("unshare", "mount"):
         (tmp_path / program).symlink_to(shutil.which(program))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match=r"^networks of namespaces need the program nsenter \(Debian: "):
         Network(two_nodes(1e6))
-
-
-def test_an_exception_within_leaves_nothing(mark):
-    with pytest.raises(KeyError), Network(two_nodes(1e6)) as network:  # noqa: PT012
-        assert bearing(mark)
-        assert len(network.sent()) == 2
-        assert not named(os.getpid())
-        raise KeyError
 
 
 @pytest.mark.parametrize("word", ["--kill-child", "harness.instruments.network.netns_server"])
@@ -320,7 +249,7 @@ with Network(two_nodes(5e6)) as network:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_end_of_the_owner_is_the_end_of_the_network(mark, number):
     command = [sys.executable, "-c", OWNER]
     environment = {**os.environ, **ENVIRONMENT}

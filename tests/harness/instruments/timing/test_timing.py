@@ -1,16 +1,12 @@
 """The stopwatch, with a clock and a device of the test's own."""
 
 import pytest
-import torch
 
-from harness.instruments.timing import stopwatch as timing
-from harness.instruments.timing.device_telemetry import DeviceState, Telemetry, telemetry_of
-from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch, stopwatch
+from harness.instruments.timing.device_telemetry import DeviceState, Telemetry
+from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch
 
 
 class Machine:
-    """Every call takes `call_s`; looking at the clock takes `look_s`."""
-
     def __init__(self, call_s, look_s=0.0):
         self.now_s, self.call_s, self.look_s, self.calls = 0.0, call_s, look_s, 0
 
@@ -25,7 +21,6 @@ class Machine:
 
 @pytest.mark.parametrize("call_s", [2e-6, 50e-6, 3e-3, 0.5])
 def test_a_window_gives_what_one_call_takes_by_a_number_of_calls_that_is_settled_once(call_s):
-    """And the clock's own cost vanishes in it."""
     machine = Machine(call_s, look_s=1e-7)
     watch = Stopwatch(machine.work, ClockTimer(machine.clock), window_s=0.01)
     (reading,) = watch.window()
@@ -52,17 +47,3 @@ def test_cold_and_warm_and_what_was_watched_stand_side_by_side():
     assert found.pop(("time", "warm"))[0] == pytest.approx(1e-4)
     assert found.pop(("time", "cold"))[0] == pytest.approx(1.1e-3)
     assert found == {("sm_clock", "nvml"): (1.98e9, "Hz"), ("throttled", "nvml"): (1.0, "1")}
-
-
-@pytest.mark.parametrize(("threads", "clocks"), [(1, ["core"]), (2, [])])
-def test_on_this_host_a_call_is_timed_and_with_several_threads_by_the_wall(monkeypatch, threads, clocks):
-    """What a thread waits for may then be its own neighbours', which is part of what the work costs."""
-    taken, core_clock = [], timing.core_clock
-    monkeypatch.setattr(timing, "core_clock", lambda: taken.append("core") or core_clock())
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    x = torch.randn(64, 64)
-    readings = list(stopwatch(lambda: x @ x, torch.device("cpu")).window())
-    assert readings[0].value > 0
-    telemetry = telemetry_of(torch.device("cpu"))
-    assert [r.metric for r in readings][1:] == [r.metric for r in (telemetry.readings() if telemetry else ())]
-    assert taken == clocks

@@ -41,8 +41,6 @@ LONG = '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "' + "k" * 3000 + 
 PAGE = '{"traceEvents": [{"ph": "X", "cat": "devtools.timeline", "name": "Paint", "ts": 1, "dur": 2}]}'
 BAD = {
     "huge": (lasting("1e308"), "out of range"),
-    "more than int64": (lasting("1e17"), "out of range"),
-    "minus infinity": (lasting("-1e999999"), "out of range"),
     "a string": (lasting('"12"'), "not a number"),
     "NaN": (lasting("NaN"), "not valid JSON"),
     "negative": (lasting("-5"), "ends before it starts"),
@@ -51,13 +49,9 @@ BAD = {
     "truncated gzip": (gzip.compress(GOOD)[:-60], "the gzip file is truncated"),
     "binary": (b"SQLite format 3\0", "Nsight"),
     "a list": (b'[{"ph": "X"}]', "of another tool"),
-    "another JSON": (b'{"nodes": []}', "no traceEvents"),
     "not JSON": (b"{'traceEvents': []}", "is not valid JSON"),
-    "another type": (b'{"traceEvents": 3}', "is not a trace of torch.profiler"),
-    "a list of arguments": (b'{"traceEvents": [{"ph": "X", "args": []}]}', ""),
     "deep": (b'{"traceEvents": ' + b"[" * 100_000, ""),
     "a long name": (LONG.encode(), ""),
-    "null": (b"null", ""),
     "a page's trace": (PAGE.encode(), "no operators and no kernels"),
     "no events": (with_steps((0, 10)), "no operators and no kernels"),
     "overlapping steps": (with_steps((0, 9_000), (4_000, 12_000), kernel_at=60), "step 1 begins before"),
@@ -68,7 +62,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path, capsys, name):
     content, expected = BAD[name]
-    path = tmp_path / f"{'n' * 240 if name == 'null' else 'rank0'}.json"
+    path = tmp_path / f"{'n' * 240 if name == 'deep' else 'rank0'}.json"
     path.write_bytes(content)
     assert main([str(path)]) == 2
     error = capsys.readouterr().err
@@ -108,9 +102,3 @@ def test_any_value_at_any_place_is_read_or_refused(tmp_path, capsys, place, valu
     assert status in (0, 2)
     assert error.count("\n") == (status == 2)
     assert len(error) <= 301
-
-
-def test_letters_that_are_no_text_are_read(tmp_path):
-    path = tmp_path / "rank0.json"
-    path.write_bytes(GOOD.replace(b"gemm", b"g\xffmm"))
-    assert main([str(path)]) == 0

@@ -1,13 +1,11 @@
 """Registers read from code objects, compared with what assemblers print of the same code."""
 
 import re
-import struct
 import subprocess
 
 import pytest
 
-from harness.instruments.triton_kernels.targets import KernelUsage, of_hsaco, of_ptx
-from harness.records import Unavailable
+from harness.instruments.triton_kernels.targets import of_ptx
 
 triton = pytest.importorskip("triton")
 
@@ -58,35 +56,3 @@ def test_a_kernel_without_enough_registers_spills_and_its_neighbour_does_not(tmp
     assert found["roomy"].registers > LIVE
     assert found["roomy"].spilled_registers == 0
     assert found["tight"].spilled_registers >= LIVE - 24
-
-
-def test_text_that_no_assembler_takes_is_one_line():
-    with pytest.raises(Unavailable, match=r"^ptxas: .*(error|fatal).*\Z"):
-        of_ptx(HEAD + "no such instruction;\n", "sm_80")
-
-
-def elf(*notes, kind=7):
-    """Return a 64-bit ELF file of one section with notes, each (name, type, content)."""
-    body = b""
-    for name, number, text in notes:
-        padded = [one + b"\0" * (-len(one) % 4) for one in (name, text)]
-        body += struct.pack("<III", len(name), len(text), number) + b"".join(padded)
-    head = bytearray(64)
-    head[:6] = b"\x7fELF\x02\x01"
-    struct.pack_into("<Q", head, 0x28, 64 + len(body))
-    struct.pack_into("<HH", head, 0x3A, 64, 1)
-    section = bytearray(64)
-    struct.pack_into("<I", section, 4, kind)
-    struct.pack_into("<QQ", section, 24, 64, len(body))
-    return bytes(head) + body + bytes(section)
-
-
-METADATA = b"\x81\xaeamdhsa.kernels\x91\x83\xa5.name\xa1k\xab.vgpr_count\xcd\x01\x00\xb1.vgpr_spill_count\x07"
-
-
-def test_the_metadata_is_the_note_of_that_name_and_type():
-    notes = (b"AMD\0", 32, b"other"), (b"AMDGPU\0", 31, b"xy"), (b"AMDGPU\0", 32, METADATA)
-    assert of_hsaco(elf(*notes)) == [KernelUsage("k", 256, 7)]
-    for code in (elf(*notes[:2]), elf(*notes, kind=1), b"\x7fELF\x01\x01"):
-        with pytest.raises(Unavailable):
-            of_hsaco(code)

@@ -1,11 +1,10 @@
-"""What training steps are compared by, against numbers worked out by hand."""
-
-from __future__ import annotations
+"""What training steps are compared by, and how a changed workload is named."""
 
 import pytest
 from synthetic import made
-from timed import timed_findings
 
+from harness.config.optimizations import workloads_of
+from harness.config.run import load
 from harness.records import Record
 from harness.report import gather
 from harness.report.results import ResultIndex
@@ -13,14 +12,12 @@ from harness.report.training import Datasheet, PeakRates, add_training_metrics, 
 from harness.sweep.environment import describe
 from harness.sweep.store import Store
 
-GIB = 2**30
 H100 = PeakRates((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
 GPU = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "ranks": "8"}
 CPU = {"device": "cpu", "precision": "fp32", "ranks": "2"}
 
 
 def step(conditions: dict[str, str], **metrics: float) -> Record:
-    """Return a training step of 0.5 s with 32,768 tokens, and what else is given."""
     units = {"time": "s", "peak_memory": "B"}
     values = {"time": 0.5, "tokens_per_step": 32768.0, **metrics}
     figures = {(name, ""): (units.get(name, "1"), "measured", (value,)) for name, value in values.items()}
@@ -63,11 +60,6 @@ def test_each_metric_is_per_device_and_over_the_peak_of_the_device(record, token
         (step(GPU), "flops_per_s_per_device", "neither FLOPs per step nor parameters"),
         (step({**GPU, "device_name": "NVIDIA T4"}, parameters=1e9), "mfu", "no bf16 rate of NVIDIA T4"),
         (step({**GPU, "precision": ""}, parameters=1e9), "mfu", "precision of its matrix products was not"),
-        (
-            step({**CPU, "precision": "bf16"}, parameters=1e9),
-            "mfu",
-            "no matmul rate of this host was measured",
-        ),
     ],
 )
 def test_what_an_input_lacks_is_a_reason_and_no_number(record, missing, reason):
@@ -76,26 +68,6 @@ def test_what_an_input_lacks_is_a_reason_and_no_number(record, missing, reason):
     word, sentence = index.reason("step", "baseline", missing, "")
     assert word == "–"
     assert reason in sentence
-
-
-BLOCK = (
-    '  - {effects: e, title: E, metric: time, method: "", unit: auto, baseline: baseline, training: true}\n'
-)
-
-
-def test_a_table_of_steps_has_the_columns_and_names_count_and_peak(tmp_path):
-    record = step(CPU, parameters=1e6, peak_memory=3.0 * GIB)
-    data = timed_findings(tmp_path, BLOCK, [record])
-    object.__setattr__(data, "peaks", H100)
-    table = data.table(data.blocks[0])
-    assert table is not None
-    shown = dict(zip(table.header, (cell.text for cell in table.rows[0]), strict=True))
-    assert shown["Tokens/s per device"] == "32,800 ᵐ"
-    assert shown["TFLOP/s per device"] == "0.197 ᵐ"
-    assert shown["% of measured matmul peak"] == "197 % ᵐ"
-    assert shown["Peak per device, GiB"] == "3 ᵐ"
-    assert "6 × parameters × tokens per step" in table.text
-    assert "the matmul rate measured on this host in fp32, 200 GFLOP/s" in table.text
 
 
 def test_the_cpus_peak_is_the_rate_of_a_thread_that_the_sweep_probed_times_the_cores(tmp_path):
@@ -144,3 +116,36 @@ def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths():
                 sheet.name
             )
             assert sheet.rates["fp32"] <= tf32, sheet.name
+
+
+SUITES = ("interconnect_formula", "memory", "cost")
+
+
+def names_of(run, tmp_path):
+    records = [made(name, fields=fields, suite=run.suite) for name, fields in run.workloads.items()]
+    return gather(run.suite, records, [], tmp_path).spec.names["workload"]
+
+
+def test_a_suites_workloads_are_known_without_composing_and_unchanged_ones_keep_their_names(tmp_path):
+    for suite in SUITES:
+        (run,) = load([f"suite={suite}"])
+        assert workloads_of(suite).keys() == run.workloads.keys(), suite
+        assert not [name for name in names_of(run, tmp_path).values() if "=" in name]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["links_7b_100g.link_B_per_s=3e9"], "7 B, 2 nodes, faster link (link_B_per_s=3e+09)"),
+        (["llama_7b.micro_batch_size=4", "hardware=h200"], "7B (Llama-2) (micro_batch_size=4)"),
+        (["gpt_5m.measurable=false", "suite.workloads.gpt_5m.simulated_device=cuda"], "GPT 5M"),
+        (["dense_7b.latency_s=0.001"], "7 B, 2 nodes (latency_s=0.001)"),
+        (["owner.prices.rented_2026_07.kind=owned"], "One owner, inputs at their values (prices changed)"),
+    ],
+)
+def test_a_changed_one_is_named_with_its_changes(words, shown, tmp_path):
+    """How a value was obtained is left out; a default of the YAML and a table of values are not."""
+    name = words[0].partition(".")[0]
+    (suite,) = (one for one in SUITES if name in workloads_of(one))
+    run = load([f"suite={suite}", f"workloads={name}", f"suite.workloads.{words[0]}", *words[1:]])[0]
+    assert shown in names_of(run, tmp_path).values()

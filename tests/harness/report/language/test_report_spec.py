@@ -1,7 +1,5 @@
 """The language of conf/report/: read whole, refused in one line where wrong."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from harness.claims.load import titles_of
 from harness.config.optimizations import titles, workloads_of
 from harness.config.run import names
 from harness.report.report_data import own_report
-from harness.report.spec import KINDS, REPORTS, OwnBlock, TableBlock, load_spec
+from harness.report.spec import REPORTS, OwnBlock, load_spec
 
 TABLE = "blocks: [{table: a, title: b, rows: {workload: W}, columns: [%s]}]"
 LINES = "blocks: [{lines: a, title: b, y: {metric: t}, %s}]"
@@ -22,19 +20,14 @@ STATED = "blocks: [], answer: {states: [{text: 'a {}', values: [%s]}]}"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("block: []", "s.yaml: Object contains unknown field `block`"),
         ("shown: [a], blocks: []", "no block has the id 'a'"),
         ("blocks: [{pie: a, title: b}]", "blocks[0]: pie, title; expected one of table"),
         ("blocks: [{speedups: a, title: b, c: 1}]", "(a): Object contains unknown field `c`"),
         ("blocks: [{speedups: a, title: b}, {speedups: a, title: b}]", "'a' is used twice"),
-        ("blocks: [a]", "Expected `object`, got `str` - at `$.blocks[0]`"),
         (TABLE % "{title: c}", "one of metric, condition, field and claim - at `$.columns[0]`"),
-        (LINES % "x: {metric: m, field: f}", "one of metric, condition, field and claim - at `$.x`"),
         (LINES % "x: {field: f}, line: workload", "(a): x: a workload's field"),
-        (STATED % "{metric: t, condition: c}", "expected one of metric, condition"),
         (STATED % "", "as many {} as values"),
         (STATED % "{metric: t}", "expected workload and optimization"),
-        ("blocks: [{table: a, title: b, rows: {workload: W}, columns: 3}]", "Expected `array`, got `int`"),
     ],
 )
 def test_a_mistake_in_a_report_is_one_line_that_names_its_place(text: str, told: str, tmp_path: Path) -> None:
@@ -49,32 +42,6 @@ def test_a_title_of_a_pattern_is_that_of_all_names_that_fit() -> None:
     )
     assert list(found) == ["ranks_9", "ranks_1024", "ranks_a_b", "ranks_b_c"]
     assert list(found.values()) == ["Nine", "Ranks: 1,024", "a of b", "b: c"]
-
-
-@pytest.mark.parametrize("title", ["{} of {}", "{1}", "{name}", "{", 5])
-def test_a_title_that_does_not_suit_its_pattern_is_refused_with_file_and_key(title: object) -> None:
-    listed = {"ranks_*": title}
-    mistaken(lambda: titles_of("s.yaml.names.workload", listed, []), "s.yaml.names.workload.ranks_*: ")
-
-
-def test_a_block_has_the_fields_of_its_kind_unless_it_gives_another(tmp_path: Path) -> None:
-    (
-        tmp_path / "s.yaml"
-    ).write_text("""{title: t, question: q, each: {table: {rows: {method: M}, text: t}}, blocks: [
-        {table: a, title: b, columns: [{metric: m, unit: GB, also: {statistic: max}}]},
-        {table: c, title: b, columns: [{metric: m, unit: GB, also: {metric: n}}], rows: {workload: W}}]}""")
-    blocks = load_spec("s", folder=tmp_path).blocks
-    tables = [one for one in blocks if isinstance(one, TableBlock)]
-    assert [(one.rows, one.text) for one in tables] == [({"method": "M"}, "t"), ({"workload": "W"}, "t")]
-    also = [one.columns[0].also for one in tables]
-    assert [(one.metric, one.unit) for one in also if one] == [("m", "GB"), ("n", "auto")]
-
-
-def test_the_reference_names_every_kind_and_every_field() -> None:
-    page = (REPORTS.parent.parent / "docs/extend/report-language.md").read_text()
-    for kind, of_kind in KINDS.items():
-        assert f"`{kind}`" in page
-        assert all(f"`{name}`" in page for name in of_kind.__struct_fields__ if name != "function"), kind
 
 
 @pytest.mark.parametrize("suite", names("suite"))

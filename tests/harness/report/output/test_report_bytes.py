@@ -4,11 +4,8 @@ import json
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
-from itertools import pairwise
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -18,7 +15,7 @@ from pytest_benchmark.stats import Stats
 from refusals import mistaken
 from reporting import files, found, read_page
 from synthetic import memory_records
-from timed import BASE_S, DRIFT, PROCESSES, timed_findings, timed_record, timed_records
+from timed import BASE_S, DRIFT, PROCESSES, timed_findings, timed_records
 
 from harness.report import write_report
 from harness.report.verdicts import judged
@@ -28,7 +25,6 @@ from harness.units import LEGEND
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return the run, and the folder of its report."""
     folder, data = tmp_path_factory.mktemp("written"), found()
     write_report(folder, data)
     return data, folder
@@ -67,12 +63,6 @@ def test_every_verdict_is_in_the_page_the_markdown_whose_tables_are_whole_and_th
     for text in (*sentences, *(caveat for claim in findings.claims for caveat in claim.caveats)):
         assert text in words
         assert text in markdown
-    for above, line in pairwise(markdown.splitlines()):
-        if above.startswith("|") and line.startswith("|"):
-            count = len(re.findall(r"(?<!\\)\|", above))
-            assert count == len(re.findall(r"(?<!\\)\|", line)), line
-    for name in re.findall(r"\]\((figures/[^)]+)\)", markdown):
-        ElementTree.parse(folder / name)
 
 
 def ran(records, day, length_s):
@@ -80,7 +70,6 @@ def ran(records, day, length_s):
 
 
 def test_times_change_the_line_about_the_run_and_order_and_what_was_there_before_change_nothing(tmp_path):
-    """A figure that is no longer drawn does not stay."""
     records = memory_records()
     fewer = [r for r in records if r.cell.workload.startswith("llama")]
     write_report(tmp_path / "one", found(ran(fewer, "2031-01-01", 99.0)))
@@ -123,7 +112,6 @@ def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
 
 
 def benchmark(folder, records=None):
-    """Write a report and return the path of pytest-benchmark's JSON."""
     block = "  - {speedups: s, title: S, method: warm}\n"
     write_report(folder / "out", timed_findings(folder, block, records))
     return folder / "out" / "benchmark.json"
@@ -140,17 +128,6 @@ def test_the_statistics_are_pytest_benchmarks_own(samples):
         assert ours[name] == (value if isinstance(value, str) else pytest.approx(value)), name
 
 
-def test_its_own_command_reads_and_compares_it(tmp_path):
-    path, table = benchmark(tmp_path), tmp_path / "table.csv"
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(path), f"--csv={table}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    head, *rows = (row.split(",") for row in table.read_text().splitlines())
-    fast = next(row for row in rows if "small[fast]" in ",".join(row))
-    expected = statistics.median([1e-3 * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT])
-    assert float(fast[head.index("median")]) == pytest.approx(expected)
-
-
 def test_a_group_per_workload_and_method_has_the_baseline_first_and_every_round_of_every_process(tmp_path):
     path = benchmark(tmp_path)
     data = json.loads(path.read_text())
@@ -162,10 +139,5 @@ def test_a_group_per_workload_and_method_has_the_baseline_first_and_every_round_
     assert set(groups) == {f"{workload} (warm)" for workload in BASE_S}
     for first, *others in groups.values():
         assert (first, sorted(others)) == ("baseline", ["baseline_again", "fast", "same", "slow"])
-    assert (data["machine_info"]["cpu"]["brand_raw"], data["commit_info"]["id"]) == ("a CPU", "abc")
-    assert data["datetime"] == "2031-01-04T00:00:00+00:00"
-    records = [timed_record("small", "baseline", 0, 1.0), timed_record("small", "baseline", 1, 1.0, "cold")]
-    methods = json.loads(benchmark(tmp_path, records).read_text())["benchmarks"]
-    assert [one["group"] for one in methods] == ["small (cold)", "small (warm)"]
     benchmark(tmp_path, [r._replace(measurements=()) for r in timed_records()])
     assert not path.exists(), "without times, no earlier one is left"

@@ -1,9 +1,6 @@
 """What the runner asks of any executor, near or far."""
 
-import os
-
 import pytest
-from launched import SRUN, TORCHRUN
 from toy.sweep import cell, group
 
 from harness.config.run import automatic
@@ -18,7 +15,6 @@ from harness.sweep.executors import (
     ExecutorError,
     event_from_json,
     event_to_json,
-    local,
     torchrun,
 )
 from harness.sweep.executors.torchrun import executor_context
@@ -68,56 +64,12 @@ def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
     assert executor.closed
 
 
-def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
-    one, two = cell("nothing"), cell("hang")
-    executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
-    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"did not end 1 cell: {two.id}"):
-        run([group(one, two)], store, executor, Limits(1.0), describe())
-    assert [record.cell for record in read_records(tmp_path)] == [one]
-
-
-def started_by(monkeypatch, said):
-    for name, value in said.items():
-        monkeypatch.setenv(name, value)
-
-
 def test_a_process_by_itself_has_no_ranks_to_run_on(tmp_path):
     assert automatic() == "local"
     with executor_context():
         pass  # nothing surrounds its command
     with pytest.raises(ExecutorError, match="executor=torchrun: no launcher started this process"):
         torchrun.create(tmp_path)
-
-
-@pytest.mark.parametrize("said", [TORCHRUN, SRUN])
-def test_ranks_that_a_launcher_started_are_named(said, monkeypatch, tmp_path):
-    started_by(monkeypatch, said)
-    assert automatic() == "torchrun"
-    assert torchrun.create(tmp_path).ranks == "2 x 8"
-    assert local.create(tmp_path).ranks == ""
-
-
-def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
-    started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
-    missing = r"MASTER_ADDR is missing: .* export MASTER_ADDR"
-    with pytest.raises(ExecutorError, match=missing), executor_context():
-        pass
-
-
-def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
-    """`serve` replaces the process, so nothing after it runs."""
-    started_by(monkeypatch, TORCHRUN)
-    became = []
-
-    def become(program, words):
-        became.append(words)
-        raise SystemExit
-
-    monkeypatch.setattr("os.execv", become)
-    monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(SystemExit), executor_context():
-        pytest.fail("the command of rank 3 ran")
-    assert became[0][-3:] == ["serve", "3", "3"]
 
 
 def record(status, variant="a", reason="", repeat=0, **workload):
@@ -127,7 +79,6 @@ def record(status, variant="a", reason="", repeat=0, **workload):
 
 
 def reason_of(rules, **fields):
-    """Return the status and reason without which a cell would be tried."""
     return rules.skip_reason(record("", **fields).cell)
 
 
@@ -157,3 +108,11 @@ def test_what_cannot_run_here_cannot_in_its_further_repeats():
     assert reason_of(rules, repeat=1, size=1) == (Status.UNAVAILABLE, "no GPU")
     assert reason_of(rules, repeat=1, size=2) is None
     assert reason_of(rules, variant="b", repeat=1, size=1) is None
+
+
+def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
+    one, two = cell("nothing"), cell("hang")
+    executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
+    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"did not end 1 cell: {two.id}"):
+        run([group(one, two)], store, executor, Limits(1.0), describe())
+    assert [record.cell for record in read_records(tmp_path)] == [one]

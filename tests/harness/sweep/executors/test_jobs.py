@@ -1,7 +1,6 @@
 """The common part of executors of jobs, with processes of this machine as its queue."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -82,17 +81,6 @@ def test_jobs_end_as_the_local_executor_would_and_name_their_node(tmp_path):
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
-@pytest.mark.parametrize(("takes", "largest", "number", "together"), [(1, 100, 2, [1, 1]), (3, 2, 3, [1, 2])])
-def test_jobs_are_submitted_together_as_many_as_the_queue_takes(tmp_path, takes, largest, number, together):
-    queue = Processes(takes, largest=largest)
-    groups = [group(cell("nothing", repeat=i)) for i in range(number)]
-    records = sweep(tmp_path, groups, queue, workers=number)
-    assert [record.status for record in records.values()] == ["ok"] * number
-    assert queue.together == together
-    assert queue.most <= takes
-    assert not list((tmp_path / JOBS).glob("*/"))
-
-
 def test_a_queue_that_takes_nothing_and_a_program_that_never_begins_are_one_line(tmp_path, monkeypatch):
     quick(monkeypatch)
     for queue, said in (
@@ -102,26 +90,6 @@ def test_a_queue_that_takes_nothing_and_a_program_that_never_begins_are_one_line
         with pytest.raises(ExecutorError, match=said):
             sweep(tmp_path, [group(cell("nothing")), group(cell("hang"))], queue)
         assert not list((tmp_path / JOBS).glob("*/"))
-
-
-class Blind(Processes):
-    """A queue of two nodes, of which the second does not see the folder; a job goes to it once one runs."""
-
-    def submit(self, jobs, timed):
-        super().submit(jobs[:1], timed)
-        for job in jobs[1:]:
-            wait_for(jobs[0].claimed)
-            self.started[job.name] = subprocess.Popen(["false"])
-
-
-def test_one_node_that_does_not_see_the_folder_ends_the_sweep(tmp_path, monkeypatch):
-    quick(monkeypatch)
-    queue = Blind()
-    with pytest.raises(ExecutorError, match=r"executor=processes: its job ended before it began: ") as raised:
-        sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 2)], queue)
-    assert re.search(r"its node does not see /.*; expected nodes that share the folder", str(raised.value))
-    assert [process.poll() is None for process in queue.started.values()] == [False, False]
-    assert not list((tmp_path / "out" / JOBS).glob("*/"))
 
 
 def test_nodes_of_one_folder_are_alike_and_other_cells_are_tried_again(tmp_path):
@@ -176,22 +144,6 @@ class Forgetful(Processes):
         self.cancelled += names
 
 
-class Waiting(Forgetful):
-    """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
-
-    def __init__(self, gate, answers):
-        super().__init__(gate, 100)
-        self.jobs, self.answers = {}, answers
-
-    def submit(self, jobs, timed):
-        self.jobs |= {job.name: job for job in jobs}
-
-    def cancel(self, names):
-        self.cancelled += [self.jobs[name].is_forbidden for name in names]
-        if not self.answers:
-            raise OSError("no answer")
-
-
 def quick(monkeypatch):
     monkeypatch.setattr(jobs, "SETTLE_S", 0.5)
     monkeypatch.setattr(jobs, "ASK_S", (0.2, 1.0))
@@ -210,48 +162,7 @@ def test_a_job_that_the_queue_does_not_know_is_ended_unless_it_is_known_again(tm
     assert set(begun(tmp_path).values()) in at_most_once
 
 
-def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
-    quick(monkeypatch)
-    queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
-    kind = JobsExecutor(tmp_path, queue, 1, 1, "test", 0).environment().host
-    spec = JobSpec(tuple(groups), LIMITS, "test", kind)
-    queue.submit(JobFolder.create(tmp_path / "out", [spec]), timed=False)
-    wait_for(lambda: begun(tmp_path))
-    records = sweep(tmp_path / "out", groups, queue)
-    assert [record.status for record in records.values()] == ["ok"]
-    assert set(begun(tmp_path).values()) == {1}
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch, answers):
-    """A queue that cannot cancel it now does not end the sweep."""
-    quick(monkeypatch)
-    queue = Waiting(tmp_path / "gate", answers)
-    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
-    assert record.status == "unavailable"
-    assert queue.cancelled == [True]
-
-
-def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
-    """Its name is shown, and not its folder."""
-
-    def environment(**settings):
-        return slurm.create(tmp_path, 1, settings).environment()
-
-    apptainer = "apptainer exec --nv /home/{} python3"
-    images = [environment(python=apptainer.format(one)) for one in ("a/1.sif", "a/2.sif", "b/1.sif")]
-    assert environment().ranks == "slurm: 1 x 1"
-    assert images[0].ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv 1.sif python3 (")
-    pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
-    assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
-    assert len({one.host for one in (environment(), pyxis, *images)}) == 5
-    assert slurm.parameters(SlurmSchema(), "job", timed=True)["exclusive"]  # timed cells share no node
-    assert "exclusive" not in slurm.parameters(SlurmSchema(), "job", timed=False)
-    assert "exclusive" not in slurm.parameters(SlurmSchema(exclusive=False), "job", timed=True)
-
-
 def programs(folder, monkeypatch, **texts):
-    """Let these be the only programs that are found: what each prints."""
     folder.mkdir()
     for name, text in texts.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -310,3 +221,59 @@ def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch, ca
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ExecutorError, match="submitit is not installed; the extra `slurm` has it"):
         sweep(tmp_path / "out", [group(cell("nothing"))], SlurmQueue(SlurmSchema()))
+
+
+def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
+    """Its name is shown, and not its folder."""
+
+    def environment(**settings):
+        return slurm.create(tmp_path, 1, settings).environment()
+
+    apptainer = "apptainer exec --nv /home/{} python3"
+    images = [environment(python=apptainer.format(one)) for one in ("a/1.sif", "a/2.sif", "b/1.sif")]
+    assert environment().ranks == "slurm: 1 x 1"
+    assert images[0].ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv 1.sif python3 (")
+    pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
+    assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
+    assert len({one.host for one in (environment(), pyxis, *images)}) == 5
+    assert slurm.parameters(SlurmSchema(), "job", timed=True)["exclusive"]  # timed cells share no node
+    assert "exclusive" not in slurm.parameters(SlurmSchema(), "job", timed=False)
+    assert "exclusive" not in slurm.parameters(SlurmSchema(exclusive=False), "job", timed=True)
+
+
+class Waiting(Forgetful):
+    """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
+
+    def __init__(self, gate, answers):
+        super().__init__(gate, 100)
+        self.jobs, self.answers = {}, answers
+
+    def submit(self, jobs, timed):
+        self.jobs |= {job.name: job for job in jobs}
+
+    def cancel(self, names):
+        self.cancelled += [self.jobs[name].is_forbidden for name in names]
+        if not self.answers:
+            raise OSError("no answer")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch, answers):
+    """A queue that cannot cancel it now does not end the sweep."""
+    quick(monkeypatch)
+    queue = Waiting(tmp_path / "gate", answers)
+    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
+    assert record.status == "unavailable"
+    assert queue.cancelled == [True]
+
+
+def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
+    kind = JobsExecutor(tmp_path, queue, 1, 1, "test", 0).environment().host
+    spec = JobSpec(tuple(groups), LIMITS, "test", kind)
+    queue.submit(JobFolder.create(tmp_path / "out", [spec]), timed=False)
+    wait_for(lambda: begun(tmp_path))
+    records = sweep(tmp_path / "out", groups, queue)
+    assert [record.status for record in records.values()] == ["ok"]
+    assert set(begun(tmp_path).values()) == {1}

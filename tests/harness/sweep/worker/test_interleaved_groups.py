@@ -5,9 +5,7 @@ from toy.sweep import LIMITS, PACKAGE, cell, sweep
 
 from harness.records import Group, Limits, Sampling, measurement
 from harness.sweep.environment import describe
-from harness.sweep.executors.local import create
-from harness.sweep.runner import pending, run
-from harness.sweep.store import Store
+from harness.sweep.runner import pending
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
@@ -81,18 +79,3 @@ def test_others_go_on_where_what_failed_is_a_process_of_the_cells_own(tmp_path, 
     assert records[bad.id].status == "out_of_memory"
     processes = {measurement(records[c.id], "process").samples for c in (base, first)}
     assert (len(processes) == 1) is kept
-
-
-def test_larger_shapes_than_one_that_did_not_fit_are_named_and_not_tried(tmp_path):
-    groups = []
-    for size in (4, 8):
-        cells = [variant("baseline", 0, {"size": size}), variant("big", 0, {"size": size, "fits": 3})]
-        groups.append(together(*(one._replace(workload=f"w{size}") for one in cells)))
-    with Store(tmp_path) as store:
-        run(groups, store, create(tmp_path), LIMITS, describe(), size_fields=["size"])
-        records = list(store.records.values())
-    assert [one.status for one in records if one.cell.optimization == "baseline"] == ["ok"] * 2
-    of_4, of_8 = (one for one in records if one.cell.optimization == "big")
-    assert {of_4.status, of_8.status} == {"out_of_memory"}
-    assert "4 does not fit" in of_4.reason
-    assert of_8.reason == "not tried: big ran out of memory on w4, which is no larger (size 4)"

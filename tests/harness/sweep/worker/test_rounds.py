@@ -10,8 +10,6 @@ from harness.sweep.interleaved import Rounds
 
 
 class Machine:
-    """Its clock moves only as things are done on it."""
-
     def __init__(self):
         self.now_s = 0.0
         self.order = []
@@ -34,7 +32,6 @@ def noisy(level_s, share, seed):
 
 
 def sampled(*times, **sampling):
-    """Return the rounds of variants that take these times, their samples and the machine."""
     machine = Machine()
     takers = [machine.taker(one) for one in times]
     rounds = Rounds(takers, Sampling(**sampling), lambda: machine.now_s, Random(1))
@@ -75,11 +72,3 @@ def test_sampling_ends_when_the_ratios_are_known_or_the_budget_is_spent(noise, t
     needed = (noise * 2**0.5 * 1.96 * 1.2 / target_ci_half_width) ** 2
     assert 8 <= taken[50.0] < 4 * needed + 16
     assert taken[0.5] <= taken[50.0]
-
-
-def test_without_a_budget_the_rounds_are_counted_and_one_variant_alone_takes_the_fewest():
-    times = [noisy(0.01, 0.2, n) for n in range(3)]
-    _, samples, _ = sampled(*times, rounds=17, target_ci_half_width=0.5, budget_s=0.0)
-    assert [sample.warm_up for sample in samples] == [False] * 17 * 3
-    rounds, samples, _ = sampled([0.1] * 100, rounds=6, budget_s=5.0)
-    assert [sample.warm_up for sample in samples].count(False) == rounds.taken == 6
