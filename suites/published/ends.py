@@ -7,8 +7,8 @@ ANSWERS is what `harness.advise` or `harness.fit` writes with questions=. Quanti
 over predicted values. `held`: the share of runs inside the interval that the other sources give. The runs
 of other kinds (of bytes, of the same engine) count with a kind's own, as much as six sources of one run, so
 that a kind of few sources has nearly what all have; `error`: median size of the error of `likely`, of a
-source that it was not fitted to. Neither is fully out of sample: `OTHERS` and each kind's shares of seconds
-were chosen by them, and constants of fine-tuning, generation and experts were fitted to whole steps of some
+source that it was not fitted to. Neither is fully out of sample: `OTHERS` and each kind's shares were
+chosen by them, and constants of fine-tuning, generation and experts were fitted to whole steps of some
 of the same sources.
 """
 
@@ -35,9 +35,6 @@ MOST = 20
 
 GENERATES = ("grpo", "ppo")
 """Methods whose published step has generation in it."""
-
-LOW, HIGH = 0.05, 0.95
-
 
 class RunRatio(NamedTuple):
     """Published over predicted of a run."""
@@ -86,19 +83,22 @@ class WeightedRatios(NamedTuple):
         return [float(math.exp(value)) for value in self.values[order][at]]
 
 
-STEP_SHARES = ((0.05, 0.95), (0.06, 0.93), (0.07, 0.92), (0.08, 0.91), (0.08, 0.9), (0.09, 0.89), (0.1, 0.88))
-"""Quantiles that the ends of seconds can be: of each kind the narrowest that hold `HELD` of its runs."""
+SHARES = ((0.05, 0.95), (0.06, 0.93), (0.07, 0.92), (0.08, 0.91), (0.08, 0.9), (0.09, 0.89), (0.1, 0.88))
+"""Quantiles that the ends can be: of each kind the narrowest that hold `HELD` of its runs; of bytes of fewer
+than `FEWEST` runs the first."""
 
 HELD = 0.87
-"""Share of a kind's runs, sources left out, that ends of seconds are to hold: between 85 and 95 %. Where a
-source is unlike all others no ends do; then those count that hold the most."""
+"""Share of a kind's runs, sources left out, that the ends are to hold: between 85 and 95 %. Where a source
+is unlike all others no ends do; then those count that hold the most."""
+
+FEWEST = 10
 
 OTHERS = 6.0
 """What the runs of all other kinds count together, where a source of n runs of a kind counts √n, of 20 at
 most: chosen among 1 to 8 by the error of sources that were left out."""
 
 FEWER_OTHERS = 2.0
-"""The same where a kind's own runs give narrower ends of seconds that hold as many."""
+"""The same where a kind's own runs give narrower ends that hold as many."""
 
 
 def blended(
@@ -139,9 +139,9 @@ def ends_of(
 
 
 def narrowest(kinds: Mapping[str, Sequence[RunRatio]], kind: str) -> dict[str, Any]:
-    """Return the ends of a kind's seconds."""
+    """Return the narrowest ends of a kind that hold `HELD` of its runs."""
     counts = OTHERS, FEWER_OTHERS
-    choices = [ends_of(kinds, kind, shares, others) for shares in STEP_SHARES for others in counts]
+    choices = [ends_of(kinds, kind, shares, others) for shares in SHARES for others in counts]
     return min(choices, key=lambda one: (max(HELD - one["held"], 0.0), one["high"] - one["low"]))
 
 
@@ -163,7 +163,8 @@ def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
         own = {kind: ratios for kind, ratios in kinds.items() if kind.startswith(f"{engine}/")}
         for kind in by_runs(own):
             _, which, name = kind.split("/")
-            found.setdefault(engine, {}).setdefault(which, {})[name] = ends_of(own, kind, (LOW, HIGH))
+            of = narrowest(own, kind) if len(own[kind]) >= FEWEST else ends_of(own, kind, SHARES[0])
+            found.setdefault(engine, {}).setdefault(which, {})[name] = of
     return found
 
 

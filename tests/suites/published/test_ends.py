@@ -33,7 +33,7 @@ def test_what_is_held_is_of_the_other_sources():
     assert ends_of({"a": [*near, RunRatio("d", 5.0)]}, "a", (0.0, 1.0))["held"] == 0.9
 
 
-def test_ends_of_seconds_are_the_narrowest_that_hold_enough():
+def test_ends_are_the_narrowest_that_hold_enough():
     """What one run in forty does is left out where the other sources show it, too."""
     alike = [RunRatio(source, 1 + index / 1000) for source in "abcdef" for index in range(39)]
     far = [RunRatio(source, 9.0) for source in "abcdef"]
