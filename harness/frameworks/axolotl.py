@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
-from harness.frameworks.table import LEFT, Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import LEFT, Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
 SWITCHES = {
@@ -108,8 +108,11 @@ def _with_method(parts: Parts, fields: Fields) -> None:
         return
     if name not in methods:
         raise ValueError(f"rl is {name!r}; known: {', '.join(methods)}")
-    hugging_face.with_method(parts, fields, name, "rl", not parts.get("_precomputed"), "axolotl")
-    if name in ("grpo", "gdpo") and parts.get("_completion"):
+    generated = name in ("grpo", "gdpo")
+    beta = parts.flat.get("trl.beta", parts.flat.get("rl_beta"))  # TRL's is 0 where none is given
+    with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
+    hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
+    if generated and parts.get("_completion"):
         fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
 
 

@@ -56,6 +56,9 @@ ROWS = [
     (QLORA | {"llama4_linearized_experts": True},
      {"adapters": Adapters(rank=8, base="nf4", experts="linear")}, {}),
     (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
+    (QLORA | {"rl": "grpo", "trl": {"use_vllm": True}}, {"forward_passes": 1}, {"rl": "either"}),
+    ({"rl": "grpo", "rl_beta": 0.1, "flash_attention": True, "trl": {"max_completion_length": 9}},
+     {"forward_passes": 1, "reference_weight_B": 2}, {"rl": "either"}),
     (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
 ]  # fmt: skip
 """Other keys than `BASE`, fields of the question, and keys that change the bytes and are not modelled."""

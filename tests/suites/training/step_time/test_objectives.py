@@ -101,7 +101,7 @@ TRL = "model_name_or_path: gpt2\nmax_completion_length: 256\nnum_generations: 8\
     ("text", "expected"),
     [
         (TRL, ("grpo", 0, "transformers", False)),
-        (TRL + "use_vllm: true\nbeta: 0.04\n", ("grpo", 1, "vllm", False)),
+        (TRL + "use_vllm: true\nbeta: 0.04\n", ("grpo", 2, "vllm", False)),
         ("model_name_or_path: gpt2\nmax_length: 512\ndataset_name: a\npacking: false\nbf16: true\n",
          ("sft", 0, "none", True)),
         ("model_name_or_path: gpt2\nmax_length: 512\ndataset_name: a\npacking: true\nbf16: true\n",
