@@ -183,6 +183,9 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
     adapters = _adapters(parts) if parts["_type"] != "full" else None
     key = "sequence_parallel_size"
     fields |= {"adapters": adapters, **words.shared_sequence(key, parts["_ulysses"], adapters, parts)}
+    if parts.get("_sp", 1) > 1:  # trainers/mixin.py, get_train_dataloader: every rank takes other sequences
+        why = "ranks of one sequence by accelerate, which ms-swift's own data loader does not know"
+        parts.leave_out("parallelism_config.sp_size", parts["_sp"], why, "either", "either")
     if parts.get("_autotp"):
         fields["tp"] = parts["_autotp"]
     if parts.get("_attention"):
