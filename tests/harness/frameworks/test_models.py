@@ -48,6 +48,8 @@ microsoft/phi-1_5 | phi-1.5
 tiny-llama | tinyllama-1.1b
 Llama-3.1-8B-Instruct (bnb-4bit) | llama-3.1-8b
 bigcode/gpt_bigcode-santacoder | santacoder
+OpenGVLab/InternVL3_5-8B-HF | internvl3.5-8b
+PaddlePaddle/PaddleOCR-VL-1.6 | paddleocr-vl
 google-t5/t5-base | t5-base
 deepseek-ai/DeepSeek-R1-Distill-Qwen-7B | qwen2.5-7b
 allenai/OLMo-2-0425-1B-Instruct | olmo-2-1b
