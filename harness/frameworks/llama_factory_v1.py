@@ -30,9 +30,7 @@ def settle(parts: Parts) -> Fields:
     whole = {"dtype": "bf16"} if how == "fsdpturbo" and narrow else {}  # shard_model casts every parameter
     if whole and not peft:
         fields["states"] = "bf16"
-    if (
-        "optim_config.name" not in parts.flat
-    ):  # core/base_trainer.py: torch.optim.AdamW as it is, whose default is foreach
+    if "optim_config.name" not in parts.flat:  # core/base_trainer.py: AdamW with torch's own defaults
         fields["optimizer_impl"] = "foreach"
     if peft == "freeze":
         fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8, **whole)

@@ -7,6 +7,7 @@ base_args, trainers/arguments.py, megatron/arguments/megatron_args.py, config/*.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from harness.frameworks import hugging_face, megatron, words
@@ -18,6 +19,9 @@ PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
 
 GENERATED = ("grpo", "ppo", "gkd")
 """Kinds that generate what they train on."""
+
+ZERO = re.compile(r"0*\.?0*")
+"""Zero as files and command lines write it."""
 
 BASES = {"4": "nf4", "8": "int8"}
 """bitsandbytes' quantized weights by their bits."""
@@ -92,8 +96,8 @@ def _can_be_fused(parts: Parts, preferences: str, on_megatron: bool) -> bool:
 
 def _with_divergence(parts: Parts) -> bool:
     """Return whether GRPO's loss has the divergence from a reference: beta is 0.04 where it is not given."""
-    beta = parts.flat.get("beta", 0.04)
-    return str(beta).lower() != "false" and number_of("beta", beta, "number") != 0
+    beta = str(parts.flat.get("beta"))
+    return beta.lower() != "false" and not ZERO.fullmatch(beta)
 
 
 def _passes(parts: Parts, preferences: str) -> int:
@@ -109,10 +113,8 @@ def _passes(parts: Parts, preferences: str) -> int:
     if preferences == "grpo":
         return 1 + _with_divergence(parts) + ("teacher_model" in parts.flat and not served)
     if preferences == "kto":
-        alone = parts.flat.get("loss_type") == "apo_zero_unpaired" or is_off(
-            parts.flat.get("calculate_KL", 1)
-        )
-        return 1 if alone else 3
+        off = is_off(parts.flat.get("calculate_KL", True))
+        return 1 if off or parts.flat.get("loss_type") == "apo_zero_unpaired" else 3
     return {"dpo": 1, "ppo": 1, "gkd": int(not served)}.get(preferences, 0)
 
 
