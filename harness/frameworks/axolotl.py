@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
-from harness.frameworks.table import LEFT, Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import LEFT, Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
 SWITCHES = {
@@ -77,6 +77,9 @@ def settle(parts: Parts) -> Fields:
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
     fields["adapters"] = _adapters(parts)
+    if _has_kernels(parts, fields["sharing"]):
+        means = "fused kernels of adapters, which keep less and are on where no key says otherwise"
+        parts.leave_out("lora_mlp_kernel", True, means, "lowers", "lowers")
     _with_method(parts, fields)
     cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
     upcast = fields["states"] == "bf16" and fields["sharing"] != "fsdp2" and not parts.get("_bfloat16")
@@ -95,6 +98,20 @@ def settle(parts: Parts) -> Fields:
     return fields
 
 
+def _has_kernels(parts: Parts, sharing: str) -> bool:
+    """Return whether axolotl switches its kernels of LoRA on by itself.
+
+    (utils/schemas/config.py, check_auto_enable_lora_kernels; model_support/paddleocr_vl)
+    """
+    flat, name = parts.flat, parts.get("_adapter")
+    if any(flat.get(f"lora_{one}_kernel") is not None for one in ("mlp", "qkv", "o", "embedding")):
+        return False
+    excluded = parts.get("_rl") or (parts["_8bit"] and name == "lora") or sharing == "fsdp1"
+    excluded = excluded or "paddleocr" in str(flat.get("base_model")).lower()
+    switches = (flat.get("nvfp4_merge_aware"), flat.get("trust_remote_code"))
+    return name in ("lora", "qlora") and not (excluded or any(words.is_on(one) for one in switches))
+
+
 def _casts(parts: Parts) -> bool:
     """Return whether a kernel is asked for that needs every module in 16 bits."""
     named = parts.get("_attention") not in (None, "eager", "sdpa")
@@ -108,8 +125,16 @@ def _with_method(parts: Parts, fields: Fields) -> None:
         return
     if name not in methods:
         raise ValueError(f"rl is {name!r}; known: {', '.join(methods)}")
-    hugging_face.with_method(parts, fields, name, "rl", not parts.get("_precomputed"), "axolotl")
-    if name in ("grpo", "gdpo") and parts.get("_completion"):
+    if name == "ebft" and parts.flat.get("ebft.mode") == "strided":
+        raise ValueError(
+            "ebft.mode is strided, whose micro-batches are not the file's: n_samples_per_prompt copies of "
+            "each document, with generated blocks after it"
+        )
+    generated = name in ("grpo", "gdpo", "ebft")
+    beta = parts.flat.get("trl.beta", parts.flat.get("rl_beta"))  # TRL's is 0 where none is given
+    with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
+    hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
+    if generated and parts.get("_completion"):
         fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
 
 

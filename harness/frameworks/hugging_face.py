@@ -10,7 +10,7 @@ import re
 
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
-from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Direction, Question
 
 OF_LAUNCH = {
@@ -27,6 +27,9 @@ KNOWN_BY = {"deepspeed"} | {
 
 NOT_GIVEN = "no accelerate or DeepSpeed file, which may shard the model: give it too, as config=[FILE,FILE]"
 NOT_FOUND = "{} was not found, which may shard the model: give it too, as config=[FILE,FILE]"
+
+CORRECTION = "vllm_importance_sampling_correction"
+"""TRL's switch, on by default, of a pass for the old log-probabilities (f2cd577, trainer/grpo_trainer.py)."""
 
 QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
@@ -117,9 +120,14 @@ def with_method(
     """
     method = yaml_tree(table)["methods"][name]
     fields["objective"] = method.get("objective", "sft")
-    fields["forward_passes"] = int(bool(method.get("reference") and with_reference)) + method.get("passes", 0)
+    fields["forward_passes"] = int(method.get("reference", 0)) * bool(with_reference) + method.get(
+        "passes", 0
+    )
     served = parts.flat.get("use_vllm", parts.flat.get("trl.use_vllm"))
     fields["rollout"] = words.rollout_of(served) if method.get("generates") else "none"
+    correction = [parts.flat.get(one, True) for one in (CORRECTION, f"trl.{CORRECTION}")]
+    if fields["rollout"] == "vllm" and not any(is_off(one) for one in correction):
+        fields["forward_passes"] += method.get("corrected", 0)
     fields["micro_batch_size"] = parts["micro_batch_size"] * method.get("sequences", 1)
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []

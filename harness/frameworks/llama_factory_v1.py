@@ -27,11 +27,16 @@ def settle(parts: Parts) -> Fields:
         fields |= {"sharing": "fsdp2", "zero": 3 if parts["_reshard"] else 2}
         fields["offload"] = offload_of(parts)
     fields["precision"] = "bf16" if narrow else "fp32"
+    whole = {"dtype": "bf16"} if how == "fsdpturbo" and narrow else {}  # shard_model casts every parameter
+    if whole and not peft:
+        fields["states"] = "bf16"
+    if "optim_config.name" not in parts.flat:  # core/base_trainer.py: AdamW with torch's own defaults
+        fields["optimizer_impl"] = "foreach"
     if peft == "freeze":
-        fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8)
+        fields["adapters"] = adapters_of(Parts({}), rank=32 * abs(parts["_layers"]) or 8, **whole)
     elif peft:
         base = "bf16" if "_method" not in parts else "int8" if parts.get("_bits") == 8 else "nf4"
-        fields["adapters"] = adapters_of(parts, base=base)
+        fields["adapters"] = adapters_of(parts, base=base, **whole)
     elif "dpo" in parts.name and "pref_loss" not in parts.flat:
         parts.leave_out(
             "pref_loss", "sigmoid", "DPO by the file's name: a frozen copy of the model", "raises", "raises"

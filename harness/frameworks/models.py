@@ -164,9 +164,31 @@ def with_embedding(question: Question) -> Question:
     return msgspec.structs.replace(question, keys=(*kept, key))
 
 
+SAVED = ("lora_modules_to_save", "modules_to_save", "peft_config.modules_to_save", "additional_target")
+"""Keys of modules that are trained in full next to adapters."""
+
+SAVED_B = 18.0
+"""Of an element of such a module at most: weight, gradient and AdamW's states in fp32, and a bf16 copy."""
+
+
+def with_saved(question: Question) -> Question:
+    """Return the question with the bytes that a trained embedding and output layer add at most."""
+    config = question.config or {}
+    hidden = config.get("hidden_size") or config.get("n_embd") or 0
+
+    def bounded(key: KeyRead) -> KeyRead:
+        names = set(re.findall(r"\w+", str(key.value)))
+        if key.key not in SAVED or not names <= {"embed_tokens", "lm_head"}:
+            return key
+        most_B = SAVED_B * len(names) * hidden * (config.get("vocab_size") or 0)
+        return msgspec.structs.replace(key, most_B=most_B or None)
+
+    return msgspec.structs.replace(question, keys=tuple(map(bounded, question.keys)))
+
+
 def with_model_parts(question: Question, published: bool = False) -> Question:
     """Return the question with keys that name what of its model is not modelled; see `with_tower`."""
-    return with_embedding(with_tower(question, published))
+    return with_saved(with_embedding(with_tower(question, published)))
 
 
 def nearest_model(name: str) -> str:

@@ -7,10 +7,11 @@ base_args, trainers/arguments.py, megatron/arguments/megatron_args.py, config/*.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from harness.frameworks import hugging_face, megatron, words
-from harness.frameworks.table import Fields, Flat, Parts, number_of
+from harness.frameworks.table import Fields, Flat, Parts, is_off, number_of
 from harness.question import Adapters, Direction, Question
 
 PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
@@ -18,6 +19,9 @@ PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
 
 GENERATED = ("grpo", "ppo", "gkd")
 """Kinds that generate what they train on."""
+
+ZERO = re.compile(r"0*\.?0*")
+"""Zero as files and command lines write it."""
 
 BASES = {"4": "nf4", "8": "int8"}
 """bitsandbytes' quantized weights by their bits."""
@@ -59,9 +63,12 @@ def settle(parts: Parts) -> Fields:
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
     _other_models(parts, preferences)
-    alone = parts["_type"] != "full" or str(parts.flat.get("beta")).lower() in ("false", "0", "0.0")
-    if preferences in ("dpo", "kto", "ppo", "grpo") and not alone and "ref_model" not in parts.flat:
+    kept = preferences in ("dpo", "kto", "ppo") or (  # Megatron's has it whatever beta is (rlhf_mixin.py)
+        preferences == "grpo" and (on_megatron or _with_divergence(parts))
+    )
+    if kept and parts["_type"] == "full" and "ref_model" not in parts.flat:
         fields["reference_weight_B"] = 2
+    fields["fused_loss"] &= _can_be_fused(parts, preferences, on_megatron)
     return fields | _objective(parts, preferences, on_megatron)
 
 
@@ -70,12 +77,45 @@ def _objective(parts: Parts, preferences: str, on_megatron: bool) -> Fields:
     if preferences in GENERATED:
         of = {"gkd": "distillation"}.get(preferences, preferences)
         rollout = words.rollout_of(parts.flat.get("use_vllm", on_megatron))
-        beta = str(parts.flat.get("beta"))
-        return {"objective": of, "forward_passes": int(beta not in ("0", "0.0")), "rollout": rollout}
+        return {"objective": of, "forward_passes": _passes(parts, preferences), "rollout": rollout}
     objective = {"rm": "reward", "kto": "kto"}.get(preferences, "dpo" if preferences else "sft")
-    passes = {"dpo": 1, "kto": 2}.get(preferences, 0)
     packed = words.is_on(parts.flat.get("packing"))
-    return {"objective": objective, "forward_passes": passes, "shorter": not packed}
+    return {"objective": objective, "forward_passes": _passes(parts, preferences), "shorter": not packed}
+
+
+def _can_be_fused(parts: Parts, preferences: str, on_megatron: bool) -> bool:
+    """Return whether the loss is one of those that have a fused kernel; others take the whole logits.
+
+    Megatron's is that of labels (megatron/trainers/*_trainer.py). Of Liger are SFT's, unless ranks share a
+    sequence, GRPO's and GKD's (trainers/seq2seq_trainer.py, rlhf_trainers/*_trainer.py).
+    """
+    if on_megatron:
+        return preferences not in ("grpo", "gkd")
+    return preferences in ("", "grpo", "gkd") and parts["_ulysses"] == 1
+
+
+def _with_divergence(parts: Parts) -> bool:
+    """Return whether GRPO's loss has the divergence from a reference: beta is 0.04 where it is not given."""
+    beta = str(parts.flat.get("beta"))
+    return beta.lower() != "false" and not ZERO.fullmatch(beta)
+
+
+def _passes(parts: Parts, preferences: str) -> int:
+    """Return the forward passes without gradients per sequence.
+
+    GRPO always computes the old log-probabilities anew (rlhf_trainers/grpo_trainer.py and
+    megatron/trainers/grpo_trainer.py). GKD's beta mixes two divergences and has no reference; its teacher is
+    the model itself where none is given, and costs no pass on a server or on Ray's GPUs of its own
+    (gkd_trainer.py of both, ray/megatron/gkd_trainer.py). KTO's divergence is a second pass of model and
+    reference (kto_trainer.py of both).
+    """
+    served = bool(parts.flat.get("teacher_model_server") or parts.flat.get("teacher.gpus"))
+    if preferences == "grpo":
+        return 1 + _with_divergence(parts) + ("teacher_model" in parts.flat and not served)
+    if preferences == "kto":
+        off = is_off(parts.flat.get("calculate_KL", True))
+        return 1 if off or parts.flat.get("loss_type") == "apo_zero_unpaired" else 3
+    return {"dpo": 1, "ppo": 1, "gkd": int(not served)}.get(preferences, 0)
 
 
 def _devices(parts: Parts) -> int | None:
@@ -145,6 +185,9 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
     adapters = _adapters(parts) if parts["_type"] != "full" else None
     key = "sequence_parallel_size"
     fields |= {"adapters": adapters, **words.shared_sequence(key, parts["_ulysses"], adapters, parts)}
+    if parts.get("_sp", 1) > 1:  # trainers/mixin.py, get_train_dataloader: every rank takes other sequences
+        why = "ranks of one sequence by accelerate, which ms-swift's own data loader does not know"
+        parts.leave_out("parallelism_config.sp_size", parts["_sp"], why, "either", "either")
     if parts.get("_autotp"):
         fields["tp"] = parts["_autotp"]
     if parts.get("_attention"):
@@ -194,6 +237,9 @@ def _other_models(parts: Parts, preferences: str) -> None:
     on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return
+    if preferences == "gkd" and parts.flat.get("gkd_logits_topk") is None:
+        why = "the teacher's logits of the whole vocabulary, next to the model's"
+        parts.leave_out("gkd_logits_topk", None, why, "raises", "none")
     if str(parts.flat.get("use_vllm", on_megatron)).lower() != "true":
         why = "generation by the model itself, with its cache"
         parts.leave_out("use_vllm", False, why, "raises", "raises")

@@ -133,6 +133,8 @@ def _expert_ranks(parts: Parts) -> int:
 def _model(parts: Parts) -> Fields:
     """Return the config of a factory's or a saved file's sizes; else the factory as the model's name."""
     factory, known = parts.get("_factory", ""), TABLE["factories"]
+    if factory == "small_hybrid_moe" or (factory == "llama_like_moe" and parts.flat.get("model.hybrid")):
+        return {"model_name": "OLMo with a dense MLP next to the experts of each layer"}  # moe_hybrid_*
     shape = known.get(factory, known.get(factory.replace("olmo3_", "olmo2_"), ""))
     sizes: dict[str, int] = dict(zip(SIZES, map(int, shape.split()), strict=False))
     sizes |= {name: parts[f"_{name}"] for name in SIZES if f"_{name}" in parts}
@@ -143,7 +145,7 @@ def _model(parts: Parts) -> Fields:
     if row := TABLE["factories_of_experts"].get(factory):
         parts |= dict(zip(ROW_OF_EXPERTS, map(int, row.split()), strict=True)) | {"_qk_norm": True}
         return _with_experts(parts)
-    if factory == "llama_like_moe" and not parts.flat.get("model.hybrid") and parts.keys() >= OF_EXPERTS:
+    if factory == "llama_like_moe" and parts.keys() >= OF_EXPERTS:
         return _with_experts(parts)
     if any(name not in sizes for name in SIZES if name != "n_kv_heads"):
         return {"model_name": factory.replace("_", "-")}

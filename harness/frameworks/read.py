@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from harness.frameworks.models import model_of, with_model_parts
+from harness.frameworks.models import model_of, with_embedding, with_model_parts
 from harness.frameworks.parse import SHELLS, SOURCED, of_its_kind, parsed_file, parsed_text
 from harness.frameworks.python_text import CONDITIONS, Unresolved
 from harness.frameworks.recipes import named_recipe
@@ -268,7 +268,7 @@ def _with_model(question: Question, folder: Path | None) -> Question:
     """Return the question with its model: the file's own sizes, a config.json, or the published shape."""
     if question.config is not None:
         source = question.model_source or "sizes in the file"
-        return msgspec.structs.replace(question, model_source=source)
+        return with_embedding(msgspec.structs.replace(question, model_source=source))
     model = model_of(question.model_name, folder) if question.model_name else None
     if model is None:
         return question

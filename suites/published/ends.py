@@ -36,6 +36,7 @@ MOST = 20
 GENERATES = ("grpo", "ppo")
 """Methods whose published step has generation in it."""
 
+
 class RunRatio(NamedTuple):
     """Published over predicted of a run."""
 

@@ -9,7 +9,8 @@ from harness.frameworks.techniques import approximated
 from harness.question import Adapters, FieldOrigin
 
 BASE = {"base_model": "NousResearch/Llama-2-7b-hf", "sequence_len": 4096, "sample_packing": True}
-QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8}
+KERNELS = {"lora_mlp_kernel": "lowers"}
+QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8, "lora_qkv_kernel": False}
 NF4 = Adapters(rank=8, base="nf4")
 EMBEDDING = {"attn_implementation": "raises"}
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
@@ -56,6 +57,14 @@ ROWS = [
     (QLORA | {"llama4_linearized_experts": True},
      {"adapters": Adapters(rank=8, base="nf4", experts="linear")}, {}),
     (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
+    (QLORA | {"rl": "grpo", "trl": {"use_vllm": True}}, {"forward_passes": 1}, {"rl": "either"}),
+    ({"rl": "grpo", "rl_beta": 0.1, "flash_attention": True, "trl": {"max_completion_length": 9}},
+     {"forward_passes": 1, "reference_weight_B": 2}, {"rl": "either"}),
+    (QLORA | {"lora_qkv_kernel": None}, {}, KERNELS),
+    (QLORA | {"lora_qkv_kernel": None, "trust_remote_code": True}, {}, {}),
+    (QLORA | {"lora_qkv_kernel": None} | FSDP, {}, {}),
+    (QLORA | {"lora_qkv_kernel": None, "rl": "dpo"}, {}, {}),
+    (QLORA | {"rl": "ebft", "trl": {"max_completion_length": 256}}, {"seq_len": 768}, {"rl": "either"}),
     (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
 ]  # fmt: skip
 """Other keys than `BASE`, fields of the question, and keys that change the bytes and are not modelled."""
@@ -69,9 +78,22 @@ def test_a_key_is_read_with_its_meaning(keys, fields, named):
     assert not [key.key for key in question.keys if key.means.startswith("no key of")]
 
 
-def test_a_method_that_axolotl_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="rl is 'ppo'; known: dpo"):
-        read_own_text(yaml.safe_dump(BASE | {"rl": "ppo"}), suffix=".yaml")
+@pytest.mark.parametrize(("keys", "says"), [
+    ({"rl": "ppo"}, "rl is 'ppo'; known: dpo"),
+    ({"rl": "ebft", "ebft": {"mode": "strided"}}, "ebft.mode is strided, whose micro-batches"),
+])  # fmt: skip
+def test_a_method_that_is_not_read_is_refused(keys, says):
+    with pytest.raises(ValueError, match=says):
+        read_own_text(yaml.safe_dump(BASE | keys), suffix=".yaml")
+
+
+def test_trained_ends_are_named_with_their_bytes():
+    for names, modules in ((["embed_tokens", "lm_head"], 2), (["lm_head"], 1), (["norm", "lm_head"], None)):
+        question = read_own_text(
+            yaml.safe_dump(BASE | QLORA | {"lora_modules_to_save": names}), suffix=".yaml"
+        )
+        (key,) = unmodelled(question)
+        assert key.most_B == (modules and 18 * modules * 32000 * 4096)
 
 
 def test_what_a_dry_run_takes_otherwise_has_a_direction():

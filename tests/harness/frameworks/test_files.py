@@ -209,6 +209,9 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
      "sharing": "zero", "zero": 1, "recompute": "full"}),
     ("model.tensor_model_parallel_size=4 train.global_batch_size=512 model.seq_length=8192",
      "megatron_bridge", {"tp": 4, "global_batch_size": 512, "seq_len": 8192, "zero": 1}),
+    ("trl grpo --model_name_or_path gpt2 --use_vllm --beta 0.1", "trl", {"forward_passes": 2}),
+    ("trl rloo --model_name_or_path gpt2 --beta 0", "trl", {"forward_passes": 1}),
+    ("trl kto --model_name_or_path gpt2", "trl", {"forward_passes": 3}),
 ])  # fmt: skip
 def test_command_lines_are_recognised_and_read(command, name, expected):
     question = read_own_text(command)

@@ -419,3 +419,5 @@ def test_a_ladder_and_layers_of_several_kinds_say_what_to_give(tmp_path):
     assert not [
         one.key for one in question.keys if one.key.startswith("model.") and one.status == "not modelled"
     ]
+    file.write_text(EXPERTS.replace("top_k=2", "top_k=2, hybrid=True"))
+    assert read_own_file(file).model_name == "OLMo with a dense MLP next to the experts of each layer"
