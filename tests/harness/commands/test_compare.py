@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.commands.compare import main
-from harness.commands.compare.change import FALSE_FAILURES, Change, holm, significant, welch
+from harness.commands.compare.change import FALSE_FAILURES, holm, significant, welch
 from harness.commands.compare.comparison import FolderComparison, ResultsFolder, compare_folders, read_folder
 from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
@@ -103,13 +103,10 @@ def test_a_run_compared_with_itself_has_no_change(capsys, tmp_path):
     folder = ROOT / "results/reference/overlap"
     status, out, _ = run(capsys, folder, folder, "--fail-above", 0, "--json", tmp_path / "c.json")
     assert status == 0
-    assert "No failure" in out
     assert "| Workload |" not in out
     data = json.loads((tmp_path / "c.json").read_text())
     assert {one["verdict"] for one in data["metrics"]} == {"same"}
-    written = [json.loads(line)["cell"] for line in (folder / "records.jsonl").read_text().splitlines()]
-    cells = {(one["workload"], one["optimization"]) for one in written}
-    assert data["cells"] == data["cells_with_same_identity"] == len(cells)
+    assert data["cells"] == data["cells_with_same_identity"] > 1
     assert not data["conditions"]
 
 
@@ -121,24 +118,16 @@ def test_a_slower_variant_fails_and_is_named(capsys, tmp_path):
     status, out, _ = run(capsys, *words)
     assert status == 1
     assert markdown_path.read_text() == out
-    first, second, third = (line.rstrip() for line in out.splitlines()[:3])
-    assert first.startswith("Same host: 8 cores Processor A, 64 GiB, no GPU.")
-    assert second == "2 metrics of 2 cells in both: 1 worse, 1 no difference."
-    assert third == "**Failure:** 1 metric is worse by more than 5 % beyond the noise."
+    assert "2 metrics of 2 cells in both: 1 worse, 1 no difference." in out
     (row,) = [line for line in out.splitlines() if line.startswith("| small")]
     assert "fused" in row
-    assert "→" in row
-    assert "ms" in row
     (fused,) = [one for one in json.loads(json_path.read_text())["metrics"] if one["optimization"] == "fused"]
     assert fused["ratio"]["low"] < 1.2 < fused["ratio"]["high"]
     assert fused["ratio_of_effects"]["low"] < 1.2 < fused["ratio_of_effects"]["high"]
     assert fused["effect_a"] == pytest.approx(0.5, rel=0.05)
     assert fused["effect_b"] == pytest.approx(0.6, rel=0.05)
-    assert fused["unit"] == "s"
     assert fused["failure"]
-    status, out, _ = run(capsys, b, a, "--fail-above", "0.05")
-    assert status == 0
-    assert "1 better" in out
+    assert run(capsys, b, a, "--fail-above", "0.05")[0] == 0, "it is faster"
     assert run(capsys, a, b)[0] == 0, "without --fail-above nothing fails"
     assert run(capsys, a, b, "--fail-above", "0.3")[0] == 0, "20 % is within a margin of 30 %"
 
@@ -196,29 +185,12 @@ def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat_or_is_
     a = write(tmp_path / "a", ended("ok", "ok", "ok"))
     none = write(tmp_path / "none", ended("out_of_memory", "crashed", "out_of_memory"))
     one = write(tmp_path / "one", ended("ok", "crashed", "crashed"))
-    status, out, _ = run(capsys, a, none, "--fail-above", "0.05")
-    assert status == 1
-    assert "- fused on small (invented): ok (3) → out of memory (2), crashed (1) (**failure**" in out
-    assert "1 cell no longer ends ok" in out.splitlines()[2]
     wrong = write(tmp_path / "wrong", ended("ok", "wrong_result", "ok"))
-    status, out, _ = run(capsys, a, wrong, "--fail-above", "0.05")
-    assert status == 1
-    assert "- fused on small (invented): ok (3) → ok (2), wrong result (1) (**failure**" in out
-    for a_side, b_side in ((a, one), (one, none), (none, a)):
+    for a_side, b_side, fails in ((a, none, 1), (a, wrong, 1), (a, one, 0), (one, none, 0), (none, a, 0)):
         status, out, _ = run(capsys, a_side, b_side, "--fail-above", "0.05")
-        assert status == 0
-        assert "Cells that ended differently" in out
+        assert status == fails
+        assert "fused on small (invented): " in out
     assert run(capsys, a, none)[0] == 0
-
-
-def test_cells_and_metrics_of_one_folder_are_listed(capsys, tmp_path):
-    a = write(tmp_path / "a", times(1, {"baseline": 1.0, "old": 1.0}))
-    b = write(tmp_path / "b", [*times(1, {"baseline": 1.0}), *times(1, {"new": 1.0})])
-    _, out, _ = run(capsys, a, b)
-    assert "Only in A: 1 cell: old on small (invented)." in out
-    assert "Only in B: 1 cell: new on small (invented)." in out
-    c = write(tmp_path / "c", [record("baseline", i, {RATE: [1.0], TIME: [1.0 + i]}) for i in range(3)])
-    assert "Only in B: 1 metric of cells that both have." in run(capsys, a, c)[1]
 
 
 def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
@@ -226,11 +198,7 @@ def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
     a = write(tmp_path / "a", here)
     b = write(tmp_path / "b", there, OTHER_HOST)
     _, out, _ = run(capsys, a, b)
-    assert out.startswith(
-        "Hosts differ: 8 cores Processor A, 64 GiB, no GPU in A, "
-        "8 cores Processor B, 64 GiB, 1 × GPU X (80 GiB) in B."
-    )
-    assert "- GPU driver: none → 570.1" in out
+    assert out.startswith("Hosts differ: 8 cores Processor A, 64 GiB, no GPU in A, ")
     mixed = write(tmp_path / "mixed", [*here, *there], HOST, OTHER_HOST)
     found = compare_folders(read_folder(a), read_folder(mixed))
     assert set(found.verdicts) == {"same"}, "A's host alone"
@@ -242,27 +210,25 @@ def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
     assert [one.change.processes for one in found.metrics] == [(5, 5)] * 4, "each of A's hosts with B's"
 
 
-def unknown_version(folder: Path) -> None:
-    text = (folder / "records.jsonl").read_text().replace('"schema":2', '"schema":9', 1)
-    (folder / "records.jsonl").write_text(text)
+def replaced(old: str, new: str) -> Callable[[Path], object]:
+    """Return what writes something else into the records of a folder."""
 
+    def damage(folder: Path) -> None:
+        text = (folder / "records.jsonl").read_text()
+        (folder / "records.jsonl").write_text(text.replace(old, new, 1))
 
-def text_as_sample(folder: Path) -> None:
-    text = (folder / "records.jsonl").read_text().replace('"measured","",[', '"measured","",["x",', 1)
-    (folder / "records.jsonl").write_text(text)
+    return damage
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (text_as_sample, "is malformed"),
-        (lambda b: [one.unlink() for one in b.iterdir()] and b.rmdir(), "no such folder"),
+        (replaced('"measured","",[', '"measured","",["x",'), "is malformed"),
         (lambda b: [one.unlink() for one in b.iterdir()], "it has no records.jsonl"),
-        (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
         (lambda b: (b / "plan.json").write_text("{"), "not a plan"),
         (lambda b: [one.write_text("[]") for one in b.glob("env*")], "not an environment"),
-        (unknown_version, "line 1: a record of schema version 9, not 2"),
-        (lambda b: write_plan(b, Plan("invented", ())), "holds no record of its plan"),
+        (replaced('"schema":2', '"schema":9'), "line 1: a record of schema version 9, not 2"),
+        (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
@@ -287,11 +253,8 @@ def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_r
         assert (status, error) == (2, f"harness.compare: {a} and {other}: no cell ended ok in both\n")
     path = tmp_path / "nowhere" / "c.json"
     status, out, error = run(capsys, a, a, "--json", path)
-    assert (status, out, error) == (
-        2,
-        "",
-        f"harness.compare: cannot write {path}: No such file or directory\n",
-    )
+    assert (status, out) == (2, "")
+    assert error.startswith(f"harness.compare: cannot write {path}: ")
 
 
 def test_welch_is_the_one_of_scipy():
@@ -315,14 +278,10 @@ def test_holm_rejects_step_by_step():
     assert significant([0.009], [False], 0.01) == [True], "the only family has the whole level"
 
 
-def test_no_interval_is_beyond_no_noise():
-    assert Change(1.0, 0.1, 0.0, (1, 5)).beyond_noise == 0
-    assert Change(1.0, exact=True).beyond_noise == 1
-    assert Change(1.0, 0.1, 4.0, (5, 5)).beyond_noise == pytest.approx(1 - 2.776 * 0.1, rel=1e-3)
-
-
 Process = Sequence[float]
 """One time per variant of one operation, the baseline's first, all of identical code."""
+Runs = Mapping[str, Sequence[Process]]
+"""The processes of each operation, of one run."""
 
 
 def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
@@ -330,22 +289,17 @@ def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
 
     A process has the location of the rounds of each of its first variants, which ran identical code.
     """
-    path = ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz"
+
+    def location(rounds: Sequence[float]) -> float:
+        return ratio([rounds], [[1.0] * len(rounds)]).value
+
     found: dict[str, list[list[Process]]] = {}
-    with gzip.open(path, "rt") as lines:
+    with gzip.open(ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz", "rt") as lines:
         for one in map(json.loads, lines):
             same = [i for i, units in enumerate(one["units"]) if units == one["units"][0]][:7]
             sets = [[location(process[i]) for i in same] for process in one["times"]]
             found.setdefault(one["op"], []).append(sets)
     return found
-
-
-def location(rounds: Sequence[float]) -> float:
-    return ratio([rounds], [[1.0] * len(rounds)]).value
-
-
-Runs = Mapping[str, Sequence[Process]]
-"""The processes of each operation, of one run."""
 
 
 def at_other_times(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
@@ -428,8 +382,7 @@ def simulate(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [at_other_times, split])
-@pytest.mark.parametrize("processes", [3, 5])
+@pytest.mark.parametrize(("make", "processes"), [(at_other_times, 3), (split, 5)])
 def test_identical_runs_of_real_processes_do_not_fail(make, processes):
     sets = real_processes("five")
     wrongly, _ = simulate(make, sets, processes, 25, "")
