@@ -32,9 +32,7 @@ def test_what_is_no_file_is_named(tmp_path):
     ("file", "zero", "offload"),
     [
         ("some/folder/ds.json", 2, ("optimizer",)),  # which lies next to it
-        ("deepspeed_configs/zero3_bf16.json", 3, ()),  # which a framework ships
-        ("deepspeed_configs/zero2.json", 2, ("optimizer",)),
-        ("deepspeed_configs/ds_z3_offload_config.json", 3, ("optimizer", "parameters")),
+        ("deepspeed_configs/ds_z3_offload_config.json", 3, ("optimizer", "parameters")),  # of a known name
         ("my.json", None, None),
     ],
 )
@@ -61,51 +59,15 @@ def test_a_config_json_next_to_it_is_the_model(tmp_path):
     assert question.origin("config") == ("key", "base_model")
 
 
-def test_accelerates_file_of_a_command_line_is_read(tmp_path):
-    section = {"fsdp_version": 2, "fsdp_offload_params": True}
-    config = {"distributed_type": "FSDP", "num_processes": 16, "fsdp_config": section}
-    (tmp_path / "acc.yaml").write_text(yaml.safe_dump(config))
-    command = "accelerate launch --config_file acc.yaml sft.py --model_name_or_path gpt2 --num_train_epochs 1"
-    (tmp_path / "run.sh").write_text(command)
-    question = read_own_file(tmp_path / "run.sh")
-    assert (question.sharing, question.zero, question.devices) == ("fsdp2", 3, 16)
-    assert question.offload == ("optimizer", "parameters")
+RECIPES = [
+    ("8B_full_single_device.yaml", "", 1, "ddp"),
+    ("own.yaml", "low_cpu_ram: false\n", 1, "ddp"),
+    ("7B_lora.yaml", "#   tune run --nnodes 1 --nproc_per_node 2 lora_finetune_distributed\n", 2, "fsdp2"),
+    ("own.yaml", "", None, "fsdp2"),
+]
 
 
-def test_the_sequence_of_grpo_is_the_prompt_and_the_completion():
-    text = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 4\n"
-    text += "max_completion_length: 8192\n"
-    for more, seq_len, status in (
-        ("", 8192, ("not modelled", "raises")),
-        ("max_prompt_length: 512\n", 8704, ("understood", "none")),
-    ):
-        question = read_own_text(text + more, suffix=".yaml")
-        assert question.seq_len == seq_len
-        (key,) = [one for one in question.keys if one.key == "max_prompt_length"]
-        assert (key.status, key.memory) == status
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "devices", "sharing"),
-    [
-        ("8B_full_single_device.yaml", "", 1, "ddp"),
-        ("own.yaml", "low_cpu_ram: false\n", 1, "ddp"),
-        (
-            "7B_full_low_memory.yaml",
-            "#   tune run full_finetune_single_device --config llama2/7B\n",
-            1,
-            "ddp",
-        ),
-        (
-            "7B_lora.yaml",
-            "#   tune run --nnodes 1 --nproc_per_node 2 lora_finetune_distributed\n",
-            2,
-            "fsdp2",
-        ),
-        ("KD_distributed.yaml", "", None, "fsdp2"),
-        ("own.yaml", "", None, "fsdp2"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "devices", "sharing"), RECIPES)
 def test_torchtunes_recipe_has_the_devices_of_its_name_or_of_the_command_in_its_comment(
     name, text, devices, sharing, tmp_path
 ):
@@ -116,8 +78,6 @@ def test_torchtunes_recipe_has_the_devices_of_its_name_or_of_the_command_in_its_
     (tmp_path / name).write_text(text + "optimizer._component_: torch.optim.AdamW\n")
     question = read_own_file(tmp_path / name)
     assert (question.devices, question.sharing) == (devices, sharing)
-    if devices is None:
-        refused(question.dp_of, "give devices=N")
 
 
 TORCHTUNE = "model._component_: torchtune.models.llama3_1.{}llama3_1_8b\nbatch_size: 2\n"
@@ -199,9 +159,6 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
 
 
 @pytest.mark.parametrize(("command", "name", "expected"), [
-    ("accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 "
-     "--per_device_train_batch_size 2 --bf16", "trl", {"devices": 8, "micro_batch_size": 2,
-     "precision": "bf16", "model_name": "gpt2"}),
     ("./run_train.sh --model.flavor 8B --parallelism.tensor_parallel_degree 4 --compile.enable", "torchtitan",
      {"tp": 4, "compile": True, "model_name": "llama3/8B"}),
     ("deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --zero-stage 1 "
@@ -223,8 +180,7 @@ def test_a_script_that_takes_its_own_options_is_read_with_its_defaults():
     assert found == ("Qwen/Qwen-7B", 2, 512, None)
     assert question.adapters.base == "nf4"
     named = {one.key: one.means for one in question.keys if one.status == "not modelled"}
-    assert named == {"launcher.nproc_per_node": "known when the script runs; devices= gives it"}
-    assert "m" not in [one.key for one in question.keys]
+    assert named.keys() == {"launcher.nproc_per_node"}
 
 
 def test_of_a_case_whose_word_is_known_one_branch_is_read_and_of_runs_of_one_script_the_first():
@@ -238,18 +194,11 @@ def test_of_a_case_whose_word_is_known_one_branch_is_read_and_of_runs_of_one_scr
         f"B=1\nif $A\nthen\n{run} --fp16\nelse\n{run} --max_length 256\nfi", suffix=".sh"
     )
     assert (question.precision, question.origin("seq_len").kind) == ("fp16", "assumption")
-    assert [one.value for one in question.keys if one.key == "launcher.others"] == [1]
 
 
 def test_an_assigned_command_is_one_word_however_many_it_has():
     """(Megatron-LM d98e8a6, examples/multimodal/nvlm/sft_34b_internvit.sh)"""
-    commands = (
-        "`date +'date_%y-%m-%d'`",
-        '"$(cd "$(dirname "$0")" && pwd)"',
-        '$(date +"%y (%m) %d")',
-        'log_`date +%s -u`_"$(hostname -s)"',
-    )
-    for one in commands:
+    for one in ('"$(cd "$(dirname "$0")" && pwd)"', 'log_`date +%s -u`_"$(hostname -s)"'):
         text = f"T={one}\nO='--seq-length 64'\nrun --log $T --nproc_per_node 8 $O\nD=`pwd`\n"
         options = command_line(text)
         assert (options["nproc_per_node"], options["seq-length"]) == ("8", "64"), one
@@ -264,11 +213,7 @@ def test_a_script_is_read_with_those_that_it_sources(tmp_path):
     script, other, away = tmp_path / "run.sh", tmp_path / "CONFIG.sh", tmp_path / "elsewhere"
     away.mkdir()
     (tmp_path / "SEND.sh").write_text("sbatch -p x --nodes=2 SRUN.sh\n")
-    for words in (
-        "`pwd`/CONFIG.sh",
-        '"$(dirname "${BASH_SOURCE[0]}")/CONFIG.sh" "$1"',
-        "./CONFIG.sh || true",
-    ):
+    for words in ('"$(dirname "${BASH_SOURCE[0]}")/CONFIG.sh" "$1"', "./CONFIG.sh || true"):
         script.write_text(f"{begin}source {words}\n. `pwd`/SEND.sh\n")
         (away / "CONFIG.sh").unlink(missing_ok=True)
         other.write_text(sizes)
@@ -325,9 +270,6 @@ def test_a_test_of_a_script_is_a_pattern_of_what_is_kept_before_it():
     assert read_own_text(globbed.replace("*70b*", '"*70b*"'), suffix=".sh").micro_batch_size == 1
     untaken = "S=7b\nif [ $S == 7b ]; then\nT=1\nelse\nT=8\nfi\nB=2\nif [ $T == 8 ]; then\nB=8\nfi\n"
     assert read_own_text(untaken + run, suffix=".sh").micro_batch_size == 2
-    long = f"if [ $T == 1 ]; then\nA=1\nelse\n{'A=2 ' * 40}\nfi\n"
-    case = f"{long}S=13b\ncase $S in\n7b) B=2 ;;\n13b) B=4 ;;\nesac\n"
-    assert read_own_text(f"T=1\n{case}{run}", suffix=".sh").micro_batch_size == 4
 
 
 def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
@@ -340,6 +282,6 @@ def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
     script.write_text(f"source own.sh && {run} $B\n")
     assert read_own_file(script).micro_batch_size == 3
     (inner / "link.sh").symlink_to(tmp_path / "above.sh")
-    for name in ("../above.sh", "link.sh", f"{'a' * 300}.sh"):
+    for name in ("../above.sh", "link.sh"):
         script.write_text(f"B=1\nsource {name}\n{run} $B\n")
         assert read_own_file(script).micro_batch_size == 1

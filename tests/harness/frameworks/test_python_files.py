@@ -14,7 +14,7 @@ from harness.frameworks.python_text import Unresolved, python_values
 from harness.frameworks.read import read_own_file
 from harness.question import Adapters
 
-REGISTRY = '''
+REGISTRY = """
 import torch
 from . import model_registry
 from torchtitan.models.qwen3 import model_registry as experts_registry
@@ -33,7 +33,6 @@ def llama3_8b() -> Trainer.Config:
     return _base("8B")
 
 def llama3_8b_mxfp8() -> Trainer.Config:
-    """A note."""
     config = llama3_8b()
     config.compile = CompileConfig(enable=True, components=["model"])
     config.model_spec = model_registry("8B", converters=[MXFP8LinearConverter.Config()])
@@ -71,20 +70,11 @@ def qwen3_30b_experts() -> Trainer.Config:
     config.parallelism.expert_parallel_degree = 8
     return config
 
-def llama3_8b_by_two_optimizers() -> Trainer.Config:
-    config = llama3_8b()
-    groups = [
-        ParamGroupConfig(pattern="w", optimizer_name="DistMuon"),
-        ParamGroupConfig(pattern=".*", optimizer_name="AdamW"),
-    ]
-    config.optimizer = OptimizersContainer.Config(param_groups=groups)
-    return config
-
 def debug_of_a_run() -> Trainer.Config:
     config = llama3_8b()
     config.training.max_context_length = int(torch.cuda.device_count())
     return config
-'''
+"""
 
 TITAN = {"micro_batch_size": 4, "seq_len": 4096, "recompute": "full", "model_name": "llama3/8B"}
 CHUNKS = {**TITAN, "zero": 3, "sharing": "fsdp2", "loss_chunks": 8, "states": "fp32", "precision": "bf16"}
@@ -100,7 +90,6 @@ NAMES = [
      "seq_len": 8192} | {"recompute": "full", "recompute_every": 2, "states": "bf16", "loss_chunks": 1},
      ["quantize.linear.float8.recipe_name"]),
     ("qwen3_30b_experts", {"model_name": "qwen3/30B-A3B", "ep": 8, "dispatcher": "deepep"}, ["loss._class"]),
-    ("llama3_8b_by_two_optimizers", {"optimizer": "muon"}, ["loss._class"]),
     ("debug_of_a_run", {"seq_len": 2048}, ["loss._class", "training.local_batch_size", "training.seq_len"]),
 ]  # fmt: skip
 
@@ -186,31 +175,6 @@ def build(cli_context):
     return ExperimentConfig(model=model, train_module=train_module,
                             data_loader=NumpyDataLoaderConfig(global_batch_size=64 * 65536))
 """
-OPTIONS = """
-import argparse
-from olmo_core.nn.transformer import TransformerConfig
-
-def build_config(opts):
-    factory = getattr(TransformerConfig, opts.model_factory)
-    return Experiment(
-        model=factory(vocab_size=TokenizerConfig.gpt2().padded_vocab_size()),
-        train_module=TransformerTrainModuleConfig(
-            rank_microbatch_size=8 * 1024, max_sequence_length=opts.sequence_length,
-            optim=AdamWConfig(fused=True),
-            dp_config=TransformerDataParallelConfig(name=DataParallelType.fsdp),
-            ep_config=os.environ["EP"],
-        ),
-    )
-
-def parse():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sequence-length", type=int, default=1024)
-    parser.add_argument("--model-factory", default="llama2_271M")
-    return parser.parse_args()
-
-if __name__ == "__main__":
-    build_config(parse())
-"""
 OLMO = [
     (SCRIPT, {"model_name": "olmo2_7B", "seq_len": 8192, "micro_batch_size": 2,
      "global_batch_size": 512} | {"sharing": "fsdp2", "zero": 3, "shard_size": 32, "recompute": "full",
@@ -218,9 +182,6 @@ OLMO = [
     (COOKBOOK, {"cp": 8, "shard_size": 8, "precision": "fp8", "seq_len": 65536, "global_batch_size": 64},
      {"model_type": "olmo3", "sliding_window": 4096},
      ["train_module.z_loss_multiplier", "train_module.ac_config.mode"]),
-    (OPTIONS, {"model_name": "llama2_271M", "seq_len": 1024, "micro_batch_size": 8,
-     "optimizer_impl": "fused"} | {"precision": "fp32", "compile": False, "global_batch_size": None},
-     {"model_type": "llama", "hidden_size": 1024, "vocab_size": 50304}, ["train_module.ep_config"]),
 ]  # fmt: skip
 
 
@@ -270,22 +231,15 @@ def test_a_script_of_nanotron_is_followed_with_its_options_defaults(tmp_path):
     question = read_own_file(tmp_path / "own.py")
     found = (question.format, question.dp, question.tp, question.seq_len, question.micro_batch_size)
     assert found == ("nanotron", 2, 4, 4096, 3)
-    assert {name: question.config[name] for name in ("num_hidden_layers", "hidden_size")} == {
-        "num_hidden_layers": 36,
-        "hidden_size": 2048,
-    }
-    assert [one.key for one in question.keys if one.status == "not modelled"] == []
+    assert (question.config["num_hidden_layers"], question.config["hidden_size"]) == (36, 2048)
 
 
 @pytest.mark.parametrize(("text", "line"), [
     ("from trl import TrlParser\nmodel_config = get_quantization_config(parse_args_and_config())\n",
      "a Python program"),
     ("from olmo_core.x import y\nLadder(sizes=[1])\n", "give the config.json that the run saves"),
-    ("x = (\n", "not Python"),
     ("import torch\ntorch.ones(3)\n", "builds no configuration of a known framework"),
     ("def f() -> Trainer.Config:\n    return f()\n", "which is no configuration"),
-    ("def flux_dev() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('x'))\n",
-     "flux"),
 ])  # fmt: skip
 def test_what_is_no_configuration_is_refused_in_one_line(tmp_path, text, line):
     (tmp_path / "own.py").write_text(text)
@@ -329,12 +283,6 @@ def test_loops_and_other_statements_change_no_value_silently():
     assert all(isinstance(values[key], Unresolved) for key in "bcd")
     statements = {one.partition(": ")[0] for one in values["_conditions"]}
     assert statements == {"config.b", "config.c", "config.d", "config.g"}
-
-
-def test_a_family_that_is_in_no_file_is_an_assumption(tmp_path):
-    (tmp_path / "mine.py").write_text(REGISTRY)
-    question = read_own_file(f"{tmp_path}/mine.py:llama3_8b")
-    assert (question.model_name, question.origin("model_name").kind) == ("llama3/8B", "assumption")
 
 
 SCRIPT = """
@@ -407,15 +355,6 @@ def test_sizes_of_experts_float8_and_nodes_are_in_a_script_of_olmo_core(tmp_path
     assert read_own_file(tmp_path / "own.py").precision == "bf16"
 
 
-def test_a_ladder_and_layers_of_several_kinds_say_what_to_give(tmp_path):
-    file = tmp_path / "own.py"
-    file.write_text(
-        "from olmo_core.model_ladder import *\nx = Olmo3ModelConfigurator(rank_microbatch_size=None)\n"
-    )
-    refused(lambda: read_own_file(file), "a ladder of OLMo-core: --size (60M to 13B)")
-    file.write_text(EXPERTS.replace("top_k=2", "top_k=2, block_pattern=['gdn', 'attn']"))
-    question = read_own_file(file)  # whose model is to be given
-    assert (question.config, question.model_name) == (None, "OLMo with layers of several kinds")
-    assert not [
-        one.key for one in question.keys if one.key.startswith("model.") and one.status == "not modelled"
-    ]
+def test_of_layers_of_several_kinds_the_model_is_to_be_given(tmp_path):
+    (tmp_path / "own.py").write_text(EXPERTS.replace("top_k=2", "top_k=2, block_pattern=['gdn', 'attn']"))
+    assert read_own_file(tmp_path / "own.py").config is None

@@ -127,13 +127,6 @@ def test_a_public_file_is_read_as_by_hand(name, one):
     assert sorted(named) == sorted(one["named"])
 
 
-def test_what_is_irrelevant_of_one_value_wins_over_what_matters_of_the_key():
-    text = "model: Qwen/Qwen3-0.6B\ndist_config: {name: fsdp2}\nmicro_batch_size: 1\ncp_size: 2\ncp_mode: "
-    for mode, status in (("ulysses", "irrelevant"), ("ring", "not modelled")):
-        keys = read_own_text(text + mode, "llama_factory_v1", ".yaml").keys
-        assert [key.status for key in keys if key.key == "cp_mode"] == [status]
-
-
 LIONS = {  # arXiv 2302.06675, algorithm 2: one moment per parameter
     "lion_32bit": ("sgd_momentum", "none", None),
     "lion_8bit": ("adamw_8bit", "lowers", pytest.approx(0.75, abs=0.01)),
