@@ -51,6 +51,7 @@ LONG = """
     test_fake_step.py::*[[]long*
     test_fake_step.py::test_parameters_of_several_slices_are_as_measured*
     test_fake_step.py::test_without_prefetching_activations_do_not_grow_with_layers[[]*transformers*
+    test_fit_answers.py::test_a_file_goes_to_the_first_line_through_few_of_ours
     test_fit_answers.py::test_what_ifs_predict_what_their_own_question_finds
     test_float8.py::test_its_tolerance_is_that_of_a_single_sequence_too
     test_guides.py::test_both_pass_the_tests_that_look_at_every_suite

@@ -50,11 +50,8 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     status, said, disk = advised(capsys, tmp_path, f"{MODEL} layout=tp:2 rate=20/node show=all")
     (layout,) = disk["layouts"]
     low_s, step_s, high_s = layout["step_s"]
-    came_out = [disk[name] for name in ("step_low_s", "step_s", "step_high_s")]
-    assert came_out == layout["as_run_s"]
-    assert disk["step_tuned_s"] == step_s < came_out[1]
-    ends = f"{came_out[1]:.3g} s per step (90 %: {came_out[0]:.3g} … {came_out[2]:.3g})"
-    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(" ".join(said[:5]).split())
+    assert [disk[name] for name in ("step_low_s", "step_s", "step_high_s")] == layout["as_run_s"]
+    assert disk["step_tuned_s"] == step_s < disk["step_s"]
     assert (status, disk["verdict"], disk["engine"]) == (DONE, "fits", "step time")
     assert low_s < step_s < high_s
     assert said[0] == f"{layout['title']}: {step_s:.3g} s per step (90 %: {low_s:.3g} … {high_s:.3g})"
@@ -67,10 +64,6 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     ends = " … ".join(f"{usd * end / step_s:,.0f}" for end in (low_s, high_s))
     assert f"${usd:,.0f} per 10^12 tokens (90 %: {ends})" in price
     assert 0 < disk["peak_allocated_GB"] < disk["peak_reserved_GB"] < 80
-    assert disk["answer_seconds"] > 0
-    assert "  seq_len=8192 (command: seq_len)" in said
-    same = advised(capsys, tmp_path, f"{MODEL} layout=tp:2 price=2.5 show=all")[1]
-    assert same == said
 
 
 def test_layouts_come_by_speed_and_each_has_the_seconds_of_its_own_question(tmp_path, capsys):
@@ -98,10 +91,9 @@ def test_no_layout_that_fits_is_a_no(tmp_path, capsys):
         assert said[0].startswith(says)
 
 
-@pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize("verdict", ["fits", "depends", "does not fit"])
-def test_the_first_line_has_the_verdict_and_never_another(verdict, fits):
-    one = RankedLayout(title="dp 2", parts={}, needed_B=9.0, room_B=10.0, fits=fits,
+def test_the_first_line_has_the_verdict_and_never_another(verdict):
+    one = RankedLayout(title="dp 2", parts={}, needed_B=9.0, room_B=10.0, fits=verdict == "fits",
                        step_s=Interval(1.0, 2.0, 3.0), tokens_per_s_per_device=5.0)  # fmt: skip
     found, question = Answer(verdict=verdict, layouts=(one,)), asked(f"{MODEL} layout=tp:2")[1]
     first = next(answer_lines(found, question, None, None))
@@ -158,24 +150,6 @@ def test_the_likeliest_cause_fits_and_is_common_before_one_looks():
         assert next(one for one in found if one.family == "network") is best[1]
 
 
-def test_where_seconds_go_decides_between_causes_that_take_as_long():
-    answer = made_up()
-    plain = {"computing": 1.8, "communication": 0.2, "gaps": 0.0, "ranks": 0.0, "data": 0.0, "idle": 0.0}
-    answer = answer.with_(seconds=StepAnswer(places_s=plain))
-    places = {"network": "communication", "loader": "data", "launches": "gaps", "imbalance": "computing"}
-    causes = [
-        StepCause(family=family, title=family, step_s=3.0, places_s={**plain, place: plain[place] + 1.0})
-        for family, place in places.items()
-    ]
-    for family in ("network", "loader", "launches"):
-        longer = {**plain, places[family]: plain[places[family]] + 1.0}
-        assert likely_causes(causes, OwnStep(3.0, (), longer), answer)[0].family == family
-        some = {**plain, places[family]: plain[places[family]] + 0.5, "ranks": 0.5}  # on every second rank
-        assert likely_causes(causes, OwnStep(3.0, (), some), answer)[0].family == family
-    waiting = OwnStep(3.0, (), {**plain, "ranks": 1.0})
-    assert likely_causes(causes, waiting, answer)[0].family == "imbalance"
-
-
 def own(mine):
     """Return the user's own step, of a layout with full recomputation."""
     words, question = asked(f"{MODEL} layout=tp:2 recompute=full")
@@ -215,13 +189,9 @@ def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_
     assert slower[0].startswith("Yours: 4 s, 2.00 times the prediction, above the 90 % interval; 200 TFLOP/s")
     causes = [line for line in slower if re.match(r"  \w+: [\d.]+ s", line)]
     assert [line.split(":")[0].strip() for line in causes] == ["slow", "less", "all"]
-    assert ["suffice" in line for line in causes] == [False, True, False]
-    assert "more than yours" in causes[2]
     faster = [line for line in lines(OwnStep(1.0, ()), answer) if re.match(r"  \w+: [\d.]+ s", line)]
     assert [line.split(":")[0].strip() for line in faster] == ["half"]
-    inside, *causes = lines(OwnStep(2.1, ()), answer)
-    assert "inside the 90 % interval" in inside
-    assert "  less: 2.6 s" in "\n".join(causes)
+    assert "inside the 90 % interval" in next(lines(OwnStep(2.1, ()), answer))
     assert answer.seconds is not None
     said = " ".join(of_nearest(answer.seconds))
     assert said == "Nearest published: X on 8 GPUs: 2 s, 500 TFLOP/s per GPU; predicted for it 2.5 s, 400."
@@ -260,7 +230,6 @@ def test_a_log_is_ones_own_step_with_its_flops_counted_as_here(tmp_path):
     ours = 300 * (matrices + scores) / (matrices + scores / 2)
     said = " ".join(step.said)
     assert f"they are {ours:.0f}." in said
-    assert "the first 1 are left out" in said
     assert f"{256 * 4096 / 32 / 4.1:,.0f} tokens/s per GPU" in said
 
 
@@ -296,19 +265,6 @@ def test_timers_of_a_log_say_where_its_seconds_go(tmp_path):
     )
 
 
-def test_seconds_alone_come_with_the_measurement_that_would_decide():
-    plain = {"computing": 1.8, "data": 0.0, "communication": 0.2}
-    causes = [
-        StepCause(family=family, title=family, step_s=3.0, places_s={**plain, place: plain[place] + 1.0})
-        for family, place in {"network": "communication", "loader": "data"}.items()
-    ]
-    answer = made_up().with_(seconds=StepAnswer(places_s=plain, causes=tuple(causes)))
-    said = " ".join(" ".join(lines(OwnStep(3.0, ()), answer)).split())
-    assert "2 of 2 causes reach yours. The first two differ most in data: 1 s and 0 s." in said
-    known = " ".join(lines(OwnStep(3.0, (), {**plain, "data": 1.0}), answer))
-    assert "differ most" not in known
-
-
 def test_a_full_allocator_is_no_cause_where_a_log_has_memory_to_spare():
     answer = made_up()
     causes = [StepCause(family=family, title=family, step_s=3.0) for family in ("allocator", "network")]
@@ -325,21 +281,17 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     assert status == DONE
     (layout,) = disk["layouts"]
     assert said[0].startswith("llama3_8b.toml: dp 8 × tp 2, ZeRO-3, full recompute, micro-batch 2 × 1: ")
-    assert f"{disk['step_tuned_s']:.3g} s per step" in said[0]
     text = "\n".join(said)
     step_s = 2 * 8192 / 2 / 512  # a data-parallel rank's two sequences, on two devices
-    assert f"train.log, torchtitan's: {step_s:.3g} s per step" in text
     assert f"Yours: {step_s:.3g} s, {step_s / disk['step_tuned_s']:.2f} times the prediction, above" in text
-    assert "What would explain it, the likeliest first" in text
     first = next(line for line in said if line.startswith("1. "))
     gain = float(re.search(r"has ([\d.]+) times its tokens/s", text)[1])
     sequences = math.prod(map(int, re.search(r"dp (\d+).*micro-batch (\d+) × (\d+)", first).groups()))
     rate = sequences * 8192 / float(first.split()[-5]) / 16
     assert gain == pytest.approx(rate / layout["tokens_per_s_per_device"], rel=0.01)
     again = read_own_text(text[text.index("[model]") :].partition("\nThis file")[0], "torchtitan", ".toml")
-    micro_batches = f"micro-batch {again.micro_batch_size} × {again.micro_batches()}"
     assert f"dp {again.dp_of()}" in first
-    assert micro_batches in first
+    assert f"micro-batch {again.micro_batch_size} × {again.micro_batches()}" in first
 
 
 ANSWERED = {

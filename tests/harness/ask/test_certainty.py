@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout, on_disk
+from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout
 from harness.ask import memory_lines
 from harness.ask.certainty import with_certainty
 from harness.config.code_fingerprint import ROOT
@@ -118,15 +118,10 @@ def test_near_the_limit_what_may_turn_the_verdict_stands_on_top_and_elsewhere_it
         said = list(memory_lines.account_lines(judged, question, Path("answer.json")))
     assert re.match(rf"{judged.verdict}( \(\d+% likely\))?: ", said[0])
     assert said[1].startswith("Depends on ") == bool(kinds)
-    top = " ".join(" ".join(said).split("made up")[0].split())  # what comes before the model
-    assert top.count("Depends on ") == len(kinds)
     for turn in judged.turns:
-        named = {"error": f"the {turn.name}'s error", "key": f"{turn.name}={turn.value}"}
-        assert named.get(turn.kind, "") in top
         if turn.kind == "routing":  # another routing has the same fragmentation
             other_B = {"even": answer.memory.even_routing_B, "uneven": answer.memory.uneven_routing_B}
             assert turn.peak_B == pytest.approx(1.05 * other_B[turn.other])
-            assert f"{turn.peak_B / 1e9:.1f} GB" in top
 
 
 def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
@@ -137,10 +132,6 @@ def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
         error = ERRORS["account"]["reserved"]["high"]
         assert judged.memory.reserved_B.high == pytest.approx(needed_GB * 1e9 * error + 3e9)
         assert [turn.kind for turn in judged.turns] == turning
-    both = with_certainty(
-        account(60), msgspec.structs.replace(asked("raises"), keys=(key, *asked("raises").keys))
-    )
-    assert [turn.name for turn in both.turns if turn.kind == "key"] == ["tower", "key_0"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +143,7 @@ def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
         (dry_run(60, 62, True), {}, ("dry run", "allocated", "reserved_several")),
     ],
 )
-@pytest.mark.parametrize("keys", [("none",), ("lowers",), ("raises",), ("either",)])
+@pytest.mark.parametrize("keys", [("lowers",), ("raises", "none"), ("either",)])
 def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows, keys):
     judged = with_certainty(answer, asked(*keys, **fields))
     low = ERRORS["keys"]["lowers"] if {"lowers", "either"} & {*keys} else 1
@@ -163,9 +154,6 @@ def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows,
     for row, interval, B in zip(kinds, intervals, likely, strict=True):
         error = ERRORS[engine][row]
         assert interval == pytest.approx((B * error["low"] * low, B, B * error["high"] * high))
-    disk = on_disk(judged)
-    names = [f"peak_{kind}{end}_GB" for kind in ("allocated", "reserved") for end in ("_low", "", "_high")]
-    assert [disk[name] for name in names] == pytest.approx([one / 1e9 for each in intervals for one in each])
 
 
 @pytest.mark.parametrize(("filled", "chance"), [("low", 0.05), ("likely", 0.5), ("high", 0.95)])
@@ -173,19 +161,12 @@ def test_the_chance_to_fit_is_that_of_the_interval_of_reserved_bytes(filled, cha
     times = ERRORS["as_asked"]["account"]["reserved"]["several devices"][filled]
     judged = with_certainty(account(80 / times), asked(**PAGE))
     assert judged.memory.chance_to_fit == pytest.approx(chance, abs=1e-4)
-    said = next(memory_lines.account_lines(judged, asked(), Path("answer.json")))
-    assert ("% likely)" in said) == (judged.verdict == "fits" and chance < 0.95)
-
-
-@pytest.mark.parametrize("answer", [account(60), dry_run(70, 90, True)])
-def test_no_chance_rests_on_a_chosen_error_or_on_what_is_reserved_beyond_need(answer):
-    judged = with_certainty(answer, asked())
-    assert (judged.verdict, judged.memory.chance_to_fit) == ("fits", None)
+    for answer in (account(60), dry_run(70, 90, True)):  # a chosen error, and what is reserved beyond need
+        assert with_certainty(answer, asked()).memory.chance_to_fit is None
 
 
 def test_a_search_is_not_judged():
-    searched = with_certainty(account(78), asked(search=True))
-    assert (searched.verdict, searched.turns) == ("fits", ())
+    assert with_certainty(account(78), asked(search=True)).verdict == "fits"
 
 
 LAUNCHED = (
@@ -243,7 +224,6 @@ def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
     for format_, verdict in (("llm_foundry", "depends"), ("hugging_face", "does not fit")):
         found = with_certainty(answer.with_(memory=memory), asked(format=format_))
         assert found.verdict == verdict
-    assert found.memory.reserved_B.low > 450e9
     found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
     assert found.memory.reserved_B.low == pytest.approx(
         477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
@@ -261,15 +241,3 @@ def test_deepspeeds_offload_lowers_what_a_dry_run_counts_and_not_what_the_accoun
     assert [turn.name for turn in counted.turns if turn.kind == "key"] == ["offload"]
     assert "offload" not in [turn.name for turn in ours.turns]
     assert "offload" not in [turn.name for turn in with_certainty(dry_run(100, 102, False), both).turns]
-
-
-def test_a_file_without_its_launchers_is_said_once_to_be_what_may_shard_the_model():
-    key = KeyRead(key="file", status="not modelled", means="no file", memory="lowers", field="sharing")
-    question = asked(format="trl", origins={"sharing": FieldOrigin("assumption", "no file")})
-    question = msgspec.structs.replace(question, keys=(key,))
-    answer = dry_run(100, 102, False)
-    peak = msgspec.structs.replace(answer.memory.peaks[0], by_kind_B={"optimizer_states": 60e9})
-    answer = answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=(peak,)))
-    assert [(turn.kind, turn.name) for turn in with_certainty(answer, question).turns] == [
-        ("assumption", "sharing")
-    ]
