@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,7 +40,7 @@ class Files:
         elif event == "call" and not depth and frame.f_code.co_filename.startswith(PLACES):
             self.seen.setdefault(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
 
-    def during(self, run: Callable[[], None]) -> list[str]:
+    def during(self, run: Callable[[], object]) -> list[str]:
         """Return the files that `run` goes through until `FirstLine` is raised."""
         threading.setprofile(self.profile)
         sys.setprofile(self.profile)
@@ -54,7 +55,7 @@ class Files:
 
 def in_parent(words: list[str]) -> tuple[list[str], Any]:
     """Return the files of the parent, and the request that it sends to the child, if there is one."""
-    from harness.ask import engines
+    from harness.ask import engines, fit
     from harness.commands import entry
 
     sent = []
@@ -69,27 +70,18 @@ def in_parent(words: list[str]) -> tuple[list[str], Any]:
         raise FirstLine
 
     engines.DryRunChild.answers = kept  # type: ignore[method-assign]
-    for module in ("harness.ask.fit", "harness.commands.entry"):
-        __import__(module)
-        sys.modules[module].print_all = first  # type: ignore[attr-defined]
-    from harness.ask import fit
-
-    found = Files().during(lambda: fit.main(words) and None)
+    for module in (fit, entry):
+        module.print_all = first
+    found = Files().during(lambda: fit.main(words))
     return found, sent[0] if sent else None
 
 
 def in_child(request: Any) -> list[str]:
     """Return the files of the child until its first answer."""
-    from importlib import import_module
-
     from harness.ask.engines import ENGINES
 
     engine = import_module(ENGINES["dry run"])
-
-    def run() -> None:
-        next(engine.answers(request))
-
-    return Files().during(run)
+    return Files().during(lambda: next(engine.answers(request)))
 
 
 def main(words: list[str]) -> None:

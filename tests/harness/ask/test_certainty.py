@@ -24,12 +24,10 @@ EXPERTS = {**DENSE, "num_local_experts": 8}
 LAYOUT = {"dp": 8, "tp": 1, "pp": 1, "cp": 1}
 
 
-def asked(*directions, **fields):
+def asked(*directions, key=None, **fields):
     """Return a question with a key that is not modelled for each direction of memory."""
-    keys = tuple(
-        KeyRead(key=f"key_{number}", value="on", status="not modelled", means="tiles", memory=direction)
-        for number, direction in enumerate(directions)
-    )
+    of_all = {"value": "on", "status": "not modelled", "means": "tiles", **(key or {})}
+    keys = tuple(KeyRead(key=f"key_{at}", memory=one, **of_all) for at, one in enumerate(directions))
     named = {"config": DENSE, "devices": 8, "seq_len": 64, "model_name": "made up"}
     return Question(keys=keys, **{**named, **fields})
 
@@ -75,6 +73,7 @@ def routed(needed_GB, even_GB, uneven_GB):
 PAGE: dict[str, Any] = {"framework": "Megatron-LM"}
 """Of what a page describes, whose error is that of the public runs of its kind."""
 
+FLASH = {"attention": FieldOrigin("key", "flash_attention")}
 OPTIMIZER, LOGITS = "optimizer_impl=default", "keep_logits=model"
 JUDGED = [
     ([], account(60), asked()),
@@ -100,6 +99,15 @@ JUDGED = [
     (["allocator"], dry_run(70, 95, False, expandable=True), asked()),
     (["assumption"], dry_run(60, 62, True, (OPTIMIZER, True), (LOGITS, False)), asked()),
     (["assumption", "error"], dry_run(79, 79.5, True, (OPTIMIZER, False)), asked()),
+    (["key"], account(400, parts_B={"states": 40e9}), asked("lowers", key={"to_states": True})),  # short ones
+    ([], account(400, parts_B={"states": 90e9}), asked("lowers", key={"to_states": True})),
+    ([], account(400, parts_B={"states": 40e9}), asked("lowers")),
+    (["key"], dry_run(240, 250, False), asked("lowers", key={"least": 0.25})),  # it leaves less than others
+    ([], dry_run(240, 250, False), asked("lowers")),
+    (["key"], dry_run(100, 110, False).with_(without=("attention",)), asked(origins=FLASH)),
+    ([], dry_run(100, 110, False).with_(without=("attention",)), asked()),  # that the model lacks
+    (["key"], dry_run(100, 102, False), asked(sharing="zero", zero=2, offload=("optimizer",))),
+    ([], dry_run(100, 102, False), asked(sharing="zero", zero=3, offload=("optimizer", "parameters"))),
 ]
 """What may turn a verdict, of the answer to the question."""
 
@@ -169,20 +177,17 @@ def test_a_search_is_not_judged():
     assert with_certainty(account(78), asked(search=True)).verdict == "fits"
 
 
-LAUNCHED = (
-    "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 2048\nstage: sft\nfinetuning_type: full\nbf16: true\n"
-)
+LAUNCHED = "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 2048\nstage: sft\nfinetuning_type: full\n"
+
+
+NO_SHARDS = "deepspeed: {zero_optimization: {stage: 0}}\n"
 
 
 @pytest.mark.parametrize(
-    ("more", "states_GB", "turns"),
-    [
-        ("", 130.0, ["assumption"]),  # on 16 ranks 51 GB + 8 GB are left of 181
-        ("", 60.0, []),  # and here more than there is room for
-        ("deepspeed: {zero_optimization: {stage: 0}}\n", 130.0, []),  # the file shards nothing
-    ],
+    ("more", "states_GB", "turns"), [("", 130.0, ["assumption"]), ("", 60.0, []), (NO_SHARDS, 130.0, [])]
 )
 def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(more, states_GB, turns):
+    """Of 181 GB, of which states on 16 ranks leave 51 GB + 8 GB, or more than there is room for."""
     replace = msgspec.structs.replace
     question = replace(read_own_text(LAUNCHED + more, "llama_factory", ".yaml"), devices=16)
     answer, states = dry_run(181, 181, False), {"optimizer_states": states_GB * 1e9}
@@ -192,52 +197,13 @@ def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(
     assert judged.verdict == ("depends" if turns else "does not fit")
 
 
-@pytest.mark.parametrize(("states_GB", "verdict"), [(40.0, "depends"), (90.0, "does not fit")])
-def test_where_sequences_may_be_short_only_states_are_sure_to_be_there(states_GB, verdict):
-    """Five times the room is needed at the stated length, of which half is not enough to turn the verdict."""
-    question = asked("lowers")
-    short = msgspec.structs.replace(question.keys[0], to_states=True)
-    answer = account(400.0, parts_B={"states": states_GB * 1e9})
-    assert with_certainty(answer, question).verdict == "does not fit"
-    found = with_certainty(answer, msgspec.structs.replace(question, keys=(short,)))
-    assert found.verdict == verdict
-    assert [turn.name for turn in found.turns] == ([short.key] if verdict == "depends" else [])
-
-
-def test_a_key_that_leaves_less_of_the_peak_than_usual_and_a_kernel_that_a_model_lacks_may_turn_it():
-    least = msgspec.structs.replace(asked("lowers").keys[0], least=0.25)
-    for keys, verdict in (((least,), "depends"), (asked("lowers").keys, "does not fit")):
-        found = with_certainty(dry_run(240, 250, False), with_keys(keys))
-        assert found.verdict == verdict
-    origins = {"attention": FieldOrigin("key", "flash_attention")}
-    for question, verdict in ((asked(origins=origins), "depends"), (asked(), "does not fit")):
-        found = with_certainty(dry_run(100, 110, False).with_(without=("attention",)), question)
-        assert found.verdict == verdict
-
-
 def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
     """425 of 474 GB, of MPT in transformers; LLM Foundry's own fuses attention by default."""
     answer = dry_run(474, 477, False).with_(without=("attention",))
     (peak,) = answer.memory.peaks
     live_B = {"attention scores: softmax": 400e9, "attention scores: others": 25e9, "logits: all": 9e9}
     memory = msgspec.structs.replace(answer.memory, peaks=(msgspec.structs.replace(peak, live_B=live_B),))
-    for format_, verdict in (("llm_foundry", "depends"), ("hugging_face", "does not fit")):
-        found = with_certainty(answer.with_(memory=memory), asked(format=format_))
-        assert found.verdict == verdict
+    assert with_certainty(answer.with_(memory=memory), asked(format="hugging_face")).verdict == "does not fit"
     found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
-    assert found.memory.reserved_B.low == pytest.approx(
-        477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
-    )
-
-
-def with_keys(keys):
-    return msgspec.structs.replace(asked(), keys=keys)
-
-
-def test_deepspeeds_offload_lowers_what_a_dry_run_counts_and_not_what_the_account_has():
-    states = asked(sharing="zero", zero=2, offload=("optimizer",))
-    both = asked(sharing="zero", zero=3, offload=("optimizer", "parameters"))
-    counted, ours = with_certainty(dry_run(100, 102, False), states), with_certainty(account(100), states)
-    assert [turn.name for turn in counted.turns if turn.kind == "key"] == ["offload"]
-    assert "offload" not in [turn.name for turn in ours.turns]
-    assert "offload" not in [turn.name for turn in with_certainty(dry_run(100, 102, False), both).turns]
+    left_B = 477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
+    assert (found.verdict, found.memory.reserved_B.low) == ("depends", pytest.approx(left_B))
