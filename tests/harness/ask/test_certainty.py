@@ -190,8 +190,8 @@ def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(
     """Of 181 GB, of which states on 16 ranks leave 51 GB + 8 GB, or more than there is room for."""
     replace = msgspec.structs.replace
     question = replace(read_own_text(LAUNCHED + more, "llama_factory", ".yaml"), devices=16)
-    said_already = KeyRead(key="f", status="not modelled", means="no file", memory="lowers", field="sharing")
-    question = replace(question, keys=(said_already,) if turns else question.keys)
+    said_already = asked("lowers", key={"field": "sharing", "least": 0.25}).keys
+    question = replace(question, keys=said_already if turns else question.keys)
     answer, states = dry_run(181, 181, False), {"optimizer_states": states_GB * 1e9}
     peak = replace(answer.memory.peaks[0], by_kind_B=states, micro_batch_size=question.micro_batch_size)
     judged = with_certainty(answer.with_(memory=replace(answer.memory, peaks=(peak,))), question)
