@@ -175,27 +175,32 @@ def build(cli_context):
     return ExperimentConfig(model=model, train_module=train_module,
                             data_loader=NumpyDataLoaderConfig(global_batch_size=64 * 65536))
 """
-OLMO = [
-    (SCRIPT, {"model_name": "olmo2_7B", "seq_len": 8192, "micro_batch_size": 2,
-     "global_batch_size": 512} | {"sharing": "fsdp2", "zero": 3, "shard_size": 32, "recompute": "full",
-     "compile": True}, {"num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 100352}, []),
-    (COOKBOOK, {"cp": 8, "shard_size": 8, "precision": "fp8", "seq_len": 65536, "global_batch_size": 64},
-     {"model_type": "olmo3", "sliding_window": 4096},
-     ["train_module.z_loss_multiplier", "train_module.ac_config.mode"]),
-]  # fmt: skip
+EXPERTS = """
+from olmo_core.internal.experiment import build_config, main
 
+def build_model_config(common):
+    return TransformerConfig.llama_like_moe(
+        vocab_size=common.tokenizer.padded_vocab_size(), d_model=512, n_layers=4, n_heads=8, num_experts=64,
+        top_k=2, expert_hidden_size=256, shared_expert_hidden_size=1024, reordered_norm=True,
+    )
 
-@pytest.mark.parametrize(("text", "expected", "config", "named"), OLMO)
-def test_a_script_of_olmo_core_is_followed(tmp_path, text, expected, config, named):
-    (tmp_path / "train.py").write_text(text)
-    question = read_own_file(tmp_path / "train.py")
-    assert question.format == "olmo_core"
-    assert json.loads(msgspec.json.encode(question))
-    assert {field: getattr(question, field) for field in expected} == expected
-    assert {name: question.config[name] for name in config} == config
-    assert [one.key for one in question.keys if one.status == "not modelled"] == named
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size=4096, max_sequence_length=4096, optim=AdamWConfig(),
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, num_replicas=2, param_dtype=DType.bfloat16,
+            reduce_dtype=DType.bfloat16,
+        ),
+        ep_config=TransformerExpertParallelConfig(degree=-1),
+        float8_config=Float8Config(ao=AOFloat8LinearConfig.recommended()),
+    )
 
-
+if __name__ == "__main__":
+    main(config_builder=partial(
+        build_config, global_batch_size=64 * 4096, model_config_builder=build_model_config,
+        train_module_config_builder=build_train_module_config, num_nodes=8,
+    ))
+"""
 NANOTRON = """
 import argparse
 from nanotron.config import Config, LlamaConfig, ModelArgs, ParallelismArgs, TokensArgs
@@ -224,14 +229,52 @@ if __name__ == "__main__":
     args = get_args()
     create_config(get_model_config(args.model), args).save_as_yaml("own.yaml")
 """
+NEMO = """
+from nemo.collections import llm
+
+def sized(recipe):
+    recipe.data.micro_batch_size = 4
+    return recipe
+
+def other():
+    job = launcher()
+    job.trainer.strategy.tensor_model_parallel_size = 64
+    job.data.global_batch_size = 7
+
+def main(args):
+    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)
+    recipe = sized(recipe)
+    recipe.trainer.strategy.tensor_model_parallel_size = 2
+    if args.long:
+        recipe.data.seq_length = 32768
+"""
+SCRIPTS = [
+    (SCRIPT, {"format": "olmo_core", "model_name": "olmo2_7B", "seq_len": 8192, "micro_batch_size": 2,
+     "global_batch_size": 512} | {"sharing": "fsdp2", "zero": 3, "shard_size": 32, "recompute": "full",
+     "compile": True}, {"num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 100352}, []),
+    (COOKBOOK, {"cp": 8, "shard_size": 8, "precision": "fp8", "seq_len": 65536, "global_batch_size": 64},
+     {"model_type": "olmo3", "sliding_window": 4096},
+     ["train_module.z_loss_multiplier", "train_module.ac_config.mode"]),
+    (EXPERTS, {"devices": 64, "replicas": 2, "ep": 32, "precision": "fp8"}, {"n_routed_experts": 64,
+     "num_experts_per_tok": 2, "moe_intermediate_size": 256, "n_shared_experts": 4},
+     ["train_module.dp_config.reduce_dtype"]),  # a node has 8 GPUs (internal/common.py, build_launch_config)
+    (EXPERTS.replace("ao=AO", "enabled=False, ao=AO"), {"precision": "bf16"}, {},
+     ["train_module.dp_config.reduce_dtype"]),
+    (NANOTRON, {"format": "nanotron", "dp": 2, "tp": 4, "seq_len": 4096, "micro_batch_size": 3},
+     {"num_hidden_layers": 36, "hidden_size": 2048}, []),
+    (NEMO, {"format": "nemo", "tp": 2, "micro_batch_size": 4, "global_batch_size": 512, "seq_len": 8192,
+     "devices": 16}, {}, ["tokenizer.vocab_size", "data.seq_length"]),
+]  # fmt: skip
 
 
-def test_a_script_of_nanotron_is_followed_with_its_options_defaults(tmp_path):
-    (tmp_path / "own.py").write_text(NANOTRON)
-    question = read_own_file(tmp_path / "own.py")
-    found = (question.format, question.dp, question.tp, question.seq_len, question.micro_batch_size)
-    assert found == ("nanotron", 2, 4, 4096, 3)
-    assert (question.config["num_hidden_layers"], question.config["hidden_size"]) == (36, 2048)
+@pytest.mark.parametrize(("text", "expected", "config", "named"), SCRIPTS)
+def test_a_script_is_followed_with_its_options_defaults(tmp_path, text, expected, config, named):
+    (tmp_path / "train.py").write_text(text)
+    question = read_own_file(tmp_path / "train.py")
+    assert json.loads(msgspec.json.encode(question))
+    assert {field: getattr(question, field) for field in expected} == expected
+    assert {name: question.config[name] for name in config} == config
+    assert [one.key for one in question.keys if one.status == "not modelled"] == named
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -283,76 +326,6 @@ def test_loops_and_other_statements_change_no_value_silently():
     assert all(isinstance(values[key], Unresolved) for key in "bcd")
     statements = {one.partition(": ")[0] for one in values["_conditions"]}
     assert statements == {"config.b", "config.c", "config.d", "config.g"}
-
-
-SCRIPT = """
-from nemo.collections import llm
-
-def sized(recipe):
-    recipe.data.micro_batch_size = 4
-    return recipe
-
-def other():
-    job = launcher()
-    job.trainer.strategy.tensor_model_parallel_size = 64
-    job.data.global_batch_size = 7
-
-def main(args):
-    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)
-    recipe = sized(recipe)
-    recipe.trainer.strategy.tensor_model_parallel_size = 2
-    if args.long:
-        recipe.data.seq_length = 32768
-"""
-
-
-def test_only_what_a_script_sets_in_its_recipe_is_read(tmp_path):
-    (tmp_path / "run.py").write_text(SCRIPT)
-    question = read_own_file(tmp_path / "run.py")
-    assert (question.tp, question.micro_batch_size, question.global_batch_size) == (2, 4, 512)
-    assert (question.seq_len, question.devices) == (8192, 16)
-    assert [one.key for one in question.keys if "script" in one.means] == ["data.seq_length"]
-
-
-EXPERTS = """
-from olmo_core.internal.experiment import build_config, main
-
-def build_model_config(common):
-    return TransformerConfig.llama_like_moe(
-        vocab_size=common.tokenizer.padded_vocab_size(), d_model=512, n_layers=4, n_heads=8, num_experts=64,
-        top_k=2, expert_hidden_size=256, shared_expert_hidden_size=1024, reordered_norm=True,
-    )
-
-def build_train_module_config(common):
-    return TransformerTrainModuleConfig(
-        rank_microbatch_size=4096, max_sequence_length=4096, optim=AdamWConfig(),
-        dp_config=TransformerDataParallelConfig(
-            name=DataParallelType.hsdp, num_replicas=2, param_dtype=DType.bfloat16,
-            reduce_dtype=DType.bfloat16,
-        ),
-        ep_config=TransformerExpertParallelConfig(degree=-1),
-        float8_config=Float8Config(ao=AOFloat8LinearConfig.recommended()),
-    )
-
-if __name__ == "__main__":
-    main(config_builder=partial(
-        build_config, global_batch_size=64 * 4096, model_config_builder=build_model_config,
-        train_module_config_builder=build_train_module_config, num_nodes=8,
-    ))
-"""
-
-
-def test_sizes_of_experts_float8_and_nodes_are_in_a_script_of_olmo_core(tmp_path):
-    """Of src/scripts/train/OLMoE2-large.py; a node has 8 GPUs (internal/common.py, build_launch_config)."""
-    (tmp_path / "own.py").write_text(EXPERTS)
-    question = read_own_file(tmp_path / "own.py")
-    assert (question.devices, question.replicas, question.ep, question.precision) == (64, 2, 32, "fp8")
-    sizes = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
-    assert [question.config[name] for name in sizes] == [64, 2, 256, 4]
-    named = {one.key: one.memory for one in question.keys if one.status == "not modelled"}
-    assert named == {"train_module.dp_config.reduce_dtype": "lowers"}
-    (tmp_path / "own.py").write_text(EXPERTS.replace("ao=AO", "enabled=False, ao=AO"))
-    assert read_own_file(tmp_path / "own.py").precision == "bf16"
 
 
 def test_of_layers_of_several_kinds_the_model_is_to_be_given(tmp_path):
