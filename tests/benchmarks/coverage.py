@@ -97,7 +97,6 @@ def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> tuple[float, float]:
-    """Return how often `interval` contains 0, and its mean half-width, in percent."""
     low, high = interval(logs, rng)
     return 100 * float(((low <= 0) & (high >= 0)).mean()), 100 * float((high - low).mean() / 2)
 

@@ -31,7 +31,6 @@ class Files:
         self.importing = threading.local()
 
     def profile(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note the file of a call; see sys.setprofile."""
         if event not in ("call", "return"):
             return
         depth = getattr(self.importing, "depth", 0)
@@ -41,7 +40,6 @@ class Files:
             self.seen.setdefault(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
 
     def during(self, run: Callable[[], object]) -> list[str]:
-        """Return the files that `run` goes through until `FirstLine` is raised."""
         threading.setprofile(self.profile)
         sys.setprofile(self.profile)
         try:
@@ -77,7 +75,6 @@ def in_parent(words: list[str]) -> tuple[list[str], Any]:
 
 
 def in_child(request: Any) -> list[str]:
-    """Return the files of the child until its first answer."""
     from harness.ask.engines import ENGINES
 
     engine = import_module(ENGINES["dry run"])
@@ -85,7 +82,6 @@ def in_child(request: Any) -> list[str]:
 
 
 def main(words: list[str]) -> None:
-    """Print the files of both processes."""
     parent, request = in_parent(words)
     print(f"\n{len(parent)} files in the parent", *parent, sep="\n  ")
     if request is not None:

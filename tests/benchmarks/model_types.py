@@ -73,7 +73,6 @@ def configs(model_type: str) -> Iterator[dict[str, Any]]:
 
 
 def answer(config: dict[str, Any]) -> str:
-    """Return why a config has no answer; "" where it has one."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(config))
@@ -109,7 +108,6 @@ def tried(model_type: str) -> Tried:
 
 
 def page(results: Sequence[Tried]) -> Iterator[str]:
-    """Yield the lines of the page."""
     invalid = [one for one in results if one.reason.startswith(OWN_FAULT)]
     valid = [one for one in results if one not in invalid]
     answered = [one.model_type for one in valid if not one.reason]
@@ -135,7 +133,6 @@ def page(results: Sequence[Tried]) -> Iterator[str]:
 
 
 def names(model_types: Sequence[str]) -> str:
-    """Return architectures, wrapped."""
     return fill(", ".join(model_types), 110, break_on_hyphens=False)
 
 
@@ -157,7 +154,6 @@ def table(title: str, column: str, rows: Sequence[Tried]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the page; progress goes to standard error."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--only", nargs="*", default=[])
     chosen = arguments.parse_args().only or model_types()

@@ -40,7 +40,6 @@ SET_UPS = {
 
 
 def first_verdict(words: list[str], environment: dict[str, str]) -> None:
-    """Run the command until it has printed a line, then end it."""
     command = [sys.executable, "-m", "harness.fit", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, text=True, **pipes) as process:
