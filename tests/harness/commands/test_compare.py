@@ -7,15 +7,13 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.commands.compare import main
 from harness.commands.compare.change import FALSE_FAILURES, holm, significant, welch
-from harness.commands.compare.comparison import FolderComparison, ResultsFolder, compare_folders, read_folder
+from harness.commands.compare.comparison import ResultsFolder, compare_folders, read_folder
 from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
 from harness.statistics import ratio
@@ -29,29 +27,17 @@ HOST = Environment(
 )  # fmt: skip
 OTHER_HOST = HOST._replace(cpu="Processor B", gpus=(Gpu("GPU X", 80 << 30),), driver="570.1")
 
-Samples = Mapping[tuple[str, str, str], Sequence[float]]
-"""(metric, unit, origin) to the samples of one process."""
 
-
-def record(
-    variant: str,
-    repeat: int,
-    samples: Samples,
-    *,
-    workload: str = "small",
-    suite: str = "invented",
-    status: str = "ok",
-    environment: Environment = HOST,
-    **changed: Any,
-) -> Record:
-    config = {"workload": {"seq_len": 128} | changed, "settings": {}}
+def record(variant, repeat, samples, workload="small", suite="invented", status="ok", environment=HOST, **of):
+    """Return a record of samples by (metric, unit, origin), of one process."""
+    config = {"workload": {"seq_len": 128} | of, "settings": {}}
     name = digest([suite, workload, variant, repeat, config, environment.host])
     measurements = tuple(Measurement(m, u, o, "", tuple(s)) for (m, u, o), s in samples.items())
     cell = Cell(name, suite, workload, variant, variant, repeat, repeat, config)
     return Record(cell, status, "", measurements, environment=environment.digest, limits=Limits(60.0))
 
 
-def write(folder: Path, records: Iterable[Record], *environments: Environment) -> Path:
+def write(folder, records, *environments):
     """Write a results folder through the store."""
     records = list(records)
     with Store(folder) as store:
@@ -68,7 +54,7 @@ RATE = ("rate", "token/s", "measured")
 BYTES = ("peak_memory", "B", "measured")
 
 
-def times(seed: int, factors: Mapping[str, float], repeats: int = 5, spread: float = 0.01, **fields: Any):
+def times(seed, factors, repeats=5, spread=0.01, **fields):
     """Return records of `time`: each variant takes its factor of 10 ms, with noise of process and round."""
     draw = random.Random(seed)
     return [
@@ -82,17 +68,17 @@ def times(seed: int, factors: Mapping[str, float], repeats: int = 5, spread: flo
 BOTH = {"baseline": 1.0, "fused": 0.5}
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+def run(capsys, *words):
     status = main([str(word) for word in words])
     return status, *capsys.readouterr()
 
 
-def compared(tmp_path: Path, a: Iterable[Record], b: Iterable[Record], above: float | None = 0.05):
+def compared(tmp_path, a, b, above=0.05):
     folders = write(tmp_path / "a", a), write(tmp_path / "b", b)
     return compare_folders(*map(read_folder, folders), above)
 
 
-def failed(found: FolderComparison) -> list[tuple[str, str]]:
+def failed(found):
     return [
         (one.optimization, one.metric) for one, is_failed in zip(found.metrics, found.failed, strict=True)
         if is_failed
@@ -148,7 +134,7 @@ def test_with_one_or_two_processes_nothing_is_decided(tmp_path, repeats):
     assert all(one is None if repeats == 1 else one[0] < 3 < one[1] for one in intervals)
 
 
-def noisy(seed: int, factor: float) -> list[float]:
+def noisy(seed, factor):
     draw = random.Random(seed)
     return [factor * draw.gauss(1e4, 50) for _ in range(5)]
 
@@ -175,7 +161,7 @@ def test_a_metric_is_worse_by_its_direction_and_beyond_its_noise(tmp_path, metri
 
 
 def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat_or_is_wrong(capsys, tmp_path):
-    def ended(*statuses: str) -> list[Record]:
+    def ended(*statuses):
         broken = [
             record("fused", i, {TIME: [1.0]} if status == "ok" else {}, status=status)
             for i, status in enumerate(statuses)
@@ -210,10 +196,10 @@ def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
     assert [one.change.processes for one in found.metrics] == [(5, 5)] * 4, "each of A's hosts with B's"
 
 
-def replaced(old: str, new: str) -> Callable[[Path], object]:
+def replaced(old, new):
     """Return what writes something else into the records of a folder."""
 
-    def damage(folder: Path) -> None:
+    def damage(folder):
         text = (folder / "records.jsonl").read_text()
         (folder / "records.jsonl").write_text(text.replace(old, new, 1))
 
@@ -231,9 +217,7 @@ def replaced(old: str, new: str) -> Callable[[Path], object]:
         (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
     ],
 )
-def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
-    capsys, tmp_path, damage: Callable[[Path], object], message: str
-):
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(capsys, tmp_path, damage, message):
     a, b = write(tmp_path / "a", times(1, BOTH)), write(tmp_path / "b", times(1, BOTH))
     damage(b)
     for words in ((a, b), (b, a)):
@@ -278,22 +262,17 @@ def test_holm_rejects_step_by_step():
     assert significant([0.009], [False], 0.01) == [True], "the only family has the whole level"
 
 
-Process = Sequence[float]
-"""One time per variant of one operation, the baseline's first, all of identical code."""
-Runs = Mapping[str, Sequence[Process]]
-"""The processes of each operation, of one run."""
-
-
-def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
+def real_processes(experiment):
     """Return the sets of each operation of a trust experiment, which ran at different times, by processes.
 
-    A process has the location of the rounds of each of its first variants, which ran identical code.
+    A process has the location of the rounds of each of its first variants, which ran identical code. A run
+    has processes by operation.
     """
 
-    def location(rounds: Sequence[float]) -> float:
+    def location(rounds):
         return ratio([rounds], [[1.0] * len(rounds)]).value
 
-    found: dict[str, list[list[Process]]] = {}
+    found = {}
     with gzip.open(ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz", "rt") as lines:
         for one in map(json.loads, lines):
             same = [i for i, units in enumerate(one["units"]) if units == one["units"][0]][:7]
@@ -302,32 +281,32 @@ def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
     return found
 
 
-def at_other_times(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+def at_other_times(sets, processes, draw):
     """Return two runs of identical code: for each operation two sets, so that the host has drifted."""
     pairs = {op: draw.sample(several, 2) for op, several in sets.items() if len(several) > 1}
     return [{op: draw.sample(pair[side], processes) for op, pair in pairs.items()} for side in (0, 1)]
 
 
-def split(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+def split(sets, processes, draw):
     """Return two runs of identical code: the processes of each operation, divided at random."""
     pools = {op: [one for several in of_op for one in several] for op, of_op in sets.items()}
     drawn = {op: draw.sample(pool, 2 * processes) for op, pool in pools.items() if len(pool) >= 2 * processes}
     return [{op: one[side::2] for op, one in drawn.items()} for side in (0, 1)]
 
 
-def synthetic(spread: float, tails: str, cells: int = 100):
+def synthetic(spread, tails, cells=100):
     """Return a maker of two runs of identical code, in which processes differ by `spread`."""
 
-    def normal(draw: random.Random) -> float:
+    def normal(draw):
         return draw.gauss(0, 1)
 
-    def heavy(draw: random.Random) -> float:
+    def heavy(draw):
         return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 2) / 3) / math.sqrt(3)
 
     noise = {"normal": normal, "heavy tails": heavy}[tails]
 
-    def make(sets: object, processes: int, draw: random.Random) -> list[Runs]:
-        def process() -> Process:
+    def make(sets, processes, draw):
+        def process():
             shared = noise(draw)  # of the process, which all of its variants feel
             return [math.exp(spread * (shared + noise(draw)) / math.sqrt(2)) for _ in range(7)]
 
@@ -338,7 +317,7 @@ def synthetic(spread: float, tails: str, cells: int = 100):
     return make
 
 
-def folder_of(run: Runs, slower: Mapping[tuple[str, int], float], all_slower: float = 1.0) -> ResultsFolder:
+def folder_of(run, slower, all_slower=1.0):
     """Return a run as a results folder, one round per process."""
     records = [
         record(
@@ -354,9 +333,7 @@ def folder_of(run: Runs, slower: Mapping[tuple[str, int], float], all_slower: fl
     return ResultsFolder(Path("simulated"), tuple(records), {})
 
 
-def simulate(
-    make: Any, sets: Any, processes: int, count: int, slow: str, margin: float = 0.05, seed: int = 0
-):
+def simulate(make, sets, processes, count, slow, margin=0.05, seed=0):
     """Return in how many of `count` comparisons an unchanged metric failed, and in how many the slower one.
 
     `slow`: "" nothing is slower in B, "variant" or "baseline" one is by 20 %, "all" everything is.
@@ -408,7 +385,7 @@ ROWS = [
 ]
 
 
-def table(count: int) -> Iterable[str]:
+def table(count):
     """Yield the table of docs/commands/compare.md, of so many comparisons per value."""
     for name, make, experiment in ROWS:
         sets = real_processes(experiment) if experiment else None
