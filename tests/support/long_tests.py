@@ -54,7 +54,7 @@ LONG = """
     test_fit_answers.py::test_a_file_goes_to_the_first_line_through_few_of_ours
     test_fit_answers.py::test_what_ifs_predict_what_their_own_question_finds
     test_float8.py::test_its_tolerance_is_that_of_a_single_sequence_too
-    test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
+    test_guides.py::test_both_pass_*
     test_huggingface.py::test_repeated_layers_equal_a_full_trace[[]mixtral]
     test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take[[]nllb-moe]
     test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take[[]t5gemma2]

@@ -1,13 +1,14 @@
 """The command, as a person types it: in a copy of the tree where files are added or changed."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from harness.commands.entry import BROKEN_CELL
+from harness.commands.entry import BROKEN_CELL, FAILED
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 
@@ -51,7 +52,7 @@ def apply(subject):
 """
 
 
-def harness(*words, cwd=ROOT):
+def harness(*words, cwd):
     command = [sys.executable, "-m", "harness", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
@@ -88,15 +89,14 @@ def test_an_optimization_is_one_module_and_one_yaml_and_a_wrong_one_is_recorded_
     assert found["twice_the_loss"]["measurements"] == []
 
 
-def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swept):
+def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swept, monkeypatch):
     before = {path: path.read_bytes() for path in (swept / "out").glob("*.*")}
     done = harness(*WORDS, "plan=true", cwd=swept)
     assert done.returncode == 0, done.stderr
     assert "3 cells, 3 done already: nothing to run" in done.stdout
     assert {path: path.read_bytes() for path in (swept / "out").glob("*.*")} == before
-    assert harness(*WORDS, cwd=swept).returncode == BROKEN_CELL
-    assert (swept / "out/records.jsonl").read_bytes() == before[swept / "out/records.jsonl"]
-    assert harness("from_results=out", "out=again", cwd=swept).returncode == 0
+    monkeypatch.chdir(swept)
+    assert main(["from_results=out", "out=again"]) == 0
     assert (swept / "again/report.md").read_bytes() == before[swept / "out/report.md"]
     assert (swept / "out/records.jsonl").read_bytes() == before[swept / "out/records.jsonl"]
 
@@ -104,8 +104,8 @@ def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swep
 def test_several_folders_of_results_have_an_index_and_answers_unless_they_conflict(
     swept, monkeypatch, capsys
 ):
-    assert harness(*FORMULA, "out=several/one", cwd=swept).returncode == 0
     monkeypatch.chdir(swept)
+    assert main([*FORMULA, "out=several/one"]) == 0
     assert main(["from_results=[out, several/one]", "out=index"]) == 0
     index = (swept / "index/index.md").read_text()
     assert all(f"(../{folder}/report.md)" in index for folder in ("out", "several/one"))
@@ -124,6 +124,11 @@ def test_a_plan_is_printed_and_nothing_is_run_or_written(tmp_path, capsys):
     assert "1 workload × 2 variants × 2 repeats" in printed
     assert "4 cells, 4 to run" in printed
     assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(capsys):
+    assert main([*FORMULA, f"out={__file__}/x"]) == FAILED
+    assert re.fullmatch(r"harness: cannot write into .*\n", capsys.readouterr().err)
 
 
 def test_another_suites_results_are_not_replaced(swept, monkeypatch, capsys):
