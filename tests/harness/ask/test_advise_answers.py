@@ -251,6 +251,19 @@ def test_timers_of_a_log_say_where_its_seconds_go(tmp_path):
     )
 
 
+def test_seconds_alone_come_with_the_measurement_that_would_decide():
+    plain = {"computing": 1.8, "data": 0.0, "communication": 0.2}
+    places = [{**plain, "communication": 1.2}, {**plain, "data": 1.0}]
+    causes = tuple(
+        StepCause(family=family, title=family, step_s=3.0, places_s=places_s)
+        for family, places_s in zip(("network", "loader"), places, strict=True)
+    )
+    answer = made_up().with_(seconds=StepAnswer(places_s=plain, causes=causes))
+    said = " ".join(" ".join(lines(OwnStep(3.0, ()), answer)).split())
+    assert "The first two differ most in data: 1 s and 0 s." in said
+    assert "differ most" not in " ".join(lines(OwnStep(3.0, (), places[1]), answer))
+
+
 def test_a_full_allocator_is_no_cause_where_a_log_has_memory_to_spare():
     answer = made_up()
     causes = [StepCause(family=family, title=family, step_s=3.0) for family in ("allocator", "network")]

@@ -29,22 +29,18 @@ suite.sampling.rounds: here suite.workloads.NAME.placements | suite=fabric suite
 suite.optimizations.e_ecmp.settings.queue_pair | suite=fabric suite.optimizations.e_ecmp.settings.queue_pair=4
 techniques: suite fabric takes none | suite=fabric techniques=[fsdp2]
 suite=kernels,memory: expected one value | suite=kernels,memory
-list workload: no such name; did you mean workloads? | list workload
 seed: list takes suite=NAME alone | list seed=3
 xxx | from_results=LONG
 from_results=nowhere: no such results folder | from_results=nowhere
 out: missing; from_results=[A,B] writes an index | from_results=[nowhere,conf]
-from_results=[a,]: expected a folder of results | from_results=[a,] out=x
 --config-name: conf/ | --config-name other
 --package: only with --cfg | --package limits suite=memory
 --hepl: no such option; did you mean --help? | --hepl
---version=3: --version takes no value | --version=3
 --shell-completion install=csh: expected install=bash | -sc install=csh
 --info and list: one at a time | list --info
 suite=all: a configuration is shown for one suite | suite=all --cfg job
 # memory
 suite: given twice | only=[fsdp2] suite=kernels
-seed: given twice | +seed=1 seed=2
 suite.sampling.rounds: the cells of this suite are not | suite.sampling.rounds=100
 only=fsdp2,zero1: expected one value, not several choices: use only=[fsdp2,zero1] | only=fsdp2,zero1
 only=3: expected a list | only=3
@@ -52,11 +48,9 @@ only=[fsdp3]: no such name; did you mean fsdp2? | only=[fsdp3]
 executor.nodes=0 | executor=slurm executor.nodes=0
 executor.partition: no such name | executor.partition=gpu
 retry='failed' | retry=[failed]
-hydra.run.dir | hydra.run.dir=x
 repeat: no such name; did you mean repeats? | repeat=2
 seed=-1: expected a whole number of at least 0 | seed=-1
 seed: Interpolation key | seed=${nothing}
-+seed=1: seed exists already | +seed=1
 ~limits: only a workload can be left out | ~limits
 seq_len: is a field of a workload; use suite.hf_defaults.seq_len=8 | suite.workload_from=x seq_len=8
 suite.question: fixed by the suite | suite.question=x
@@ -68,8 +62,6 @@ suite.workloads.llama_7b.hidden_size=4096:  | suite.workloads.llama_7b.num_atten
 suite.workloads.llama_7b.dropout=nan | suite.workloads.llama_7b.dropout=nan
 suite.workload_from: no/config.json: No such file | suite.workload_from=no/config.json
 techniques=[]: lists no technique | techniques=[]
-techniques.zero.4: no such name; allowed: 1, 2, 3, block, device, disk, host, model | techniques=[zero.4]
-techniques.gradient_accumulation.steps='%' | techniques=[gradient_accumulation.%]
 techniques.zero.host: several settings have this value; write {zero: { | techniques=[zero.host]
 techniques.activation_checkpointing.ful: no such name; did y | techniques=[activation_checkpointing.ful]
 techniques.fsdp2.cpu_offload: is a setting; write {fsdp2: {cpu_offload: tr | techniques=[fsdp2.cpu_offload]
@@ -79,14 +71,12 @@ techniques: fsdp2 and zero both decide | techniques=[fsdp2,zero.2]
 techniques: zero does not combine with compile | techniques=[zero,compile]
 seed: nothing is run with from_results | from_results=nowhere seed=1
 budget_min: goes with | budget_min=5
---package limit: no such name; did you mean limits? | --cfg job --package limit
 seed=-1: | --cfg job seed=-1
 # profile
 no/such.json: no trace can be read | no/such.json
 model_FLOPS: no such name; did you mean model_FLOP? | TRACE model_FLOPS=1
 the theoretical time needs both | TRACE model_FLOP=1e9
 peak=h1000: expected a positive number | TRACE model_FLOP=1 peak=h1000
-expected a trace | out=x
 out=/proc/x: cannot write | STEPS out=/proc/x
 TRACE: rank 0 is there twice | TRACE TRACE
 communication=*: is no regular expression | STEPS communication=[a,*]
@@ -96,7 +86,6 @@ expected two results folders, A and B; got none | --json x
 expected two results folders, A and B; got A B C | A B C
 --fail-above -1: expected a share | A B --fail-above=-1
 fail_above=5: expected a share | A B fail_above=5
---json: given twice | A B --json x --json y
 fail: no such name; did you mean fail_above? | A B fail=1
 nowhere: no such folder | nowhere nowhere
 # fit advise cost
@@ -148,7 +137,6 @@ model_code: not used for | MODEL GPUS TP model_code=a:b
 link=400GB/s | MODEL GPUS link=400GB/s
 device=48GB | MODEL GPUS device=48GB
 device=gpu_80gb | MODEL GPUS device=gpu_80gb
-zero=1 | MODEL GPUS TP offload=optimizer
 price | MODEL GPUS TP price=2 rate=2
 techniques: not used for | MODEL GPUS techniques=[]
 # advise
