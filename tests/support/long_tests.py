@@ -16,6 +16,7 @@ LONG = """
     test_every_optimization.py::*fabric|*-qp_scaling.4_pairs]
     test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*interconnect|ddp-gradient_accumulation]
     test_every_optimization.py::*interconnect|fsdp2_two_a_node-baseline]
     test_every_optimization.py::*interconnect|fsdp2_two_a_node-bf16_reduce]
     test_every_optimization.py::*interconnect|zero3-*
@@ -41,6 +42,8 @@ LONG = """
     test_every_optimization.py::*memory|gpt_5m-zero3]
     test_every_optimization.py::*memory|gpt_5m-zero[12]]
     test_every_optimization.py::*offload|llama_5m-activation_offload.async]
+    test_every_optimization.py::*offload|llama_5m-fsdp2]
+    test_every_optimization.py::*overlap|ag_gemm_[fs]*-baseline]
     test_every_optimization.py::*overlap|training_step-*
     test_every_optimization.py::*portability|*-any_length.*
     test_every_optimization.py::*portability|softmax-inductor]
