@@ -24,8 +24,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +38,6 @@ PROCESSES = (3, 5, 8, 20)
 ROUNDS = (8, 15, 40)
 BETWEEN = (0.0, 1.0, 4.0)
 RESAMPLES = 1000
-
-
-class Coverage(NamedTuple):
-    """Of one kind of sample and one interval: shares are of all repetitions."""
-
-    covered: float
-    target_ci_half_width: float  # mean, of the logarithm
 
 
 def log_ratios(
@@ -84,23 +75,14 @@ def interquartile_mean(logs: Array) -> Array:
 
 def in_use(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return the interval of `harness.statistics.ratio` for many samples: logarithms of low and high."""
-    return _student(interquartile_mean(logs))
-
-
-def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the textbook hierarchical bootstrap: process, then round; 2.5 and 97.5 percentiles."""
-    low, high = np.quantile(_resampled(logs, rng).mean(-1), [0.025, 0.975], axis=-1)
-    return low, high
-
-
-def _student(locations: Array) -> tuple[Array, Array]:
+    locations = interquartile_mean(logs)
     processes = locations.shape[-1]
     half = stdtrit(processes - 1, 0.975) * locations.std(-1, ddof=1) / math.sqrt(processes)
     return locations.mean(-1) - half, locations.mean(-1) + half
 
 
-def _resampled(logs: Array, rng: np.random.Generator) -> Array:
-    """Return locations of resampled processes (repetition, resample, process).
+def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return the textbook hierarchical bootstrap: process, then round; 2.5 and 97.5 percentiles.
 
     A process's location under resampled rounds is drawn from a pool of 100 of them, which makes it bearable.
     """
@@ -109,13 +91,14 @@ def _resampled(logs: Array, rng: np.random.Generator) -> Array:
     pool = interquartile_mean(np.take_along_axis(logs[:, :, None, :], drawn, axis=-1))
     process = rng.integers(0, processes, (repetitions, RESAMPLES, processes))
     member = rng.integers(0, pool.shape[-1], process.shape)
-    return pool[np.arange(repetitions)[:, None, None], process, member]
+    resampled = pool[np.arange(repetitions)[:, None, None], process, member]
+    low, high = np.quantile(resampled.mean(-1), [0.025, 0.975], axis=-1)
+    return low, high
 
 
-def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> Coverage:
-    """Return how often `interval` contains 0, and its mean half-width."""
+def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> tuple[float, float]:
     low, high = interval(logs, rng)
-    return Coverage(float(((low <= 0) & (high >= 0)).mean()), float((high - low).mean() / 2))
+    return 100 * float(((low <= 0) & (high >= 0)).mean()), 100 * float((high - low).mean() / 2)
 
 
 def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
@@ -133,8 +116,8 @@ def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
                     coverage(in_use, log_ratios(kind, repetitions, processes, rounds, between, rng), rng)
                     for between in BETWEEN
                 ]
-                shares = " | ".join(f"{100 * one.covered:.1f} %" for one in found)
-                widths = " / ".join(f"{100 * one.target_ci_half_width:.2f}" for one in found)
+                shares = " | ".join(f"{covered:.1f} %" for covered, _ in found)
+                widths = " / ".join(f"{width:.2f}" for _, width in found)
                 lines.append(f"| {kind} | {processes} | {rounds} | {shares} | {widths} |")
     return lines
 
@@ -152,9 +135,7 @@ def of_the_bootstrap(repetitions: int, seed: int) -> list[str]:
             for between in (0.0, 4.0):
                 logs = log_ratios(kind, repetitions, processes, 15, between, rng)
                 found = [coverage(one, logs, rng) for one in intervals]
-                shares = " | ".join(
-                    f"{100 * one.covered:.1f} % ±{100 * one.target_ci_half_width:.2f}" for one in found
-                )
+                shares = " | ".join(f"{covered:.1f} % ±{width:.2f}" for covered, width in found)
                 lines.append(f"| {kind} | {processes} | {between:g} | {shares} |")
     return lines
 
@@ -163,16 +144,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a file that the tables are also written to")
     words = parser.parse_args()
-    lines = [f"Seed {words.seed}, {words.repetitions} repetitions per row.", ""]
-    lines += [*of_the_interval_in_use(words.repetitions, words.seed), ""]
+    print(f"Seed {words.seed}, {words.repetitions} repetitions per row.\n")
+    print(*of_the_interval_in_use(words.repetitions, words.seed), sep="\n")
     fewer = min(words.repetitions, 1000)
-    lines += [f"Next to the bootstrap, {fewer} repetitions per row, {RESAMPLES} resamples each.", ""]
-    lines += of_the_bootstrap(fewer, words.seed)
-    print("\n".join(lines))
-    if words.out:
-        words.out.write_text("\n".join(lines) + "\n")
+    print(f"\nNext to the bootstrap, {fewer} repetitions per row, {RESAMPLES} resamples each.\n")
+    print(*of_the_bootstrap(fewer, words.seed), sep="\n")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,6 @@ def serve(suite: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Try what the record lacks, sort it, and print counts."""
     record, suites = pairs.RECORD, []
     for word in words:
         if word.startswith("--record="):

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,7 +31,6 @@ class Files:
         self.importing = threading.local()
 
     def profile(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note the file of a call; see sys.setprofile."""
         if event not in ("call", "return"):
             return
         depth = getattr(self.importing, "depth", 0)
@@ -39,8 +39,7 @@ class Files:
         elif event == "call" and not depth and frame.f_code.co_filename.startswith(PLACES):
             self.seen.setdefault(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
 
-    def during(self, run: Callable[[], None]) -> list[str]:
-        """Return the files that `run` goes through until `FirstLine` is raised."""
+    def during(self, run: Callable[[], object]) -> list[str]:
         threading.setprofile(self.profile)
         sys.setprofile(self.profile)
         try:
@@ -54,7 +53,7 @@ class Files:
 
 def in_parent(words: list[str]) -> tuple[list[str], Any]:
     """Return the files of the parent, and the request that it sends to the child, if there is one."""
-    from harness.ask import engines
+    from harness.ask import engines, fit
     from harness.commands import entry
 
     sent = []
@@ -69,31 +68,20 @@ def in_parent(words: list[str]) -> tuple[list[str], Any]:
         raise FirstLine
 
     engines.DryRunChild.answers = kept  # type: ignore[method-assign]
-    for module in ("harness.ask.fit", "harness.commands.entry"):
-        __import__(module)
-        sys.modules[module].print_all = first  # type: ignore[attr-defined]
-    from harness.ask import fit
-
-    found = Files().during(lambda: fit.main(words) and None)
+    for module in (fit, entry):
+        module.print_all = first
+    found = Files().during(lambda: fit.main(words))
     return found, sent[0] if sent else None
 
 
 def in_child(request: Any) -> list[str]:
-    """Return the files of the child until its first answer."""
-    from importlib import import_module
-
     from harness.ask.engines import ENGINES
 
     engine = import_module(ENGINES["dry run"])
-
-    def run() -> None:
-        next(engine.answers(request))
-
-    return Files().during(run)
+    return Files().during(lambda: next(engine.answers(request)))
 
 
 def main(words: list[str]) -> None:
-    """Print the files of both processes."""
     parent, request = in_parent(words)
     print(f"\n{len(parent)} files in the parent", *parent, sep="\n  ")
     if request is not None:

@@ -88,14 +88,12 @@ def alive(process: Any) -> bool:
 
 
 def victims(parent: psutil.Popen, kind: str, mark: str) -> list[Any]:
-    """Return the processes of a kind that run now."""
     if kind == "parent":
         return [parent] if alive(parent) else []
     with suppress(psutil.Error):
         children = parent.children()
-        if kind == "child":
-            return [one for one in children if alive(one)]
-        return [one for one in bearing(mark) if one != parent and one not in children and alive(one)]
+        below = [one for one in bearing(mark) if one != parent and one not in children]
+        return [one for one in (children if kind == "child" else below) if alive(one)]
     return []
 
 
@@ -123,7 +121,6 @@ def results(out: Path) -> list[Result]:
 
 @contextmanager
 def disk(folder: Path, kind: str) -> Iterator[None]:
-    """Make the folder a disk of its own where one is to be filled."""
     folder.mkdir()
     if kind != DISK:
         yield
@@ -136,7 +133,6 @@ def disk(folder: Path, kind: str) -> Iterator[None]:
 
 
 def fill(folder: Path) -> Path:
-    """Fill the folder's disk; return the file that does."""
     with suppress(OSError), (file := folder / "filler").open("wb", buffering=0) as filler:
         while filler.write(bytes(1 << 16)):
             pass
@@ -177,7 +173,6 @@ def strike(parent: psutil.Popen, kind: str, folder: Path, mark: str) -> bool:
 
 
 def killed_once(asked: str, kinds: list[str], lasts_s: float, folder: Path) -> tuple[str, list[str]]:
-    """Kill a sweep once, finish it, and return what was killed and what is wrong."""
     for _ in range(TRIES):
         own, kind = folder / uuid4().hex, random.choice(kinds)
         with disk(own, kind):
@@ -213,7 +208,6 @@ def finished_after(asked: str, kind: str, lasts_s: float, folder: Path) -> list[
 
 
 def left_over(mark: str, before: set[str]) -> list[str]:
-    """Return what is left, once it has had its time to end."""
     until_s = time.monotonic() + ENDS_WITHIN_S
     while (added := present(mark) - before) and time.monotonic() < until_s:
         time.sleep(0.2)

@@ -18,15 +18,10 @@ import pytest
 from harness.config.code_fingerprint import ROOT
 
 LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-}
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_key_value_heads": 8,
+    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5, "rope_theta": 5e5,
+}  # fmt: skip
 """https://huggingface.co/meta-llama/Meta-Llama-3-8B and -70B, config.json, but for the sizes below."""
 
 OF_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
@@ -45,16 +40,9 @@ SET_UPS = {
 
 
 def first_verdict(words: list[str], environment: dict[str, str]) -> None:
-    """Run the command until it has printed a line, then end it."""
     command = [sys.executable, "-m", "harness.fit", *words]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, text=True, **pipes) as process:
         assert process.stdout is not None
         line = next((line for line in process.stdout if line.strip()), "")
         process.terminate()

@@ -77,8 +77,7 @@ def shown(file: Path, ours: dict[str, int], count: dict[str, int]) -> float:
     """Print a trace's row; return its largest difference in percent of the span."""
     differences = {kind: 100 * (ours[kind] - count[kind]) / count["span"] for kind in KINDS}
     cells = [f"{ours[kind] / 1e6:.3f} ({differences[kind]:+.3f})" for kind in KINDS]
-    row = f"{file.name[-40:]:40}  {count['span'] / 1e6:10.3f}" + "".join(f"  {cell:>24}" for cell in cells)
-    print(row)
+    print(f"{file.name[-40:]:40}  {count['span'] / 1e6:10.3f}", *(f" {cell:>24}" for cell in cells))
     return max(map(abs, differences.values()))
 
 

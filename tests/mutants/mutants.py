@@ -38,26 +38,14 @@ MOST_TESTS = 60
 PHASES = ("|setup", "|run", "|teardown")
 """What pytest-cov adds to a test's name in a context."""
 
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-}
+OPPOSITES = ((ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
+NEIGHBOURS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
+COMPARISONS = {one: other for pair in OPPOSITES + NEIGHBOURS for one, other in (pair, pair[::-1])}
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
     ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
+    **dict.fromkeys((ast.Div, ast.FloorDiv, ast.Mod, ast.Pow), ast.Mult),
 }
 
 
@@ -123,10 +111,8 @@ def changes_of(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield "operator", f"({ast.unparse(node.operand)})"
     elif isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
         value = node.value
-        yield (
-            "constant",
-            repr(not value if isinstance(value, bool) else value + 1 if value < 100 else value * 2),
-        )
+        other_value = not value if isinstance(value, bool) else value + 1 if value < 100 else value * 2
+        yield "constant", repr(other_value)
 
 
 def has_text(node: ast.BinOp) -> bool:
@@ -148,7 +134,6 @@ def changed(text: str, site: Site) -> str:
 
 
 def source_files() -> list[Path]:
-    """Return the files that are changed."""
     return sorted(chain.from_iterable((ROOT / one).rglob("*.py") for one in PACKAGES))
 
 
@@ -217,7 +202,6 @@ class Reached:
         return chosen
 
     def time_s(self, test: str) -> float:
-        """Return how long a test took; unknown ones take a second."""
         return self.times_s.get(test, 1.0)
 
 
@@ -228,7 +212,6 @@ def name_of(case: ElementTree.Element) -> str:
 
 
 def run(site: Site, tests: Sequence[str]) -> tuple[str, str]:
-    """Return what became of a change, and the test that noticed it: one that passes without the change."""
     if not tests:
         return "not reached", ""
     path = ROOT / site.file
@@ -258,14 +241,8 @@ def tried(tests: Sequence[str]) -> tuple[int, str]:
     options = ["-x", "-p", "no:cacheprovider", "--timeout=120", "--tb=no", "-rfE"]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
         return HANGS, "a hang"
     marks = ("FAILED ", "ERROR ")
@@ -304,7 +281,6 @@ def places_now(earlier: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, An
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -341,7 +317,6 @@ def main() -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, a JSON object a line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

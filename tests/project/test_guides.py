@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import suppress
 
 import pytest
 from example_project import assert_checked, project_with, python
@@ -57,10 +58,7 @@ def test_the_suite_runs_and_its_report_shows_its_numbers(project):
     records, report = run(project, "packing", "repeats=2", "suite.sampling.budget_s=0.05")
     assert {one["status"] for one in records.values()} == {"ok"}
     assert set(records) == {"baseline", "baseline_again", "first_fit.open_1", "first_fit.open_16"}
-    assert report.startswith("# How much padding does packing save, and how long does it take?\n")
-    assert "\nTime (warm): no variant pays.\n" in report
     assert re.search(r"^Padding: up to −[\d.]+ % \(First fit of 16\), not judged", report, re.M)
-    assert "One document per sequence" in report
 
 
 @pytest.mark.timeout(600)
@@ -69,7 +67,7 @@ def test_the_technique_and_the_optimization_of_readme_run(project):
     fields = {**sizes, "seq_len": 16, "measurable": False}
     words = [f"suite.workloads.gpt_5m.{name}={value}" for name, value in fields.items()]
     words += ["workloads=[gpt_5m]", "only=[of_readme,chunked_loss]"]
-    records, report = run(project, "memory", *words)
+    records, _ = run(project, "memory", *words)
     assert set(records) == {"baseline", "chunked_loss", "of_readme"}
     assert {one["status"] for one in records.values()} == {"ok"}
     assert records["chunked_loss"]["cell"]["config"]["techniques"] == [["chunked_loss", {}]]
@@ -79,7 +77,6 @@ def test_the_technique_and_the_optimization_of_readme_run(project):
         ["mixed_precision", {"gradients": "bf16"}],
         ["attention", {"kernel": "flash"}],
     ]
-    assert "FSDP2 + bf16 + flash attention" in report
 
 
 @pytest.mark.timeout(900)
@@ -99,15 +96,12 @@ def test_both_pass_the_tests_that_look_at_every_suite(project):
     assert done.returncode == 0, done.stdout
     ended = re.findall(r"^([A-Z]+) (tests/[\w/]+\.py)::(.*)", done.stdout, re.M)
     assert {(how, file) for how, file, _ in ended} >= {("PASSED", file) for file in OF_EVERY_SUITE}
-    tried = {
-        (suite, how) for how, _, test in ended for suite in re.findall(r"\[(\w+)\|.*-chunked_loss\]", test)
-    }
-    expected = {(suite, "PASSED") for suite in WORKLOADS}
-    try:
+    passed = "\n".join(test for how, _, test in ended if how == "PASSED")
+    expected = WORKLOADS.keys() - {"interconnect"}
+    with suppress(Unavailable):
         privileges()
-    except Unavailable:
-        expected -= {("interconnect", "PASSED")}
-    assert tried >= expected
+        expected |= {"interconnect"}
+    assert set(re.findall(r"\[(\w+)\|.*-chunked_loss\]", passed)) >= expected
 
 
 def test_the_guides_name_every_function_of_the_protocols_and_have_the_examples_yaml():

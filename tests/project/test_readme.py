@@ -78,14 +78,11 @@ def test_what_commands_print_is_what_was_recorded():
 
 def of_runs(metric):
     """Return a metric of every public run that has it."""
-    records = read_records(REFERENCE / "published")
-    return [
-        e for record in records for one in record.measurements if one.metric == metric for e in one.samples
-    ]
+    found = (one for record in read_records(REFERENCE / "published") for one in record.measurements)
+    return [error for one in found if one.metric == metric for error in one.samples]
 
 
 def test_how_far_public_runs_are_off_is_that_of_the_records():
-    """README says of all runs, as a user asks, what the records say; the page names the report."""
     readme = " ".join(README.partition("Can predictions be believed?")[2].partition("##")[0].split())
     said = []
     for asked in ("bytes", "seconds"):
@@ -94,7 +91,6 @@ def test_how_far_public_runs_are_off_is_that_of_the_records():
         refused = 100 * np.mean(of_runs(f"{asked}/refused"))
         said.append(f"{refused:.0f} % refused, half within {half:.0f} %, nine in ten within {nine:.0f} %")
     assert f"{len(of_runs('bytes/refused'))} [public runs](docs/suites/published.md)" in readme
-    for one in said:
-        assert one in readme
+    assert all(one in readme for one in said)
     wrong = of_runs("bytes/wrong")
     assert f"{100 * np.mean(wrong):.1f} % of {len(wrong)} firm verdicts are wrong" in readme

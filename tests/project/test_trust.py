@@ -32,21 +32,6 @@ def test_a_slowdown_without_noise_costs_and_identical_code_does_not(tmp_path: Pa
     assert found[1].found.value == pytest.approx(1.05, rel=2e-3)
 
 
-def test_peers_are_counted_by_their_own_rules(tmp_path: Path) -> None:
-    lines = [
-        {"units": [20, 20], "mean": mean, "min": least, "called": {"mean": slower, "min": False}}
-        for mean, least, slower in (
-            ([1, 1.03], [1, 1.01], True),
-            ([1.03, 1], [1, 1], False),
-            ([1, 1.01], [1, 1], False),
-        )
-    ]
-    (tmp_path / "pytest_benchmark.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    mean, least = list(table.peers(tmp_path))[2:]
-    assert mean.endswith("identical | 3 | 1 (33.3 %) | 1 (33.3 %) | 1 (33.3 %) |")
-    assert least.endswith("identical | 3 | 0 (0.0 %) | 0 (0.0 %) | 3 (100.0 %) |")
-
-
 @pytest.mark.skipif(not (table.REFERENCE / "ours_five.jsonl.gz").exists(), reason="no kept samples here")
 def test_the_page_says_what_the_kept_samples_say() -> None:
     page = (ROOT / "docs/trust.md").read_text().splitlines()

@@ -15,6 +15,7 @@ LONG = """
     test_every_optimization.py::*fabric|*-qp_scaling.4_pairs]
     test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*interconnect|ddp-gradient_accumulation]
     test_every_optimization.py::*interconnect|fsdp2_two_a_node-baseline]
     test_every_optimization.py::*interconnect|fsdp2_two_a_node-bf16_reduce]
     test_every_optimization.py::*interconnect|zero3-*
@@ -40,6 +41,8 @@ LONG = """
     test_every_optimization.py::*memory|gpt_5m-zero3]
     test_every_optimization.py::*memory|gpt_5m-zero[12]]
     test_every_optimization.py::*offload|llama_5m-activation_offload.async]
+    test_every_optimization.py::*offload|llama_5m-fsdp2]
+    test_every_optimization.py::*overlap|ag_gemm_[fs]*-baseline]
     test_every_optimization.py::*overlap|training_step-*
     test_every_optimization.py::*portability|*-any_length.*
     test_every_optimization.py::*portability|softmax-inductor]
@@ -48,8 +51,9 @@ LONG = """
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
     test_fake_step.py::*[[]long*
+    test_fit_answers.py::test_a_file_goes_to_the_first_line_through_few_of_ours
     test_fit_answers.py::test_what_ifs_predict_what_their_own_question_finds
-    test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
+    test_guides.py::test_both_pass_*
     test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take[[]nllb-moe]
     test_huggingface.py::test_unusual_architectures_take_the_memory_that_they_take[[]t5gemma2]
     test_interconnect.py::test_a_step_is_timed_behind_its_link[[]zero3]

@@ -19,7 +19,6 @@ WORDS = "one process, bursts of 0.05-0.5 s (one in four over 64 MB of memory), p
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Keep the machine busy inside the block."""
     child = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE)
     try:
         yield
@@ -30,7 +29,6 @@ def busy() -> Iterator[None]:
 
 
 def spin() -> None:
-    """Compute until standard input closes."""
     memory = bytearray(64 << 20)
     while not select.select([sys.stdin], [], [], random.uniform(0, 0.3))[0]:
         end_s = time.monotonic() + random.uniform(0.05, 0.5)

@@ -62,14 +62,9 @@ def one_process(
     ops: Sequence[Op], experiment: Experiment, sampling: Sampling, seed: int
 ) -> list[dict[str, Any]]:
     """Return what a fresh child found for each op, in their order."""
-    told = {
-        "comparisons": [
-            {"kind": op.kind, "size": op.size, "units": experiment.units, "shared": experiment.shared}
-            for op in ops
-        ],
-        "sampling": sampling._asdict(),
-        "seed": seed,
-    }
+    of_all = {"units": experiment.units, "shared": experiment.shared}
+    comparisons = [{"kind": op.kind, "size": op.size, **of_all} for op in ops]
+    told = {"comparisons": comparisons, "sampling": sampling._asdict(), "seed": seed}
     command = [sys.executable, "-m", "tests.benchmarks.trust.ours"]
     done = subprocess.run(
         command, input=json.dumps(told) + "\n", stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True
@@ -109,7 +104,6 @@ def run(name: str, out: Path, minutes: float, load: bool) -> None:
 
 
 def taker(watch: Stopwatch) -> Callable[[], float]:
-    """Return a function that times one window: seconds per call."""
     return lambda: next(one.value for one in watch.window() if one.metric == "time")
 
 
@@ -135,7 +129,6 @@ def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, 
 
 
 def child() -> None:
-    """Take the rounds of the comparisons on standard input; write a line of JSON for each."""
     torch.set_num_threads(1)
     told = json.loads(sys.stdin.readline())
     torch.manual_seed(told["seed"])

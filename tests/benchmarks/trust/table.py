@@ -32,7 +32,6 @@ class Comparison(NamedTuple):
 
     @property
     def called(self) -> str:
-        """Return pays, costs, no difference or undecided."""
         return effect(self.found, self.noise)
 
 
@@ -57,7 +56,6 @@ def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
 
 
 def ours(folder: Path) -> Iterator[str]:
-    """Return a row for each experiment and slowdown."""
     yield "| experiment | comparisons | pays | costs | no difference | undecided | interval covers truth |"
     yield "|---|---|---|---|---|---|---|"
     for name in ("five", "five_busier", "five_own", "two"):
@@ -69,7 +67,6 @@ def ours(folder: Path) -> Iterator[str]:
 
 
 def row(label: str, some: Sequence[Comparison]) -> str:
-    """Return counts and their shares of all."""
     counts = Counter(one.called for one in some)
     held = sum(one.found.low <= 1 + one.slowdown <= one.found.high for one in some)
     kinds = ("pays", "costs", "no difference", "undecided")
@@ -122,7 +119,6 @@ def peer_row(tool: str, rule: str, work: str, some: Sequence[dict[str, Any]]) ->
 
 
 def watching(folder: Path) -> Iterator[str]:
-    """Return what the instrument costs."""
     lines = lines_of(folder, "watching")
     if lines:
         shares = sorted(line["share"] for line in lines)
@@ -134,7 +130,6 @@ def watching(folder: Path) -> Iterator[str]:
 
 
 def percent(count: int, of: int) -> str:
-    """Return a share as text, such as `95.0 %`."""
     return f"{100 * count / of:.1f} %"
 
 

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,11 +43,9 @@ class Account:
         self.work_s = self.begin_s = self.end_s = 0.0
 
     def emit(self, event: CellEvent) -> None:
-        """Emit an event, as the worker does."""
         os.write(self._out, event_to_json(event).encode() + b"\n")
 
     def emit_output(self, cell: Cell, output: Any) -> None:
-        """Emit an output, as the worker does, and account for it."""
         self.emit(CellReading(cell.id, output)) if isinstance(output, Reading) else None
         if not isinstance(output, Reading) or "/" in output.metric:
             self.begin_s = time.thread_time() if not self.windows else self.begin_s
@@ -59,7 +56,6 @@ class Account:
 
 
 def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
-    """Return how long the windows of one operation were, and what was added to them."""
     cells = [Cell(f"{i:016x}", "trust", op.name, f"variant{i}", "variant", 0, i, {}) for i in range(ARMS)]
     watches = {cell.id: stopwatch(work(op, 20), torch.device("cpu")) for cell in cells}
     account = Account(watches)
@@ -80,15 +76,7 @@ def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
 
 
 def fault(error: BaseException) -> tuple[Status, str]:
-    """Raise the error: nothing is expected to fail here."""
     raise error
-
-
-def costs(ops: tuple[Op, ...], budget_s: float) -> Iterator[dict[str, Any]]:
-    """Return the cost of each operation, run in full; scipy is loaded before."""
-    is_narrow([1.0, 2.0], [1.0, 2.0], 0.01)
-    for op in ops:
-        yield cost(op, Sampling(target_ci_half_width=1e-9, budget_s=budget_s))
 
 
 def main() -> None:
@@ -100,7 +88,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| op | windows | a window, ms | watching, % of the time measured |\n|---|---|---|---|")
     with (words.out / "watching.jsonl").open("w") as file:
-        for line in costs(OPS, words.budget_s):
+        is_narrow([1.0, 2.0], [1.0, 2.0], 0.01)  # which loads scipy
+        for op in OPS:
+            line = cost(op, Sampling(target_ci_half_width=1e-9, budget_s=words.budget_s))
             file.write(json.dumps(line) + "\n")
             window_ms, percent = 1e3 * line["window_s"], 100 * line["share"]
             print(f"| {line['op']} | {line['windows']} | {window_ms:.1f} | {percent:.2f} |")

@@ -22,7 +22,6 @@ class Op(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name, such as `exp_8192`."""
         return f"{self.kind}_{self.size}"
 
 
@@ -41,31 +40,26 @@ OPS = tuple(
 
 
 def matmul(size: int) -> Unit:
-    """Return the product of two square matrices, fp32."""
     left, right, out = (torch.randn(size, size) for _ in range(3))
     return lambda: torch.mm(left, right, out=out)
 
 
 def exp(size: int) -> Unit:
-    """Return the exponential of a vector."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: torch.exp(x, out=out)
 
 
 def copy(size: int) -> Unit:
-    """Return a copy of a vector: memory alone, once it exceeds the caches."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: out.copy_(x)
 
 
 def softmax(size: int) -> Unit:
-    """Return the softmax of rows of 256."""
     x, out = torch.randn(max(1, size // 256), 256), torch.empty(max(1, size // 256), 256)
     return lambda: torch.softmax(x, -1, out=out)
 
 
 def cumsum(size: int) -> Unit:
-    """Return the running sum of a vector: a chain of additions."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: torch.cumsum(x, 0, out=out)
 
@@ -79,8 +73,6 @@ def work(op: Op, units: int) -> Callable[[], None]:
 
 
 def repeated(unit: Unit, units: int) -> Callable[[], None]:
-    """Do `unit` so many times."""
-
     def run() -> None:
         for _ in range(units):
             unit()

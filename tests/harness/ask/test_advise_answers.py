@@ -9,13 +9,14 @@ from collections import Counter
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import pytest
 from own_texts import MEGATRON, TITAN
 from scipy.stats import norm
 
-from harness.answer import Answer, Interval, NearestStep, RankedLayout, StepAnswer, StepCause
+from harness.answer import Answer, Interval, RankedLayout, StepAnswer, StepCause
 from harness.ask import advise
-from harness.ask.advise import answer_lines, of_nearest, own_lines
+from harness.ask.advise import answer_lines, own_lines
 from harness.ask.certainty import error_of
 from harness.ask.cost import predicted_lines
 from harness.ask.engines import answer_of
@@ -50,11 +51,8 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     status, said, disk = advised(capsys, tmp_path, f"{MODEL} layout=tp:2 rate=20/node show=all")
     (layout,) = disk["layouts"]
     low_s, step_s, high_s = layout["step_s"]
-    came_out = [disk[name] for name in ("step_low_s", "step_s", "step_high_s")]
-    assert came_out == layout["as_run_s"]
-    assert disk["step_tuned_s"] == step_s < came_out[1]
-    ends = f"{came_out[1]:.3g} s per step (90 %: {came_out[0]:.3g} … {came_out[2]:.3g})"
-    assert f"As others run it, by {layout['as_run_of']}: {ends}" in " ".join(" ".join(said[:5]).split())
+    assert [disk[name] for name in ("step_low_s", "step_s", "step_high_s")] == layout["as_run_s"]
+    assert disk["step_tuned_s"] == step_s < disk["step_s"]
     assert (status, disk["verdict"], disk["engine"]) == (DONE, "fits", "step time")
     assert low_s < step_s < high_s
     assert said[0] == f"{layout['title']}: {step_s:.3g} s per step (90 %: {low_s:.3g} … {high_s:.3g})"
@@ -67,10 +65,6 @@ def test_what_is_printed_of_a_layout_is_what_is_kept(tmp_path, capsys):
     ends = " … ".join(f"{usd * end / step_s:,.0f}" for end in (low_s, high_s))
     assert f"${usd:,.0f} per 10^12 tokens (90 %: {ends})" in price
     assert 0 < disk["peak_allocated_GB"] < disk["peak_reserved_GB"] < 80
-    assert disk["answer_seconds"] > 0
-    assert "  seq_len=8192 (command: seq_len)" in said
-    same = advised(capsys, tmp_path, f"{MODEL} layout=tp:2 price=2.5 show=all")[1]
-    assert same == said
 
 
 def test_layouts_come_by_speed_and_each_has_the_seconds_of_its_own_question(tmp_path, capsys):
@@ -98,10 +92,9 @@ def test_no_layout_that_fits_is_a_no(tmp_path, capsys):
         assert said[0].startswith(says)
 
 
-@pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize("verdict", ["fits", "depends", "does not fit"])
-def test_the_first_line_has_the_verdict_and_never_another(verdict, fits):
-    one = RankedLayout(title="dp 2", parts={}, needed_B=9.0, room_B=10.0, fits=fits,
+def test_the_first_line_has_the_verdict_and_never_another(verdict):
+    one = RankedLayout(title="dp 2", parts={}, needed_B=9.0, room_B=10.0, fits=verdict == "fits",
                        step_s=Interval(1.0, 2.0, 3.0), tokens_per_s_per_device=5.0)  # fmt: skip
     found, question = Answer(verdict=verdict, layouts=(one,)), asked(f"{MODEL} layout=tp:2")[1]
     first = next(answer_lines(found, question, None, None))
@@ -134,46 +127,19 @@ def test_layouts_run_as_surely_as_bytes_of_their_kind_are_known():
 
 def test_the_likeliest_cause_fits_and_is_common_before_one_looks():
     """A family's prior times the mean over its sizes of densities of a normal logarithm, by scipy."""
-    causes = [
-        StepCause(family="network", title="twice", step_s=2.0, weight=0.6),
-        StepCause(family="network", title="four times", step_s=4.0, weight=0.4),
-        StepCause(family="clocks", title="half", step_s=3.0),
-        StepCause(family="loader", title="waits", step_s=3.9),
-    ]
+    given = (("network", 2.0, 0.6), ("network", 4.0, 0.4), ("clocks", 3.0, 1.0), ("loader", 3.9, 1.0))
+    causes = [StepCause(family=family, title="", step_s=s, weight=weight) for family, s, weight in given]
     for own_s, half in ((4.0, 1.2), (2.1, 1.6), (60.0, 1.5)):
         answer = made_up()
         step_s = Interval(1 / half, 1.0, half)
         answer = answer.with_(layouts=(msgspec.structs.replace(answer.layouts[0], step_s=step_s),))
-        density = [
-            float(norm.pdf(math.log(own_s), math.log(one.step_s), math.log(half) / 1.645)) for one in causes
-        ]
-        of_family: Counter[str] = Counter()
+        density = norm.pdf(math.log(own_s), np.log([s for _, s, _ in given]), math.log(half) / 1.645)
+        of_family = Counter()
         for one, value in zip(causes, density, strict=True):
             of_family[one.family] += FAMILIES[one.family].prior * one.weight * value
         found = likely_causes(causes, OwnStep(own_s, ()), answer)
         assert [one.family for one in found] == [family for family, _ in of_family.most_common()]
-        best = max(
-            zip(density, causes, strict=True), key=lambda pair: pair[0] * (pair[1].family == "network")
-        )
-        assert next(one for one in found if one.family == "network") is best[1]
-
-
-def test_where_seconds_go_decides_between_causes_that_take_as_long():
-    answer = made_up()
-    plain = {"computing": 1.8, "communication": 0.2, "gaps": 0.0, "ranks": 0.0, "data": 0.0, "idle": 0.0}
-    answer = answer.with_(seconds=StepAnswer(places_s=plain))
-    places = {"network": "communication", "loader": "data", "launches": "gaps", "imbalance": "computing"}
-    causes = [
-        StepCause(family=family, title=family, step_s=3.0, places_s={**plain, place: plain[place] + 1.0})
-        for family, place in places.items()
-    ]
-    for family in ("network", "loader", "launches"):
-        longer = {**plain, places[family]: plain[places[family]] + 1.0}
-        assert likely_causes(causes, OwnStep(3.0, (), longer), answer)[0].family == family
-        some = {**plain, places[family]: plain[places[family]] + 0.5, "ranks": 0.5}  # on every second rank
-        assert likely_causes(causes, OwnStep(3.0, (), some), answer)[0].family == family
-    waiting = OwnStep(3.0, (), {**plain, "ranks": 1.0})
-    assert likely_causes(causes, waiting, answer)[0].family == "imbalance"
+        assert next(one for one in found if one.family == "network") is causes[density[:2].argmax()]
 
 
 def own(mine):
@@ -197,14 +163,11 @@ def test_ones_own_step_is_also_a_rate_and_where_its_seconds_go():
 
 
 def made_up(*causes):
-    """Return a step of 2 s at 400 TFLOP/s, with causes and a published step."""
-    layout = RankedLayout(
-        title="dp 8", parts={}, needed_B=1.0, room_B=2.0, fits=True, step_s=Interval(1.8, 2.0, 2.2),
-        model_FLOP_per_s=400e12,
-    )  # fmt: skip
-    nearest = NearestStep(title="X on 8 GPUs", published_s=2.0, predicted_s=2.5, FLOP_per_device=1e15)
+    """Return a step of 2 s at 400 TFLOP/s, with causes."""
+    layout = RankedLayout(title="dp 8", parts={}, needed_B=1.0, room_B=2.0, fits=True,
+                          step_s=Interval(1.8, 2.0, 2.2), model_FLOP_per_s=400e12)  # fmt: skip
     named = tuple(StepCause(family=family, title=title, step_s=step_s) for family, title, step_s in causes)
-    return Answer(verdict="fits", layouts=(layout,), seconds=StepAnswer(causes=named, nearest=(nearest,)))
+    return Answer(verdict="fits", layouts=(layout,), seconds=StepAnswer(causes=named))
 
 
 def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_not():
@@ -215,16 +178,9 @@ def test_a_slower_step_is_explained_by_what_slows_and_a_faster_one_by_what_does_
     assert slower[0].startswith("Yours: 4 s, 2.00 times the prediction, above the 90 % interval; 200 TFLOP/s")
     causes = [line for line in slower if re.match(r"  \w+: [\d.]+ s", line)]
     assert [line.split(":")[0].strip() for line in causes] == ["slow", "less", "all"]
-    assert ["suffice" in line for line in causes] == [False, True, False]
-    assert "more than yours" in causes[2]
     faster = [line for line in lines(OwnStep(1.0, ()), answer) if re.match(r"  \w+: [\d.]+ s", line)]
     assert [line.split(":")[0].strip() for line in faster] == ["half"]
-    inside, *causes = lines(OwnStep(2.1, ()), answer)
-    assert "inside the 90 % interval" in inside
-    assert "  less: 2.6 s" in "\n".join(causes)
-    assert answer.seconds is not None
-    said = " ".join(of_nearest(answer.seconds))
-    assert said == "Nearest published: X on 8 GPUs: 2 s, 500 TFLOP/s per GPU; predicted for it 2.5 s, 400."
+    assert "inside the 90 % interval" in next(lines(OwnStep(2.1, ()), answer))
 
 
 def flops_per_token(seq_len):
@@ -250,28 +206,30 @@ LINE = (
 )
 
 
+def logged(folder, text):
+    """Return one's own step, of a log of Megatron-LM."""
+    (folder / "a.sh").write_text(MEGATRON)
+    (folder / "train.log").write_text(text)
+    return own_step(*asked(f"config={folder / 'a.sh'} mine={folder / 'train.log'}"))
+
+
 def test_a_log_is_ones_own_step_with_its_flops_counted_as_here(tmp_path):
-    path, log = tmp_path / "a.sh", tmp_path / "train.log"
-    path.write_text(MEGATRON)
-    log.write_text("".join(LINE.format(10 * n, s) for n, s in enumerate([90000, 4000, 4100, 4200], 1)))
-    step = own_step(*asked(f"config={path} mine={log}"))
+    text = "".join(LINE.format(10 * n, s) for n, s in enumerate([90000, 4000, 4100, 4200], 1))
+    step = logged(tmp_path, text)
     assert step.seconds == pytest.approx(4.1)
     matrices, scores = flops_per_token(4096)
     ours = 300 * (matrices + scores) / (matrices + scores / 2)
     said = " ".join(step.said)
     assert f"they are {ours:.0f}." in said
-    assert "the first 1 are left out" in said
     assert f"{256 * 4096 / 32 / 4.1:,.0f} tokens/s per GPU" in said
 
 
 TIMED = """(min, max) time across ranks (ms):
-    forward-backward ...............................: (3900.00, 3910.00)
     forward-compute ................................: (1300.00, 1500.00)
     backward-compute ...............................: (2100.00, 2300.00)
     batch-generator ................................: (300.00, 400.00)
     embedding-grads-all-reduce .....................: (0.03, 0.04)
     all-grads-sync .................................: (180.00, 220.00)
-    optimizer-inner-step ...........................: (17.63, 17.73)
     optimizer ......................................: (72.00, 73.00)
 """
 BROKEN_DOWN = """[Rank 0] step={0}, skipped=0, lr=[0.0003], mom=[(0.9, 0.95)]
@@ -283,10 +241,7 @@ BROKEN_DOWN = """[Rank 0] step={0}, skipped=0, lr=[0.0003], mom=[(0.9, 0.95)]
 
 def test_timers_of_a_log_say_where_its_seconds_go(tmp_path):
     """Megatron's data are in its forward passes; what DeepSpeed's timers leave of a step is its loader's."""
-    path, log = tmp_path / "a.sh", tmp_path / "train.log"
-    path.write_text(MEGATRON)
-    log.write_text("".join(LINE.format(10 * n, 4100) + TIMED for n in range(1, 6)))
-    step = own_step(*asked(f"config={path} mine={log}"))
+    step = logged(tmp_path, "".join(LINE.format(10 * n, 4100) + TIMED for n in range(1, 6)))
     assert step.places_s == pytest.approx({
         "forward": 1.05, "backward": 2.2, "reduction": 0.2, "optimizer": 0.073, "data": 0.35, "spread": 0.3
     })  # fmt: skip
@@ -298,15 +253,15 @@ def test_timers_of_a_log_say_where_its_seconds_go(tmp_path):
 
 def test_seconds_alone_come_with_the_measurement_that_would_decide():
     plain = {"computing": 1.8, "data": 0.0, "communication": 0.2}
-    causes = [
-        StepCause(family=family, title=family, step_s=3.0, places_s={**plain, place: plain[place] + 1.0})
-        for family, place in {"network": "communication", "loader": "data"}.items()
-    ]
-    answer = made_up().with_(seconds=StepAnswer(places_s=plain, causes=tuple(causes)))
+    places = [{**plain, "communication": 1.2}, {**plain, "data": 1.0}]
+    causes = tuple(
+        StepCause(family=family, title=family, step_s=3.0, places_s=places_s)
+        for family, places_s in zip(("network", "loader"), places, strict=True)
+    )
+    answer = made_up().with_(seconds=StepAnswer(places_s=plain, causes=causes))
     said = " ".join(" ".join(lines(OwnStep(3.0, ()), answer)).split())
-    assert "2 of 2 causes reach yours. The first two differ most in data: 1 s and 0 s." in said
-    known = " ".join(lines(OwnStep(3.0, (), {**plain, "data": 1.0}), answer))
-    assert "differ most" not in known
+    assert "The first two differ most in data: 1 s and 0 s." in said
+    assert "differ most" not in " ".join(lines(OwnStep(3.0, (), places[1]), answer))
 
 
 def test_a_full_allocator_is_no_cause_where_a_log_has_memory_to_spare():
@@ -325,21 +280,17 @@ def test_a_files_layout_and_a_log_are_compared_with_other_layouts(tmp_path, caps
     assert status == DONE
     (layout,) = disk["layouts"]
     assert said[0].startswith("llama3_8b.toml: dp 8 × tp 2, ZeRO-3, full recompute, micro-batch 2 × 1: ")
-    assert f"{disk['step_tuned_s']:.3g} s per step" in said[0]
     text = "\n".join(said)
     step_s = 2 * 8192 / 2 / 512  # a data-parallel rank's two sequences, on two devices
-    assert f"train.log, torchtitan's: {step_s:.3g} s per step" in text
     assert f"Yours: {step_s:.3g} s, {step_s / disk['step_tuned_s']:.2f} times the prediction, above" in text
-    assert "What would explain it, the likeliest first" in text
     first = next(line for line in said if line.startswith("1. "))
     gain = float(re.search(r"has ([\d.]+) times its tokens/s", text)[1])
     sequences = math.prod(map(int, re.search(r"dp (\d+).*micro-batch (\d+) × (\d+)", first).groups()))
     rate = sequences * 8192 / float(first.split()[-5]) / 16
     assert gain == pytest.approx(rate / layout["tokens_per_s_per_device"], rel=0.01)
     again = read_own_text(text[text.index("[model]") :].partition("\nThis file")[0], "torchtitan", ".toml")
-    micro_batches = f"micro-batch {again.micro_batch_size} × {again.micro_batches()}"
     assert f"dp {again.dp_of()}" in first
-    assert micro_batches in first
+    assert f"micro-batch {again.micro_batch_size} × {again.micro_batches()}" in first
 
 
 ANSWERED = {

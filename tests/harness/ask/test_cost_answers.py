@@ -11,7 +11,7 @@ from synthetic import made
 
 from harness.answer import Interval
 from harness.ask import advise
-from harness.ask.cost import KEYS, goodput, lists_of, machines_by_device, main, rate_of, throughputs, times
+from harness.ask.cost import KEYS, goodput, lists_of, main, rate_of, throughputs, times
 from harness.commands.grammar import read
 from harness.config.code_fingerprint import ROOT
 from harness.config.optimizations import workloads_of
@@ -79,24 +79,8 @@ def test_what_no_list_prices_is_priced_by_the_users_rate_alone(tmp_path, capsys)
     ):
         folder = results(tmp_path, record(**more))
         assert main([folder]) == 2
-        error = capsys.readouterr().err
-        assert f"{reason}; give rate=DOLLARS per GPU-hour\n" in error
-        assert error.count("\n") == 1
+        assert f"{reason}; give rate=DOLLARS per GPU-hour\n" in capsys.readouterr().err
         assert main([folder, "rate=1"]) == 0
-        assert ("priced at your rate" in capsys.readouterr().out) == ("CPU" in reason)
-
-
-def test_what_is_not_priced_or_priced_alike_is_said(tmp_path, capsys):
-    other = timed(2.0, workload="other", conditions=GB200)
-    loader = record(OF_LOADING, workload="loader")
-    assert main([results(tmp_path, record(), other, loader), "rate=1"]) == 0
-    out = capsys.readouterr().out
-    assert "One rate for NVIDIA H100 80GB HBM3 and NVIDIA GB200: changes are" in out
-    assert "Not priced: 1 throughput is of loading data without training" in out
-    assert "\nloader" not in out
-    for one, reason in ((loader, "is of loading data"), (made(figures={}), "no record has")):
-        assert main([results(tmp_path, one), "rate=1"]) == 2
-        assert reason in capsys.readouterr().err
 
 
 def test_rates_in_their_units():
@@ -106,17 +90,13 @@ def test_rates_in_their_units():
 
 
 GOOD = {"kind": "owned", "date": "2026-11", "source": "me", "USD_per_h": {"gb200": 2.0}}
-
-
 BAD = {
     "kind=stolen": {"kind": "stolen"},
     "date=May": {"date": "May"},
-    "USD_per_h.gb200=-2": {"USD_per_h": {"gb200": -2}},
     "USD_per_h.gb200=101": {"USD_per_h": {"gb200": 101}},
     "expected USD_per_h and gpus_per_node by machine": {"USD_per_h": 2},
     "gpus_per_node.gb200=0": {"gpus_per_node": {"gb200": 0}},
     "prices.mine.memory": {"memory": 80},
-    "expected a machine": {"second_hand": {"h100_80gb": "by notes"}},
 }
 
 
@@ -132,10 +112,7 @@ def test_a_gpu_is_priced_by_every_list_that_has_it_or_by_ones_own(tmp_path, caps
     own = tmp_path / "mine.yaml"
     own.write_text('mine: {kind: reserved, date: "2026-11", source: us, USD_per_h: {h100_80gb: 16}, '
                    "gpus_per_node: {h100_80gb: 8}}")  # fmt: skip
-    for conditions, second_hand in ((GB200, True), (H100, False)):
-        folder = results(tmp_path, record(conditions=conditions))
-        assert main([folder, "prices=semianalysis_2025_08"]) == 0
-        assert ("Second-hand price of gb200: $2.36" in capsys.readouterr().out) == second_hand
+    folder = results(tmp_path, record())
     assert main([folder]) == 0
     out = capsys.readouterr().out
     for one in lists_of(""):
@@ -157,8 +134,6 @@ def test_prices_are_those_of_machines_of_conf_hardware_and_of_suite_cost():
     assert len(table) > 3
     (prices,) = {json.dumps(one["prices"]) for one in workloads_of("cost").values()}
     assert price_lists(json.loads(prices)) == table
-    found = machines_by_device(["NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM", "", "a CPU"])
-    assert found == {"NVIDIA H100 80GB HBM3": "h100_80gb", "NVIDIA H100 SXM": "h100_80gb"}
 
 
 def test_a_run_is_priced_before_it_is_run(tmp_path, capsys):
@@ -225,7 +200,3 @@ def test_the_page_shows_what_is_printed():
     text = (ROOT / "docs/commands/cost.md").read_text()
     assert len([*blocks_of(text)]) == 1
     assert again(text) == text
-    ((_, lines),) = blocks_of(text)
-    stale = text.replace(lines[-1], lines[-1].replace("1", "2"))
-    assert stale != text
-    assert again(stale) == text

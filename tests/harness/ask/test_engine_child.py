@@ -117,13 +117,6 @@ def test_whoever_stops_listening_leaves_no_child(made_up):
     assert children() == before
 
 
-def test_a_line_of_progress_is_printed_where_an_answer_takes_long(made_up, monkeypatch, capsys):
-    for after_s, line in ((600.0, ""), (0.0, "dry run of plain.json ...\n")):
-        monkeypatch.setattr(engines, "PROGRESS_AFTER_S", after_s)
-        answer_of(question(made_up, "plain"))
-        assert capsys.readouterr().err == line
-
-
 def test_without_its_libraries_a_dry_run_names_the_extra(tmp_path, monkeypatch):
     for package, extra in {"torch": "train", "transformers": "hf"}.items():
         monkeypatch.setattr(engines, "find_spec", lambda name, lost=package: None if name == lost else name)
@@ -142,15 +135,13 @@ def started(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", ["start", "request"])
-def test_a_child_ends_with_a_parent_that_is_killed(tmp_path, after):
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path):
     parent = started(tmp_path)
     try:
         process = psutil.Process(parent.pid)
         wait_for(process.children)
         (child,) = process.children()
-        if after == "request":  # it imports torch, with the request read
-            wait_for(lambda: child.memory_info().rss > 1e8)
+        wait_for(lambda: child.memory_info().rss > 1e8)  # it imports torch, with the request read
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
@@ -184,10 +175,9 @@ def chunked(techniques, **fields):
     return question_of(config=CHUNKED, devices=1, techniques=techniques, origins=of, **fields)
 
 
-@pytest.mark.parametrize("more", [(), (("activation_checkpointing", {}),)])
-def test_a_long_sequence_in_chunks_takes_what_its_parts_take_as_sequences(monkeypatch, more):
+def test_a_long_sequence_in_chunks_takes_what_its_parts_take_as_sequences(monkeypatch):
     """Each part lacks the recurrent state between two chunks, which is all that differs."""
-    question = chunked((("mixed_precision", {}), ("attention", {}), *more), seq_len=1024, micro_batch_size=2)
+    question = chunked((("mixed_precision", {}), ("attention", {})), seq_len=1024, micro_batch_size=2)
     with DryRunChild() as child:
         whole = answer_of(question, child=child).memory
         monkeypatch.setattr(recipe, "FOLDED_TOKENS", 512)

@@ -15,13 +15,12 @@ from own_texts import TITAN
 from small_config import config
 
 from harness.ask import fit
-from harness.ask.lines import adapted, trainer
 from harness.ask.recipe import what_ifs_of, with_techniques
 from harness.ask.words import FIT, question_from, words_of
 from harness.commands.entry import DEPENDS, DONE, NO
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.read import read_own_text
-from harness.question import Adapters, DryRunRequest, question_of
+from harness.question import DryRunRequest
 from harness.records import Unavailable
 from suites.training import dry_run_engine
 from suites.training.dry_run.largest_batch import fit_of, outside_allocator_B, search
@@ -75,10 +74,8 @@ def test_what_a_dry_run_prints_is_what_it_keeps(dry):
     assert lines[0].startswith(
         f"fits: {allocated:.1f} of {room:.1f} GB per GPU at micro-batch 2 (90 %: {low:.1f} … {high:.1f})"
     )
-    assert f"reserves {disk['peak_reserved_GB']:.1f}" in lines[0]
     said = "\n".join(lines)
-    largest = f"Micro-batch {memory['largest_micro_batch']:,} at most"
-    for part in (largest, f"{PARAMETERS / 1e6:.3g} M parameters", f"Room: {room:.1f} GB = 3.0 GB"):
+    for part in (f"Micro-batch {memory['largest_micro_batch']:,} at most", f"{PARAMETERS / 1e6:.3g} M param"):
         assert part in said
     (row,) = (line for line in lines if line.startswith("peak that torch's allocator counts"))
     peaks = {peak["micro_batch_size"]: peak for peak in memory["peaks"]}
@@ -88,7 +85,6 @@ def test_what_a_dry_run_prints_is_what_it_keeps(dry):
     for change in (one for one in disk["changes"] if one["peak_B"] is not None):
         (row,) = (line for line in lines if line.startswith(f"  {change['title']}  "))
         assert f" {change['peak_B'] / 1e9:.1f} " in row
-    assert "  seq_len=128 (command: seq_len)" in lines
 
 
 def test_a_dry_run_is_that_of_the_suite(dry):
@@ -109,7 +105,6 @@ def test_a_dry_run_is_that_of_the_suite(dry):
         names = ("micro_batch_size", "fits", "allocated_B", "reserved_B", "retries")
         assert tuple(peak[name] for name in names) == own
         assert sum(peak["by_kind_B"].values()) == run.peak_B <= run.allocated_B
-    assert memory["allocated_B"][1] == memory["peaks"][0]["allocated_B"]
     states_B = memory["peaks"][0]["by_kind_B"]["optimizer_states"]
     assert states_B == pytest.approx(8 * PARAMETERS, rel=0.01)  # two states of AdamW in 4 bytes
 
@@ -151,16 +146,12 @@ LLAMA = f"model={ROOT}/tests/data/configs/llama-3.1-8b.json"
 
 
 @pytest.mark.parametrize(
-    ("device", "status", "verdict", "what_ifs"),
-    [
-        ("80GB", DONE, "fits", "true"),
-        ("20GB", DEPENDS, "depends", "false"),
-        ("15GB", NO, "does not fit", "true"),
-    ],
+    ("device", "status", "verdict"),
+    [("80GB", DONE, "fits"), ("20GB", DEPENDS, "depends"), ("15GB", NO, "does not fit")],
 )
-def test_what_an_account_prints_is_what_it_keeps(tmp_path, device, status, verdict, what_ifs):
+def test_what_an_account_prints_is_what_it_keeps(tmp_path, device, status, verdict):
     words = f"{LLAMA} devices=16 layout=tp:4,pp:2 seq_len=4096 global_batch_size=16"
-    found = fitted(tmp_path, f"{words} device={device} what_ifs={what_ifs}")
+    found = fitted(tmp_path, f"{words} device={device} what_ifs=false")
     disk, memory = found.disk, found.disk["memory"]
     assert (found.status, disk["verdict"], disk["engine"]) == (status, verdict, "account")
     reserved, low, high = (disk[f"peak_reserved{end}_GB"] for end in ("", "_low", "_high"))
@@ -173,10 +164,6 @@ def test_what_an_account_prints_is_what_it_keeps(tmp_path, device, status, verdi
     assert disk["layouts"][0]["parts"] | {"dp": 2, "tp": 4, "pp": 2} == disk["layouts"][0]["parts"]
     assert sum(memory["parts_B"].values()) == pytest.approx(memory["allocated_B"][1])
     assert memory["room_B"] == pytest.approx(memory["usable_B"] - sum(memory["outside_B"].values()))
-    said = "\n".join(found.lines)
-    largest = memory["largest_micro_batch"]
-    assert (f"Micro-batch {largest} fits at most" if largest else "No micro-batch fits") in said
-    assert ("What would change it" in said) == (what_ifs == "true")
 
 
 def test_a_search_lists_layouts_that_each_fit_when_asked(tmp_path):
@@ -200,7 +187,6 @@ def test_a_layout_of_a_file_fits_as_its_words_do_and_is_written_at_its_largest(t
     (tmp_path / "titan.toml").write_text(TITAN)
     found = fitted(tmp_path, f"config={tmp_path / 'titan.toml'} devices=16 write=torchtitan")
     said = "\n".join(found.lines)
-    assert "Read as torchtitan: " in said
     again = read_own_text(said[said.index("[model]") :].partition("\nThis file")[0], "torchtitan", ".toml")
     assert (again.tp, again.zero, again.recompute) == (2, 3, "full")
     assert again.micro_batch_size == found.disk["memory"]["largest_micro_batch"]
@@ -222,8 +208,7 @@ def test_an_oom_message_is_explained(tmp_path, capsys):
     words = f"oom={path} model={config(tmp_path)} seq_len=128 micro_batch_size=3 devices=2"
     assert fit.main(words.split()) == DONE
     said = " ".join(capsys.readouterr().out.split())
-    for part in ("on rank 3", "384 tokens × 4,000", "expandable_segments"):
-        assert part in said
+    assert "384 tokens × 4,000" in said
     assert fit.main([f"oom={path}"]) == DONE
     assert "384 tokens" not in capsys.readouterr().out
 
@@ -237,17 +222,3 @@ def test_a_file_goes_to_the_first_line_through_few_of_ours(tmp_path):
     parent, child = (int(count) for count in re.findall(r"(\d+) files in", said))
     assert 10 < parent <= 30
     assert 10 < child <= 45
-
-
-def test_what_is_trained_and_whose_program_trains_it_are_named():
-    ring = question_of(
-        sharing="zero", zero=3, program="torchtitan", format="openrlhf", framework="OpenRLHF 3c3b"
-    )
-    assert trainer(ring) == "OpenRLHF's training, taken as torchtitan's"
-    assert trainer(question_of(sharing="zero", format="openrlhf")) == "as DeepSpeed trains"
-    assert trainer(question_of(sharing="fsdp2", format="torchtitan")) == "as torchtitan trains"
-    assert trainer(question_of(sharing="fsdp1")) == "as Composer trains"
-    assert not adapted(question_of())
-    adapters = Adapters(rank=16, targets=("q_proj", "v_proj"), base="nf4")
-    (line,) = adapted(question_of(adapters=adapters))
-    assert line == "Trained: adapters alone, rank 16 on q_proj, v_proj; the weights are frozen, in nf4."

@@ -52,20 +52,13 @@ def test_what_fits_alone_does_not_fit_next_to_it():
 @pytest.mark.parametrize(
     ("fields", "directions"),
     [
-        (
-            {"sharing": "zero", "zero": 3, "offload": ("parameters", "optimizer")},
-            [],
-        ),  # on the host
+        ({"sharing": "zero", "zero": 3, "offload": ("parameters", "optimizer")}, []),  # on the host
         ({"sharing": "megatron", "program": "megatron", "ep": 2}, ["raises"]),
         ({"sharing": "megatron", "program": "megatron", "search": True}, ["raises"]),
+        ({"config": {"model_type": "unheard_of"}}, ["raises"]),
     ],
 )
 def test_where_its_bytes_are_not_known_or_on_the_host_none_are_counted(fields, directions):
     asked = without_reference(Question(**{**WHOLE, **fields}, reference_weight_B=2))
     assert (asked.copy_B, asked.lost_B) == (0.0, 0.0)
     assert [key.memory for key in asked.question.keys] == directions
-
-
-def test_of_a_model_whose_weights_are_not_known_the_reference_may_turn_what_fits():
-    question = Question(config={"model_type": "unheard_of"}, seq_len=8, reference_weight_B=2)
-    assert [key.memory for key in without_reference(question).question.keys] == ["raises"]

@@ -4,14 +4,11 @@ import re
 
 import pytest
 from own_texts import TITAN
-from places import ROOT
 from small_config import config
 
-from harness.answer import Turn
-from harness.ask.lines import key_words, read_lines, turn_words
+from harness.ask.lines import read_lines
 from harness.ask.words import COST, FIT, question_from, step_question, words_of
 from harness.config.validation import ConfigError
-from harness.question import KeyRead
 
 VERL = """python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.nnodes=1
     trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.n=4
@@ -58,13 +55,6 @@ def test_the_word_that_a_refusal_asks_for_removes_it(word, tmp_path):
     assert said(argv(f"{word}{given}"), mode, read) == ""
 
 
-def test_no_reader_refuses_a_file_for_a_word_of_the_command():
-    """A reader does not see the command: it notes what is missing, by `Parts.miss`."""
-    for file in (ROOT / "harness/frameworks").glob("*.py"):
-        for refusal in re.findall(r"raise ValueError\((.*?)\n\s*\)?\n", file.read_text(), re.DOTALL):
-            assert not re.search(r"give (?!config=)[a-z_]+=", refusal), file.name
-
-
 TRL = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 1\nmax_length: 512\n"
 
 
@@ -77,11 +67,3 @@ def test_a_launchers_file_is_asked_for_once_and_not_for_one_device(tmp_path, dev
     assert text.count("no accelerate or DeepSpeed file, which may shard the model: give it too") == asks
     assert "None" not in text.replace("rope", "")
     assert sum(key.field == "sharing" and key.status == "not modelled" for key in question.keys) == asks
-
-
-def test_what_no_key_says_is_said_in_words_first():
-    tower = KeyRead(key="vision_config", status="not modelled", means="the tower for images", memory="raises")
-    assert key_words(tower) == "the tower for images (vision_config: raises the peak)"
-    turn = Turn(kind="key", name="vision_config", why="the tower for images")
-    said = "the tower for images (vision_config), which is not modelled; as it is read, this fits"
-    assert turn_words(turn, "fits") == said

@@ -24,7 +24,6 @@ from harness.config.run import names
 from harness.config.validation import ConfigError
 
 COUNT = int(os.environ.get("COMMANDS", "150"))
-CONFIG = json.loads((ROOT / "tests/data/configs/gpt2.json").read_text())
 
 LOG = """\
 step 1 loss 4.5 time 2.1 s
@@ -60,9 +59,10 @@ def folder(tmp_path_factory):
     for folder in ("results", "bad_results"):
         (path / folder).mkdir()
     committed = ROOT / "results/reference/interconnect_formula"
+    config = (ROOT / "tests/data/configs/gpt2.json").read_text()
     for name, text in {
-        "config.json": json.dumps(CONFIG),
-        "half.json": json.dumps(CONFIG)[:100],
+        "config.json": config,
+        "half.json": config[:100],
         "list.json": "[1, 2]",
         "empty.json": "",
         "trace.json": json.dumps({"traceEvents": []}),
@@ -88,20 +88,7 @@ def folder(tmp_path_factory):
 FILES = ("config.json", "half.json", "list.json", "empty.json", "binary.json", "trace.json", "other.json")
 FOLDERS = ("results", "bad_results", ".", "nowhere", "results/plan.json")
 SIMPLE = (
-    "1",
-    "0",
-    "-1",
-    "2.5",
-    "nan",
-    "1e400",
-    "1e9999999",
-    "true",
-    "null",
-    "''",
-    "[]",
-    "{}",
-    "[",
-    "{a",
+    *["1", "0", "-1", "2.5", "nan", "1e400", "1e9999999", "true", "null", "''", "[]", "{}", "[", "{a"],
     "a: b",
 )
 ODD = (

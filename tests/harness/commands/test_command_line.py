@@ -7,14 +7,12 @@ import sys
 import pytest
 import yaml
 
-from harness.commands import listing
 from harness.commands.command_line import SHOWN, START, USAGE, Command, read
 from harness.commands.entry import DONE, MISTAKE
-from harness.commands.listing import WIDTH, config_yaml, info_lines, list_lines
+from harness.commands.listing import WIDTH, config_yaml, list_lines
 from harness.commands.main import main
 from harness.config import techniques
 from harness.config.code_fingerprint import ROOT
-from harness.config.run import names
 
 
 @pytest.mark.parametrize(
@@ -25,10 +23,8 @@ from harness.config.run import names
         (["suite=memory", "--run", "seed=1"], Command(("suite=memory", "seed=1"))),
         (["suite=memory", "--help", "--cfg", "job"], Command((), "--help")),
         (["-h"], Command((), "--help")),
-        (["-c", "job", "suite=memory"], Command(("suite=memory",), "--cfg", "job")),
         (["a=b", "--cfg=job", "-p", "c", "--resolve"], Command(("a=b",), "--cfg", "job", "c", True)),
         (["--info", "suite=memory"], Command(("suite=memory",), "--info", "defaults-tree")),
-        (["-i", "all", "suite=memory"], Command(("suite=memory",), "--info", "all")),
         (["list", "hardware"], Command(("hardware",), "list")),
     ],
 )
@@ -40,7 +36,6 @@ def test_help_names_every_flag_and_key(capsys):
     assert main(["--help"]) == DONE
     assert capsys.readouterr().out.strip() == USAGE.strip()
     assert all(flag in USAGE for flag in SHOWN)
-    assert max(len(line) for line in [*USAGE.splitlines(), *START.splitlines()]) <= 80
     config = yaml.safe_load(config_yaml(["suite=memory"]))
     keys = {f"{key}.{name}" for key, part in config.items() if isinstance(part, dict) for name in part}
     keys |= {"suite", "from_results", *config}
@@ -87,42 +82,11 @@ def test_the_configuration_is_printed_as_yaml_and_means_the_same_again(capsys):
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["seed"] == 3
     assert set(printed["suite"]["optimizations"]) >= {"dcqcn", "receiver_admission"}
-    assert printed["executor"] == {"workers": None}
     words = ["suite=congestion", "repeats=${seed}", "seed=4"]
     assert "repeats: ${seed}" in config_yaml(words)
     assert "repeats: 4" in config_yaml(words, resolve=True)
     part = config_yaml(["suite=memory", "limits.timeout_s=9"], "limits")
     assert part == "# @package limits\ntimeout_s: 9.0\nmemory_B: null\n"
-
-
-def test_info_shows_the_files_that_a_configuration_is_composed_of():
-    tree = list(info_lines(["suite=congestion", "hardware=h200"], "defaults-tree"))
-    assert "  hardware/h200" in tree
-    assert tree.index("  suite/congestion") < tree.index("    suite/congestion/dcqcn")
-    defaults = list(info_lines(["suite=congestion"], "defaults"))
-    assert "conf/suite/congestion/dcqcn.yaml  suite.optimizations.dcqcn" in defaults
-    everything = "\n".join(info_lines(["suite=congestion"], "all"))
-    assert all(line in everything for line in [*defaults, "question:"])
-
-
-def test_the_list_has_a_line_for_each_thing_as_long_as_the_terminal_is_wide(monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
-    lines = list(list_lines([]))
-    assert all(any(line.startswith(f"{suite} ") for line in lines) for suite in names("suite"))
-    assert any(line.startswith("h200 ") for line in lines)
-    assert any(line.startswith("torchrun ") for line in lines)
-    memory = list(list_lines(["suite=memory"]))
-    for name in ("llama_7b", "activation_checkpointing.full"):
-        (line,) = [line for line in memory if line.startswith(f"{name} ")]
-        assert len(line) > len(name) + 10
-    monkeypatch.setattr(listing, "names", lambda group: ["congestion", "fabric"])
-    both = [line.split(maxsplit=2)[:2] for line in list_lines(["variants", "workloads"])]
-    assert ["congestion", "dcqcn.strict"] in both
-    assert ["congestion", "incast_16"] in both
-    assert max(map(len, [*lines, *memory])) == WIDTH
-    monkeypatch.undo()
-    monkeypatch.setenv("COLUMNS", "60")
-    assert max(map(len, list_lines(["suite=memory"]))) == 60
 
 
 def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(monkeypatch):
@@ -131,11 +95,10 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert all(len(line) <= WIDTH for line in lines)
     assert [line.partition(" ")[0] for line in lines if not line.startswith(" ")] == techniques.names()
     listed = [line.split(maxsplit=1) for line in lines]
-    assert ["local_sgd", "Local steps with an outer one, as in DiLoCo (arXiv 2311.08105)."] in listed
     assert ["inner_steps=4", "a whole number of at least 1"] in listed
     assert ["mode=full", "one of full, selective, per_op"] in listed
-    assert ["targets=layers", "see suites/training/techniques/lora.py"] in listed
-    assert ["buckets=null", "a whole number of at least 1 or null"] in listed
+    memory = [line.split()[0] for line in list_lines(["suite=memory"]) if line]
+    assert {"llama_7b", "activation_checkpointing.full"} <= set(memory)
 
 
 def test_whoever_reads_a_list_may_stop():

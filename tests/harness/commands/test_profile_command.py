@@ -4,8 +4,6 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from kineto_traces import Writer
 
 from harness.commands.profile import main
@@ -15,7 +13,7 @@ from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.factors import layer_names
 from harness.instruments.traces.kineto import read_trace, read_traces
-from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path, shortened_name
+from harness.instruments.traces.output import OWN_TRACKS, PER_RANK, critical_path
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 LONG = (
@@ -38,21 +36,19 @@ def two_ranks(folder, world_size=2):
     return folder
 
 
-def launching(tmp_path, world_size=1, kernels=()):
-    """Write ranks with 40 small kernels in each of two steps, one every 20 us, each half as long."""
+def launching(tmp_path, kernels=()):
+    """Write a rank with 40 small kernels in each of two steps, one every 20 us, each half as long."""
     launches, gap = 40, 20_000
     tmp_path.mkdir(exist_ok=True)
-    for rank in range(world_size):
-        one = Writer(rank=rank, world_size=world_size)
-        for number in range(2):
-            begin = number * launches * gap
-            one.step(number, begin, begin + launches * gap)
-            for i in range(launches):
-                at = begin + i * gap
-                one.kernel(LONG if i % 2 else "gemm", at + gap // 2, at + gap, called=at + gap // 4)
-        for name, start, end in kernels:
-            one.kernel(name, start, end, called=start, stream=9)
-        one.write(tmp_path)
+    one = Writer(rank=0, world_size=1)
+    for number in range(2):
+        begin = number * launches * gap
+        one.step(number, begin, begin + launches * gap)
+        for at in range(begin, begin + launches * gap, gap):
+            one.kernel(LONG if at % 40_000 else "gemm", at + gap // 2, at + gap, called=at + gap // 4)
+    for name, start, end in kernels:
+        one.kernel(name, start, end, called=start, stream=9)
+    one.write(tmp_path)
     return tmp_path
 
 
@@ -65,10 +61,8 @@ def test_the_answer_has_the_sentence_shares_and_factors(tmp_path, capsys):
     folder = two_ranks(tmp_path)
     out = printed(capsys, folder, "model_FLOP=1e9", "peak=1e13", "frequency=1.5")
     assert out.startswith("50 % exposed all-gather, 33 % computing, ")
-    for text in ("sum", "100.0", "theoretical", "0.100", "not separated: instruction, utilisation", "rank 1"):
+    for text in ("100.0", "not separated: instruction, utilisation", "Missing: instruction"):
         assert text in out
-    assert "Missing: theoretical" not in out
-    assert "Missing: instruction" in out
     lines = printed(capsys, folder, "model_FLOP=989e9", "peak=h100_80gb").splitlines()
     theoretical = next(line for line in lines if line.startswith("theoretical"))
     assert float(theoretical.split()[-1]) == pytest.approx(1.0, rel=0.01)  # ms
@@ -122,41 +116,19 @@ def test_layers_are_modules_and_backward_has_those_of_forward(tmp_path):
     assert of == [*forward, ("dgemm", "Linear_1"), ("dgemm", "Linear_0")]
 
 
-@pytest.mark.parametrize(("columns", "world_size"), [(60, 3), (80, 1), (120, 3), (400, 1)])
-def test_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, columns, world_size):
-    """Without a terminal they are 80 columns wide; the file has whole names."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    if columns == 80:
-        monkeypatch.delenv("COLUMNS")
-    collective = ("ncclDevKernel_AllReduce_" + "x" * 300, 20_000, 300_000)
-    folder = launching(tmp_path, world_size, [collective])
-    tables = printed(capsys, folder).split("\n\n")[2:]
-    lines = [line for table in tables for line in table.split("\n")]
-    assert max(map(len, lines)) <= columns
-    assert any(line.startswith("rank 2") for line in lines) == (world_size == 3)
-    assert any("void" in line and "…" in line for line in lines)
-    printed(capsys, folder, f"out={tmp_path / 'out'}")
+def test_tables_fit_the_terminal_and_the_file_has_whole_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    _, _, *tables = printed(capsys, launching(tmp_path)).split("\n\n")
+    assert max(len(line) for table in tables for line in table.split("\n")) <= 60
+    printed(capsys, tmp_path / "rank0.json", f"out={tmp_path / 'out'}")
     assert LONG in (tmp_path / "out/breakdown.txt").read_text()
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="ab<>() :…", max_size=60), st.integers(3, 70))
-def test_any_name_fits_and_a_kernel_keeps_its_function_longest(name, length):
-    assert len(shortened_name(name, length)) <= length
-    kernel = "void ns::kernel<int, a<b>, c>(int*)"
-    shown = [shortened_name(kernel, longest) for longest in (60, 33, 28)]
-    assert shown == [kernel, "void ns::kernel<int, a<b>, c>(…)", "void ns::kernel<int,…, c>(…)"]
 
 
 def test_advice_on_launch_gaps_has_the_numbers_of_the_trace(tmp_path, capsys):
     """40 launches per step, 20 us apart; half of each gap of 10 us is idle: 0.4 of 0.8 ms."""
     out = printed(capsys, launching(tmp_path))
     (line,) = [line for line in out.splitlines() if line.startswith("Launch gaps: ")]
-    assert line == (
-        "Launch gaps: 40 launches per step, one every 20 µs on the host, each for 10 µs of work (medians). "
-        "If CUDA graphs (torch.compile, mode=reduce-overhead) replayed all launches, at least 0.400 ms of "
-        "0.800 ms would remain."
-    )
+    assert all(part in line for part in ("40 launches", "20 µs", "10 µs", "0.400 ms of 0.800 ms"))
     path = tmp_path / "rank0.json"
     path.write_text(path.read_text().replace("cudaLaunchKernel", "cudaGraphLaunch"))
     out = printed(capsys, path)
@@ -172,17 +144,7 @@ def test_pauses_of_the_host_are_no_gain_of_graphs(tmp_path, capsys):
     one.kernel("gemm", 9 * MS, 10 * MS, called=9 * MS - 10)
     out = printed(capsys, one.write(tmp_path))
     assert "Pauses of more than 100 µs: 2 per step, 5.000 ms of 5.000 ms; in the longest" in out
-    assert "the host is in aten::item." in out
     assert "would remain" not in out
-
-
-def test_advice_on_data_follows_from_the_loader(tmp_path, capsys):
-    for loader, expected in (("SingleProcessData", "num_workers=0"), ("MultiProcessingData", "still waits")):
-        one = Writer()
-        one.step(0, 0, MS)
-        one.annotation(f"enumerate(DataLoader)#_{loader}LoaderIter.__next__", 0, MS // 2)
-        one.kernel("gemm", MS // 2, MS, called=MS // 2)
-        assert expected in printed(capsys, one.write(tmp_path))
 
 
 def test_how_steps_were_found_and_what_communicates_is_in_the_answer(tmp_path, capsys):
@@ -191,11 +153,8 @@ def test_how_steps_were_found_and_what_communicates_is_in_the_answer(tmp_path, c
     one.kernel("ncclDevKernel_AllReduce", 4 * MS, 8 * MS, called=1, stream=9)
     one.kernel("gemm_reduce_scatter", 8 * MS, 10 * MS, called=2)
     out = printed(capsys, one.write(tmp_path))
-    assert "the whole trace, from its first to its last event, is taken as one step" in out
     assert "Communication: 6.000 ms per step, 4.000 ms hidden behind computing and 2.000 ms exposed." in out
     assert "Both: 2.000 ms per step are in kernels that compute and communicate (gemm_reduce_scatter)" in out
-    assert "(1 step)" in out
-    assert "Launch gaps" not in out
     folder = launching(tmp_path / "pushed", kernels=[("my_push", 0, 400_000)])
     lines = printed(capsys, folder, "communication=[my_push]").splitlines()
     assert any(line.startswith("my_push") and "pattern" in line for line in lines)
@@ -236,10 +195,8 @@ def of_one_rank_alone(folder):
 @pytest.mark.parametrize(
     ("write", "changed", "expected"),
     [
-        (two_ranks, {"fields": {}}, "this suite reads no trace"),
         (two_ranks, {"trace_defaults": {"step": 1}}, "suite.trace_defaults.step: no such name; did you mean"),
         (two_ranks, {"trace": "no.json"}, "suite.trace: no.json: no trace can be read"),
-        (two_ranks, {"workload_from": "config.json"}, "give one of the two"),
         (without_kernels, {}, "no kernel and no operator runs within the steps"),
         (of_one_rank_alone, {}, "no step in common with the other ranks"),
     ],

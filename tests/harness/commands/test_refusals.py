@@ -23,111 +23,74 @@ suit: no such name; did you mean suite? | suit=memory
 model: no such name; use suite.workload_from='x.json' | model=x.json
 memory: expected KEY=VALUE; did you mean suite=memory? | memory
 suite=memry: no such name; did you mean memory? | suite=memry
-suite=xxx | suite=LONG
 only: suite=all runs every suite | suite=all only=[fsdp2]
 executor.workers | suite=kernels executor.workers=2
 suite.sampling.rounds: here suite.workloads.NAME.placements | suite=fabric suite.sampling.rounds=6
 suite.optimizations.e_ecmp.settings.queue_pair | suite=fabric suite.optimizations.e_ecmp.settings.queue_pair=4
-suite.workloads.budget_48m.loss_steps=8: not read | suite=offload suite.workloads.budget_48m.loss_steps=8
 techniques: suite fabric takes none | suite=fabric techniques=[fsdp2]
 suite=kernels,memory: expected one value | suite=kernels,memory
-list workload: no such name; did you mean workloads? | list workload
 seed: list takes suite=NAME alone | list seed=3
 xxx | from_results=LONG
 from_results=nowhere: no such results folder | from_results=nowhere
 out: missing; from_results=[A,B] writes an index | from_results=[nowhere,conf]
-from_results=[a,]: expected a folder of results | from_results=[a,] out=x
--m: the harness runs the full matrix itself | -m suite=memory
 --config-name: conf/ | --config-name other
---hydra-help: Hydra | --hydra-help
---cfg: expected job | --cfg
 --package: only with --cfg | --package limits suite=memory
 --hepl: no such option; did you mean --help? | --hepl
---version=3: --version takes no value | --version=3
---info everything: expected defaults-tree | --info=everything suite=memory
 --shell-completion install=csh: expected install=bash | -sc install=csh
---cfg and --version: one at a time | --cfg job --version
 --info and list: one at a time | list --info
 suite=all: a configuration is shown for one suite | suite=all --cfg job
 # memory
 suite: given twice | only=[fsdp2] suite=kernels
-seed: given twice | +seed=1 seed=2
 suite.sampling.rounds: the cells of this suite are not | suite.sampling.rounds=100
 only=fsdp2,zero1: expected one value, not several choices: use only=[fsdp2,zero1] | only=fsdp2,zero1
 only=3: expected a list | only=3
 only=[fsdp3]: no such name; did you mean fsdp2? | only=[fsdp3]
-executor@there=local | executor@there=local
-executor=slrum | executor=slrum
 executor.nodes=0 | executor=slurm executor.nodes=0
 executor.partition: no such name | executor.partition=gpu
-workloads=[llama_8b] | workloads=[llama_8b]
 retry='failed' | retry=[failed]
-hydra.run.dir | hydra.run.dir=x
-out=['a']: expected text or null | out=[a]
-limits=3: expected limits.NAME=VALUE | limits=3
 repeat: no such name; did you mean repeats? | repeat=2
 seed=-1: expected a whole number of at least 0 | seed=-1
 seed: Interpolation key | seed=${nothing}
-seed=1111 | seed=DIGITS
-+seed=1: seed exists already | +seed=1
 ~limits: only a workload can be left out | ~limits
-micro_batch_size: is a field of a workload; use suite.workloads.NAME.mi | micro_batch_size=4
 seq_len: is a field of a workload; use suite.hf_defaults.seq_len=8 | suite.workload_from=x seq_len=8
 suite.question: fixed by the suite | suite.question=x
 suite.claims.table_1.value: claims are read-only | suite.claims.table_1.value=3
-suite.workloads.llama_7b=3: expected the fields | suite.workloads.llama_7b=3
 suite.workloads.gpt_5m.intermediate: no such name; did | suite.workloads.gpt_5m={intermediate:8}
-suite.workloads.mine: no such workload; to add one: + | suite.workloads.mine={seq_len:8}
 suite.workloads.mine: missing fields: hidden_size (a | +suite.workloads.mine={num_hidden_layers:2}
 suite.workloads.llama_7b.seq_len=4097: expected at most max_ | suite.workloads.llama_7b.seq_len=4097
 suite.workloads.llama_7b.hidden_size=4096:  | suite.workloads.llama_7b.num_attention_heads=33
 suite.workloads.llama_7b.dropout=nan | suite.workloads.llama_7b.dropout=nan
 suite.workload_from: no/config.json: No such file | suite.workload_from=no/config.json
 techniques=[]: lists no technique | techniques=[]
-techniques.zero.4: no such name; allowed: 1, 2, 3, block, device, disk, host, model | techniques=[zero.4]
-techniques.gradient_accumulation.steps='%' | techniques=[gradient_accumulation.%]
 techniques.zero.host: several settings have this value; write {zero: { | techniques=[zero.host]
 techniques.activation_checkpointing.ful: no such name; did y | techniques=[activation_checkpointing.ful]
 techniques.fsdp2.cpu_offload: is a setting; write {fsdp2: {cpu_offload: tr | techniques=[fsdp2.cpu_offload]
-techniques.fsdp2.shard_within: is a setting; write {fsdp2 | techniques=[fsdp2.shard_within]
 techniques.bf16_states.2: this technique has no settings | techniques=[bf16_states.2]
 techniques.fsdp2.shard_withing: no such name; did you mean | techniques=[{fsdp2:{shard_withing:2}}]
-techniques: 3; expected a name | techniques=[3]
-techniques: fsdp2 is listed twice | techniques=[fsdp2,fsdp2.bf16]
 techniques: fsdp2 and zero both decide | techniques=[fsdp2,zero.2]
 techniques: zero does not combine with compile | techniques=[zero,compile]
 seed: nothing is run with from_results | from_results=nowhere seed=1
 budget_min: goes with | budget_min=5
---package limit: no such name; did you mean limits? | --cfg job --package limit
---package seed: a value | --cfg job --package seed
 seed=-1: | --cfg job seed=-1
 # profile
 no/such.json: no trace can be read | no/such.json
 model_FLOPS: no such name; did you mean model_FLOP? | TRACE model_FLOPS=1
 the theoretical time needs both | TRACE model_FLOP=1e9
-model_FLOP=0: expected a number above 0 | TRACE model_FLOP=0 peak=1
 peak=h1000: expected a positive number | TRACE model_FLOP=1 peak=h1000
-clocks=fast: expected one of | TRACE clocks=fast
-expected a trace | out=x
 out=/proc/x: cannot write | STEPS out=/proc/x
 TRACE: rank 0 is there twice | TRACE TRACE
 communication=*: is no regular expression | STEPS communication=[a,*]
-communication=[a,,b]: expected regular expressions | STEPS communication=[a,,b]
 communication=((( | STEPS communication=BRACKETS
 # compare
 expected two results folders, A and B; got none | --json x
 expected two results folders, A and B; got A B C | A B C
---fail-above: expected a share | A B --fail-above
 --fail-above -1: expected a share | A B --fail-above=-1
 fail_above=5: expected a share | A B fail_above=5
---fail: no such option | A B --fail 1
---json: given twice | A B --json x --json y
 fail: no such name; did you mean fail_above? | A B fail=1
 nowhere: no such folder | nowhere nowhere
 # fit advise cost
 model | model=none.json gpus=2
 config=none.toml | config=none.toml gpus=2
-colour | MODEL GPUS colour=red
 devices=0 | MODEL devices=0
 gpus | MODEL GPUS devices=16
 tokens_per_batch=4M | MODEL GPUS TP tokens_per_batch=4M global_batch_size=4
@@ -137,20 +100,16 @@ etp=2 | MODEL GPUS layout=tp:2,etp:2
 layout=zero:4 | MODEL GPUS layout=zero:4
 tp × pp × cp | MODEL GPUS layout=tp:3
 program=jax | MODEL GPUS TP program=jax
-show=some | MODEL GPUS TP show=some
 tp × pp × cp | FILE gpus=3
 # fit advise
 out | questions=CUT
-seq_len | questions=CUT out=x seq_len=4
 questions=none: No such file | questions=none out=x
 questions=CUT: line 2 is not JSON | questions=CUT out=x
 questions=LIST: line 2 is no question | questions=LIST out=x
 # fit
-model | model
 model | gpus=2
 devices | FILE
 link: not used for bytes (harness.fit) | MODEL link=400gbit
-mine: not used for bytes | MODEL mine=4s
 seq_len=256 | MAMBA seq_len=256
 device | MODEL device=0.1GB devices=2 TP
 techniques.fsdp3 | MODEL techniques=[fsdp3]
@@ -160,33 +119,24 @@ techniques: not used with layout= | MODEL devices=2 TP techniques=[fsdp2]
 precision | MODEL techniques=[] precision=bf16
 model={"hidden_size":8}: num_hidden_layers is missing | model={"hidden_size":8}
 model: model_type | model={"model_type":"lama"}
-model={"hidden | model={"hidden_size":
 config: not JSON | config={"a":
-config: no configuration | config={"a":1}
 model: num_hidden_layers is -2; it must be a number of at least 1 | model={"num_hidden_layers":-2}
 model={"hidden_size":8,"hidden_size":8}: hidden_size is given twice | model={"hidden_size":8,"hidden_size":8}
 model_code=none:f: no module none | MODEL model_code=none:f
-model_code='none': expected package.module:function | MODEL model_code=none
 model_code: not used where tp | MODEL devices=2 TP model_code=suites.published.models:torchtune_llama
 torch=new: expected a version | MODEL torch=new
-imbalance=0 | MODEL devices=2 TP imbalance=0
 imbalance=0.05: expected | MODEL devices=2 TP imbalance=0.05
 imbalance=2: the model has no experts | MODEL devices=2 TP imbalance=2
 imbalance=5: expected 1 to 4, where every token | MIXTRAL devices=2 TP imbalance=5
-imbalance: not used by the dry run | MODEL imbalance=2
 torch: not used by the account, which answers since a layout is asked about | MODEL devices=2 TP torch=2.4
 oom=NOTHING | oom=NOTHING
-write: not used for an out-of-memory message | oom=NOTHING write=torchtitan
 seq_len: needs model= or config= | oom=NOTHING seq_len=4
 # advise cost
 gpus | MODEL
 model_code: not used for | MODEL GPUS TP model_code=a:b
-torch: not used for | MODEL GPUS TP torch=2.3
 link=400GB/s | MODEL GPUS link=400GB/s
 device=48GB | MODEL GPUS device=48GB
 device=gpu_80gb | MODEL GPUS device=gpu_80gb
-zero=1 | MODEL GPUS TP offload=optimizer
-rate=1800 | MODEL GPUS TP rate=1800
 price | MODEL GPUS TP price=2 rate=2
 techniques: not used for | MODEL GPUS techniques=[]
 # advise
@@ -194,23 +144,17 @@ model | gpus=2
 mine: needs the layout | MODEL GPUS mine=4.1s
 mine=0tflops: expected a rate above 0 | MODEL GPUS TP mine=0tflops
 mine=45s,data:2s,data:3s: data: given twice | MODEL GPUS TP mine=45s,data:2s,data:3s
-mine=fast | MODEL GPUS TP mine=fast
 mine=NOTHING | MODEL GPUS TP mine=NOTHING
-tokens: not used for seconds (harness.advise) | MODEL GPUS tokens=1e12
 serve=70000 | MODEL GPUS serve=70000
 mine=4s: the page | MODEL GPUS TP serve=0 mine=4s
 gpus | MODEL serve=0
 # cost
 tokens=5 | MODEL GPUS TP tokens=5
-prices=nobody | MODEL GPUS TP prices=nobody
 rate and prices | MODEL GPUS TP rate=1 prices=rented_2026_07
 FOLDER/none | FOLDER/none
 expected one | rate=2
 price | FOLDER price=2 rate=2
-rate=-2 | RESULTS rate=-2
 rate=20/node | RESULTS rate=20/node
-gpus_per_node=8 | RESULTS rate=20 gpus_per_node=8
-gpus | RESULTS gpus=2
 """
 """Below the commands: what the line begins with, and the words, in which capitals stand for `places`."""
 
@@ -248,7 +192,6 @@ def places(tmp_path_factory):
     (folder / "empty").mkdir()
     return {
         "LONG": "x" * 5000,
-        "DIGITS": "1" * 5000,
         "BRACKETS": "(" * 5000,
         "TRACE": str(folder / "trace.json"),
         "STEPS": str(ROOT / "tests/data/traces/communication_without_nccl.json"),
@@ -312,7 +255,3 @@ def test_each_row_is_answered_or_refused_in_its_place(tmp_path, command):
         assert len(one["reason"].splitlines()) == refused
         assert ("peak_allocated_GB" in one) != refused
         assert ("step_s" in one) == (command is advise and not refused)
-        assert one["answer_seconds"] >= 0
-    if command is advise:
-        assert answers[0]["step_low_s"] < answers[0]["step_s"] < answers[0]["step_high_s"]
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["answers.jsonl", "rows.jsonl"]

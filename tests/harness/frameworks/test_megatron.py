@@ -8,7 +8,6 @@ import yaml
 
 from harness.ask.engines import answer_of
 from harness.ask.words import FIT, question_from, words_of
-from harness.frameworks.megatron import layers_of_layout
 from harness.frameworks.read import read_own_file, read_own_text, read_values
 from harness.frameworks.table import framework_named
 from suites.training.of_question import shape_of, subject_of
@@ -17,42 +16,33 @@ DATA = Path(__file__).parents[2] / "data"
 PUBLISHED = yaml.safe_load((DATA / "megatron_peaks.yaml").read_text())
 SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 2 --seq-length 1024 "
 GPT = f"{SMALL}--max-position-embeddings 1024 --global-batch-size 32 --bf16 --vocab-size 1024 "
+FULL = "--recompute-granularity full"
 EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
 
 
 @pytest.mark.parametrize(("text", "expected"), [
     (GPT, {"vocab_size": 1024, "dropout": 0.1, "mlp_bias": True, "learned_positions": 1024, "gated": False}),
-    (f"{GPT}--hidden-dropout 0", {"dropout": 0.0}),
     (f"{GPT}--swiglu", {"gated": True, "layer_norm": True, "intermediate_size": 1344}),
-    (f"{GPT}--swiglu --ffn-hidden-size 1024 --quick-geglu", {"intermediate_size": 1024}),
     (f"{GPT}--disable-bias-linear --add-qkv-bias", {"mlp_bias": False, "qkv_bias": True}),
     (f"{GPT}--normalization RMSNorm --squared-relu", {"gated": False, "layer_norm": False}),
     (f"{GPT}--group-query-attention --num-query-groups 2", {"num_key_value_heads": 2}),
-    (f"{GPT}--num-query-groups 2", {"num_key_value_heads": 8}),
-    (f"{GPT}--qk-layernorm", {"qk_norm_size": 256}),
-    (f"{GPT}--use-rotary-position-embeddings", {"learned_positions": 0}),
     (f"{GPT}--multi-latent-attention --kv-lora-rank 64", {"kv_lora_rank": 64, "layer_norm": True}),
     (f"{GPT}--mtp-num-layers 1 --position-embedding-type rope", {"num_nextn_predict_layers": 1}),
     (f"{SMALL}--merge-file m.txt --tensor-model-parallel-size 2", {"vocab_size": 50432}),
     (f"{SMALL}--tokenizer-type TikTokenizer", {"vocab_size": 131072}),
     (f"{SMALL}--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B", {"vocab_size": 151936}),
-    (f"{SMALL}--tokenizer-type Llama2Tokenizer", {"vocab_size": 32000}),
     (f"{SMALL}--tokenizer-type Llama2Tokenizer --tokenizer-model a/llama-2/t.model", {"vocab_size": 32000}),
     (f"{EXPERTS}--moe-shared-expert-intermediate-size 640 --moe-shared-expert-gate",
      {"shared_intermediate_size": 640, "shared_gate": True, "moe_layers": (True,) * 8}),
     (f"{EXPERTS}--moe-layer-freq ([0,1]*4)", {"moe_layers": (False, True) * 4}),
     (f"{EXPERTS}--moe-layer-freq 2", {"moe_layers": (True, False) * 4}),
     (f"{EXPERTS}--moe-layer-freq ([0]*3+[1]*5)", {"moe_layers": (False,) * 3 + (True,) * 5}),
-    (f"{EXPERTS}--moe-router-load-balancing-type sinkhorn", {"imbalance": 1.04}),
     (f"{EXPERTS}--moe-router-force-load-balancing", {"imbalance": 1.0}),
     (f"{EXPERTS}--moe-expert-capacity-factor 1.1", {"capacity_factor": 1.1, "imbalance": None}),
     (f"{EXPERTS}--moe-expert-capacity-factor 1.5 --moe-pad-expert-input-to-capacity", {"imbalance": 1.5}),
     (f"{GPT}--attention-backend unfused", {"attention": "explicit"}),
-    (f"{GPT}--attention-backend flash", {"attention": "flash_attention"}),
-    (f"{GPT}--use-flash-attn", {"attention": "flash"}),
     (f"{GPT}--transformer-impl local", {"attention": "explicit"}),
     (f"{GPT}--cross-entropy-loss-fusion --deterministic-mode", {"fused_loss": True, "deterministic": True}),
-    (f"{GPT}--defer-embedding-wgrad-compute", {"deferred_head_gradients": 0}),
     (f"{GPT}--defer-embedding-wgrad-compute --wgrad-deferral-limit 2", {"deferred_head_gradients": 2}),
     (f"{GPT}--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero": 2,
      "sharing": "megatron", "program": "megatron"}),
@@ -60,8 +50,6 @@ EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
      {"layers_of_stages": (1, 2, 2, 3), "virtual_stages": 1}),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|(tt|)*2ttL'",
      {"layers_of_stages": (2, 2, 2, 2), "virtual_stages": 2}),
-    (f"{GPT}--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 "
-     "--decoder-last-pipeline-num-layers 1", {"layers_of_stages": (1, 3, 3, 1)}),
     (f"{GPT}--num-layers 6 --pipeline-model-parallel-size 4 --account-for-embedding-in-pipeline-split "
      "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
      {"layers_of_stages": (0, 1, 1, 1, 1, 1, 1, 0), "virtual_stages": 2}),
@@ -70,9 +58,7 @@ EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
     ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + f"torchrun pretrain_gpt.py {GPT}",
      {"expandable_segments": True}),
     (f'OPTIONS="{GPT}"\nsh -c "python pretrain_gpt.py $OPTIONS"', {"vocab_size": 1024, "precision": "bf16"}),
-    (f"{GPT}--recompute-granularity selective --recompute-modules mlp", {"recompute_modules": ("mlp",)}),
     (f"{GPT}--img-h 336 --img-w 336 --decoder-seq-length 4096", {"seq_len": 4096, "vocab_size": 1024}),
-    (f"{GPT}--perform-rl-step --grpo-group-size 4", {"micro_batch_size": 2, "seq_len": 1024}),
     (f'A="{SMALL} --tokenizer-model "my/Qwen2.5-Math-7B" --make-vocab-size-divisible-by 64 --bf16"\n',
      {"seq_len": 1024, "precision": "bf16", "vocab_size": 152064}),
 ])  # fmt: skip
@@ -86,14 +72,9 @@ def test_an_argument_is_passed_on(text, expected):
 @pytest.mark.parametrize(("text", "says"), [
     (f"{GPT}--hybrid-layer-pattern M-MG", "hybrid_layer_pattern has G"),
     (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
-    (f"{GPT}--vision-pretraining", "a model of images without text"),
     (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
-    (f"{GPT}--vocab-file vocab.txt", "BERT"),
-    (f"{GPT}--retro-add-retriever", "a retriever"),
-    (f"{GPT}--lora-r 8", "a frozen model with adapters"),
     (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
     (f"{EXPERTS}--moe-layer-freq [1]*7", "has 7 layers, num_layers is 8"),
-    (f"{EXPERTS}--moe-layer-freq import", "must be a number or a list"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*8x", "it has E, t, m, L"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t*8|L", "no multiple of"),
     (f"{GPT}--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1", "gives no stages"),
@@ -104,27 +85,16 @@ def test_what_is_no_language_model_in_training_is_refused_by_what_it_is(text, sa
     assert says in str(error.value)
 
 
-def test_a_layout_of_stages_is_read_as_megatron_lm_repeats_it():
-    assert layers_of_layout("Et*2|(tt|)*5t|tmL") == (2, 2, 2, 2, 2, 2, 1, 1)
-    assert layers_of_layout("Ettt|(tt|)*29,m|L") == (3, *[2] * 29, 0, 0)
+TOKENIZERS = [("$MODEL", 8, "either"), ("mine/tokenizer.model", 8, "raises"), ("$MODEL", 800, "none")]
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "layers", "memory"),
-    [
-        ("HuggingFaceTokenizer --tokenizer-model $MODEL", 8, "either"),
-        ("Llama2Tokenizer --tokenizer-model mine/tokenizer.model", 8, "raises"),
-        ("HuggingFaceTokenizer", 800, "none"),
-    ],
-)
-def test_a_vocabulary_that_is_in_no_key_is_assumed_and_said_with_its_bytes(
-    tokenizer, layers, memory, tmp_path
-):
-    text = f"{SMALL}--tokenizer-type {tokenizer} --num-layers {layers}"
+@pytest.mark.parametrize(("tokenizer", "layers", "memory"), TOKENIZERS)
+def test_a_vocabulary_that_is_in_no_key_is_assumed_and_said(tokenizer, layers, memory, tmp_path):
+    kind = "Llama2Tokenizer" if memory == "raises" else "HuggingFaceTokenizer"
+    text = f"{SMALL}--tokenizer-type {kind} --tokenizer-model {tokenizer} --num-layers {layers}"
     question = read_own_text(text)
     (said,) = [key for key in question.keys if key.key == "vocab_size"]
     assert (said.status, said.memory) == ("not modelled", memory)
-    assert "GB of states" in said.means
     (tmp_path / "a.sh").write_text(text)
     words = words_of([f"config={tmp_path / 'a.sh'}", "vocab_size=5000"], FIT)
     given = question_from(words)
@@ -163,27 +133,15 @@ def test_the_tower_a_frozen_model_and_generation_are_named_with_their_direction(
         ("--img-h 336", {"img_h": "raises"}),
         ("--img-h 336 --freeze-LM", {"img_h": "raises", "freeze_LM": "lowers"}),
         ("--vision-model-type clip --freeze-ViT", {"vision_model_type": "raises", "freeze_ViT": "raises"}),
-        ("--language-model-type=mistral_7b", {"language_model_type": "raises"}),
         ("--tokenizer-type MultimodalTokenizer", {"tokenizer_type": "raises"}),
-        ("--tokenizer-type GPT2BPETokenizer", {}),
         ("--grpo-group-size 4", {"grpo_group_size": "either"}),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 8", {}),
-        (
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 7",
-            {"recompute_method": "raises"},
-        ),
+        (f"{FULL} --recompute-method block --recompute-num-layers 8", {}),
+        (f"{FULL} --recompute-method block --recompute-num-layers 7", {"recompute_method": "raises"}),
     ):
         keys = read_own_text(f"{GPT}{words}").keys
         assert {one.key: one.memory for one in keys if one.status == "not modelled"} == named
 
 
-def test_a_file_of_several_runs_is_refused():
-    text = "MODEL_ARGS:\n  --num-layers: 8\n  --seq-length: 64\nMODEL_ARGS_2:\n  --num-layers: 8\n"
-    with pytest.raises(ValueError, match="one of several runs"):
-        read_own_text(text, suffix=".yaml")
-
-
-def test_the_pattern_of_a_hybrid_says_how_many_layers_it_has():
-    """(training/arguments.py: --num-layers is ignored, with a warning)"""
+def test_the_pattern_of_a_hybrid_and_not_num_layers_says_how_many_layers_it_has():
     question = read_own_text(f"{GPT}--hybrid-layer-pattern M-M*", suffix=".sh")
     assert question.config["num_hidden_layers"] == 4

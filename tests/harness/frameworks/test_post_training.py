@@ -42,41 +42,7 @@ def test_a_dumped_configuration_of_verl_is_read_with_its_references(tmp_path):
     assert question.fused_loss
 
 
-def test_distillation_on_data_alone_generates_nothing():
-    text = "swift rlhf --rlhf_type gkd --model Qwen/Qwen3-8B --teacher_model t --max_length 4096"
-    assert read_own_text(text, suffix=".sh").seq_len == 4096 + 512
-    assert read_own_text(f"{text} --lmbda 0", suffix=".sh").seq_len == 4096
-
-
 def test_a_list_of_layers_with_commas_is_its_names():
     text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft "
     text += '--lora_target_modules "q_proj", "v_proj"'
     assert read_own_text(text, suffix=".sh").adapters.targets == ("q_proj", "v_proj")
-
-
-def test_axolotls_section_of_trl_makes_it_no_file_of_trl():
-    text = (
-        "base_model: Qwen/Qwen2.5-1.5B\nrl: grpo\nnum_epochs: 1\noptimizer: adamw_torch\nsequence_len: 1024\n"
-    )
-    text += "trl:\n  use_vllm: true\n  num_generations: 4\n  max_completion_length: 256\n  loss_type: grpo\n"
-    question = read_own_text(text + "gradient_checkpointing: true\n", suffix=".yaml")
-    assert (question.format, question.seq_len) == ("axolotl", 512 + 256)
-
-
-def test_verls_asynchronous_training_has_no_batch_of_prompts():
-    text = "python3 -m verl.experimental.fully_async_policy.fully_async_main data.train_batch_size=0 "
-    text += "data.max_prompt_length=1024 data.max_response_length=1024 actor_rollout_ref.rollout.n=4 "
-    text += "actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.actor.ppo_mini_batch_size=32 "
-    text += (
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 trainer.nnodes=1 trainer.n_gpus_per_node=4"
-    )
-    question = read_own_text(text, suffix=".sh")
-    assert (question.global_batch_size, question.micro_batch_size, question.seq_len) == (128, 2, 2048)
-
-
-def test_verls_engine_keeps_its_cache_where_it_is_not_freed():
-    text = DATA["words"]["PPO"] + " " + DATA["words"]["MICRO"]
-    for more, kept in (("", False), (" actor_rollout_ref.rollout.free_cache_engine=False", True)):
-        keys = read_own_text(text + more, suffix=".sh").keys
-        (engine,) = [one for one in keys if one.key.endswith("gpu_memory_utilization")]
-        assert (engine.memory, "which it keeps" in engine.means) == ("raises", kept)

@@ -45,12 +45,9 @@ MODELS = [LLAMA, EXPERTS, *OTHERS]
 """One model of each architecture that Megatron-LM's arguments are read as."""
 
 ADAPTERS = [
-    Adapters(rank=rank, targets=targets, base=base, dora=dora, dropout=dropout)
-    for rank, targets, base, dora, dropout in (
-        (1, (), "bf16", False, 0.0),
-        (16, ("q_proj", "v_proj"), "nf4", True, 0.0),
-        (64, ("k_proj", "o_proj", "q_proj", "v_proj"), "nf4", False, 0.1),
-    )
+    Adapters(rank=1),
+    Adapters(rank=16, targets=("q_proj", "v_proj"), base="nf4", dora=True),
+    Adapters(rank=64, targets=("k_proj", "o_proj", "q_proj", "v_proj"), base="nf4", dropout=0.1),
 ]
 PLAIN = [one for one in ADAPTERS if not one.dora]
 NAMED = {"ADAPTERS": ADAPTERS, "PLAIN": PLAIN, "MODELS": MODELS, "LLAMA": [LLAMA]}
@@ -73,7 +70,7 @@ def fields_of(question):
 
 
 @pytest.mark.parametrize("name", frameworks())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_what_is_written_is_recognised_and_read_back(name, data):
     values = {field: data.draw(st.sampled_from(allowed)) for field, allowed in EXPRESSED[name].items()}
@@ -162,26 +159,14 @@ def test_what_a_file_cannot_express_is_refused_and_named(name):
         assert field in line or str(value) in line or str(next(iter(value), "")) in line
 
 
-def test_a_file_that_says_otherwise_is_told_from_the_question():
-    question = question_of(sharing="megatron", zero=1, dp=8, tp=2, model_name="llama-3.1-8b", seq_len=128)
-    text = write_own(question, "torchtitan")
-    assert read_back(question, "torchtitan", text)["zero"] == (1, 3)
-
-
 def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     """A field that no file carries would be dropped silently on the way from one framework to another."""
     assert set(EXPRESSED) == set(INEXPRESSIBLE) == set(frameworks())
     carried = set().union(*EXPRESSED.values()) | set(MEGATRON_ALONE)
-    of_the_command = {"device", "memory_B", "gpus_per_node", "network_B_per_s", "network", "search"}
-    of_the_command |= {"model_code", "torch"}
+    of_the_command = {"device", "memory_B", "gpus_per_node", "network_B_per_s", "network", "search", "torch"}
+    of_the_command |= {"model_code"}
     of_reading = {"format", "framework", "model_source", "origins", "keys", "techniques", "program"}
     tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every", "expandable_segments"}
-    of_methods = {
-        "objective",
-        "forward_passes",
-        "reference_weight_B",
-        "rollout",
-        "shorter",
-    }  # read alone: other trainers, other data
-    of_pages = {"replicated_experts", "loss_in_place"}  # of a published run, in no framework's file
-    assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere - of_methods - of_pages == carried
+    read_alone = {"objective", "forward_passes", "reference_weight_B", "rollout", "shorter"}  # other trainers
+    read_alone |= {"replicated_experts", "loss_in_place"}  # of a published run, in no framework's file
+    assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere - read_alone == carried

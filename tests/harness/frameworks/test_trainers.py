@@ -57,12 +57,3 @@ def test_several_files_are_asked_as_a_list(tmp_path):
     files = ",".join(str(tmp_path / name) for name in ("train.yaml", "ds.json"))
     question = question_from(words_of([f"config=[{files}]", "devices=8", "seq_len=512"], FIT))
     assert (question.sharing, question.zero, question.seq_len) == ("zero", 3, 512)
-
-
-def test_a_ds_config_without_a_stage_leaves_sharding_an_assumption(tmp_path):
-    (tmp_path / "tr.yaml").write_text("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n")
-    for text, kind in (("null", "assumption"), ('{"stage": 0}', "key")):
-        (tmp_path / "ds.json").write_text(f'{{"bf16": {{"enabled": true}}, "zero_optimization": {text}}}')
-        question = read_own_files([str(tmp_path / "tr.yaml"), str(tmp_path / "ds.json")])
-        assert (question.sharing, question.zero) == ("ddp", 0)
-        assert question.origin("sharing").kind == ("assumption" if kind == "assumption" else "default")
