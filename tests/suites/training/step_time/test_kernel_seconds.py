@@ -1,4 +1,7 @@
-"""GPUs by name, and the seconds of matmuls by shape."""
+"""GPUs by name, the seconds of matmuls by shape, and constants had again from tables made with known ones."""
+
+import csv
+import gzip
 
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.training.step_time.calibrate import fitted
 from suites.training.step_time.constants import StepConstants, best_share
 from suites.training.step_time.gpu import (
     HARDWARE,
@@ -77,3 +81,62 @@ def test_a_matmul_of_whole_tiles_runs_at_the_peak_and_one_tile_more_costs_a_wave
 def test_attention_counts_scores_and_their_product_with_values():
     # one head of 4, two tokens that see three others: 2 x 3 scores of 4 products, 2 x 4 sums of 3
     assert attention_flop(2, 3, 4, 4) == 2 * (2 * 3 * 4 + 2 * 4 * 3)
+
+
+A100 = gpu_of("a100_80gb")
+TRUE = MatmulRates(0.7, 0.9, 0.9, 0.6, 0.5, 50.0, 6e-6)
+SHAPE = {"hidden": 4096, "ffn": 11008, "heads": 32, "kv_heads": 32, "gated": True}
+MATMULS = {"attn_pre_proj": (3 * 4096, 4096), "attn_post_proj": (4096, 4096),
+           "mlp_up_proj": (2 * 11008, 4096), "mlp_down_proj": (4096, 11008)}  # fmt: skip
+
+
+def write(path, rows):
+    with gzip.open(path, "wt", newline="") as file:
+        writer = csv.DictWriter(file, sorted({key for row in rows for key in row}))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def operator(name, tokens, tp, seconds):
+    of = {"source": "vidur", "accelerator": "a100", "operator": name, "tokens": tokens, "tp": tp}
+    return {**of, "forward_ms": seconds * 1e3, **SHAPE}
+
+
+def test_links_memory_and_matmuls_made_with_known_constants_give_them_back(tmp_path):
+    operators = [operator("add", 8192, 1, 3 * 2 * 8192 * 4096 / (0.9 * A100.memory_B_per_s))]
+    for name, (columns, inner) in MATMULS.items():
+        for tp in (1, 2, 4, 8):
+            size = (
+                (columns, inner // tp)
+                if name in ("attn_post_proj", "mlp_down_proj")
+                else (columns // tp, inner)
+            )
+            for tokens in (256, 384, 512, 1024, 2048, 3072, 4096):
+                operators.append(operator(name, tokens, tp, float(matmul_s(tokens, *size, A100, TRUE))))
+    write(tmp_path / "operators.csv.gz", operators)
+    nvlink = {
+        "source": "vidur",
+        "system": "a100_dgx",
+        "operation": "all_reduce",
+        "ranks": 8,
+        "ranks_per_node": 8,
+    }
+    large_s = 2 * 7 / 8 * 64e6 / (0.7 * A100.link_B_per_s)
+    line_s = 2**24 / (8 * 50e9)
+    late = line_s / (line_s + 2 * 15 * 3e-5)  # 15 further nodes at 30 us, there and back
+    collectives = [
+        nvlink | {"bytes": 64e6, "milliseconds_median": large_s * 1e3},
+        nvlink | {"bytes": 2048, "milliseconds_median": 0.04},
+        {"source": "SimAI ratio", "bytes": 2**28, "system": "nic: 2Node-16GPU(NIC )", "bus_gb_s": 0.8},
+        {"source": "SimAI ratio", "bytes": 2**24, "system": "nic: 16Node-128GPU(NIC)", "bus_gb_s": late},
+    ]
+    write(tmp_path / "collectives.csv.gz", collectives)
+    found = fitted(tmp_path)
+    for name, expected in (
+        *(("memory_share", 0.9), ("link.node_share", 0.7), ("link.collective_s", 2e-5)),
+        *(("link.infiniband_share", 0.8), ("link.network_hop_s", 3e-5)),
+    ):
+        assert found[name] == pytest.approx(expected), name
+    share = found["matmul.ampere.typical_share"] * best_share(A100, "bf16")
+    assert share == pytest.approx(TRUE.peak_share, rel=0.05)
+    assert found.keys() <= StepConstants.read().keys()
