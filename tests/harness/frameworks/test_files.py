@@ -328,6 +328,14 @@ def test_a_test_of_a_script_is_a_pattern_of_what_is_kept_before_it():
     long = f"if [ $T == 1 ]; then\nA=1\nelse\n{'A=2 ' * 40}\nfi\n"
     case = f"{long}S=13b\ncase $S in\n7b) B=2 ;;\n13b) B=4 ;;\nesac\n"
     assert read_own_text(f"T=1\n{case}{run}", suffix=".sh").micro_batch_size == 4
+    nested = "S=fsdp\nB=1\nif [ $S = megatron ]; then\nif true; then\nB=8\nelse\nB=9\nfi\nelif"
+    nested += " [[ $S != x ]]\nthen B=2; fi\n"
+    of_path = 'E=${E:-a/dapo.yaml}\nif [ "$(basename "$E")" = "dapo.yaml" ]; then\nB=2\nelse\nB=8\nfi\n'
+    unset = 'B=2\nif [ "$(basename "$ENV")" = "a" ] || [ ! -z "$ENV" ]; then\nB=8\nfi\n'
+    counted = 'B=1\nif [ "$B" -lt 2 ] && [ -n "$B" ]; then if [[ $B -eq 1 ]]; then B=2; else B=3; fi; fi\n'
+    unsure = "S=0\nif [ $RANK -eq 0 ]; then\nS=1\nfi\nB=1\nif [ $S -eq 0 ]; then\nB=3\nelse\nB=2\nfi\n"
+    for begin in (nested, of_path, unset, counted, unsure):
+        assert read_own_text(begin + run, suffix=".sh").micro_batch_size == 2, begin
 
 
 def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
