@@ -333,12 +333,16 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if our is not None and (decided or row.field not in parts):
             parts[row.field] = optimizer_of(key, our, parts) if row.kind == "optimizer" else our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
+    if (parts.get("_nodes") or 1) > 1 and parts.get("_per_node"):
+        settled["gpus_per_node"] = parts["_per_node"]
     keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
     left_out = {one.key for one in parts.left_out}
     missing = {field: why for field, why in framework.assumed.items() if field not in settled}
     origins = {field: _origin(field, given, framework) for field in settled if settled[field] is not None}
     origins |= {field: FieldOrigin("assumption", why) for field, why in (missing | parts.assumed).items()}
     origins |= {field: FieldOrigin("missing", why) for field, why in parts.missing.items()}
+    if "gpus_per_node" in settled and "devices" in origins:
+        origins["gpus_per_node"] = origins["devices"]
     return question_of(
         format=framework.name,
         framework=framework.source,

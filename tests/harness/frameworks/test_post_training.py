@@ -80,3 +80,11 @@ def test_verls_engine_keeps_its_cache_where_it_is_not_freed():
         keys = read_own_text(text + more, suffix=".sh").keys
         (engine,) = [one for one in keys if one.key.endswith("gpu_memory_utilization")]
         assert (engine.memory, "which it keeps" in engine.means) == ("raises", kept)
+
+
+def test_adapters_that_were_saved_have_their_own_rank_and_layers(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 16, "target_modules": ["q_proj", "v_proj"]}')
+    text = f"{DATA['words']['PPO']} {DATA['words']['MICRO']} actor_rollout_ref.model.lora_adapter_path="
+    assert read_own_text(f"{text}{tmp_path}", suffix=".sh").adapters == Adapters(
+        rank=16, targets=("q_proj", "v_proj")
+    )
