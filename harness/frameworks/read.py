@@ -378,6 +378,8 @@ def _other(key: str, value: Any, framework: Framework) -> KeyRead:
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
         return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
+    if any(part.startswith("_") and not part.endswith("_") for part in key.split(".")):
+        return KeyRead(key=key, value=value, status="irrelevant")  # a file's own words, as _description
     means = f"no key of {framework.source}"
     return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
 

@@ -50,7 +50,9 @@ def test_every_key_of_a_table_is_understood_and_another_is_named(name):
         statuses = [one.status for one in read_values(flat, framework_named(name)).keys if one.key == key]
         assert statuses in (["understood"], ["not modelled"]), key
         assert statuses == ["understood"] or value == "x" or key in LEFT_OUT, key
-    unknown = read_values({**needed, "a_key_that_nobody_has": 7}, framework_named(name))
+    own = {"a_key_that_nobody_has": 7, "_note.of_a_key": "a file's own words"}
+    unknown = read_values({**needed, **own}, framework_named(name))
+    assert [one.status for one in unknown.keys if one.key == "_note.of_a_key"] == ["irrelevant"]
     (one,) = [entry for entry in unknown.keys if entry.key == "a_key_that_nobody_has"]
     assert (one.value, one.status, one.memory, one.seconds) == (7, "not modelled", "none", "none")
     assert unknown.framework in one.means
