@@ -37,7 +37,7 @@ from harness.frameworks.table import (
     theirs,
     yaml_tree,
 )
-from harness.frameworks.words import hub_name, optimizer_of, usual_parts
+from harness.frameworks.words import hub_name, keeps_fp32, optimizer_of, usual_parts
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = {
@@ -333,6 +333,10 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if our is not None and (decided or row.field not in parts):
             parts[row.field] = optimizer_of(key, our, parts) if row.kind == "optimizer" else our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
+    if settled.get("states") == "bf16" and settled.get("adapters") is None:
+        for key in (key for key, row in given if row.kind == "optimizer" and keeps_fp32(str(values[key]))):
+            why = "states in fp32, though the weights are in bf16"
+            parts.leave_out(key, values[key], why, "raises", "raises")
     if (parts.get("_nodes") or 1) > 1 and parts.get("_per_node"):
         settled["gpus_per_node"] = parts["_per_node"]
     keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]

@@ -244,6 +244,8 @@ def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
         found = with_certainty(answer.with_(memory=memory), asked(format=format_))
         assert found.verdict == verdict
     assert found.memory.reserved_B.low > 450e9
+    explicit = with_certainty(answer.with_(memory=memory), asked(format="torchtune", attention="explicit"))
+    assert explicit.verdict == "does not fit"
     found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
     assert found.memory.reserved_B.low == pytest.approx(
         477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
