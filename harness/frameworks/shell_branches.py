@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,14 +17,15 @@ TOKEN = re.compile(
     r"(?:^|(?<=[;&|{])|(?<=\bthen)|(?<=\belse)|(?<=\bdo))[^\S\n]*"
     r"(?:(?P<test>if|elif)\s+(?P<condition>[^\n]*?)[^\S\n]*(?:;|\n)\s*then\b"
     r"|(?P<else>else)\b(?!\s*:)|(?P<end>fi)\b)"
-    r"|\bcase\s+(?P<word>\S+)\s+in\b(?P<branches>.*?)\besac\b",
-    re.DOTALL | re.MULTILINE,
+    r"|\bcase\s+(?P<word>\S+)\s+in\b",
+    re.MULTILINE,
 )
 """What divides a script into branches; an `else:` is one of Python within."""
 
+ESAC = re.compile(r"\besac\b")
 BRANCH = re.compile(r"\s*\(?([^()\n]+)\)(.*?)(?:;;|\Z)", re.DOTALL)
 PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)", re.MULTILINE)
-"""A branch of a shell's `case`, and patterns of theirs that look like options."""
+"""The end of a shell's `case`, its branches, and patterns of theirs that look like options."""
 
 TEST = re.compile(r"(!\s+)?(?:\[+\s+)?(!\s+)?(.*?)(?:\s+\]+)?")
 WORD = r"""("[^"]*"|'[^']*'|[^\s"']+)"""
@@ -48,6 +49,9 @@ BARE = re.compile(r"(?<![\w$.-])(?<!\$\{)[A-Za-z_]\w*")
 """Words that may set a variable: as `X=`, `for X in` or `read X`."""
 
 
+DEEPEST = 100
+"""An `if` within others; no script comes near it."""
+
 UNKNOWN = "$command_output"
 """The value of a variable that only a run of the script knows."""
 
@@ -59,6 +63,20 @@ class _If:
     live: bool = True  # its branch at hand may be taken
     taken: bool = False  # one surely is
     sure: bool = True  # which one is known
+
+
+def _tokens(text: str) -> Iterator[tuple[re.Match[str], str, int]]:
+    """Yield what divides a script, with the branches of a `case`, and where it ends."""
+    at, closed = 0, True
+    while token := TOKEN.search(text, at):
+        at, branches = token.end(), ""
+        if token["word"] is not None:
+            end = ESAC.search(text, at) if closed else None
+            closed = end is not None
+            if end is None:
+                continue
+            branches, at = text[at : end.start()], end.end()
+        yield token, branches, at
 
 
 class _Reader:
@@ -75,15 +93,17 @@ class _Reader:
         `sure`: the text itself is taken.
         """
         at, ifs = 0, [_If(sure=sure)]
-        for token in TOKEN.finditer(text):
+        for token, branches, end in _tokens(text):
             live = all(one.live for one in ifs)
             if live:
                 self.keep(text[at : token.start()], all(one.sure for one in ifs))
-            at = token.end()
+            at = end
             if token["word"] is not None:
                 if live:
-                    self.case(token, all(one.sure for one in ifs))
+                    self.case(token["word"], branches, all(one.sure for one in ifs))
             elif token["test"] == "if":
+                if len(ifs) == DEEPEST:
+                    raise ValueError("ifs within ifs, deeper than any script's")
                 ifs.append(_If())
                 self.test(ifs[-1], token, live)
             elif len(ifs) == 1:
@@ -115,13 +135,13 @@ class _Reader:
             one.sure = False
             self.kept.append(f"{token[0]}\n")
 
-    def case(self, found: re.Match[str], sure: bool) -> None:
+    def case(self, word: str, branches: str, sure: bool) -> None:
         """Read the branch of a `case` whose pattern its word matches."""
-        word = filled(found["word"].strip("\"'"), self.variables)
+        word = filled(word.strip("\"'"), self.variables)
         if "$" in word:
             self.kept.append(f"\ncase {word} in")
-            return self.read(PATTERN.sub("", found["branches"]), sure=False)
-        for names, body in BRANCH.findall(found["branches"]):
+            return self.read(PATTERN.sub("", branches), sure=False)
+        for names, body in BRANCH.findall(branches):
             if any(fnmatchcase(word, one.strip().strip("\"'")) for one in names.split("|")):
                 return self.read(body, sure)
         return None
