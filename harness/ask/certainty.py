@@ -107,7 +107,7 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
         return answer
     keys = list(question.keys)
     fused = question.origin("attention").kind == "key" or question.format in OWN_MODELS
-    if "attention" in answer.without and fused:
+    if "attention" in answer.without and fused and question.attention != "explicit":
         keys.append(EXPLICIT)
     if answer.engine != "dry run" and question.adapters is not None:
         keys.append(FROZEN)

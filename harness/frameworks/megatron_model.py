@@ -14,7 +14,7 @@ from harness.frameworks.architectures import (
     sizes_of_parts,
 )
 from harness.frameworks.models import published_model
-from harness.frameworks.shell import evaluated
+from harness.frameworks.shell_variables import evaluated
 from harness.frameworks.table import Fields, Parts
 from harness.question import Direction
 

@@ -132,11 +132,14 @@ def _other_models(parts: Parts, trainer: str) -> None:
         memory = "raises" if colocated and not value("reward.offload", "ref_reward_offload") else "none"
         parts.leave_out(key, parts.flat[key], "a frozen reward model", memory, "raises")
     memory = "raises" if colocated else "none"
+    apart = not colocated or value("train.async_enable", "async_train")  # cli/train_ppo_ray.py, train
     share = value("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization")
-    sleeps = colocated and value("vllm.enable_sleep", "vllm_enable_sleep")  # weights on the host
-    where = "on other GPUs" if not colocated else "asleep while the actor trains" if sleeps else ""
+    sleeps = not apart and value("vllm.enable_sleep", "vllm_enable_sleep")  # weights on the host
+    where = "on other GPUs" if apart else "asleep while the actor trains" if sleeps else ""
     why = f"the rollout engine, {where or 'which shares the GPUs'}"
-    parts.leave_out("vllm.gpu_memory_utilization", share, why, "none" if sleeps else memory, "raises")
+    parts.leave_out(
+        "vllm.gpu_memory_utilization", share, why, "none" if apart or sleeps else "raises", "raises"
+    )
     estimator = value("algo.advantage.estimator", "advantage_estimator") or "gae"
     if estimator == "gae":
         parts.leave_out("algo.advantage.estimator", estimator, "a critic is trained, too", memory, "raises")

@@ -15,7 +15,8 @@ import yaml
 
 from harness.frameworks.python_text import python_values
 from harness.frameworks.recipes import NoRecipeError, script_values
-from harness.frameworks.shell import LARGEST_FILE_B, command_line
+from harness.frameworks.shell import command_line
+from harness.frameworks.shell_variables import LARGEST_FILE_B
 from harness.frameworks.sourced import unset, with_sourced
 from harness.frameworks.table import flattened, refusal
 

@@ -37,7 +37,7 @@ from harness.frameworks.table import (
     theirs,
     yaml_tree,
 )
-from harness.frameworks.words import hub_name, optimizer_of, usual_parts
+from harness.frameworks.words import hub_name, keeps_fp32, optimizer_of, usual_parts
 from harness.question import FieldOrigin, KeyRead, Question, question_of
 
 REFERENCES = {
@@ -333,12 +333,20 @@ def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
         if our is not None and (decided or row.field not in parts):
             parts[row.field] = optimizer_of(key, our, parts) if row.kind == "optimizer" else our
     settled = {"program": framework.program, **parts.fields, **framework.module.settle(parts)}
+    if settled.get("states") == "bf16" and settled.get("adapters") is None:
+        for key in (key for key, row in given if row.kind == "optimizer" and keeps_fp32(str(values[key]))):
+            why = "states in fp32, though the weights are in bf16"
+            parts.leave_out(key, values[key], why, "raises", "raises")
+    if (parts.get("_nodes") or 1) > 1 and parts.get("_per_node"):
+        settled["gpus_per_node"] = parts["_per_node"]
     keys += [_other(key, value, framework) for key, value in values.items() if key not in framework.keys]
     left_out = {one.key for one in parts.left_out}
     missing = {field: why for field, why in framework.assumed.items() if field not in settled}
     origins = {field: _origin(field, given, framework) for field in settled if settled[field] is not None}
     origins |= {field: FieldOrigin("assumption", why) for field, why in (missing | parts.assumed).items()}
     origins |= {field: FieldOrigin("missing", why) for field, why in parts.missing.items()}
+    if "gpus_per_node" in settled and "devices" in origins:
+        origins["gpus_per_node"] = origins["devices"]
     return question_of(
         format=framework.name,
         framework=framework.source,
@@ -374,6 +382,8 @@ def _other(key: str, value: Any, framework: Framework) -> KeyRead:
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
         return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
+    if any(part.startswith("_") and not part.endswith("_") for part in key.split(".")):
+        return KeyRead(key=key, value=value, status="irrelevant")  # a file's own words, as _description
     means = f"no key of {framework.source}"
     return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known
 

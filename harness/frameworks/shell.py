@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import glob
-import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-LARGEST_FILE_B = 10_000_000
-"""No configuration comes near this size."""
-
-IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-QUOTED = rf'"(?>\${IN_BRACKETS}|[^"])*+"'
-ASSIGNED = re.compile(
-    rf"""^\s*(?:export\s+)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
-    rf"""|(?>\$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*\}})*\}}|\${IN_BRACKETS}|`[^`\n]*`|[^\s#;])*+)""",
-    re.MULTILINE,
-)
-"""A shell's assignment of a word, a quoted text, an array or a command's output, which may have spaces."""
-
-POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
-"""What the script's own caller gives; a value that the script set before is its default."""
-
-CASE = re.compile(r"\bcase\s+(\S+)\s+in\b(.*?)\besac\b", re.DOTALL)
-BRANCH = re.compile(r"\s*\(?([^()\n]+)\)(.*?)(?:;;|\Z)", re.DOTALL)
-PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)", re.MULTILINE)
-"""A shell's `case`, its branches, and patterns of theirs that look like options."""
-
-TESTED = r"\[+[^\S\n]+([^\s\]]+)[^\S\n]+==?[^\S\n]+([^\s\]]+)[^\S\n]+\]+[^\S\n]*(?:;|\n)\s*then\b"
-BODY = r"((?:(?!\b(?:if|elif|else|fi)\b).)*)"
-IF = re.compile(
-    rf"^[^\S\n]*if\s+{TESTED}{BODY}(?:elif\s+{TESTED}{BODY})*(?:else\b{BODY})?\bfi\b",
-    re.DOTALL | re.MULTILINE,
-)
-TEST = re.compile(rf"if\s+{TESTED}{BODY}|else\b{BODY}", re.DOTALL)
-"""A shell's `if` and `elif` that compare two words, without another within."""
+from harness.frameworks.shell_branches import with_branches
+from harness.frameworks.shell_variables import ASSIGNED, filled, with_assigned
 
 PRINTED = re.compile(r"""\b(?:echo|printf)\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 """What a shell prints: no options, though they look so."""
@@ -51,21 +21,11 @@ PRINTED = re.compile(r"""\b(?:echo|printf)\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """All of an array in quotes, which are its words."""
 
-USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
-USED = re.compile(r"\$\{(\w+)" + USED_SO + r"\}|\$(\w+)")
-"""A use of a shell's variable, with the value it has when it is not set."""
-
 LAUNCHERS = (
     *("torchrun", "deepspeed", "accelerate", "accelerate.commands.launch"),
     *("torch.distributed.run", "torch.distributed.launch"),
 )
 """Programs whose options, before the script's name, say how many processes there are."""
-
-ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
-"""A shell's sums and products of whole numbers."""
-
-OUTPUT = re.compile(rf"\${IN_BRACKETS}|`[^`\n]*`")
-"""A command whose output only a run of the script knows."""
 
 ARRAY = re.compile(r"(?:\w+\+?=)?\(\s*-|\w+\+?=\(|[()]+\Z")
 """A word that begins an array or a subshell of options, or has nothing but its brackets."""
@@ -75,9 +35,6 @@ REDIRECTION = re.compile(r"(?:\d|&)?[<>]|[|&]\Z")
 
 UNSET = re.compile(r"\$\{?\w+\}?\Z")
 """A variable that the script does not set, as a word of its own."""
-
-SUM = re.compile(r"[\d\s+*/%()-]+")
-"""What of them is calculated here."""
 
 DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
 """A key of Hydra's command line, as in model.hidden_size=4096."""
@@ -140,16 +97,9 @@ def command_line(text: str) -> dict[str, Any]:
     """
     text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    text = PRINTED.sub("", _with_branches(text))
+    text = PRINTED.sub("", with_branches(text))
     variables: dict[str, str] = {}
-    for name, value in assigned(text):
-        added = name.endswith("+")
-        name = name.rstrip("+")
-        if POSITIONAL.match(value) and name in variables:
-            continue
-        own = re.compile(r"\$\{" + name + USED_SO + r"\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
-        variables[name] = f"{variables.get(name, '')} {value}" if added else value
+    with_assigned(text, variables)
     flat: dict[str, Any] = {}
     whole = filled(text, variables)
     commands = [
@@ -198,125 +148,6 @@ def command_line(text: str) -> dict[str, Any]:
     if not flat:
         raise ValueError("no option such as --micro-batch-size 1 is in it")
     return flat
-
-
-def _with_branches(text: str) -> str:
-    """Return a script with the branch of each `case` whose word the script sets; of others with all."""
-
-    def branch(found: re.Match[str], before: str) -> str:
-        word = filled(found[1].strip("\"'"), dict(assigned(before)))
-        branches = BRANCH.findall(found[2])
-        chosen = (body for names, body in branches if _matches(word, names))
-        return PATTERN.sub("", found[0]) if "$" in word else next(chosen, "")
-
-    def tested(found: re.Match[str], before: str) -> str:
-        variables = dict(assigned(before))
-        for left, right, body, otherwise in TEST.findall(found[0]):
-            words = [filled(one.strip("\"'"), variables) for one in (left, right)]
-            if "$" in "".join(words):
-                return found[0]
-            pattern = glob.escape(words[1]) if right[:1] in "\"'" else words[1]
-            if otherwise or fnmatchcase(words[0], pattern):
-                return f"{otherwise or body}"
-        return ""
-
-    return _in_order(CASE, branch, _in_order(IF, tested, text))
-
-
-def _in_order(pattern: re.Pattern[str], chosen: Callable[[re.Match[str], str], str], text: str) -> str:
-    """Return a text with each match replaced by what is chosen for it and for the text kept before it."""
-    before = ""
-    while found := pattern.search(text):
-        before += text[: found.start()]
-        before += chosen(found, before)
-        text = text[found.end() :]
-    return before + text
-
-
-def _matches(word: str, patterns: str) -> bool:
-    return any(fnmatchcase(word, one.strip().strip("\"'")) for one in patterns.split("|"))
-
-
-def assigned(text: str) -> Iterator[tuple[str, str]]:
-    """Yield a script's variables with their values; a name ends in + where the value is added."""
-    for found in ASSIGNED.finditer(text):
-        name, value = found.group(1), found.group(2)
-        if value[:1] in "\"'" or (value.startswith("(") and value.endswith(")")):
-            value = value[1:-1].replace('"', "") if value[0] == '"' else value[1:-1]
-        yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
-
-
-def _default(value: str | None) -> str:
-    """Return a variable's value where it is not set, without its quotes."""
-    return (value or "").strip("\"'")
-
-
-def filled(text: str, variables: dict[str, str]) -> str:
-    """Return a text with its variables and sums; a command's output is $command_output."""
-
-    def value(found: re.Match[str]) -> str:
-        name = found.group(1) or found.group(3)
-        return variables.get(name, _default(found.group(2)) or found.group())
-
-    def calculated(found: re.Match[str]) -> str:
-        words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
-        for _ in range(5):  # variables that are sums themselves
-            words = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
-            words = words.replace("$((", "((")[:LARGEST_FILE_B]
-        if SUM.fullmatch(words) and len(words) <= 200:
-            with suppress(ValueError):
-                return str(evaluated(words))
-        return found.group()
-
-    for _ in range(5):  # variables of variables
-        whole = ARITHMETIC.sub(calculated, USED.sub(value, text))
-        if whole == text:
-            break
-        text = whole[:LARGEST_FILE_B]
-    return OUTPUT.sub("$command_output", text)
-
-
-OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-"""A shell divides whole numbers."""
-
-
-LONGEST = 10_000
-"""Elements of a list that is repeated."""
-
-
-def evaluated(text: str) -> list[int] | int:
-    """Return the value of a sum or product of whole numbers, or of lists of such as in ([0]*3+[1]*58).
-
-    Raises ValueError for anything else.
-    """
-
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=int() as number):
-                return number
-            case ast.UnaryOp(op=ast.USub(), operand=operand) if isinstance(number := value(operand), int):
-                return -number
-            case ast.List() | ast.Tuple():
-                return [one for one in map(value, node.elts) if isinstance(one, int)]
-            case ast.BinOp():
-                left, right, apply = value(node.left), value(node.right), OPERATORS.get(type(node.op))
-                if isinstance(left, list) and isinstance(right, int) and isinstance(node.op, ast.Mult):
-                    return left * min(right, LONGEST)
-                added = isinstance(node.op, ast.Add) or isinstance(left, int)
-                if apply and added and type(left) is type(right):
-                    return apply(left, right)
-        raise ValueError(text)
-
-    try:
-        return value(ast.parse(text.strip().strip("\"'"), mode="eval").body)  # type: ignore[no-any-return]
-    except (SyntaxError, ZeroDivisionError, RecursionError) as error:
-        raise ValueError(text) from error
 
 
 def _commands(text: str) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.frameworks.shell import LARGEST_FILE_B, USED, assigned, filled
+from harness.frameworks.shell_variables import LARGEST_FILE_B, OF_MACHINE, USED, assigned, filled
 
 NAME = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\([^)\n]*\)|[^\s#;&|])+"""
 SOURCE = re.compile(rf"^[^\S\n]*(?:\.|source)[^\S\n]+({NAME})[^;&|\n]*(?:&&|\|\||;)?", re.MULTILINE)
@@ -17,11 +17,6 @@ SOURCE = re.compile(rf"^[^\S\n]*(?:\.|source)[^\S\n]+({NAME})[^;&|\n]*(?:&&|\|\|
 
 ENVIRONMENT = re.compile(r"env|activate|util|profile|cuda|install", re.IGNORECASE)
 """In names of files that set up a machine, and have no options."""
-
-OF_MACHINE = re.compile(
-    r"(?:SLURM|CUDA|MASTER|BASH|NCCL|HF)_\w+|HOME|USER|PWD|PATH|RANK|WORLD_SIZE|HOSTNAME|\d+|\w"
-)
-"""Variables that no file of options sets."""
 
 
 class SourcedScript(NamedTuple):

@@ -2,21 +2,26 @@
 
 Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py,
 full_finetune_single_device.py, lora_finetune_distributed.py, lora_dpo_*.py, full_dpo_distributed.py,
-dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
+dev/grpo_full_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entropy_loss.py,
+torchtune/models/*/_component_builders.py, torchtune/models/gemma2/_attention.py).
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from harness.frameworks.models import name_in
-from harness.frameworks.table import Fields, Parts
+from harness.frameworks.table import Fields, Parts, yaml_tree
 from harness.frameworks.words import adapters_of, devices_of, filled, layers_named, mesh, offload_of, steps_of
 from harness.question import Adapters, Question
 
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
 """Hugging Face's names of torchtune's w2, w1 and w3."""
+
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+"""Sizes that a builder without a size of its own needs; of others there are defaults."""
 
 PROCESSES = re.compile(r"--nproc_per_node[ =](\d+)")
 
@@ -64,6 +69,10 @@ def settle(parts: Parts) -> Fields:
     fields["model_name"] = builder.removeprefix(prefix).replace("code_llama2", "codellama")
     if prefix:
         fields["adapters"] = _adapters(parts, prefix == "qlora_")
+    if (config := _config(builder.removeprefix(prefix), parts)) is not None:
+        fields["config"] = config
+    if builder.removeprefix(prefix).startswith("gemma2"):
+        fields["attention"] = "explicit"  # _attention.py: scores with a cap, softmax of them in fp32
     fields |= _method(parts)
     if _is_called("single_device", parts) or "low_cpu_ram" in parts.flat:
         return fields | ONE_DEVICE
@@ -72,6 +81,26 @@ def settle(parts: Parts) -> Fields:
         parts["_per_node"] = int(processes[1])
     fields["devices"] = devices_of(parts)
     return fields
+
+
+def _config(builder: str, parts: Parts) -> dict[str, Any] | None:
+    """Return the config of a model whose sizes are its builder's arguments; None of any other."""
+    tree = yaml_tree("torchtune")
+    model_type = next((one for one, names in tree["components"].items() if builder in names.split()), None)
+    if model_type is None or any(f"_{name}" not in parts for name in SIZES):
+        return None
+    given = {
+        name: parts[f"_{name}"] for name in (*SIZES, "intermediate_size", "head_dim") if f"_{name}" in parts
+    }
+    width = 4 * int(2 * given["hidden_size"] / 3)  # models/llama2/_model_utils.py, scale_hidden_dim_for_mlp
+    longest = parts.flat.get("model.max_seq_len")
+    return {
+        "model_type": model_type,
+        "intermediate_size": -(-width // 256) * 256,
+        "tie_word_embeddings": parts.get("_tied", builder in tree["tied"].split()),
+        **({"max_position_embeddings": longest} if isinstance(longest, int) else {}),
+        **given,
+    }
 
 
 def _is_called(recipe: str, parts: Parts) -> bool:

@@ -5,12 +5,16 @@ Keys of an actor are read by the names that verl's newer SFT trainer has for the
 
 Sources: verl commit b178a3c of January 2026 (trainer/config, workers/fsdp_workers.py,
 workers/actor/dp_actor.py, workers/actor/megatron_actor.py, trainer/fsdp_sft_trainer.py,
-trainer/sft_trainer.py, trainer/ppo/utils.py).
+trainer/sft_trainer.py, trainer/ppo/utils.py, experimental/fully_async_policy/ray_trainer.py,
+experimental/one_step_off_policy/ray_trainer.py).
 """
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from harness.frameworks import megatron, words
@@ -23,6 +27,9 @@ OF_CONFIG = re.compile(r"\$\{[^}]*[.:].*\}")
 
 WITH_REFERENCE = (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward")
 """Switches of a divergence, which needs a reference model's log-probabilities."""
+
+USUAL_RANK = 32
+"""Of adapters whose own file is not there: the rank of verl's examples (examples/grpo_trainer)."""
 
 FUSED = "log-probabilities overwrite the logits, of which this answer keeps copies in fp32"
 
@@ -54,6 +61,8 @@ def settle(parts: Parts) -> Fields:
         parts["_per_node"] = 8
     elif not by_prompts:  # torchrun's processes count
         parts["_per_node"] = parts.get("_processes") or parts.get("_per_node")
+    if parts.get("_adapter") and strategy != "megatron":
+        _with_saved_adapters(parts)
     fields: Fields = {"devices": words.devices_of(parts)}
     fields |= _megatron(parts) if strategy == "megatron" else _fsdp(parts, strategy, older)
     if parts["_rank"] > 0:
@@ -77,16 +86,58 @@ def settle(parts: Parts) -> Fields:
         at_once = fields["micro_batch_size"] * ranks
         fields["gradient_accumulation_steps"] = max(1, fields["global_batch_size"] // at_once)
     if not by_prompts:
-        return fields | {"shorter": True}
+        return fields | {"shorter": not older or _without_padding(parts)}
     _other_models(parts, strategy)
     estimator = parts.flat.get("algorithm.adv_estimator", "gae")
     with_reference = any(words.is_on(parts.flat.get(key)) for key in WITH_REFERENCE)
+    recomputed = _recomputes_log_probabilities(parts)
     engine = parts.flat.get("actor_rollout_ref.rollout.name", "vllm")
     return fields | {
         "objective": "ppo" if estimator == "gae" else "grpo",
-        "forward_passes": 1 + with_reference,  # old log-probabilities are computed anew
+        "forward_passes": recomputed + with_reference,
         "rollout": words.rollout_of(engine != "hf"),
     }
+
+
+def _with_saved_adapters(parts: Parts) -> None:
+    """Take rank and layers of saved adapters, which are trained further, from their adapter_config.json.
+
+    (workers/fsdp_workers.py and trainer/fsdp_sft_trainer.py: PeftModel.from_pretrained, is_trainable=True)
+    """
+    config: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        config = json.loads((Path(parts["_adapter"]) / "adapter_config.json").read_text())
+    parts["_targets"] = config.get("target_modules") or parts["_targets"]
+    parts["_rank"] = config.get("r") or parts["_rank"]
+    if not parts["_rank"]:
+        parts["_rank"] = USUAL_RANK
+        why = f"rank {USUAL_RANK}: {parts['_adapter']}/adapter_config.json, which has it, is not there"
+        parts.assume("adapters", why)
+
+
+def _without_padding(parts: Parts) -> bool:
+    """Return whether the older SFT trainer, whose rows are padded to the longest, leaves padding away.
+
+    (trainer/fsdp_sft_trainer.py, _compute_loss_and_backward: with ranks that share sequences alone)
+    """
+    return words.is_on(parts.flat.get("model.use_remove_padding")) and parts["_ulysses"] > 1
+
+
+def _recomputes_log_probabilities(parts: Parts) -> bool:
+    """Return whether old log-probabilities are computed anew, in place of those of the rollout."""
+    flat, trainer = parts.flat, _asynchronous(parts)
+    if trainer == "fully_async":
+        own = words.is_on(flat.get("async_training.use_rollout_log_probs", True))
+        return not own or words.is_on(flat.get("async_training.compute_prox_log_prob"))
+    return not words.is_on(flat.get("algorithm.rollout_correction.bypass_mode", bool(trainer)))
+
+
+def _asynchronous(parts: Parts) -> str:
+    """Return which of the trainers is meant that generate on GPUs of their own; "" for another."""
+    if any(key.startswith("async_training.") for key in parts.flat):
+        return "fully_async"
+    program = f"{parts.get('_program')} {parts.get('_config')}"
+    return next((name for name in ("fully_async", "one_step_off") if name in program), "")
 
 
 def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
@@ -156,7 +207,7 @@ def _other_models(parts: Parts, strategy: str) -> None:
         key = KeyRead(key=f"{ACTOR}loss", status="not modelled", means=FUSED, memory="lowers", to_states=True)
         parts.left_out.append(key)
     nodes = ("actor_rollout_ref.rollout.nnodes", "rollout.nnodes", "rollout.n_gpus_per_node")
-    if not any(parts.flat.get(key) for key in nodes):
+    if not _asynchronous(parts) and not any(parts.flat.get(key) for key in nodes):
         key_, share = "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5
         kept = str(parts.flat.get("actor_rollout_ref.rollout.free_cache_engine", True)).lower() == "false"
         of = "which it keeps (free_cache_engine=False)" if kept else "in another phase, and what of it stays"

@@ -47,6 +47,17 @@ def optimizer_of(key: str, name: str, parts: Parts) -> str:
     return "adamw"
 
 
+def keeps_fp32(name: str) -> bool:
+    """Return whether an optimizer's states are in fp32 whatever its weights are in: bitsandbytes' of 32 bits.
+
+    (bitsandbytes, optim/optimizer.py, init_state of Optimizer2State)
+    """
+    word = name.lower()
+    return (word.startswith(("paged", "bitsandbytes.")) or "bnb" in word) and not word.endswith(
+        ("8bit", "4bit")
+    )
+
+
 def is_on(value: object) -> bool:
     """Return whether a switch is on, as a file or a command line writes it."""
     return str(value).lower() == "true"

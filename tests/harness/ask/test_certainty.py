@@ -206,6 +206,8 @@ def test_a_fused_kernel_of_a_program_leaves_the_peak_without_its_scores():
     live_B = {"attention scores: softmax": 400e9, "attention scores: others": 25e9, "logits: all": 9e9}
     memory = msgspec.structs.replace(answer.memory, peaks=(msgspec.structs.replace(peak, live_B=live_B),))
     assert with_certainty(answer.with_(memory=memory), asked(format="hugging_face")).verdict == "does not fit"
+    explicit = with_certainty(answer.with_(memory=memory), asked(format="torchtune", attention="explicit"))
+    assert explicit.verdict == "does not fit"
     found = with_certainty(answer.with_(memory=memory), asked(format="llm_foundry"))
     left_B = 477e9 * (1 - 425 / 474) * ERRORS["dry run"]["reserved_several"]["low"]
     assert (found.verdict, found.memory.reserved_B.low) == ("depends", pytest.approx(left_B))

@@ -280,6 +280,18 @@ def test_what_is_no_value_of_an_option_or_no_yaml_is_told_from_it():
     assert command_line("python x.py a.b=[[${C%,}],null] a.c=1") == {"a.b": "[[${C%,}],null]", "a.c": 1}
 
 
+def test_nested_tests_paths_and_unset_variables_decide():
+    run = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size $B"
+    nested = "S=fsdp\nB=1\nif [ $S = megatron ]; then\nif true; then\nB=8\nelse\nB=9\nfi\nelif"
+    nested += " [[ $S != x ]]\nthen B=2; fi\n"
+    of_path = 'E=${E:-a/dapo.yaml}\nif [ "$(basename "$E")" = "dapo.yaml" ]; then\nB=2\nelse\nB=8\nfi\n'
+    unset = 'B=2\nif [ "$(basename "$ENV")" = "a" ] || [ ! -z "$ENV" ]; then\nB=8\nfi\n'
+    counted = 'B=1\nif [ "$B" -lt 2 ] && [ -n "$B" ]; then if [[ $B -eq 1 ]]; then B=2; else B=3; fi; fi\n'
+    unsure = "S=0\nif [ $RANK -eq 0 ]; then\nS=1\nfi\nB=1\nif [ $S -eq 0 ]; then\nB=3\nelse\nB=2\nfi\n"
+    for begin in (nested, of_path, unset, counted, unsure):
+        assert read_own_text(begin + run, suffix=".sh").micro_batch_size == 2, begin
+
+
 def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()

@@ -46,3 +46,11 @@ def test_a_list_of_layers_with_commas_is_its_names():
     text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft "
     text += '--lora_target_modules "q_proj", "v_proj"'
     assert read_own_text(text, suffix=".sh").adapters.targets == ("q_proj", "v_proj")
+
+
+def test_adapters_that_were_saved_have_their_own_rank_and_layers(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 16, "target_modules": ["q_proj", "v_proj"]}')
+    text = f"{DATA['words']['PPO']} {DATA['words']['MICRO']} actor_rollout_ref.model.lora_adapter_path="
+    assert read_own_text(f"{text}{tmp_path}", suffix=".sh").adapters == Adapters(
+        rank=16, targets=("q_proj", "v_proj")
+    )

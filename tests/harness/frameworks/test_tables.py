@@ -33,7 +33,9 @@ def test_every_key_of_a_table_is_read_or_refused_and_another_is_named(name):
                 assert [one.key for one in keys].count(key) == 1, key
                 assert not [one.key for one in keys if one.means.startswith("no key of")]
     assert read > 0.9 * len(framework.keys)
-    unknown = read_values({**needed, "a_key_that_nobody_has": 7}, framework)
+    own = {"a_key_that_nobody_has": 7, "_note.of_a_key": "a file's own words"}
+    unknown = read_values({**needed, **own}, framework)
+    assert [one.status for one in unknown.keys if one.key == "_note.of_a_key"] == ["irrelevant"]
     (one,) = [entry for entry in unknown.keys if entry.key == "a_key_that_nobody_has"]
     assert (one.value, one.status, one.memory, one.seconds) == (7, "not modelled", "none", "none")
 
