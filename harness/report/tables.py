@@ -232,8 +232,11 @@ def percent(share: float, signed: bool = False) -> str:
 
 
 def divided(value: Value, index: ResultIndex, per: str) -> Value | None:
-    """Return the value over another metric of its cell, a share where units are alike; None without that."""
-    by = index.first(value.workload, value.optimization, per)
+    """Return the value over another metric of its cell, a share where units are alike; None without that.
+
+    The other is by the value's own method, or the first of its cell where that method has none.
+    """
+    by = index.get(*value[:2], per, value.method) or index.first(*value[:2], per)
     if by is None or by.median == 0:
         return None
     return value._replace(median=value.median / by.median, unit="1" if by.unit == value.unit else value.unit)

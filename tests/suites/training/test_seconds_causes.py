@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from harness.ask.lines import PARTS
 from harness.question import Question, question_of
 from suites.training import seconds_engine
+from suites.training.step_time.causes import PLACES
 
 LLAMA_70B = {"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
              "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256,
@@ -61,3 +63,9 @@ def test_the_nearest_published_step_is_the_one_that_was_asked():
     per_token = 6 * (80 * layer + 128256 * 8192) + 12 * 80 * 8192 * 8192
     assert step.FLOP_per_device == pytest.approx(per_token * 512 * 8192 / 256, rel=1e-4)  # norms count, too
     assert step.predicted_s == pytest.approx(seconds(ASKED))
+
+
+def test_every_part_of_a_step_has_words_and_a_place():
+    parts, placed = ANSWER.seconds.parts_s.keys(), {name for names in PLACES.values() for name in names}
+    assert parts <= PARTS.keys()
+    assert parts - placed == {"rest"}
