@@ -78,13 +78,16 @@ def device_names() -> tuple[str, ...]:
 def gpu_of(device: str) -> RatedGpu | None:
     """Return the GPU of a name of conf/hardware, or of a variant of one: None where no chip is alike.
 
-    A variant's name adds what differs, as in h100_96gb, h100_80gb_500w or h100_64gb_hbm2e.
+    A variant's name adds what differs, as in h100_96gb, h100_80gb_500w or h100_64gb_hbm2e. A chip's name has
+    a number: rtx_5090 is rtx5090, and rtx alone is none.
     """
     name = re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
     known = device_names()
-    if name in known:
-        return _read(name)
+    if spelled := [one for one in known if one.replace("_", "") == name.replace("_", "")]:
+        return _read(name if name in spelled else spelled[0])
     chip = name.split("_")[0]
+    if not re.search(r"\d", chip):
+        return None
     for near in known:
         if chip in (differs := content_of(near).get("variants") or {}):
             changed: dict[str, Any] = {field: float(value) for field, value in differs[chip].items()}

@@ -39,6 +39,11 @@ def test_every_datasheet_is_read_and_its_gpu_reaches_a_share_of_its_rate(name):
     assert 0.3 < StepConstants.read().matmul(gpu, "bf16").peak_share < 1
 
 
+def test_a_name_is_a_chip_with_a_number_however_it_is_joined():
+    assert [gpu_of(name).name for name in ("rtx_5090", "RTX 6000 Ada")] == ["rtx5090", "rtx6000_ada"]
+    assert gpu_of("rtx_pro_6000_96gb") is None
+
+
 def test_a_name_may_say_what_its_memory_and_its_power_differ_in():
     weak, poor = gpu_of("h100_80gb_500w"), gpu_of("h100_96gb")
     assert (weak.power_share, weak.memory_B) == (pytest.approx(5 / 7), H100.memory_B)
