@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harness.records import Unavailable
 from suites.training.declared import LocalSGDSettings
 from suites.training.step import CHANGES_THE_MATHEMATICS, Contract, TrainingStep
 
@@ -25,7 +26,15 @@ def contract(settings: LocalSGDSettings) -> Contract:
 
 
 def apply(step: TrainingStep, settings: LocalSGDSettings) -> TrainingStep:
-    """Return one of `dp_size` ranks' step, each with its own model."""
+    """Return one of `dp_size` ranks' step, each with its own model.
+
+    Raises `Unavailable` where an update writes parameters anew from fp32 masters, which undoes the outer step.
+    """
+    if (step.settings_of("mixed_precision") or {}).get("gradients") is not None:
+        raise Unavailable(
+            "local_sgd changes parameters, which mixed_precision with gradients writes anew from fp32 masters; "
+            "list mixed_precision without gradients, or bf16_states"
+        )
     return replace(
         step,
         ranks=step.workload.dp_size,

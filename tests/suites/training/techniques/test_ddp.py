@@ -11,6 +11,7 @@ from small_steps import GPT, HOST
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
+from harness.records import Unavailable
 from suites.memory.live_bytes import measure_peak
 from suites.training.correctness import check
 from suites.training.dry_run.dry_run import among_ranks, dry_run
@@ -60,3 +61,9 @@ def test_torch_compile_takes_buckets_below_a_mebibyte(monkeypatch: pytest.Monkey
     )
     check(build_step(GPT, [{"ddp": {"buckets": 4}}, "compile"]))  # of a model of less than that
     torch._dynamo.reset()
+
+
+def test_no_outer_step_is_taken_that_masters_undo() -> None:
+    with pytest.raises(Unavailable, match="fp32 masters"):
+        build_step(WIDE, ["local_sgd", {"mixed_precision": {"gradients": "bf16"}}])
+    build_step(WIDE, ["local_sgd", "mixed_precision"])
