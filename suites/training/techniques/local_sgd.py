@@ -28,11 +28,11 @@ def contract(settings: LocalSGDSettings) -> Contract:
 def apply(step: TrainingStep, settings: LocalSGDSettings) -> TrainingStep:
     """Return one of `dp_size` ranks' step, each with its own model.
 
-    Raises `Unavailable` where an update writes parameters anew from fp32 masters, which undoes the outer step.
+    Raises `Unavailable` where updates write parameters anew from fp32 masters, which undoes the outer step.
     """
     if (step.settings_of("mixed_precision") or {}).get("gradients") is not None:
         raise Unavailable(
-            "local_sgd changes parameters, which mixed_precision with gradients writes anew from fp32 masters; "
+            "local_sgd changes parameters, which mixed_precision with gradients writes anew from masters; "
             "list mixed_precision without gradients, or bf16_states"
         )
     return replace(
