@@ -79,7 +79,7 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str], str, int]]:
         yield token, branches, at
 
 
-class _Reader:
+class _BranchReader:
     """What is kept of a script, and the variables that it sets."""
 
     def __init__(self, text: str) -> None:
@@ -200,7 +200,7 @@ class _Reader:
 
 def with_branches(text: str) -> str:
     """Return a script with the branches of each `if` and `case` that its text decides; of others with all."""
-    reader = _Reader(text)
+    reader = _BranchReader(text)
     try:
         reader.read(text)
     except ValueError:
