@@ -97,7 +97,7 @@ TIMES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def _scheduled(parts: Parts) -> Fields:
-    """Return the batch of the last stage of a schedule that training reaches; beside another it is named.
+    """Return the batch of the last stage of a schedule that training reaches; a batch that is given stays.
 
     (core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator; training/global_vars.py
     gives it the sequence's length, so that its thresholds are tokens)

@@ -81,11 +81,14 @@ def _sequences(parts: Parts, preferences: str) -> int:
     (template/base.py, _rlhf_encode and the data collators of pairs, embeddings and rerankers;
     dataset/packing.py, create_packed_idx: a sample's length is the sum of its sequences')
     """
-    task = str(parts.flat.get("task_type"))
+    task, packed = str(parts.flat.get("task_type")), words.is_on(parts.flat.get("packing"))
     ranked, embedded = task in RERANKERS, task == "embedding"
     if not (ranked or embedded or preferences in PAIRS):
+        if packed and preferences == "kto" and parts.flat.get("loss_type") != "apo_zero_unpaired":
+            why = "a packed row holds the answers of KTO's divergence, too, which are not trained on"
+            parts.leave_out("packing_length", parts.get("_packed"), why, "lowers", "lowers")
         return 1
-    if words.is_on(parts.flat.get("packing")):
+    if packed:
         why = "a sample whose sequences are longer than a packed row together is a longer row of its own"
         parts.leave_out("packing_length", parts.get("_packed"), why, "raises", "raises")
         return 1
