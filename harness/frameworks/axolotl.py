@@ -27,10 +27,6 @@ AS_LOADED = ("ddp", "fsdp2")
 """Sharing under which weights are trained in the type in which they are loaded: axolotl's own
 fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accelerate/fsdp2.py)."""
 
-PROMPT = 512
-"""Tokens of a prompt where `max_prompt_len` is not given: TRL's default."""
-
-
 PADDED = KeyRead(
     key="sample_packing",
     value=False,
@@ -52,7 +48,10 @@ def spelled(flat: Flat) -> Flat:
 
 
 def settle(parts: Parts) -> Fields:
-    """Return fields of Question."""
+    """Return fields of Question; raises ValueError for a run on no device of its own."""
+    plugins = str(parts.get("_plugins") or "")
+    if "hatchery" in plugins.lower():  # integrations/hatchery/plugin.py: a stub in place of the model
+        raise ValueError("plugins has Hatchery: a remote service trains, and no device of the run")
     fields: Fields = {"sharing": "ddp", "recompute": "none", **fsdp_section.section_fields(parts, 1)}
     if parts.get("_batch"):
         fields["gradient_accumulation_steps"] = max(1, parts["_batch"] // parts["micro_batch_size"])
@@ -81,7 +80,7 @@ def settle(parts: Parts) -> Fields:
         means = "fused kernels of adapters, which keep less and are on where no key says otherwise"
         parts.leave_out("lora_mlp_kernel", True, means, "lowers", "lowers")
     _with_method(parts, fields)
-    cut = "CutCrossEntropy" in " ".join(parts.get("_plugins") or ()) and parts.get("_cut") is not False
+    cut = "CutCrossEntropy" in plugins and parts.get("_cut") is not False
     upcast = fields["states"] == "bf16" and fields["sharing"] != "fsdp2" and not parts.get("_bfloat16")
     if upcast and not (cut or _casts(parts)):  # loaders/model.py, _configure_embedding_dtypes
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
@@ -135,7 +134,7 @@ def _with_method(parts: Parts, fields: Fields) -> None:
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
     hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
     if generated and parts.get("_completion"):
-        fields["seq_len"] = parts["_completion"] + (parts.get("_prompt") or PROMPT)
+        hugging_face.with_prompt(parts, fields, "max_prompt_len")  # which is None by default
 
 
 def _mesh(parts: Parts, fields: Fields) -> Fields:

@@ -102,12 +102,12 @@ def base_of(parts: Parts) -> Fields:
     return {"base": base}
 
 
-def with_prompt(parts: Parts, fields: Fields) -> None:
-    """Set the sequence's length: what is generated, after a prompt."""
+def with_prompt(parts: Parts, fields: Fields, key: str = "max_prompt_length") -> None:
+    """Set the sequence's length: what is generated, after a prompt, whose tokens `key` gives."""
     fields["seq_len"] = parts["_completion"] + parts.get("_prompt", 0)
     if "_prompt" not in parts:
-        why = "max_prompt_length is missing; the prompt's tokens are trained on, too"
-        parts.leave_out("max_prompt_length", None, why, "raises", "raises")
+        why = f"{key} is missing; the prompt's tokens are trained on, too"
+        parts.leave_out(key, None, why, "raises", "raises")
 
 
 def with_method(

@@ -68,6 +68,8 @@ def settle(parts: Parts) -> Fields:
         "global_batch_size": parts.get("_global", whole),
         "micro_batch_size": parts.get("_micro", micro),
     }
+    if _caps_scores(parts, fields):
+        fields["attention"] = "explicit"
     if command == PRETRAIN and nodes > 1 and per_node:
         fields["replicas"] = nodes  # HYBRID_SHARD
     devices = fields["devices"]
@@ -85,6 +87,17 @@ def settle(parts: Parts) -> Fields:
             why = "fp32 states in unified memory, which move to the host where the device is full"
             parts.leave_out("optimizer.class_path", "PagedAdamW", why, "lowers", "raises")
     return fields
+
+
+def _caps_scores(parts: Parts, fields: Fields) -> bool:
+    """Return whether scores have a cap, for which attention has no kernel (model.py).
+
+    Of the published shapes Gemma 2's have one (config.py, attention_logit_softcapping).
+    """
+    if "_n_layer" in parts:
+        return bool(parts.flat.get("model_config.attention_logit_softcapping"))
+    shape = published_model(fields["model_name"])
+    return shape is not None and shape.config.get("model_type") == "gemma2"
 
 
 def _devices(parts: Parts, command: str) -> int | None:

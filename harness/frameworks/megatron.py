@@ -11,7 +11,7 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
-from harness.frameworks.table import Fields, Flat, Parts, is_off, kind_of, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, is_off, kind_of, number_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
 
@@ -78,6 +78,8 @@ def fields_of(parts: Parts) -> Fields:
     }
     if "_optimizer" in parts:
         fields["optimizer"] = optimizer_of("optimizer", parts["_optimizer"], parts)
+    if "_schedule" in parts:
+        fields |= _scheduled(parts)
     return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
 
 
@@ -86,6 +88,42 @@ def core_fields(parts: Parts) -> Fields:
     parts["_impl"] = "transformer_engine"
     others = ("config", "devices", "model_source")
     return {name: one for name, one in fields_of(parts).items() if name not in others}
+
+
+STAGE = re.compile(r"(\d+\.?\d*)([KMBT]?):([1-9]\d*\.?\d*)([KMBT]?)", re.IGNORECASE)
+"""A stage of step_batch_size_schedule: the tokens before it and its sequences per step."""
+
+TIMES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def _scheduled(parts: Parts) -> Fields:
+    """Return the batch of the last stage of a schedule that training reaches; a batch that is given stays.
+
+    (core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator; training/global_vars.py
+    gives it the sequence's length, so that its thresholds are tokens)
+    """
+    key, value, length = "step_batch_size_schedule", parts["_schedule"], parts.get("seq_len") or 1
+    text = " ".join(value) if isinstance(value, list) else str(value)
+    found = [STAGE.fullmatch(one) for one in text.replace(",", " ").split()]
+    if not all(found) or not found:
+        raise ValueError(f"{key} is {text!r}; it must be as 0:768 250B:1536")
+    numbers = [one.groups() for one in found if one]
+    stages = sorted(
+        (int(float(start) * TIMES[unit.upper()]) // length, int(float(size) * TIMES[units.upper()]))
+        for start, unit, size, units in numbers
+    )
+    given = {name: parts.flat.get(name) for name in ("train_samples", "train_iters")}
+    samples, steps = (number_of(name, value, "int") if value else math.inf for name, value in given.items())
+    reached, done = stages[0][1], 0
+    for start, size in stages:
+        before = max(0, -(-(start - done) // reached))
+        steps, done = steps - before, done + before * reached
+        if start >= samples or steps <= 0:
+            break
+        reached = size
+    taken = parts.get("global_batch_size", reached)  # Megatron-LM takes one of both alone
+    parts.leave_out(key, text, f"the batch grows; {taken} sequences per step are taken", "none", "lowers")
+    return {"global_batch_size": taken}
 
 
 GENERATES = ("num_tokens_to_generate", "prompts", "prompt_file", "max_tokens_to_oom")

@@ -17,6 +17,9 @@ from harness.question import Adapters, Direction, Question
 PAIRS = ("dpo", "orpo", "simpo", "cpo", "rm")
 """Kinds of preferences whose chosen and rejected answers are computed in one pass."""
 
+RERANKERS = ("reranker", "generative_reranker")
+"""Values of task_type of which a sample is a query with several documents."""
+
 GENERATED = ("grpo", "ppo", "gkd")
 """Kinds that generate what they train on."""
 
@@ -51,7 +54,7 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     on_megatron = "megatron" in str(parts.get("_program")) or any(key in parts.flat for key in OF_MEGATRON)
     preferences = str(parts.get("_preferences") or ("dpo" if "rlhf" in str(parts.get("_program")) else ""))
-    each = 2 if preferences in PAIRS else 1
+    each = _sequences(parts, preferences)
     parts["_type"] = parts.get("_type") or ("full" if on_megatron else "lora")
     fields: Fields = {"seq_len": _length(parts, preferences), "devices": _devices(parts)}
     own = _megatron(parts, each) if on_megatron else _trainer(parts, preferences, each, fields["devices"])
@@ -70,6 +73,34 @@ def settle(parts: Parts) -> Fields:
         fields["reference_weight_B"] = 2
     fields["fused_loss"] &= _can_be_fused(parts, preferences, on_megatron)
     return fields | _objective(parts, preferences, on_megatron)
+
+
+def _sequences(parts: Parts, preferences: str) -> int:
+    """Return the sequences of a sample, which are in one micro-batch; a packed row is one that holds them.
+
+    (template/base.py, _rlhf_encode and the data collators of pairs, embeddings and rerankers;
+    dataset/packing.py, create_packed_idx: a sample's length is the sum of its sequences')
+    """
+    task, packed = str(parts.flat.get("task_type")), words.is_on(parts.flat.get("packing"))
+    ranked, embedded = task in RERANKERS, task == "embedding"
+    if not (ranked or embedded or preferences in PAIRS):
+        if packed and preferences == "kto" and parts.flat.get("loss_type") != "apo_zero_unpaired":
+            why = "a packed row holds the answers of KTO's divergence, too, which are not trained on"
+            parts.leave_out("packing_length", parts.get("_packed"), why, "lowers", "lowers")
+        return 1
+    if packed:
+        why = "a sample whose sequences are longer than a packed row together is a longer row of its own"
+        parts.leave_out("packing_length", parts.get("_packed"), why, "raises", "raises")
+        return 1
+    if ranked:
+        positive, negative = parts.get("_positive", 1), parts.get("_negative", 7)
+        why = f"of each sample {positive} × (1 + {negative}) documents are taken; data may have fewer"
+        parts.leave_out("dataset", None, why, "lowers", "lowers")
+        return int(positive * (1 + negative))
+    if embedded:
+        why = "of each sample an anchor and its positive are taken, to which data may add negatives"
+        parts.leave_out("dataset", None, why, "raises", "raises")
+    return 2
 
 
 def _objective(parts: Parts, preferences: str, on_megatron: bool) -> Fields:

@@ -46,6 +46,9 @@ def settle(parts: Parts) -> Fields:
         tokens = parts["_tokens"] * parts["cp"]
         micro = words.budget_of("train.max_tokens_per_gpu", tokens, fields["seq_len"], parts)
     ranks = fields["devices"] and max(1, fields["devices"] // (parts["tp"] * parts["cp"]))
+    if not parts["_dynamic"]:  # deepspeed's _batch_assertion, of utils/deepspeed/deepspeed.py's sizes
+        key = "train.micro_batch_size"
+        words.name_undivided(key, parts["_batch"], micro // each, ranks, "DeepSpeed", parts)
     fields |= words.batch_fields(parts["_batch"] * each, micro, ranks)
     fields |= words.shared_sequence("ds.ring_attn_size", parts["cp"], fields["adapters"], parts)
     if ranks and fields["cp"] < parts["cp"]:

@@ -82,8 +82,10 @@ PROGRAM = re.compile(
 )
 """Trainers of OpenRLHF, verl and ms-swift: they decide what an option means, and are read alone."""
 
-ENVIRONMENT = re.compile(r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES)=(\S+)")
-"""What ms-swift's launcher reads from the environment."""
+ENVIRONMENT = re.compile(
+    r"\b(NPROC_PER_NODE|NNODES|(?:CUDA|ASCEND_RT)_VISIBLE_DEVICES|MAX_(?:POSI|NEGA)TIVE_SAMPLES)=(\S+)"
+)
+"""What ms-swift's launcher and its data collators read from the environment."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 

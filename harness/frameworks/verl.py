@@ -78,7 +78,7 @@ def settle(parts: Parts) -> Fields:
         max(1, sizes["devices"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])) if sizes["devices"] else None
     )
     fields |= (
-        _batch_of_prompts(parts, ranks, sizes["cp"])
+        _batch_of_prompts(parts, ranks, sizes["cp"], strategy)
         if by_prompts
         else _batch(parts, ranks, sizes["cp"], older)
     )
@@ -175,14 +175,19 @@ def _megatron(parts: Parts) -> Fields:
 
 def _batch(parts: Parts, ranks: int | None, cp: int, older: bool) -> Fields:
     """Return the batch of an SFT trainer, whose newer one fills micro-batches with tokens by default."""
-    length, micro = parts["_length"], parts.get("_micro", 4)
+    length, micro, whole = parts["_length"], parts.get("_micro", 4), parts.get("_batch", 256)
     if parts.get("_dynamic", not older):
         micro = words.budget_of("data.max_token_len_per_gpu", parts["_tokens"] * cp, length, parts)
-    return {"seq_len": length, **words.batch_fields(parts.get("_batch", 256), micro, ranks)}
+    elif older:  # trainer/fsdp_sft_trainer.py, _normalize_config_bsz
+        words.name_undivided("data.micro_batch_size_per_gpu", whole, micro, ranks, "verl", parts)
+    return {"seq_len": length, **words.batch_fields(whole, micro, ranks)}
 
 
-def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int) -> Fields:
-    """Return the batch of an update: of each prompt several responses."""
+def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int, strategy: str) -> Fields:
+    """Return the batch of an update: of each prompt several responses.
+
+    (workers/fsdp_workers.py, ActorRolloutRefWorker: micro-batches divide a rank's sequences under FSDP)
+    """
     length, key = parts["_prompt"] + parts["_response"], f"{ACTOR}ppo_micro_batch_size_per_gpu"
     sequences = parts["_mini"] * parts["_responses"]
     if parts["_rl_dynamic"]:
@@ -190,10 +195,12 @@ def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int) -> Fields:
     elif parts.get("_rl_micro"):
         micro = parts["_rl_micro"]
     elif parts.get("_rl_micros") and ranks:
-        micro = max(1, parts["_rl_micros"] // ranks)
+        micro, key = max(1, parts["_rl_micros"] // ranks), f"{ACTOR}ppo_micro_batch_size"
     else:
         micro = 1
         parts.miss("micro_batch_size", f"{key} is missing, from which a micro-batch follows")
+    if strategy != "megatron" and not parts["_rl_dynamic"]:
+        words.name_undivided(key, sequences, micro, ranks, "verl", parts)
     return {"seq_len": length, **words.batch_fields(sequences, micro, ranks)}
 
 
@@ -203,6 +210,11 @@ def _other_models(parts: Parts, strategy: str) -> None:
     def on(key: str) -> bool:
         return words.is_on(parts.flat.get(key))
 
+    if (
+        "model.use_remove_padding" not in parts.flat
+    ):  # trainer/config/model/hf_model.yaml, engine/megatron.yaml
+        why = "no padding is computed, which is on where no key says otherwise"
+        parts.leave_out("model.use_remove_padding", True, why, "none", "lowers")
     if not parts.get("fused_loss"):
         key = KeyRead(key=f"{ACTOR}loss", status="not modelled", means=FUSED, memory="lowers", to_states=True)
         parts.left_out.append(key)

@@ -142,6 +142,16 @@ def batch_fields(sequences: int, micro: int, ranks: int | None) -> Fields:
     return {"micro_batch_size": micro, "global_batch_size": sequences, **steps}
 
 
+def name_undivided(
+    key: str, sequences: int, micro: int, ranks: int | None, program: str, parts: Parts
+) -> None:
+    """Name a micro-batch that does not divide a rank's sequences, with which the program stops."""
+    of_rank = sequences // (ranks or 1)
+    if ranks and (of_rank == 0 or of_rank % micro):
+        why = f"{micro} does not divide the {of_rank} sequences of a rank; {program} stops"
+        parts.leave_out(key, parts.flat.get(key), why, "raises" if micro > of_rank else "none", "none")
+
+
 def shared_sequence(key: str, ranks: int, adapters: Adapters | None, parts: Parts) -> Fields:
     """Return context parallelism for ranks that share a sequence by Ulysses' or ring attention.
 

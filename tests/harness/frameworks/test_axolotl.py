@@ -12,6 +12,7 @@ BASE = {"base_model": "NousResearch/Llama-2-7b-hf", "sequence_len": 4096, "sampl
 KERNELS = {"lora_mlp_kernel": "lowers"}
 QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8, "lora_qkv_kernel": False}
 NF4 = Adapters(rank=8, base="nf4")
+UNBOUND = {"rl": "either", "max_prompt_len": "raises"}  # None by default; the pinned TRL 1.8.0 has no bound
 EMBEDDING = {"attn_implementation": "raises"}
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
 OFFLOAD = "deepspeed_configs/zero3_bf16_cpuoffload_all.json"
@@ -29,7 +30,9 @@ ROWS = [
     ({"deepspeed": "deepspeed_configs/zero1_torch_compile.json"}, {"sharing": "zero", "zero": 1}, {}),
     (QLORA | {"rl": "dpo", "micro_batch_size": 2}, {"micro_batch_size": 4}, {}),
     ({"rl": "dpo", "flash_attention": True}, {"micro_batch_size": 2, "reference_weight_B": 2}, {}),
-    (QLORA | {"rl": "grpo", "trl": {"max_completion_length": 256}}, {"seq_len": 768}, {"rl": "either"}),
+    (QLORA | {"rl": "grpo", "trl": {"max_completion_length": 256}}, {"seq_len": 256}, UNBOUND),
+    (QLORA | {"rl": "grpo", "max_prompt_len": 512, "trl": {"max_completion_length": 256}},
+     {"seq_len": 768}, {"rl": "either"}),
     (QLORA | {"gradient_checkpointing": "offload"}, {"recompute": "full", "offload": ("activations",)}, {}),
     (QLORA | {"optimizer": "paged_adamw_8bit"}, {"optimizer": "adamw_8bit"}, {"optimizer": "lowers"}),
     (QLORA | {"optimizer": "ao_adamw_fp8"}, {"optimizer": "adamw"}, {"optimizer": "lowers"}),
@@ -50,12 +53,12 @@ ROWS = [
     (QLORA | {"num_labels": 2}, {}, {"num_labels": "lowers"}),
     (QLORA | {"rl": "grpo", "trl": {"use_vllm": True}}, {"forward_passes": 1}, {"rl": "either"}),
     ({"rl": "grpo", "rl_beta": 0.1, "flash_attention": True, "trl": {"max_completion_length": 9}},
-     {"forward_passes": 1, "reference_weight_B": 2}, {"rl": "either"}),
+     {"forward_passes": 1, "reference_weight_B": 2}, UNBOUND),
     (QLORA | {"lora_qkv_kernel": None}, {}, KERNELS),
     (QLORA | {"lora_qkv_kernel": None, "trust_remote_code": True}, {}, {}),
     (QLORA | {"lora_qkv_kernel": None} | FSDP, {}, {}),
     (QLORA | {"lora_qkv_kernel": None, "rl": "dpo"}, {}, {}),
-    (QLORA | {"rl": "ebft", "trl": {"max_completion_length": 256}}, {"seq_len": 768}, {"rl": "either"}),
+    (QLORA | {"rl": "ebft", "trl": {"max_completion_length": 256}}, {"seq_len": 256}, UNBOUND),
     (QLORA | {"loftq_bits": 4, "vllm": {"port": 1}, "use_trackio": True}, {}, {}),
 ]  # fmt: skip
 """Other keys than `BASE`, fields of the question, and keys that change the bytes and are not modelled."""
@@ -71,6 +74,8 @@ def test_a_key_is_read_with_its_meaning(keys, fields, named):
 
 @pytest.mark.parametrize(("keys", "says"), [
     ({"rl": "ppo"}, "rl is 'ppo'; known: dpo"),
+    ({"plugins": ["axolotl.integrations.hatchery.HatcheryPlugin"], "hatchery": {"backend": "tinker"}},
+     "plugins has Hatchery: a remote service"),
     ({"rl": "ebft", "ebft": {"mode": "strided"}}, "ebft.mode is strided, whose micro-batches"),
 ])  # fmt: skip
 def test_a_method_that_is_not_read_is_refused(keys, says):

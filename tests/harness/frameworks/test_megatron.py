@@ -102,6 +102,26 @@ def test_a_vocabulary_that_is_in_no_key_is_assumed_and_said(tokenizer, layers, m
     assert not [key for key in given.keys if key.status == "not modelled"]
 
 
+@pytest.mark.parametrize(("more", "sequences"), [
+    ("", 1152),
+    ("--train-samples 19531250", 384),  # 80B tokens: tests/functional_tests/…/gpt3_15b_8t_release
+    ("--train-samples 60000000", 768),
+    ("--train-iters 127156", 384),  # 48,828,125 samples are reached after 127,157 steps
+    ("--train-iters 127158", 768),
+    ("--global-batch-size 32", 32),
+])  # fmt: skip
+def test_a_schedule_of_batches_gives_the_last_that_is_reached(more, sequences):
+    """Thresholds in tokens (Megatron-LM d98e8a6, core/num_microbatches_calculator.py)."""
+    text = GPT.replace("--seq-length 1024", "--seq-length 4096").replace("--global-batch-size 32 ", "")
+    text += f"--step-batch-size-schedule '0:384 200B:768 400B:1152' {more}"
+    question = read_own_text(f"torchrun pretrain_gpt.py {text}", suffix=".sh")
+    assert question.global_batch_size == sequences
+    (key,) = [one for one in question.keys if one.key == "step_batch_size_schedule"]
+    assert (key.memory, key.seconds) == ("none", "lowers")
+    with pytest.raises(ValueError, match="step_batch_size_schedule is '384'; it must be as"):
+        read_own_text(f"torchrun pretrain_gpt.py {GPT} --step-batch-size-schedule 384", suffix=".sh")
+
+
 def test_flags_at_the_end_of_an_array_are_read():
     question = read_own_file(DATA / "shell" / "megatron_array_flags.sh")
     found = (question.precision, question.zero, question.sequence_parallel, question.devices)
