@@ -73,6 +73,7 @@ def test_an_argument_is_passed_on(text, expected):
     (f"{GPT}--hybrid-layer-pattern M-MG", "hybrid_layer_pattern has G"),
     (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
     (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
+    (f"python convert_model.py {SMALL}--algorithm eagle3\npython finetune.py {GPT}", "eagle3: it is a draft"),
     (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
     (f"{EXPERTS}--moe-layer-freq [1]*7", "has 7 layers, num_layers is 8"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*8x", "it has E, t, m, L"),
