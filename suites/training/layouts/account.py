@@ -33,6 +33,7 @@ from suites.training.layouts.states import (
     padded_vocabulary,
     parameters_of,
     passes_of_stage,
+    sharded,
     states_B,
     units_of,
 )
@@ -147,6 +148,7 @@ def peak_of_rank(
     existing = gradients_exist(layouts, training)
     at_end = states.gradients * (1 - existing) + made + gathered.in_backward
     late = late + np.where(existing < 1, np.maximum(at_end - at_begin, 0.0), 0.0)
+    late = late + np.maximum(widened_gradients_B(layouts, training, parameters) - at_begin, 0.0)
     return LayoutPeak(
         rank,
         states.weights,
@@ -333,6 +335,18 @@ def late_gradients_B(
         return np.zeros_like(waiting)
     passes = np.maximum(1, np.minimum(layouts.pp, layouts.micro_batches))
     return np.maximum(0.0, 2 * parameters.all - waiting / passes - made)
+
+
+def widened_gradients_B(layouts: Layouts, training: Training, parameters: RankParameters) -> Floats:
+    """Return the fp32 copies of 16-bit gradients from which Megatron-LM's optimizer updates.
+
+    They are made when no activations are left (core/optimizer/optimizer.py, distrib_optimizer.py,
+    _copy_model_grads_to_main_grads); the precision-aware optimizer reads the gradients themselves.
+    """
+    own = training.program == "megatron" and training.gradients == "bf16" and training.offload == "none"
+    if not own or training.master_remainders or training.frozen is not None:
+        return np.zeros_like(parameters.all)
+    return 4 * sharded(layouts, parameters, 1)
 
 
 def communication_B(

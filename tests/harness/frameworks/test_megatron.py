@@ -41,6 +41,8 @@ EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
     (f"{EXPERTS}--moe-expert-capacity-factor 1.1", {"capacity_factor": 1.1, "imbalance": None}),
     (f"{EXPERTS}--moe-expert-capacity-factor 1.5 --moe-pad-expert-input-to-capacity", {"imbalance": 1.5}),
     (f"{GPT}--attention-backend unfused", {"attention": "explicit"}),
+    (f"{SMALL}--fp16 --vocab-size 1024", {"precision": "fp16", "gradients": "bf16"}),  # 16 bits, of either
+    (f"{SMALL}--fp16 --vocab-size 1024 --accumulate-allreduce-grads-in-fp32", {"gradients": "fp32"}),
     (f"{GPT}--transformer-impl local", {"attention": "explicit"}),
     (f"{GPT}--cross-entropy-loss-fusion --deterministic-mode", {"fused_loss": True, "deterministic": True}),
     (f"{GPT}--defer-embedding-wgrad-compute --wgrad-deferral-limit 2", {"deferred_head_gradients": 2}),
