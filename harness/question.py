@@ -87,6 +87,10 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     flat: bool = False  # FSDP1 shards adapters and frozen weights of a layer as one flat parameter
 
 
+HIDDEN_SIZES = ("hidden_size", "n_embd", "d_model")
+"""Names of the hidden size in a config.json."""
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run on some devices. Sizes of the layout are named as in suites/training/layouts."""
 
@@ -129,6 +133,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     zero: Annotated[int, Meta(ge=0, le=3)] = 0
     shard_size: WholeNumber | None = None  # None: all dp × cp ranks
     replicas: WholeNumber = 1  # groups of ranks that each shard a full copy (hybrid sharding)
+    # elements of a bucket of DeepSpeed's gradients; 0: hidden_size², as "auto" is filled; None: its default
+    reduce_bucket: Annotated[int, Meta(ge=0)] | None = None
     sequence_parallel: bool = False
     # the recipe
     techniques: tuple[NamedTechnique, ...] | None = None  # for a dry run; None: those of the fields below
@@ -266,6 +272,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if ranks % self.replicas:
             raise ValueError(f"{ranks} ranks (dp × cp) are no multiple of {self.replicas} replicas")
         return ranks // self.replicas
+
+    def bucket_elements(self) -> int | None:
+        """Return the elements of a bucket of DeepSpeed's gradients; None: its default.
+
+        transformers' Trainer and accelerate fill "auto" with the square of the hidden size (5.23,
+        integrations/deepspeed.py, trainer_config_finalize; 16cb6eb, accelerator.py, _prepare_deepspeed).
+        """
+        if self.reduce_bucket != 0:
+            return self.reduce_bucket
+        config: Mapping[str, Any] = self.config or {}
+        config = config if {*config} & {*HIDDEN_SIZES} else config.get("text_config") or config
+        return next((int(config[name]) ** 2 for name in HIDDEN_SIZES if config.get(name)), None)
 
     @property
     def has_experts(self) -> bool:

@@ -45,5 +45,6 @@ def parts_of(question: Question) -> Fields:
     if kind == "fsdp":
         return parts | {"_fsdp_recompute": question.recompute == "full", **mesh(question)}
     if kind == "zero":
-        return parts | deepspeed.section_parts(question) | {"_ds_tp": None, "_ds_mics": None}
+        not_its_keys = dict.fromkeys(("_ds_tp", "_ds_mics", "_ds_reduce_bucket"))
+        return parts | deepspeed.section_parts(question) | not_its_keys
     return parts

@@ -6,6 +6,7 @@ runtime/tensor_parallel/config.py, runtime/activation_checkpointing/config.py).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from harness.frameworks.table import Fields, Parts
@@ -64,7 +65,8 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
     fields["offload"] = tuple(
         sorted(name if where == "host" else f"{name}:{where}" for name, where in on.items() if where)
     )
-    _buckets(parts, stage, prefix)
+    if (bucket := _bucket(parts, stage, prefix)) is not None:
+        fields["reduce_bucket"] = bucket
     if not stage:  # runtime/fp16/unfused_optimizer.py: both copies, and fp32 gradients in the update
         why = "without ZeRO DeepSpeed keeps 16-bit weights next to fp32 ones; torch's DDP is taken"
         parts.leave_out("zero_optimization.stage", 0, why, "raises", "lowers")
@@ -77,22 +79,26 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
 
 
 BUCKET = 5e8
-"""Elements of a bucket by default (runtime/zero/config.py), which is what is predicted."""
+"""Elements of a bucket by default (runtime/zero/config.py)."""
 
 
-def _buckets(parts: Parts, stage: int, prefix: str) -> None:
-    """Note buckets of another size than the default, and a second one where stages 1 and 2 overlap."""
-    for name in ("reduce_bucket", "allgather_bucket") if stage else ():
-        size = parts.get(f"{prefix}{name}")
-        if isinstance(size, int | float) and size != BUCKET:
-            larger = size > BUCKET
-            why = f"elements of a bucket, of which {BUCKET:.0e} are taken"
-            parts.leave_out(f"{name}_size", size, why, "raises" if larger else "lowers", "either")
+def _bucket(parts: Parts, stage: int, prefix: str) -> int | None:
+    """Return the elements of a bucket of gradients, 0 for "auto", None for the default.
+
+    A second one where stages 1 and 2 overlap is noted. Stages 1 and 2 do not look at allgather_bucket_size
+    where torch has all_gather_into_tensor (runtime/utils.py, all_gather_dp_groups), and stage 3 has none.
+    """
+    given = parts.get(f"{prefix}reduce_bucket") if stage else None
+    size = float(given or BUCKET)
+    if not 1 <= size < math.inf:
+        raise ValueError(f"zero_optimization.reduce_bucket_size is {given}; it must be 1 or more")
+    filled = any(key.endswith("reduce_bucket_size") and one == "auto" for key, one in parts.flat.items())
     if stage in (1, 2) and str(parts.get(f"{prefix}overlap_comm")).lower() == "true":
         why = "reductions overlap with the backward pass, in a second bucket"
-        size = parts.get(f"{prefix}reduce_bucket")
-        second_B = 4 * (size if isinstance(size, int | float) else BUCKET)
-        parts.leave_out("overlap_comm", True, why, "raises", "lowers", most_B=second_B)
+        parts.leave_out("overlap_comm", True, why, "raises", "lowers", most_B=4 * size)
+    if stage and filled:
+        return 0
+    return None if size == BUCKET else int(size)
 
 
 def is_contained(parts: Parts) -> bool:
@@ -111,6 +117,7 @@ def section_parts(question: Question, prefix: str = "_ds_") -> Fields:
         "parameters_on": on.get("parameters"),
         "tp": question.tp if question.tp > 1 else None,
         "mics": question.shard_size,
+        "reduce_bucket": "auto" if question.reduce_bucket == 0 else question.reduce_bucket,
     }
     return {f"{prefix}{name}": value for name, value in parts.items()}
 

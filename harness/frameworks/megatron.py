@@ -53,6 +53,8 @@ def spelled(flat: Flat) -> Flat:
 def settle(parts: Parts) -> Fields:
     """Return fields of Question; raises ValueError for what is no language model in training."""
     _refuse_other(parts.flat)
+    if _precision(parts) == "fp16" and not parts.get("_accumulated"):
+        parts.setdefault("_wide_grads", False)  # megatron/training/arguments.py: the default of bf16 alone
     return fields_of(parts)
 
 
@@ -376,7 +378,8 @@ def parts_of(question: Question) -> Fields:
         "_deferral": question.deferred_head_gradients or None,
         "_capacity": question.capacity_factor,
         **_balance_parts(question),
-        "_narrow_grads": question.gradients == "bf16" or None,
+        "_narrow_grads": (question.gradients == "bf16" and question.precision != "fp16") or None,
+        "_accumulated": (question.gradients == "fp32" and question.precision == "fp16") or None,
         "_aware": question.master_remainders or None,
         **_sharing_parts(question),
         **PRECISIONS[question.precision],

@@ -153,6 +153,7 @@ def settle(parts: Parts) -> Fields:
     name = parts.get("model_name") or yaml_tree("nemo")["names_of_shapes"].get(trained.lower(), trained)
     parts["model_name"] = str(name)
     model = with_recipes_model(parts, "nemo")
+    parts.setdefault("_wide_grads", True)  # NeMo 2's default, in fp16, too; NeMo 1's differs by optimizer
     return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
 
 
@@ -185,6 +186,8 @@ def parts_of(question: Question) -> Fields:
         **megatron.parts_of(question),
         **switches,
         "model_name": None,
+        "_accumulated": None,
+        "_narrow_grads": question.gradients == "bf16" or None,
         "_fp8": "hybrid" if question.precision == "fp8" else None,
         "_precision": {"fp8": "bf16", "fp16": "16", "fp32": "32"}.get(question.precision, question.precision),
         "_optim": "mcore_distributed_optim" if sharded else "fused_adam",

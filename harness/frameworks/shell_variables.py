@@ -78,7 +78,8 @@ def filled(text: str, variables: dict[str, str]) -> str:
 
     def calculated(found: re.Match[str]) -> str:
         words = next(one for one in found.groups() if one is not None).replace("\\*", "*")
-        for _ in range(5):  # variables that are sums themselves
+        for _ in range(10):  # variables that are sums themselves, or another's value
+            words = USED.sub(value, words)
             words = re.sub(r"[A-Za-z_]\w*", lambda one: variables.get(one.group(), one.group()), words)
             words = words.replace("$((", "((")[:LARGEST_FILE_B]
         if SUM.fullmatch(words) and len(words) <= 200:

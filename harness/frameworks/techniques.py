@@ -122,7 +122,8 @@ def _sharing(question: Question, ranks: int, left_out: list[str]) -> list[NamedT
     elif sharing == "zero":
         if on:
             left_out.append(f"{' and '.join(on)} on the host, counted as the device's")
-        return [("zero", {"stage": zero})]
+        elements = question.bucket_elements()
+        return [("zero", {"stage": zero, **({"reduce_bucket": elements} if elements else {})})]
     once = question.micro_batches() > 1 and question.format in REDUCE_ONCE
     late: dict[str, Any] = {"reduce_every_micro_batch": False} if once else {}
     if sharing == "fsdp1" and adapters is not None and not adapters.flat:

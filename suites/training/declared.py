@@ -466,6 +466,7 @@ class ZeROSettings:
     `buckets`: the elements that are sent at once: "model", all up to deepspeed's default; "block", those of a
     block or of the largest parameter, and a block is prefetched. deepspeed's defaults are made for a model of
     billions of parameters, of which they are a small part.
+    `reduce_bucket`: the most elements of gradients that are sent at once; None: as `buckets` has them.
     """
 
     stage: Literal[1, 2, 3] = 3
@@ -473,6 +474,7 @@ class ZeROSettings:
     parameters: Literal["device", "host", "disk"] = "device"
     ratio: Annotated[float, Bounds(at_least=0, at_most=1)] = 1.0
     buckets: Literal["model", "block"] = "model"
+    reduce_bucket: Annotated[int, Bounds(at_least=1)] | None = None
 
 
 @technique("local_sgd", Level.PARALLELISM, role=Role.PARALLELISM)

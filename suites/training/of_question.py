@@ -17,6 +17,7 @@ from harness.question import Adapters, Question
 from harness.records import Unavailable
 from suites.training.declared import CHANGED_BY_LIGER
 from suites.training.layouts.layout import (
+    DEEPSPEED_BUCKET,
     DEFAULT_MODULES,
     RECOMPUTES,
     AttentionName,
@@ -293,6 +294,7 @@ def training_of(question: Question, architecture: str = "") -> Training:
         expandable_segments=question.expandable_segments,
         deferred_head_gradients=question.deferred_head_gradients,
         micro_batch_group=question.micro_batch_group or 0,
+        bucket=question.bucket_elements() or DEEPSPEED_BUCKET,
         offload=offload_of(question),
         activations_on_host="activations" in on_host_of(question),
         recompute_modules=question.recompute_modules or DEFAULT_MODULES,

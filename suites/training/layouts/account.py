@@ -13,6 +13,7 @@ from harness.instruments.transformer import TransformerShape
 from suites.training.layouts.dispatch import gathered_tokens_B
 from suites.training.layouts.kept import KeptOfLayer, kept_of_layer, largest_layer
 from suites.training.layouts.layout import (
+    DEEPSPEED_BUCKET,
     RECOMPUTES,
     Floats,
     FrozenBase,
@@ -24,7 +25,6 @@ from suites.training.layouts.layout import (
 )
 from suites.training.layouts.room import workspaces_B
 from suites.training.layouts.states import (
-    DEEPSPEED_BUCKET,
     FSDP,
     RankParameters,
     UnitParameters,
@@ -33,6 +33,7 @@ from suites.training.layouts.states import (
     padded_vocabulary,
     parameters_of,
     passes_of_stage,
+    sharded,
     states_B,
     units_of,
 )
@@ -147,6 +148,7 @@ def peak_of_rank(
     existing = gradients_exist(layouts, training)
     at_end = states.gradients * (1 - existing) + made + gathered.in_backward
     late = late + np.where(existing < 1, np.maximum(at_end - at_begin, 0.0), 0.0)
+    late = late + np.maximum(widened_gradients_B(layouts, training, parameters) - at_begin, 0.0)
     return LayoutPeak(
         rank,
         states.weights,
@@ -154,7 +156,7 @@ def peak_of_rank(
         states.optimizer,
         waiting + np.where(at_loss, 0.0, made),
         np.where(at_loss, logits, 0.0),
-        communication_B(layouts, training, parameters, kept)
+        communication_B(layouts, training, parameters, kept, units.head)
         + buffer
         + late
         + np.where(at_loss, gathered.at_loss, gathered.in_backward),
@@ -335,15 +337,30 @@ def late_gradients_B(
     return np.maximum(0.0, 2 * parameters.all - waiting / passes - made)
 
 
+def widened_gradients_B(layouts: Layouts, training: Training, parameters: RankParameters) -> Floats:
+    """Return the fp32 copies of 16-bit gradients from which Megatron-LM's optimizer updates.
+
+    They are made when no activations are left (core/optimizer/optimizer.py, distrib_optimizer.py,
+    _copy_model_grads_to_main_grads); the precision-aware optimizer reads the gradients themselves.
+    """
+    own = training.program == "megatron" and training.gradients == "bf16" and training.offload == "none"
+    if not own or training.master_remainders or training.frozen is not None:
+        return np.zeros_like(parameters.all)
+    return 4 * sharded(layouts, parameters, 1)
+
+
 def communication_B(
-    layouts: Layouts, training: Training, parameters: RankParameters, kept: KeptOfLayer
+    layouts: Layouts, training: Training, parameters: RankParameters, kept: KeptOfLayer, head: Floats
 ) -> Floats:
     """Return buckets of gradients, and what pipeline stages keep of what they receive.
 
     In Megatron-Core the gradient of each virtual stage's last input stays until its next micro-batch
     (core/transformer/transformer_block.py, input_tensor; core/pipeline_parallel/schedules.py, retain_grad).
     torch's DDP has buckets of all
-    gradients (torch/nn/parallel/distributed.py, gradient_as_bucket_view), which nanotron uses.
+    gradients (torch/nn/parallel/distributed.py, gradient_as_bucket_view), which nanotron uses. DeepSpeed has
+    a bucket and what is reduced of it; the gradient of an output layer (`head` parameters) that exceeds the
+    bucket stays a tensor of its own (runtime/zero/stage3.py, __add_grad_to_ipg_bucket), of which as much is
+    counted as the default bucket has.
     """
     of_stages = np.where(layouts.pp > 1, layouts.virtual_stages * kept.input, 0.0)
     buckets = np.zeros_like(kept.input)
@@ -353,6 +370,8 @@ def communication_B(
     if training.program in ("torchtitan", "composer"):
         buckets = np.where((layouts.zero == 0) & ~alone, 4 * parameters.all, 0.0)
     if training.program == "deepspeed":
-        bucket = np.minimum(parameters.all, DEEPSPEED_BUCKET)
-        buckets = np.where(alone, 0.0, 2 * 2 * bucket)
+        bucket = np.minimum(parameters.all, training.bucket)
+        trains_head = training.frozen is None or training.frozen.ends
+        outside = np.minimum(head, DEEPSPEED_BUCKET) if trains_head else np.zeros_like(head)
+        buckets = np.where(alone, 0.0, 2 * bucket + 2 * np.maximum(bucket, outside))
     return of_stages + buckets

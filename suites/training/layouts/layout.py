@@ -34,6 +34,9 @@ MUON_SAVES_B = 4.0
 (suites/training/optimizers.py, MuonAndAdamW; Megatron-LM, core/optimizer, emerging_optimizers.py,
 _is_nonlinear_or_embedding)."""
 
+DEEPSPEED_BUCKET = 500_000_000
+"""Elements of reduce_bucket_size by default: deepspeed/runtime/zero/config.py."""
+
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""
 
@@ -124,6 +127,7 @@ class Training:
     fp8_parameters: bool = False  # of Megatron-LM, --fp8-param-gather: no bf16 copy of a layer's weights
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum", "muon"] = "adamw"
     attention: AttentionName = "fused"
+    bucket: int = DEEPSPEED_BUCKET  # elements of a bucket of DeepSpeed's gradients
     micro_batch_group: int = 0  # of interleaved stages in Megatron-LM; 0: pp
     offload: OffloadName = "none"  # what is on the host; of FSDP2, all of it
     activations_on_host: bool = False  # what layers keep, until their backward pass

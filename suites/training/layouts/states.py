@@ -114,10 +114,6 @@ VOCABULARY_MULTIPLE = 128
 """The default of --make-vocab-size-divisible-by: what the vocabulary's part of each rank is a multiple of."""
 
 
-DEEPSPEED_BUCKET = 500_000_000
-"""Elements of reduce_bucket_size and allgather_bucket_size by default: deepspeed/runtime/zero/config.py."""
-
-
 class RankParameters(NamedTuple):
     """Parameters of one rank, before anything is sharded over data-parallel ranks."""
 

@@ -15,7 +15,6 @@ from harness.instruments.transformer import TransformerShape
 from harness.records import Unavailable
 from suites.training.layouts.layout import MUON_SAVES_B, OPTIMIZER_STATES_B, RECOMPUTES, Training
 from suites.training.layouts.room import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
-from suites.training.layouts.states import DEEPSPEED_BUCKET
 from suites.training.layouts.transformers_layer import (
     AUTOCAST,
     NARROW,
@@ -137,7 +136,7 @@ class TransformersStep:
         self.root_parameters = shape.parameters - shape.num_hidden_layers * self.layer_parameters
         self.padded_layer = self.layer_parameters + self.padding
         self.padded_parameters = shape.parameters + shape.num_hidden_layers * self.padding
-        self.bucket = float(min(DEEPSPEED_BUCKET, shape.parameters))  # elements of deepspeed's
+        self.bucket = float(min(training.bucket, shape.parameters))  # elements of deepspeed's
         # What is there before a step begins.
         self.workspaces_B = float(CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture])
         self.buckets_B = 4.0 * shape.parameters if self.sharing == "ddp" else 0.0  # of DDP's gradients
@@ -246,10 +245,10 @@ class TransformersStep:
         if not self.has_bucket:
             self.tape.add(2.0 * self.bucket)
             self.has_bucket = True
-        if self.in_bucket + parameters > DEEPSPEED_BUCKET:
+        if self.in_bucket + parameters > self.training.bucket:
             self.reduce_bucket()
         self.in_bucket += parameters
-        if self.layout["zero"] == 2 and parameters <= DEEPSPEED_BUCKET:  # it is copied into the bucket
+        if self.layout["zero"] == 2 and parameters <= self.training.bucket:  # it is copied into the bucket
             self.tape.add(-2.0 * parameters)
             self.copied += parameters
 

@@ -151,7 +151,9 @@ def config(settings: ZeROSettings, precision: str, workload: Workload, sizes: Si
     block = max(sizes.block, sizes.largest)
     bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block
     bucket += bucket % 2  # its engine asks for an even number
-    zero = {"stage": settings.stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    reduced = min(settings.reduce_bucket or bucket, bucket)
+    reduced += reduced % 2
+    zero = {"stage": settings.stage, "reduce_bucket_size": reduced, "allgather_bucket_size": bucket}
     if settings.buckets == "block" and settings.stage == 3:
         zero |= {
             "sub_group_size": -(-sizes.block // sizes.ranks),

@@ -204,6 +204,8 @@ SCRIPTS = {
     GLOB.format('"*70b*"'): 1,
     "S=7b\nif [ $S == 7b ]; then\nT=1\nelse\nT=8\nfi\nB=2\nif [ $T == 8 ]; then\nB=8\nfi": 2,
     "N=4\nB=$(( (N + 1) * 3 ))": 15,
+    "M=${MICRO:-2}\nA=$((M * N))\nN=${N:-8}\nB=$((A * 2))": 32,  # verl, run_ppo_trainer_megatron.sh
+    "MICRO=3\nM=${MICRO:-2}\nB=$((M * 2))": 6,
     "N=64\nB=$(expr $N / 4 / 2)": 8,
     r"B=`expr 6 \* 7`": 42,
 }

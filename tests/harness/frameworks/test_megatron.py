@@ -41,6 +41,8 @@ EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
     (f"{EXPERTS}--moe-expert-capacity-factor 1.1", {"capacity_factor": 1.1, "imbalance": None}),
     (f"{EXPERTS}--moe-expert-capacity-factor 1.5 --moe-pad-expert-input-to-capacity", {"imbalance": 1.5}),
     (f"{GPT}--attention-backend unfused", {"attention": "explicit"}),
+    (f"{SMALL}--fp16 --vocab-size 1024", {"precision": "fp16", "gradients": "bf16"}),  # 16 bits, of either
+    (f"{SMALL}--fp16 --vocab-size 1024 --accumulate-allreduce-grads-in-fp32", {"gradients": "fp32"}),
     (f"{GPT}--transformer-impl local", {"attention": "explicit"}),
     (f"{GPT}--cross-entropy-loss-fusion --deterministic-mode", {"fused_loss": True, "deterministic": True}),
     (f"{GPT}--defer-embedding-wgrad-compute --wgrad-deferral-limit 2", {"deferred_head_gradients": 2}),
@@ -73,6 +75,7 @@ def test_an_argument_is_passed_on(text, expected):
     (f"{GPT}--hybrid-layer-pattern M-MG", "hybrid_layer_pattern has G"),
     (f"torchrun pretrain_mamba.py {GPT}", "a hybrid of state-space layers"),
     (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
+    (f"python convert_model.py {SMALL}--algorithm eagle3\npython finetune.py {GPT}", "eagle3: it is a draft"),
     (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
     (f"{EXPERTS}--moe-layer-freq [1]*7", "has 7 layers, num_layers is 8"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*8x", "it has E, t, m, L"),

@@ -108,6 +108,21 @@ def test_sequences_beyond_rotary_positions_are_answered_and_beyond_learned_ones_
         assert bool(notes) == (tokens == 16384)
 
 
+def test_a_dry_run_has_deepspeeds_bucket_as_the_file_gives_it():
+    """ "auto" is hidden_size²: transformers 5.23, integrations/deepspeed.py, trainer_config_finalize."""
+    config = {"model_type": "llama", "hidden_size": 64}
+    of_text = {"model_type": "gemma3", "text_config": config}
+    shared = {"sharing": "zero", "zero": 3}
+    for fields, settings in (
+        ({}, {}),
+        ({"reduce_bucket": 12845056}, {"reduce_bucket": 12845056}),
+        ({"reduce_bucket": 0, "config": config}, {"reduce_bucket": 64**2}),
+        ({"reduce_bucket": 0, "config": of_text}, {"reduce_bucket": 64**2}),
+        ({"reduce_bucket": 0, "config": {"model_type": "opt"}}, {}),  # of a size that is not known
+    ):
+        assert dict(asked(**shared, **fields)[0])["zero"] == {"stage": 3, **settings}
+
+
 def test_8_bit_states_on_the_host_are_taken_as_wide_ones():
     offloaded = {"sharing": "fsdp2", "zero": 3, "offload": BOTH, "devices": 2, "optimizer": "adamw_8bit"}
     question, left_out = with_techniques(question_of(config={"model_type": "llama"}, seq_len=8, **offloaded))

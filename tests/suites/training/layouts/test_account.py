@@ -138,6 +138,25 @@ def test_states_are_those_by_hand_and_all_kinds_add_up_to_what_the_search_needs(
     assert kinds["outside"] == pytest.approx(outside_allocator_B(layout)[0])
 
 
+@pytest.mark.parametrize(("layout", "ranks"), [({"zero": 0, "dp": 8}, 1), ({"zero": 1, "dp": 8}, 8), ({}, 1)])
+def test_megatrons_update_has_fp32_copies_of_16_bit_gradients_when_activations_are_gone(layout, ranks):
+    """core/optimizer/optimizer.py, _copy_model_grads_to_main_grads; not if precision-aware."""
+    short = Training(seq_len=8, gradients="bf16")
+    row, own = one(**{"micro_batch_size": 1, **layout}), parameters(LLAMA_8B, one())
+    states_B = (2 + 2 + 12 / ranks) * own
+    update_B = states_B + 4 * own / ranks
+    peak = peak_of_rank(LLAMA_8B, row, short, FIRST)
+    assert peak.total_B[0] - peak.workspaces[0] == pytest.approx(update_B, rel=1e-6)
+    aware = peak_of_rank(LLAMA_8B, row, replace(short, master_remainders=True), FIRST)
+    assert aware.total_B[0] < peak.total_B[0]
+    long = replace(short, seq_len=131072)
+    narrow, wide = (
+        peak_of_rank(LLAMA_8B, row, replace(long, gradients=kind), FIRST).total_B[0]
+        for kind in ("bf16", "fp32")
+    )
+    assert wide - narrow == pytest.approx(2 * own)
+
+
 ALONE = {"dp_size": 1}
 KEEP = {"fsdp2": {"reshard_after_forward": False}}
 PIPELINE = {"pp_size": 2, "num_hidden_layers": 16, "dp_size": 4, "gradient_accumulation_steps": 4}

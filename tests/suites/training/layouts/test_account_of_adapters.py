@@ -56,6 +56,23 @@ def test_states_are_the_frozen_weights_and_twelve_bytes_per_trained_one(base, we
     assert with_ends.parts_B["states"] == pytest.approx(expected + 12 * outside, rel=1e-6)
 
 
+def test_deepspeeds_bucket_is_as_large_as_the_file_says_and_the_heads_gradient_lies_outside():
+    """2 bytes of the bucket and of what is reduced; "auto", 0, is hidden_size² as the Trainer fills it."""
+    asked = {"config": LLAMA, "seq_len": 64, "devices": 2, "sharing": "zero", "zero": 3}
+    every, head = shape_of_config(LLAMA).parameters, 512 * 64
+
+    def communication_B(**fields):
+        return account_engine.answer(question_of(**asked, **fields)).memory.parts_B["communication"]
+
+    usual_B = communication_B()
+    assert communication_B(reduce_bucket=500_000_000) == usual_B
+    assert usual_B - communication_B(reduce_bucket=0) == 4 * every - 2 * 64**2 - 2 * head
+    assert usual_B - communication_B(reduce_bucket=40_000) == 4 * every - 4 * 40_000
+    adapters = Adapters(rank=4, targets=("q_proj", "v_proj"))
+    alone_B = communication_B(adapters=adapters) - communication_B(adapters=adapters, reduce_bucket=0)
+    assert alone_B == 4 * every - 4 * 64**2
+
+
 @pytest.mark.parametrize(("base", "weight_B"), [("bf16", 2.0), ("int8", 1.0), ("nf4", 0.5)])
 def test_zero_3_gathers_a_frozen_base_as_it_is_stored(base, weight_B):
     """Two layers and, in bf16, the vocabulary's matrices; gradients of a layer's adapters alone."""
