@@ -135,7 +135,7 @@ SAMPLED = {
     12: """
         test_account.py::test_so_it_is_with_experts_and_ranks_that_share_each_layer
     """,
-    25: """
+    50: """
         test_hundred_recipes.py::test_quick_and_cached_dry_runs_equal_full_ones
     """,
 }

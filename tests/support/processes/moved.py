@@ -9,7 +9,7 @@ import pytest
 from harness.instruments.network.emulated_network import privileges
 from harness.records import Unavailable
 
-ATTEMPTS = 5
+ATTEMPTS = 20
 
 TAKE = """
 import socket, sys, time
