@@ -132,6 +132,9 @@ def with_certainty(answer: Answer, question: Question) -> Answer:
 NORMAL_90 = 1.645
 """Standard deviations between the middle and either end of a 90 % interval of a normal distribution."""
 
+AT_LOW, AT_HIGH = 0.05, 0.95
+"""Shares of published values below the ends of an interval, where its row does not say."""
+
 FIRM = 0.9
 """Chance from which on a step is said to fit; at 0.8, ten of 39 public runs that failed were said to. "Does
 not fit" keeps somebody from trying, and takes more: the lower end of the 90 % interval."""
@@ -143,14 +146,16 @@ FEWEST_PEAKS, FEWEST_HELD = 10, 0.8
 def chance_to_fit(memory: Memory, error: Mapping[str, Any]) -> float | None:
     """Return how likely what is reserved has room: by an engine's recorded error, normal on either side.
 
-    None where that error is chosen, of few published peaks, or does not hold for sources left out.
+    `at_low` and `at_high` of the error say which quantiles its ends are. None where that error is chosen, of
+    few published peaks, or does not hold for sources left out.
     """
     if error["n"] < FEWEST_PEAKS or error.get("held", 1.0) < FEWEST_HELD:
         return None
     likely = error.get("likely", 1.0)
     free = log(memory.room_B / (memory.reserved_B.likely * likely))
-    end = error["high"] / likely if free > 0 else likely / error["low"]
-    return NormalDist().cdf(NORMAL_90 * free / log(end))
+    below, above = error.get("at_low", AT_LOW), error.get("at_high", AT_HIGH)
+    end, share = (error["high"] / likely, above) if free > 0 else (likely / error["low"], 1 - below)
+    return NormalDist().cdf(NormalDist().inv_cdf(share) * free / log(end))
 
 
 def sized_by(answer: Answer, memory: Memory, question: Question, keys: bool) -> Memory:

@@ -130,7 +130,8 @@ def _with_method(parts: Parts, fields: Fields) -> None:
             "each document, with generated blocks after it"
         )
     generated = name in ("grpo", "gdpo", "ebft")
-    beta = parts.flat.get("trl.beta", parts.flat.get("rl_beta"))  # TRL's is 0 where none is given
+    own = parts.flat.get("trl.beta")  # TRL's is 0 where none is given
+    beta = parts.flat.get("rl_beta") if own is None else own
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
     hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
     if generated and parts.get("_completion"):

@@ -144,7 +144,8 @@ def _passes(parts: Parts, preferences: str) -> int:
     if preferences == "grpo":
         return 1 + _with_divergence(parts) + ("teacher_model" in parts.flat and not served)
     if preferences == "kto":
-        off = is_off(parts.flat.get("calculate_KL", True))
+        asked = parts.flat.get("calculate_KL")
+        off = asked is not None and is_off(asked)
         return 1 if off or parts.flat.get("loss_type") == "apo_zero_unpaired" else 3
     return {"dpo": 1, "ppo": 1, "gkd": int(not served)}.get(preferences, 0)
 
@@ -236,6 +237,8 @@ def _megatron(parts: Parts, each: int) -> Fields:
     dtype = parts.get("_dtype") or "bf16"
     parts["_optimizer"] = parts.get("_mcore_optimizer") or "adam"
     parts |= {"_bf16": parts.get("_bf16", dtype == "bf16"), "_fp16": parts.get("_fp16", dtype == "fp16")}
+    if dtype == "fp16" and not words.is_on(parts.flat.get("accumulate_allreduce_grads_in_fp32")):
+        parts.setdefault("_wide_grads", False)  # megatron_args.py switches it on for bf16 alone
     return megatron.core_fields(parts) | {
         "micro_batch_size": parts["_mcore_micro"] * each,
         "global_batch_size": parts["_global"] * each,

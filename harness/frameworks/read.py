@@ -55,6 +55,9 @@ REFERENCES = {
 }
 """Keys whose value may be another file with more of the configuration, and the section that it is."""
 
+WORDS = ("comment", "description", "doc", "note", "param_docs", "readme", "requires")
+"""How keys begin, after an underscore, that hold a file's own words."""
+
 TRAINS = re.compile(r"\btrain/train\.py\s+\S+\.ya?ml\b")
 """LLM Foundry's command, which trains by a YAML."""
 
@@ -382,7 +385,7 @@ def _other(key: str, value: Any, framework: Framework) -> KeyRead:
         return KeyRead(key=key, value=value, status="irrelevant")
     if pattern:
         return msgspec.structs.replace(framework.matters[pattern], key=key, value=value)
-    if any(part.startswith("_") and not part.endswith("_") for part in key.split(".")):
+    if any(part.startswith("_") and part.strip("_").startswith(WORDS) for part in key.split(".")):
         return KeyRead(key=key, value=value, status="irrelevant")  # a file's own words, as _description
     means = f"no key of {framework.source}"
     return KeyRead(key=key, value=value, status=LEFT, means=means)  # in which direction is not known

@@ -94,6 +94,8 @@ def _config(builder: str, parts: Parts) -> dict[str, Any] | None:
     }
     width = 4 * int(2 * given["hidden_size"] / 3)  # models/llama2/_model_utils.py, scale_hidden_dim_for_mlp
     longest = parts.flat.get("model.max_seq_len")
+    if model_type == "qwen3":  # whose class has another size by default
+        given.setdefault("head_dim", given["hidden_size"] // given["num_attention_heads"])
     return {
         "model_type": model_type,
         "intermediate_size": -(-width // 256) * 256,

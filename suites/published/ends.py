@@ -93,6 +93,7 @@ HELD = 0.87
 is unlike all others no ends do; then those count that hold the most."""
 
 FEWEST = 10
+"""Runs of a kind from which on its ends of bytes are chosen."""
 
 OTHERS = 6.0
 """What the runs of all other kinds count together, where a source of n runs of a kind counts √n, of 20 at
@@ -136,6 +137,7 @@ def ends_of(
         **{"low": round(low, 2), "likely": round(blended(kinds, kind).quantiles((0.5,))[0], 2)},
         **{"high": round(high, 2), "n": len(ratios), "sources": len(sources)},
         **{"held": round(float(np.mean(inside)), 2), "error": round(float(np.median(errors)), 2)},
+        **{"at_low": shares[0], "at_high": shares[1]},
     }
 
 
@@ -158,7 +160,10 @@ def ends(asked: str, answers: Mapping[str, AnswerLine]) -> dict[str, Any]:
         for kind, ratio in {"bytes": of_bytes, "seconds": of_seconds}[asked](run, answers.get(run.id, {})):
             kinds[kind].append(ratio)
     if asked == "seconds":
-        return {kind: narrowest(kinds, kind) for kind in by_runs(kinds)}
+        chosen = {kind: narrowest(kinds, kind) for kind in by_runs(kinds)}
+        for of in chosen.values():
+            del of["at_low"], of["at_high"]
+        return chosen
     found: dict[str, Any] = {}
     for engine in sorted({kind.partition("/")[0] for kind in kinds}):
         own = {kind: ratios for kind, ratios in kinds.items() if kind.startswith(f"{engine}/")}
@@ -175,7 +180,7 @@ def main(words: Sequence[str]) -> None:
         asked, _, path = word.partition("=")
         answers = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
         found = ends(asked, {one["id"]: one for one in answers})
-        yaml.safe_dump(found, sys.stdout, default_flow_style=None, sort_keys=False, width=110)
+        yaml.safe_dump(found, sys.stdout, default_flow_style=None, sort_keys=False, width=150)
 
 
 if __name__ == "__main__":

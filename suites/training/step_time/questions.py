@@ -206,8 +206,8 @@ def stated(row: Row) -> Row:
         known["precision"] = narrow
     if "loss" in usual and "loss" not in known:
         known["loss"] = usual["loss"]
-    known |= {name: usual[name] for name in ("tie_word_embeddings", "fused_layers") if name in usual}
-    return known
+    default = {name: usual[name] for name in ("tie_word_embeddings", "fused_layers") if name in usual}
+    return default | known
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {
