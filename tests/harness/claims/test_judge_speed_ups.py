@@ -106,6 +106,20 @@ def test_a_mean_speed_up_has_every_round_in_it():
     assert one(speed_up(), fast, record("baseline", DRIFT)).ours == pytest.approx(2.0)
 
 
+def test_a_speed_up_within_the_noise_is_reported_as_such():
+    again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
+    inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
+    assert inside.outcome == "holds"
+    assert inside.noise is not None
+    low, high = inside.noise
+    assert 0.9 < low < 1 < high < 1.1
+    assert one(speed_up(), *BASE, *again, *times("fast", (0.8,) * 4)).noise is None
+    assert one(speed_up(), *BASE, *times("fast", (0.99,) * 4)).noise is None
+    own = times("fast_again", (1.03, 0.97, 1.04, 0.98))
+    turned = one(speed_up(), *BASE, *own, *times("fast", (1.0,) * 4))
+    assert turned.noise == pytest.approx(inside.noise)
+
+
 @pytest.mark.parametrize(
     ("base", "fast", "told"),
     [

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from small_steps import CUDA, LLAMA
 
+from harness.instruments.memory.memory_timeline import OpSite
 from suites.training.dry_run import largest_batch
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.largest_batch import Fit, Target
+from suites.training.dry_run.live_tensors import group_of
 from suites.training.techniques import build_step
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -44,3 +46,12 @@ def test_the_largest_is_the_first_after_which_more_do_not_fit(monkeypatch):
     monkeypatch.setattr(largest_batch, "predicted_fit", predicted)
     step = build_step(LLAMA, ())
     assert largest_batch.predicted_largest(step, Target(1e9), None, 1, 0, 1000) == 107
+
+
+def test_activations_are_no_scores_where_the_hidden_size_is_the_sequence_length():
+    def subject(operation, *shape):
+        return group_of("activations", OpSite("forward 0", operation, shape), 500, 64).subject
+
+    assert subject("aten.mul.Tensor", 2, 64, 64) == "activations kept for the backward pass"
+    assert subject("aten._softmax.default", 2, 4, 64, 64) == "attention scores"
+    assert subject("aten.bmm.default", 8, 64, 64) == "attention scores"
