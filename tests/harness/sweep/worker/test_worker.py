@@ -128,3 +128,18 @@ def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
         found = host(torch)
         assert (found.device, found.devices, found.memory_B) == ("cpu", 1, describe().memory_B)
         assert found.cores == len(os.sched_getaffinity(0))
+
+
+def test_the_last_lines_are_few_short_and_printable_and_of_a_long_stack_the_innermost_frames():
+    text = "\n".join(f"line {i}" for i in range(100)) + "\n\x1b[31m" + "x" * 5000 + "\udc80"
+    lines = failure_classification.last_lines(text).splitlines()
+    assert lines[1] == "line 81"
+    assert len(lines) == 21
+    assert len(lines[-1]) == 300
+    assert all(line.isprintable() for line in lines)
+    assert failure_classification.last_lines("\n \n") == ""
+    before, frames = [f"printed {i}" for i in range(30)], [f"frame {i}" for i in range(50)]
+    stack = ["Fatal Python error: Aborted", "Stack (most recent call first):", *frames]
+    c_stack = ["Current thread's C stack trace (most recent call first):", *["Binary file"] * 30]
+    lines = failure_classification.last_lines("\n".join([*before, *stack, *c_stack])).splitlines()[1:]
+    assert lines == [*before[-9:], *stack[:11]]
