@@ -90,6 +90,17 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
 HIDDEN_SIZES = ("hidden_size", "n_embd", "d_model")
 """Names of the hidden size in a config.json."""
 
+DEEPSPEED_BUCKET = 500_000_000
+"""Elements of reduce_bucket_size and allgather_bucket_size by default (deepspeed 0.19.8,
+runtime/zero/config.py)."""
+
+
+def whole_size(config: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these sizes that a config has; None where it is no whole number above 0."""
+    sizes = [config[name] for name in names if config.get(name)]
+    whole = bool(sizes) and isinstance(sizes[0], int) and not isinstance(sizes[0], bool) and sizes[0] > 0
+    return int(sizes[0]) if whole else None
+
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run on some devices. Sizes of the layout are named as in suites/training/layouts."""
@@ -282,8 +293,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.reduce_bucket != 0:
             return self.reduce_bucket
         config: Mapping[str, Any] = self.config or {}
-        config = config if {*config} & {*HIDDEN_SIZES} else config.get("text_config") or config
-        return next((int(config[name]) ** 2 for name in HIDDEN_SIZES if config.get(name)), None)
+        of_text = config.get("text_config")
+        if not {*config} & {*HIDDEN_SIZES} and isinstance(of_text, Mapping):
+            config = of_text
+        hidden = whole_size(config, *HIDDEN_SIZES)
+        return hidden and hidden**2
 
     @property
     def has_experts(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from harness.answer import Answer
 from harness.ask.words import mistake
-from harness.question import FieldOrigin, Question
+from harness.question import DEEPSPEED_BUCKET, FieldOrigin, Question
 
 RECOMPUTES = ("none", "selective", "full")
 """By the number that a row of a layout has."""
@@ -14,8 +15,12 @@ RECOMPUTES = ("none", "selective", "full")
 SAID = (
     *("dp", "tp", "pp", "cp", "ep", "virtual_stages", "zero", "micro_batch_size", "global_batch_size"),
     *("gradient_accumulation_steps", "recompute", "sequence_parallel", "seq_len", "precision"),
+    "reduce_bucket",
 )
 """Fields of an answer that a written file must give again when it is read."""
+
+BUCKETS = {0: "auto", None: f"{DEEPSPEED_BUCKET:,} (DeepSpeed's default)"}
+"""`Question.reduce_bucket` where it is no size."""
 
 ANSWERED = FieldOrigin("assumption", "the answer")
 
@@ -32,11 +37,19 @@ def written(answer: Answer, question: Question, format_: str) -> Iterator[str]:
         text = write_own(found, format_)
         other = read_back(found, format_, text)
     yield from text.rstrip().splitlines()
-    differing = {name: pair for name, pair in other.items() if name in SAID and pair[0] is not None}
-    if said := [f"{name} {theirs} for {ours}" for name, (ours, theirs) in differing.items()]:
+    if said := differing_of(other):
         yield f"This file cannot say all of the answer: {', '.join(said)}."
     if "config" in other:
         yield f"This file does not say the model, {found.model_name or 'which has no name here'}."
+
+
+def differing_of(other: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return what a file says otherwise than the answer, by field; `other`: of `read_back`."""
+    said = {name: pair for name, pair in other.items() if name in SAID and pair[0] is not None}
+    if "reduce_bucket" in other:
+        ours, theirs = (BUCKETS.get(one, one) for one in other["reduce_bucket"])
+        said["reduce_bucket"] = (ours, theirs)
+    return [f"{name} {theirs} for {ours}" for name, (ours, theirs) in said.items()]
 
 
 def answered(answer: Answer, question: Question) -> Question | None:

@@ -6,12 +6,11 @@ runtime/tensor_parallel/config.py, runtime/activation_checkpointing/config.py).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from harness.frameworks.table import Fields, Parts
+from harness.frameworks.table import Fields, Parts, number_of
 from harness.frameworks.words import note_compile, precision_of
-from harness.question import Question
+from harness.question import DEEPSPEED_BUCKET, Question
 
 BATCH = ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps")
 
@@ -78,27 +77,29 @@ def section_fields(parts: Parts, stage: int, prefix: str = "_ds_") -> Fields:
     return fields
 
 
-BUCKET = 5e8
-"""Elements of a bucket by default (runtime/zero/config.py)."""
+MOST_ELEMENTS = 10**12
+"""Of a bucket: 2 TB in bf16, more than a device has."""
 
 
 def _bucket(parts: Parts, stage: int, prefix: str) -> int | None:
     """Return the elements of a bucket of gradients, 0 for "auto", None for the default.
 
-    A second one where stages 1 and 2 overlap is noted. Stages 1 and 2 do not look at allgather_bucket_size
-    where torch has all_gather_into_tensor (runtime/utils.py, all_gather_dp_groups), and stage 3 has none.
+    A second one where stages 1 and 2 overlap is noted; of "auto", `models.with_bucket` bounds it. Stages 1
+    and 2 do not look at allgather_bucket_size where torch has all_gather_into_tensor (runtime/utils.py,
+    all_gather_dp_groups), and stage 3 has none.
     """
     given = parts.get(f"{prefix}reduce_bucket") if stage else None
-    size = float(given or BUCKET)
-    if not 1 <= size < math.inf:
-        raise ValueError(f"zero_optimization.reduce_bucket_size is {given}; it must be 1 or more")
+    key = "zero_optimization.reduce_bucket_size"
+    size = DEEPSPEED_BUCKET if given is None else number_of(key, given, "number")
+    if not 1 <= size <= MOST_ELEMENTS:
+        raise ValueError(f"{key} is {str(given)[:40]}; it must be from 1 to {MOST_ELEMENTS:,}")
     filled = any(key.endswith("reduce_bucket_size") and one == "auto" for key, one in parts.flat.items())
     if stage in (1, 2) and str(parts.get(f"{prefix}overlap_comm")).lower() == "true":
         why = "reductions overlap with the backward pass, in a second bucket"
-        parts.leave_out("overlap_comm", True, why, "raises", "lowers", most_B=4 * size)
+        parts.leave_out("overlap_comm", True, why, "raises", "lowers", most_B=4.0 * size)
     if stage and filled:
         return 0
-    return None if size == BUCKET else int(size)
+    return None if size == DEEPSPEED_BUCKET else int(size)
 
 
 def is_contained(parts: Parts) -> bool:

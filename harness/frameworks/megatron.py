@@ -97,6 +97,9 @@ STAGE = re.compile(r"(\d+\.?\d*)([KMBT]?):([1-9]\d*\.?\d*)([KMBT]?)", re.IGNOREC
 
 TIMES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
+MOST_TOKENS = 1e30
+"""Of a schedule's number with the largest unit."""
+
 
 def _scheduled(parts: Parts) -> Fields:
     """Return the batch of the last stage of a schedule that training reaches; a batch that is given stays.
@@ -110,6 +113,8 @@ def _scheduled(parts: Parts) -> Fields:
     if not all(found) or not found:
         raise ValueError(f"{key} is {text!r}; it must be as 0:768 250B:1536")
     numbers = [one.groups() for one in found if one]
+    if any(float(one) * TIMES["T"] > MOST_TOKENS for row in numbers for one in (row[0], row[2])):
+        raise ValueError(f"{key} is {text[:40]!r}; a number in it is above {MOST_TOKENS / TIMES['T']:,.0f}")
     stages = sorted(
         (int(float(start) * TIMES[unit.upper()]) // length, int(float(size) * TIMES[units.upper()]))
         for start, unit, size, units in numbers

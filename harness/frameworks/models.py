@@ -13,7 +13,7 @@ import msgspec
 
 from harness.config.hf_config import TOWERS, read_workload_file
 from harness.frameworks.table import models_of, yaml_tree
-from harness.question import KeyRead, Question
+from harness.question import KeyRead, Question, whole_size
 
 FAMILY = re.compile(r"\b(llama|gemma|qwen|phi|olmo|smollm|deepseek)-?v?(\d)")
 SIZE = re.compile(r"-((?:\d+x)?\d+)-([bm])\b")  # "7 b", written apart
@@ -155,8 +155,8 @@ def with_embedding(question: Question) -> Question:
     else:
         return question
     config = question.config or {}
-    hidden = config.get("hidden_size") or config.get("n_embd")
-    size_B = each_B * hidden * config["vocab_size"] if hidden and config.get("vocab_size") else None
+    hidden, words_ = whole_size(config, "hidden_size", "n_embd"), whole_size(config, "vocab_size")
+    size_B = each_B * hidden * words_ if hidden and words_ else None
     key = KeyRead(
         key="embedding", status="not modelled", means=means, memory="raises", most_B=size_B, seconds="none"
     )
@@ -167,28 +167,46 @@ def with_embedding(question: Question) -> Question:
 SAVED = ("lora_modules_to_save", "modules_to_save", "peft_config.modules_to_save", "additional_target")
 """Keys of modules that are trained in full next to adapters."""
 
-SAVED_B = 18.0
-"""Of an element of such a module at most: weight, gradient and AdamW's states in fp32, and a bf16 copy."""
+SAVED_B, DDP_BUCKET_B = 18.0, 4.0
+"""Of an element of such a module at most: weight, gradient and AdamW's states in fp32, and a bf16 copy.
+
+Where nothing shards it, DDP's bucket holds the gradient again (torch/nn/parallel/distributed.py,
+gradient_as_bucket_view=False, which accelerate keeps). FSDP has no buckets, and those of ZeRO are counted.
+"""
 
 
 def with_saved(question: Question) -> Question:
     """Return the question with the bytes that a trained embedding and output layer add at most."""
     config = question.config or {}
-    hidden = config.get("hidden_size") or config.get("n_embd") or 0
+    hidden = whole_size(config, "hidden_size", "n_embd") or 0
+    each_B = SAVED_B + (0 if question.zero else DDP_BUCKET_B)
 
     def bounded(key: KeyRead) -> KeyRead:
         names = set(re.findall(r"\w+", str(key.value)))
         if key.key not in SAVED or not names <= {"embed_tokens", "lm_head"}:
             return key
-        most_B = SAVED_B * len(names) * hidden * (config.get("vocab_size") or 0)
+        most_B = each_B * len(names) * hidden * (whole_size(config, "vocab_size") or 0)
         return msgspec.structs.replace(key, most_B=most_B or None)
+
+    return msgspec.structs.replace(question, keys=tuple(map(bounded, question.keys)))
+
+
+def with_bucket(question: Question) -> Question:
+    """Return the question with the bytes of a second bucket of DeepSpeed's, where the model decides them."""
+    elements = question.bucket_elements() if question.reduce_bucket == 0 else None
+    if elements is None:
+        return question
+
+    def bounded(key: KeyRead) -> KeyRead:
+        second = key.key == "overlap_comm" and key.status == "not modelled"
+        return msgspec.structs.replace(key, most_B=4.0 * elements) if second else key
 
     return msgspec.structs.replace(question, keys=tuple(map(bounded, question.keys)))
 
 
 def with_model_parts(question: Question, published: bool = False) -> Question:
     """Return the question with keys that name what of its model is not modelled; see `with_tower`."""
-    return with_saved(with_embedding(with_tower(question, published)))
+    return with_bucket(with_saved(with_embedding(with_tower(question, published))))
 
 
 def nearest_model(name: str) -> str:

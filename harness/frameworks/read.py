@@ -203,7 +203,7 @@ def _question(flat: Flat, format_: str | None, folder: Path | None, name: str = 
     flat = with_references(flat, folder)
     framework = framework_named(format_) if format_ else framework_of(flat)
     try:
-        question = read_values(flat, framework, name)
+        question = read_values(flat, framework, name, folder)
     except ValueError as error:
         if SOURCED not in flat:
             raise
@@ -300,13 +300,13 @@ def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str
     return values, renamed
 
 
-def read_values(flat: Flat, framework: Framework, name: str = "") -> Question:
+def read_values(flat: Flat, framework: Framework, name: str = "", folder: Path | None = None) -> Question:
     """Return the question that the values of a file ask, `name` its own; raises ValueError with one line."""
     prepared = getattr(framework.module, "prepared", dict)
     flat = dict(flat)
     conditions, sourced = flat.pop(CONDITIONS, ()), flat.pop(SOURCED, None)
     values, keys = current_names(prepared(flat), framework.renamed)
-    parts = Parts(values, name)
+    parts = Parts(values, name, folder)
     for key, _, condition in (one.partition(": ") for one in conditions):
         parts.leave_out(key, condition, "what this statement of the script may change is not followed")
     if sourced:
@@ -411,6 +411,8 @@ def read_back(question: Question, format_: str, text: str) -> dict[str, tuple[An
     """
     again = read_own_text(text, format_, framework_named(format_).suffix)
     given = [name for name, origin in again.origins.items() if origin.kind != "assumption"]
+    if question.sharing == again.sharing == "zero":  # without a key it is DeepSpeed's default
+        given.append("reduce_bucket")
     names = {name: getattr(question, name) for name in msgspec.structs.asdict(again) if name in given}
     said = {name: getattr(again, name) for name in names}
     return {name: (names[name], said[name]) for name in names if names[name] != said[name]}

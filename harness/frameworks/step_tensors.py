@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from harness.instruments.transformer import TransformerShape
-from harness.question import Question
+from harness.question import DEEPSPEED_BUCKET, Question
 
 TYPES = {4: "fp32", 2: "bf16"}
 
@@ -30,9 +30,8 @@ PHASES = {
 OWN_PHASE = {"gather": "gather", "logits": "loss", "optimizer": "optimizer"}
 """The phase in which a kind is likelier than the others."""
 
-BUCKET, SUB_GROUP = 500_000_000, 1_000_000_000
-"""deepspeed's reduce_bucket_size and allgather_bucket_size, and its sub_group_size, in elements (0.19.8,
-runtime/zero/config.py)."""
+SUB_GROUP = 1_000_000_000
+"""deepspeed's sub_group_size, in elements (0.19.8, runtime/zero/config.py)."""
 
 
 class StepTensor(NamedTuple):
@@ -167,11 +166,12 @@ def _of_parameters(question: Question, shape: TransformerShape) -> Iterator[Step
         yield from _in_types("optimizer", states, own_text, own, types)
     if question.sharing != "zero":
         return
-    size = f"{BUCKET:,} (deepspeed's default)"
-    text = f"reduce_bucket_size {size}"
-    yield from _in_types("collective", "a bucket of gradients", text, BUCKET)
-    text = f"allgather_bucket_size {size}"
-    yield from _in_types("collective", "a bucket of parameters", text, BUCKET, (2,), "gather optimizer")
+    bucket, usual = question.bucket_elements() or DEEPSPEED_BUCKET, DEEPSPEED_BUCKET
+    by_default = " (deepspeed's default)"
+    text = f"reduce_bucket_size {bucket:,}{by_default if bucket == usual else ''}"
+    yield from _in_types("collective", "a bucket of gradients", text, bucket)
+    text = f"allgather_bucket_size {usual:,}{by_default}"
+    yield from _in_types("collective", "a bucket of parameters", text, usual, (2,), "gather optimizer")
     if question.zero == 3 and shape.parameters / question.tp / question.pp / shards > SUB_GROUP:
         name = "fp32 weights, a moment or a gradient of a sub-group"
         text = f"sub_group_size {SUB_GROUP:,} (deepspeed's default)"

@@ -62,8 +62,9 @@ class KeyRow(NamedTuple):
 class Parts(dict[str, Any]):
     """A file's values by field and part, and what became of its keys."""
 
-    def __init__(self, flat: Flat, name: str = "") -> None:
+    def __init__(self, flat: Flat, name: str = "", beside: Path | None = None) -> None:
         super().__init__()
+        self.beside = beside  # the folder in which the file lies
         self.flat = flat
         self.folder, _, self.name = name.rpartition("/")  # of the file
         self.left_out: list[KeyRead] = []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.frameworks import megatron, words
-from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, number_of, yaml_tree
 from harness.question import KeyRead, Question
 
 ACTOR = "actor_rollout_ref.actor."
@@ -104,14 +104,22 @@ def _with_saved_adapters(parts: Parts) -> None:
 
     (workers/fsdp_workers.py and trainer/fsdp_sft_trainer.py: PeftModel.from_pretrained, is_trainable=True)
     """
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        config = json.loads((Path(parts["_adapter"]) / "adapter_config.json").read_text())
+    name, config = f"{parts['_adapter']}/adapter_config.json", dict[str, Any]()
+    places = [Path(name), *([parts.beside / name] if parts.beside else [])]
+    file = next((one for one in places if one.is_file()), None)
+    if file is not None:
+        read: Any = None
+        with suppress(OSError, ValueError):
+            read = json.loads(file.read_text())
+        if not isinstance(read, dict):
+            raise ValueError(f"{name}: it is no JSON object, of which adapters' rank is read")
+        config = read
     parts["_targets"] = config.get("target_modules") or parts["_targets"]
-    parts["_rank"] = config.get("r") or parts["_rank"]
+    if config.get("r"):
+        parts["_rank"] = number_of(f"{name}: r", config["r"], "count")
     if not parts["_rank"]:
         parts["_rank"] = USUAL_RANK
-        why = f"rank {USUAL_RANK}: {parts['_adapter']}/adapter_config.json, which has it, is not there"
+        why = f"rank {USUAL_RANK}: {name}, which has it, is not there"
         parts.assume("adapters", why)
 
 
@@ -200,7 +208,8 @@ def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int, strategy: str) -
         micro = 1
         parts.miss("micro_batch_size", f"{key} is missing, from which a micro-batch follows")
     if strategy != "megatron" and not parts["_rl_dynamic"]:
-        words.name_undivided(key, sequences, micro, ranks, "verl", parts)
+        of_ranks = sequences - sequences % ranks if ranks else sequences  # each takes the whole part
+        words.name_undivided(key, of_ranks, micro, ranks, "verl", parts)
     return {"seq_len": length, **words.batch_fields(sequences, micro, ranks)}
 
 

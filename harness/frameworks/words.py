@@ -50,12 +50,12 @@ def optimizer_of(key: str, name: str, parts: Parts) -> str:
 def keeps_fp32(name: str) -> bool:
     """Return whether an optimizer's states are in fp32 whatever its weights are in: bitsandbytes' of 32 bits.
 
-    (bitsandbytes, optim/optimizer.py, init_state of Optimizer2State)
+    (bitsandbytes, optim/optimizer.py, init_state of Optimizer2State; transformers 5.23.0, training_args.py,
+    OptimizerNames, of which lion_32bit and ademamix are bitsandbytes', too)
     """
     word = name.lower()
-    return (word.startswith(("paged", "bitsandbytes.")) or "bnb" in word) and not word.endswith(
-        ("8bit", "4bit")
-    )
+    theirs = word.startswith(("paged", "bitsandbytes.")) or "bnb" in word
+    return (theirs or word in ("lion_32bit", "ademamix")) and not word.endswith(("8bit", "4bit"))
 
 
 def is_on(value: object) -> bool:
@@ -147,8 +147,10 @@ def name_undivided(
 ) -> None:
     """Name a micro-batch that does not divide a rank's sequences, with which the program stops."""
     of_rank = sequences // (ranks or 1)
-    if ranks and (of_rank == 0 or of_rank % micro):
+    if ranks and (of_rank == 0 or sequences % (micro * ranks)):
         why = f"{micro} does not divide the {of_rank} sequences of a rank; {program} stops"
+        if sequences % ranks:
+            why = f"{micro} × {ranks} ranks do not divide the {sequences} sequences; {program} stops"
         parts.leave_out(key, parts.flat.get(key), why, "raises" if micro > of_rank else "none", "none")
 
 

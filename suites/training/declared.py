@@ -466,7 +466,8 @@ class ZeROSettings:
     `buckets`: the elements that are sent at once: "model", all up to deepspeed's default; "block", those of a
     block or of the largest parameter, and a block is prefetched. deepspeed's defaults are made for a model of
     billions of parameters, of which they are a small part.
-    `reduce_bucket`: the most elements of gradients that are sent at once; None: as `buckets` has them.
+    `reduce_bucket`: the elements of the bucket of gradients; None: as `buckets` has them. Up to deepspeed's
+    default there are at most as many as `buckets` has; more are allocated whole, whatever the model.
     """
 
     stage: Literal[1, 2, 3] = 3

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from harness.instruments.transformer import TransformerShape
-from harness.question import Adapters, Question
+from harness.question import DEEPSPEED_BUCKET, Adapters, Question
 from harness.records import Unavailable
 from suites.training.declared import CHANGED_BY_LIGER
 from suites.training.layouts.layout import (
-    DEEPSPEED_BUCKET,
     DEFAULT_MODULES,
     RECOMPUTES,
     AttentionName,

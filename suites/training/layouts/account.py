@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.transformer import TransformerShape
+from harness.question import DEEPSPEED_BUCKET
 from suites.training.layouts.dispatch import gathered_tokens_B
 from suites.training.layouts.kept import KeptOfLayer, kept_of_layer, largest_layer
 from suites.training.layouts.layout import (
-    DEEPSPEED_BUCKET,
     RECOMPUTES,
     Floats,
     FrozenBase,
@@ -358,9 +358,9 @@ def communication_B(
     (core/transformer/transformer_block.py, input_tensor; core/pipeline_parallel/schedules.py, retain_grad).
     torch's DDP has buckets of all
     gradients (torch/nn/parallel/distributed.py, gradient_as_bucket_view), which nanotron uses. DeepSpeed has
-    a bucket and what is reduced of it; the gradient of an output layer (`head` parameters) that exceeds the
-    bucket stays a tensor of its own (runtime/zero/stage3.py, __add_grad_to_ipg_bucket), of which as much is
-    counted as the default bucket has.
+    a bucket (`Training.bucket_of`) and what is reduced of it; the gradient of an output layer (`head`
+    parameters) that exceeds the bucket stays a tensor of its own (runtime/zero/stage3.py,
+    __add_grad_to_ipg_bucket), of which as much is counted as the default bucket has.
     """
     of_stages = np.where(layouts.pp > 1, layouts.virtual_stages * kept.input, 0.0)
     buckets = np.zeros_like(kept.input)
@@ -370,8 +370,10 @@ def communication_B(
     if training.program in ("torchtitan", "composer"):
         buckets = np.where((layouts.zero == 0) & ~alone, 4 * parameters.all, 0.0)
     if training.program == "deepspeed":
-        bucket = np.minimum(parameters.all, training.bucket)
+        reduced = np.minimum(parameters.all, training.bucket)
         trains_head = training.frozen is None or training.frozen.ends
         outside = np.minimum(head, DEEPSPEED_BUCKET) if trains_head else np.zeros_like(head)
-        buckets = np.where(alone, 0.0, 2 * bucket + 2 * np.maximum(bucket, outside))
+        buckets = np.where(
+            alone, 0.0, 2 * training.bucket_of(parameters.all) + 2 * np.maximum(reduced, outside)
+        )
     return of_stages + buckets

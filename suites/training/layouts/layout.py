@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.question import Dispatcher, ProgramName
+from harness.question import DEEPSPEED_BUCKET, Dispatcher, ProgramName
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,9 +33,6 @@ MUON_SAVES_B = 4.0
 """Per parameter of a layer's matrix: Muon has one fp32 momentum, AdamW two moments of all else
 (suites/training/optimizers.py, MuonAndAdamW; Megatron-LM, core/optimizer, emerging_optimizers.py,
 _is_nonlinear_or_embedding)."""
-
-DEEPSPEED_BUCKET = 500_000_000
-"""Elements of reduce_bucket_size by default: deepspeed/runtime/zero/config.py."""
 
 AttentionName = Literal["fused", "flash", "unfused"]
 """Whose kernel: Transformer Engine's fused one, FlashAttention, or none, which leaves scores in memory."""
@@ -153,3 +150,13 @@ class Training:
     model_code: str = ""
     frozen: FrozenBase | None = None  # where adapters alone are trained
     imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean
+
+    def bucket_of(self, parameters: Floats | float) -> Any:
+        """Return the elements that DeepSpeed's bucket has of so many parameters.
+
+        It is allocated whole, whatever the model (0.19.8, runtime/zero/stage3.py; stage_1_and_2.py,
+        setup_buckets). Up to the default, which is made for large models, it is no larger than the model
+        here, as in the dry run (suites/training/techniques/zero.py, config).
+        """
+        whole = self.bucket if self.bucket > DEEPSPEED_BUCKET else 0
+        return np.maximum(np.minimum(parameters, self.bucket), whole)

@@ -136,7 +136,7 @@ class TransformersStep:
         self.root_parameters = shape.parameters - shape.num_hidden_layers * self.layer_parameters
         self.padded_layer = self.layer_parameters + self.padding
         self.padded_parameters = shape.parameters + shape.num_hidden_layers * self.padding
-        self.bucket = float(min(training.bucket, shape.parameters))  # elements of deepspeed's
+        self.bucket = float(training.bucket_of(shape.parameters))  # elements of deepspeed's
         # What is there before a step begins.
         self.workspaces_B = float(CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture])
         self.buckets_B = 4.0 * shape.parameters if self.sharing == "ddp" else 0.0  # of DDP's gradients

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_engine import choose_accelerator, initialize, load
+from harness.question import DEEPSPEED_BUCKET
 from harness.records import Unavailable
 from suites.training.declared import ZeROSettings
 from suites.training.host_memory import Resources
@@ -41,12 +42,6 @@ from suites.training.optimizers import (
 )
 from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
-
-DEFAULT_BUCKET = 500_000_000
-"""Elements of deepspeed's communication buckets by default; here at most as many as the model's parameters.
-
-Otherwise a small model's bytes would be those of the buckets alone: 2 GB in fp32.
-"""
 
 PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grads"}
 """The precision of a step before it, and with it: deepspeed's mixed precision has bf16 gradients."""
@@ -86,6 +81,7 @@ def apply(step: TrainingStep, settings: ZeROSettings) -> TrainingStep:
             "a dry run counts all memory as the device's, and zero keeps states on the host or a disk here; "
             "fsdp2: {cpu_offload: true} keeps them on the host, too, and can be dry-run"
         )
+    largest = max(DEEPSPEED_BUCKET, settings.reduce_bucket or 0)
     features = replace(
         step.features,
         precision=precision,
@@ -104,7 +100,7 @@ def apply(step: TrainingStep, settings: ZeROSettings) -> TrainingStep:
         make_optimizer=partial(start_engine, settings, precision),
         layers_alike=False,  # flat buffers and buckets do not grow layer by layer
         no_dry_run=step.no_dry_run or reason,
-        notes=(*step.notes, NOTE.format(stage=settings.stage, bucket=DEFAULT_BUCKET)),
+        notes=(*step.notes, NOTE.format(stage=settings.stage, bucket=largest)),
     )
 
 
@@ -147,11 +143,18 @@ def start_engine(
 
 
 def config(settings: ZeROSettings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
-    """Return deepspeed's defaults, except for clipping, and for sizes that are made for large models."""
+    """Return deepspeed's defaults, except for clipping, and for sizes that are made for large models.
+
+    Buckets of its default have at most the model's elements: a small model's bytes would otherwise be those
+    of the buckets alone, 2 GB in fp32. A bucket above the default is as large as it is given: deepspeed
+    allocates it whole (0.19.8, runtime/zero/stage3.py; stage_1_and_2.py, setup_buckets).
+    """
     block = max(sizes.block, sizes.largest)
-    bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block
+    bucket = min(DEEPSPEED_BUCKET, sizes.all) if settings.buckets == "model" else block
     bucket += bucket % 2  # its engine asks for an even number
-    reduced = min(settings.reduce_bucket or bucket, bucket)
+    reduced = settings.reduce_bucket or bucket
+    if reduced <= DEEPSPEED_BUCKET:
+        reduced = min(reduced, bucket)
     reduced += reduced % 2
     zero = {"stage": settings.stage, "reduce_bucket_size": reduced, "allgather_bucket_size": bucket}
     if settings.buckets == "block" and settings.stage == 3:

@@ -7,8 +7,11 @@ import pytest
 import yaml
 from refusals import refused
 
-from harness.frameworks.read import read_own_file, read_own_files, read_own_text
+from harness.ask.written import differing_of
+from harness.frameworks.models import with_model_parts
+from harness.frameworks.read import read_back, read_own_file, read_own_files, read_own_text, write_own
 from harness.frameworks.shell import command_line
+from harness.question import FieldOrigin, question_of
 
 DATA = Path(__file__).parents[2] / "data"
 BAD = yaml.safe_load((DATA / "bad_files.yaml").read_text())
@@ -306,3 +309,47 @@ def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
     for name in ("../above.sh", "link.sh"):
         script.write_text(f"B=1\nsource {name}\n{RUN}\n")
         assert read_own_file(script).micro_batch_size == 1
+
+
+def of_bucket(size, **more):
+    """Return DeepSpeed's configuration with a bucket."""
+    zero = {"stage": 3, "reduce_bucket_size": size, **more}
+    return json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero})
+
+
+@pytest.mark.parametrize(
+    "size", [[1], 10**400, "abc", True, 0, -1, float("inf")], ids=lambda one: str(one)[:9]
+)
+def test_a_bucket_that_is_no_size_is_refused_by_its_key(size):
+    with pytest.raises(ValueError, match=r"^zero_optimization.reduce_bucket_size is .{1,45}; it must be"):
+        read_own_text(of_bucket(size), suffix=".json")
+
+
+@pytest.mark.parametrize(
+    ("size", "elements"), [(2e9, 2 * 10**9), ("2e8", 2 * 10**8), (5e8, None), (None, None)]
+)
+def test_a_bucket_is_as_large_as_the_file_says(size, elements):
+    assert read_own_text(of_bucket(size), suffix=".json").reduce_bucket == elements
+
+
+def test_a_second_bucket_is_bounded_by_the_model_where_it_decides():
+    question = read_own_text(of_bucket("auto", stage=2, overlap_comm=True), suffix=".json")
+    config = {"model_type": "llama", "hidden_size": 64}
+    for more, most_B in (({}, 4 * 5e8), (config, 4 * 64**2), ({"hidden_size": "64"}, 4 * 5e8)):
+        asked = with_model_parts(question.with_fields(FieldOrigin("command", ""), config=more))
+        (key,) = (one for one in asked.keys if one.key == "overlap_comm" and one.status == "not modelled")
+        assert key.most_B == most_B
+
+
+@pytest.mark.parametrize(("bucket", "other"), [(None, None), (0, "auto"), (2 * 10**9, 2 * 10**9)])
+def test_accelerates_file_that_cannot_say_the_bucket_is_said(bucket, other):
+    """accelerate 16cb6eb, utils/dataclasses.py, DeepSpeedPlugin: it has no key of a bucket."""
+    question = question_of(sharing="zero", zero=3, devices=8, reduce_bucket=bucket)
+    text = write_own(question, "accelerate")
+    differing = read_back(question, "accelerate", text)
+    assert differing.get("reduce_bucket") == (None if bucket is None else (bucket, None))
+    said = differing_of(differing)
+    usual = "500,000,000 (DeepSpeed's default)"
+    assert [one for one in said if "bucket" in one] == (
+        [] if other is None else [f"reduce_bucket {usual} for {other}"]
+    )

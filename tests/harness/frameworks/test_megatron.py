@@ -123,6 +123,9 @@ def test_a_schedule_of_batches_gives_the_last_that_is_reached(more, sequences):
     assert (key.memory, key.seconds) == ("none", "lowers")
     with pytest.raises(ValueError, match="step_batch_size_schedule is '384'; it must be as"):
         read_own_text(f"torchrun pretrain_gpt.py {GPT} --step-batch-size-schedule 384", suffix=".sh")
+    for odd in (f"0:{'9' * 400}", f"0:8 {'9' * 400}:16"):
+        with pytest.raises(ValueError, match=r"step_batch_size_schedule is .{0,50}; a number in it is above"):
+            read_own_text(f"torchrun pretrain_gpt.py {GPT} --step-batch-size-schedule {odd}", suffix=".sh")
 
 
 def test_flags_at_the_end_of_an_array_are_read():

@@ -9,11 +9,18 @@ from harness.ask.words import with_model
 from harness.config.code_fingerprint import ROOT
 from harness.config.hf_config import read_workload_file
 from harness.config.optimizations import read_yaml
-from harness.frameworks.models import canonical, name_in, nearest_model, published_model, shapes
+from harness.frameworks.models import (
+    canonical,
+    name_in,
+    nearest_model,
+    published_model,
+    shapes,
+    with_model_parts,
+)
 from harness.frameworks.read import read_own_text
 from harness.frameworks.table import models_of
 from harness.frameworks.words import hub_name
-from harness.question import question_of
+from harness.question import KeyRead, question_of
 from suites.training.layouts.shape_of_config import shape_of_config
 from suites.training.models.huggingface import build
 
@@ -167,3 +174,14 @@ def test_what_a_trainer_keeps_of_the_embedding_is_named_with_its_bytes(text, suf
     """Bytes per element, of 151,936 × 4,096 (transformers 5.23.0, trainer.py; litgpt, finetune/lora.py)."""
     keys = {key.key: key.most_B for key in read_own_text(text, suffix=suffix).keys}
     assert keys.get("embedding") == (most_B and most_B * 151936 * 4096)
+
+
+@pytest.mark.parametrize("config", [
+    {"hidden_size": "2048", "vocab_size": 32000}, {"hidden_size": [1], "vocab_size": "x"},
+    {"text_config": [1]},
+])  # fmt: skip
+def test_sizes_that_are_no_numbers_bound_nothing(config):
+    saved = KeyRead(key="modules_to_save", value="lm_head", status="not modelled", memory="raises")
+    question = question_of(config=config, keys=(saved,), reduce_bucket=0, sharing="zero", zero=2)
+    assert [one.most_B for one in with_model_parts(question).keys if one.key == saved.key] == [None]
+    assert question.bucket_elements() is None

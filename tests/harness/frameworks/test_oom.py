@@ -167,3 +167,17 @@ def test_only_the_frames_of_the_messages_rank_count():
     message = TWO_FIVE.format(asked="2.00 GiB")
     found = read_oom(own.splitlines()[0] + "\n" + other + own + message + "\n" + other)
     assert (found.message.rank, found.where.phase) == (3, "loss")
+
+
+def test_a_bucket_of_deepspeeds_has_the_size_of_the_question():
+    config = {**published_model("llama-3-8b").config}
+    for bucket, size, text in (
+        (None, 500_000_000, "reduce_bucket_size 500,000,000 (deepspeed's default)"),
+        (2 * 10**9, 2 * 10**9, "reduce_bucket_size 2,000,000,000"),
+        (0, 4096**2, "reduce_bucket_size 16,777,216"),
+    ):
+        of = question_of(config=config, sharing="zero", zero=2, devices=8, seq_len=8, reduce_bucket=bucket)
+        (one,) = (
+            one for one in step_tensors(of, shape_of(config)) if one.name == "a bucket of gradients in bf16"
+        )
+        assert (one.size_B, one.formula) == (2 * size, f"2 B × {text}")

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from harness.frameworks.read import read_own_file, read_own_text
+from harness.frameworks.table import Parts
+from harness.frameworks.words import keeps_fp32, name_undivided
 from harness.question import Adapters
 
 DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "post_training.yaml").read_text())
@@ -54,3 +56,38 @@ def test_adapters_that_were_saved_have_their_own_rank_and_layers(tmp_path):
     assert read_own_text(f"{text}{tmp_path}", suffix=".sh").adapters == Adapters(
         rank=16, targets=("q_proj", "v_proj")
     )
+    (tmp_path / "run.sh").write_text(f"{text}saved")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "adapter_config.json").write_text('{"r": 4}')
+    assert read_own_file(tmp_path / "run.sh").adapters.rank == 4  # next to the script
+
+
+@pytest.mark.parametrize(("config", "says"), [
+    ("[]", "no JSON object"), ("{", "no JSON object"), ('{"r": "x"}', "r is 'x'"),
+    ('{"r": [1]}', r"r is \[1\]"),
+])  # fmt: skip
+def test_a_file_of_saved_adapters_that_is_odd_is_refused_in_one_line(config, says, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(config)
+    text = f"{DATA['words']['PPO']} {DATA['words']['MICRO']} actor_rollout_ref.model.lora_adapter_path="
+    with pytest.raises(ValueError, match=f"adapter_config.json: .*{says}"):
+        read_own_text(f"{text}{tmp_path}", suffix=".sh")
+
+
+@pytest.mark.parametrize(("sequences", "micro", "ranks", "says"), [
+    (128, 2, 8, None), (130, 2, 8, "2 × 8 ranks do not divide the 130 sequences"),
+    (24, 2, 8, "2 does not divide the 3 sequences of a rank"), (4, 1, 8, "1 × 8 ranks do not divide"),
+])  # fmt: skip
+def test_a_batch_is_whole_micro_batches_of_every_rank(sequences, micro, ranks, says):
+    """deepspeed 0.19.8, runtime/config.py, _batch_assertion: batch = micro × accumulation × ranks."""
+    parts = Parts({})
+    name_undivided("micro", sequences, micro, ranks, "DeepSpeed", parts)
+    assert [one.means.startswith(says or "-") for one in parts.left_out] == ([True] if says else [])
+
+
+@pytest.mark.parametrize(("name", "wide"), [
+    ("lion_32bit", True), ("ademamix", True), ("paged_ademamix_32bit", True), ("rmsprop_bnb", True),
+    ("ademamix_8bit", False), ("lion_8bit", False), ("adamw_torch", False),
+])  # fmt: skip
+def test_states_of_bitsandbytes_are_in_fp32(name, wide):
+    """transformers 5.23.0, training_args.py, OptimizerNames."""
+    assert keeps_fp32(name) == wide

@@ -118,5 +118,6 @@ LIONS = {  # arXiv 2302.06675, algorithm 2: one moment per parameter
 def test_lion_has_one_moment(name):
     text = f"base_model: Qwen/Qwen3-0.6B\nsequence_len: 512\nmicro_batch_size: 1\noptimizer: {name}\n"
     question = read_own_text(text, "axolotl", ".yaml")
-    (key,) = [key for key in question.keys if key.key == "optimizer"]
+    key, *wide = [key for key in question.keys if key.key == "optimizer"]
     assert (question.optimizer, key.memory, key.least) == LIONS[name]
+    assert [one.memory for one in wide] == ["raises"] * (name == "lion_32bit")  # fp32, of bf16 weights

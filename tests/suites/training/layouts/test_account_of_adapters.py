@@ -66,6 +66,7 @@ def test_deepspeeds_bucket_is_as_large_as_the_file_says_and_the_heads_gradient_l
 
     usual_B = communication_B()
     assert communication_B(reduce_bucket=500_000_000) == usual_B
+    assert communication_B(reduce_bucket=2 * 10**9) - usual_B == 2 * (2 * 10**9 - every)  # allocated whole
     assert usual_B - communication_B(reduce_bucket=0) == 4 * every - 2 * 64**2 - 2 * head
     assert usual_B - communication_B(reduce_bucket=40_000) == 4 * every - 4 * 40_000
     adapters = Adapters(rank=4, targets=("q_proj", "v_proj"))
