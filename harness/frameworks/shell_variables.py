@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 LARGEST_FILE_B = 10_000_000
@@ -21,7 +22,7 @@ ASSIGNED = re.compile(
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output, which may have spaces."""
 
-POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
+POSITIONAL = re.compile(r"\$(?:\d|\{(?:\d+|\w+#[^{}]*=)\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
 
 USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
@@ -52,6 +53,11 @@ def assigned(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 
+def names_set(text: str) -> set[str]:
+    """Return the names of a text's variables."""
+    return {name.rstrip("+") for name, _ in assigned(text)}
+
+
 def with_assigned(text: str, variables: dict[str, str]) -> None:
     """Add to the variables what a script's text assigns, in which earlier values are filled in."""
     for name, value in assigned(text):
@@ -59,9 +65,17 @@ def with_assigned(text: str, variables: dict[str, str]) -> None:
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
             continue
-        own = re.compile(r"\$\{" + name + USED_SO + r"\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
+        value = USED.sub(partial(_own, name, variables.get(name)), value)
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
+
+
+def _own(name: str, before: str | None, found: re.Match[str]) -> str:
+    """Return what a use of a variable in its own value stands for; of another's, its default may use it."""
+    if name != (found[1] or found[3]):
+        default = found[2] or ""
+        within = USED.sub(partial(_own, name, before), default) if default else ""
+        return found[0].replace(default, within) if within != default else found[0]
+    return _default(found[2]) if before is None else before
 
 
 def _default(value: str | None) -> str:
